@@ -532,7 +532,8 @@ class Delivery(Generic[E]):
     def _group_request(self, call: str, count: object, max_lag: object, accept: Any) -> Request:
         """Return the checked request for the next groups."""
         if self.groups is None:
-            raise errors.ArgumentError(f"{call} needs a buffer with groups: EpisodeReplayBuffer(groups=Groups(size))")
+            name = type(self).__name__
+            raise errors.ArgumentError(f"{call} needs a buffer with groups: {name}(groups=Groups(size))")
         return self._request(lambda: self._hand_outs.whole_groups(), self.groups.least_size, count, max_lag, accept)
 
     def _request(
@@ -575,7 +576,7 @@ class Delivery(Generic[E]):
         return self._hand_outs.desk.can_admit(count, len(self._store.open))
 
     def _warn_if_stuck(self, others: gate_lib.FairCondition) -> bool:
-        """Return False, after a warning if the caller and others wait for a group that nobody completes."""
+        """Return False, after a warning if the caller and others wait for a group that is never completed."""
         book = self._hand_outs.book
         if book is None or self._is_warned or not others.waiting:
             return False

@@ -450,7 +450,8 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if any(r.is_stored and r.turn != "handed" and naive.is_grouped(r) for r in records):
             naive.pass_time()
         for record in records:
-            if record.is_stored and not naive.is_grouped(record) and record.turn == "":
+            has_ended = record.is_stored and record.ended > 0 and record.why_not is None
+            if has_ended and not naive.is_grouped(record) and record.turn == "":
                 naive.begin_line()
         expected = naive.reject(records, reason)
         assert self.buffer.reject([record.episode_id for record in records], reason=reason) == expected

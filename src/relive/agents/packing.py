@@ -3,116 +3,24 @@
     tokens     1 5 6 7 2 9 9 8 2        mask    T T T T T T T T T
                1 5 6 4 0 0 0 0 0                T T T T . . . . .
 
-Padding exists only in batches: stored sequences have none.
+Padding exists only in batches: stored sequences have none. `micro_batches` divides sequences by their lengths, so that
+each part fits on a device.
 """
 
+import bisect
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from relive import errors
-from relive.agents import tokens
 from relive.agents import tokens as tokens_lib
 from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
-from relive.storage import ragged
 from relive.windows import batches
-
-FIELDS: dict[str, np.dtype[Any]] = {
-    "tokens": np.dtype(np.int32),
-    "loss_mask": np.dtype(np.bool_),
-    "policy_versions": np.dtype(np.int64),
-    "rewards": np.dtype(np.float64),
-    "steps": np.dtype(np.int32),
-}
-"""What is kept of each token beside its log-probability, which has the dtype of the first ones that were added."""
-SEQUENCE_FIELDS: dict[str, np.dtype[Any]] = {
-    "returns": np.dtype(np.float64),
-    "is_exact": np.dtype(np.bool_),
-    "trained": np.dtype(np.int64),
-    "oldest_version": np.dtype(np.int64),
-}
-"""What is kept of each sequence: the sum of the rewards of its episode, whether that is exact, and two counts."""
-_AT_ONCE = 2**18
-"""So many tokens are recounted at once, or those of one sequence if it has more."""
-
-
-def new(max_tokens: int, log_probability_dtype: np.dtype[Any]) -> ragged.RaggedColumns:
-    """Return an empty store for sequences of `max_tokens` tokens in total."""
-    return ragged.RaggedColumns(max_tokens, FIELDS | {"logprobs": log_probability_dtype}, SEQUENCE_FIELDS)
-
-
-def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
-    """Store the sequences of an episode, which must fit, and return how many were evicted.
-
-    Raises:
-        SchemaError: The dtype of the log-probabilities does not fit that of the column.
-    """
-    count = len(joined.lengths)
-    values = {
-        "returns": np.full(count, joined.total_reward),
-        "is_exact": np.full(count, joined.is_exact),
-        **_counted(joined.columns, joined.lengths),
-    }
-    try:
-        return rows.extend(joined.columns, joined.lengths, values)
-    except errors.SchemaError:
-        # Everything else has the dtype of its column.
-        raise errors.SchemaError(
-            f"logprobs must fit {rows.dtype('logprobs')}, which the first episode had: give them as that, "
-            f"got {joined.columns['logprobs'].dtype}"
-        ) from None
-
-
-def check(rows: ragged.RaggedColumns) -> None:
-    """Raise CorruptionError if a stored sequence is invalid. O(tokens)."""
-    rows.check()
-    ends = np.cumsum(rows.lengths)
-    first, begin = 0, 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, begin + _AT_ONCE, side="right")))
-        keys = rows.first_key + np.arange(first, last)
-        columns, offsets = rows.read(keys)
-        _check_tokens(columns)
-        for name, counts in _counted(columns, np.diff(offsets)).items():
-            if not np.array_equal(counts, rows.row_values(name, keys)):
-                raise errors.CorruptionError(f"{name} of sequences must be what their tokens make it")
-        first, begin = last, int(ends[last - 1])
-
-
-def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
-    """Raise CorruptionError if a token [N] is invalid."""
-    logs, versions, mask = columns["logprobs"], columns["policy_versions"], columns["loss_mask"]
-    is_generated = versions >= 0
-    rules = {
-        "tokens must be at least 0": columns["tokens"] >= 0,
-        "loss_mask must be made of the bytes 0 and 1 alone": mask.view(np.uint8) <= 1,
-        "loss_mask must be False for what no policy generated": is_generated >= mask,
-        "logprobs must be finite and at most 0, but for rounding": tokens.are_logprobs(logs),
-        "logprobs must be 0 for what no policy generated": is_generated | (logs == 0),
-        "policy_versions must be at least -1": versions >= -1,
-        "rewards must be finite": np.isfinite(columns["rewards"]),
-        "rewards must be 0 for what no policy generated": is_generated | (columns["rewards"] == 0),
-        "steps must be at least 0": columns["steps"] >= 0,
-    }
-    for rule, holds in rules.items():
-        if not holds.all():
-            raise errors.CorruptionError(rule)
-
-
-def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
-    """Return the two counts for sequences of those lengths [S], whose tokens are concatenated in columns [N]."""
-    starts = np.cumsum(lengths) - lengths
-    mask = columns["loss_mask"]
-    trained = np.add.reduceat(mask, starts, dtype=np.int64)
-    versions = np.where(mask, columns["policy_versions"], np.iinfo(np.int64).max)
-    oldest = np.minimum.reduceat(versions, starts)
-    oldest[trained == 0] = -1
-    return {"trained": trained, "oldest_version": oldest}
-
 
 _PADDING = {"loss_mask": False, "logprobs": 0.0, "policy_versions": -1, "rewards": 0.0, "steps": -1}
 
@@ -141,6 +49,7 @@ class TokenBatch(batches.Batch[batches.A]):
         agent_ids: The agent of the episode [B].
         group_ids: The group of the episode, such as all responses to one prompt; None for none [B].
         mismatches: Why the row does not continue the previous row of its episode; None for the first row [B].
+        extras: The extras by name: of tokens [B, L, ...], 0 in the padding, and of sequences [B].
     """
 
     _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches")
@@ -160,6 +69,7 @@ class TokenBatch(batches.Batch[batches.A]):
     agent_ids: list[str]
     group_ids: list[str | None]
     mismatches: list[tokens_lib.TokenMismatch | None]
+    extras: dict[str, batches.A]
 
     if TYPE_CHECKING:
 
@@ -212,11 +122,10 @@ class TokenBatch(batches.Batch[batches.A]):
             keys=np.full(sum(parts), -1),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
-            sources=[
-                source
-                for each, whole in zip(lived, joined, strict=True)
-                for source in sources_of(whole, each.episode_id, each.agent_id, each.group_id)
-            ],
+            names=names_of(
+                [(each, mismatch) for each, whole in zip(lived, joined, strict=True) for mismatch in whole.mismatches]
+            ),
+            extras={},
             pad_token_id=pad_token_id,
             pad_to_multiple_of=multiple,
         )
@@ -224,42 +133,51 @@ class TokenBatch(batches.Batch[batches.A]):
     @classmethod
     def of(
         cls,
-        columns: dict[str, arrays.Array],
+        columns: Mapping[str, arrays.Array],
         lengths: arrays.Ints,
         *,
         keys: arrays.Ints,
         returns: arrays.Floats,
         is_exact: arrays.Bools,
-        sources: Sequence[tokens_lib.SequenceSource],
+        names: Mapping[str, Any],
+        extras: Mapping[str, arrays.Array],
         pad_token_id: int,
         pad_to_multiple_of: int,
     ) -> "TokenBatch[arrays.Array]":
-        """Return a batch of at least one sequence of those lengths [B], given concatenated columns.
+        """Return a batch of sequences of those lengths [B], given the concatenated columns [N] of their tokens.
 
-        The other arguments are as in the batch.
+        Args:
+            columns: The FIELDS of tokens, and the extras of tokens.
+            lengths: The lengths.
+            keys: As in the batch, like the next two.
+            returns: The returns.
+            is_exact: Whether the episodes are exact.
+            names: The episode_ids, agent_ids, group_ids and mismatches, as in the batch.
+            extras: The extras of sequences.
+            pad_token_id: The token used as padding.
+            pad_to_multiple_of: L is a multiple of this.
         """
-        width = -(-int(lengths.max()) // pad_to_multiple_of) * pad_to_multiple_of
-        mask = np.arange(width) < lengths[:, np.newaxis]
+        mask = np.arange(_width(lengths, pad_to_multiple_of)) < lengths[:, np.newaxis]
+        of_tokens = {name: _padded(columns[name], mask, 0) for name in columns if name not in tokens_lib.FIELDS}
+        padded: dict[str, Any] = {name: _padded(columns[name], mask, nothing) for name, nothing in _PADDING.items()}
         return TokenBatch(
-            tokens=ragged.padded(columns["tokens"].astype(np.int64), mask, pad_token_id),
+            tokens=_padded(columns["tokens"].astype(np.int64), mask, pad_token_id),
             attention_mask=mask,
-            **{name: ragged.padded(columns[name], mask, nothing) for name, nothing in _PADDING.items()},
             lengths=lengths,
             keys=keys,
             returns=returns,
             is_exact=is_exact,
-            episode_ids=[source.episode_id for source in sources],
-            agent_ids=[source.agent_id for source in sources],
-            group_ids=[source.group_id for source in sources],
-            mismatches=[source.mismatch for source in sources],
+            **padded,
+            **names,
+            extras=of_tokens | dict(extras),
         )
 
     def packed(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
         """Return the rows concatenated without padding: fresh arrays by name.
 
         Returns:
-            tokens, loss_mask, logprobs, policy_versions, rewards and steps [N], and cu_seqlens [B + 1]: row b extends
-            from cu_seqlens[b] to cu_seqlens[b + 1].
+            tokens, loss_mask, logprobs, policy_versions, rewards, steps and the extras of tokens [N, ...], and
+            cu_seqlens [B + 1]: row b extends from cu_seqlens[b] to cu_seqlens[b + 1].
 
         Raises:
             ArgumentTypeError: The batch holds arrays of a framework: pack first, then convert.
@@ -268,17 +186,153 @@ class TokenBatch(batches.Batch[batches.A]):
         columns: dict[str, arrays.Array] = {
             name: getattr(self, name)[self.attention_mask] for name in tokens_lib.FIELDS
         }
+        columns |= {name: each[self.attention_mask] for name, each in self.extras.items() if each.ndim > 1}
         return columns | {"cu_seqlens": np.append(0, np.cumsum(self.lengths))}
 
+    def micro_batches(
+        self: "TokenBatch[arrays.Array]", *, max_tokens: int, ranks: int = 1, pad_to_multiple_of: int = 1
+    ) -> "list[list[TokenBatch[arrays.Array]]]":
+        """Return, for each rank, its part of the rows, in batches of at most `max_tokens` tokens without the padding.
 
-def sources_of(
-    joined: tokens_lib.TokenEpisode, episode_id: str, agent_id: str, group_id: str | None
-) -> list[tokens_lib.SequenceSource]:
-    """Return the source of each sequence of an episode [S]."""
-    return [
-        tokens_lib.SequenceSource(episode_id=episode_id, agent_id=agent_id, group_id=group_id, mismatch=mismatch)
-        for mismatch in joined.mismatches
-    ]
+        They are divided as by `relive.micro_batches`, and each is as wide as its longest row.
+
+        Args:
+            max_tokens: Maximum number of tokens of a micro-batch.
+            ranks: Number of processes that train at the same time; each gets as many micro-batches as the others.
+            pad_to_multiple_of: L of a micro-batch is a multiple of this, or that of the whole batch.
+
+        Raises:
+            ArgumentTypeError: The batch holds arrays of a framework: divide first, then convert.
+            ArgumentError: A row has more than max_tokens tokens, or an argument is invalid.
+        """
+        self._require_numpy("micro_batches")
+        multiple = validation.positive_int("pad_to_multiple_of", pad_to_multiple_of)
+        parts = micro_batches(self.lengths, max_tokens=max_tokens, ranks=ranks)
+        return [[self._rows(rows, multiple) for rows in of_rank] for of_rank in parts]
+
+    def _rows(self: "TokenBatch[arrays.Array]", rows: arrays.Ints, multiple: int) -> "TokenBatch[arrays.Array]":
+        """Return a batch of some of the rows, as wide as the longest of them, up to a multiple."""
+        width = _width(self.lengths[rows], multiple)
+
+        def taken(value: Any) -> Any:
+            if isinstance(value, list):
+                return [value[row] for row in rows.tolist()]
+            return value[rows] if value.ndim == 1 else value[rows, :width]
+
+        names = [field.name for field in dataclasses.fields(self) if field.name != "extras"]
+        return TokenBatch(
+            **{name: taken(getattr(self, name)) for name in names},
+            extras={name: taken(value) for name, value in self.extras.items()},
+        )
+
+
+def names_of(sources: Sequence[tuple[Any, tokens_lib.TokenMismatch | None]]) -> dict[str, list[Any]]:
+    """Return the names of a batch, given the episode of each sequence, and why it does not continue the previous one.
+
+    An episode has the ids of an Episode.
+    """
+    return {
+        "episode_ids": [each.episode_id for each, _ in sources],
+        "agent_ids": [each.agent_id for each, _ in sources],
+        "group_ids": [each.group_id for each, _ in sources],
+        "mismatches": [mismatch for _, mismatch in sources],
+    }
+
+
+def micro_batches(lengths: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) -> list[list[arrays.Ints]]:
+    """Return, for each rank, its micro-batches: ascending indices of sequences, each index in one micro-batch.
+
+    Depends on the lengths alone, so that every process finds the same. There are as few micro-batches as best-fit
+    decreasing needs, and more only up to a multiple of `ranks`; each rank gets the same number. They are balanced: the
+    largest of them is as small as that heuristic finds by bisection (MULTIFIT, Coffman, Garey and Johnson 1978), and of
+    those that the ranks process at the same time, the rank with the fewest tokens so far gets the largest. A
+    micro-batch is empty only if there are fewer sequences than micro-batches. O(B log B log max_tokens).
+
+    Args:
+        lengths: Number of tokens of each sequence, at least 1 [B].
+        max_tokens: Maximum number of tokens of a micro-batch.
+        ranks: Number of processes that train at the same time.
+
+    Raises:
+        ArgumentTypeError: `lengths` are not integers.
+        ArgumentError: A sequence is empty or has more than max_tokens tokens, there is none, or an argument is invalid.
+
+    >>> import relive
+    >>> relive.micro_batches([5, 9, 2, 4, 8], max_tokens=10, ranks=2)
+    [[array([1]), array([4])], [array([0, 3]), array([2])]]
+    """
+    sizes = validation.integers("lengths", lengths).tolist()
+    max_tokens, ranks = validation.positive_int("max_tokens", max_tokens), validation.positive_int("ranks", ranks)
+    if not sizes:
+        raise errors.ArgumentError("lengths must have at least 1 sequence, got 0")
+    for place, size in enumerate(sizes):
+        if not 1 <= size <= max_tokens:
+            raise errors.ArgumentError(
+                f"lengths must be in [1, max_tokens = {max_tokens}], got {size} for sequence {place}"
+            )
+    order = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    parts = _packed(sizes, order, max_tokens)
+    count = -(-len(parts) // ranks) * ranks
+    least, most = max(max(sizes), -(-sum(sizes) // count)), max_tokens
+    while least < most:
+        middle = (least + most) // 2
+        found = _packed(sizes, order, middle)
+        if len(found) <= count:
+            parts, most = found, middle
+        else:
+            least = middle + 1
+
+    def num_tokens(part: list[int]) -> int:
+        return sum(sizes[place] for place in part)
+
+    while len(parts) < count:
+        divisible = [part for part in parts if len(part) > 1]
+        parts.append([max(divisible, key=num_tokens).pop()] if divisible else [])
+    parts.sort(key=num_tokens, reverse=True)
+    by_rank: list[list[arrays.Ints]] = [[] for _ in range(ranks)]
+    totals = [0] * ranks
+    for start in range(0, count, ranks):
+        lightest_first = sorted(range(ranks), key=totals.__getitem__)
+        for rank, part in zip(lightest_first, parts[start : start + ranks], strict=True):
+            by_rank[rank].append(np.array(sorted(part), np.int64))
+            totals[rank] += num_tokens(part)
+    return by_rank
+
+
+def _packed(sizes: Sequence[int], order: Sequence[int], room: int) -> list[list[int]]:
+    """Return the bins of best-fit decreasing: each item goes where the least room is left after it.
+
+    Args:
+        sizes: The size of each item, at most `room`.
+        order: The items, the largest first.
+        room: The room of a bin.
+    """
+    bins: list[list[int]] = []
+    left: list[tuple[int, int]] = []  # How much room each bin has, and which it is, in ascending order.
+    for item in order:
+        place = bisect.bisect_left(left, (sizes[item], -1))
+        if place == len(left):
+            bins.append([])
+            left.append((room, len(bins) - 1))
+        before, number = left.pop(place)
+        bins[number].append(item)
+        bisect.insort(left, (before - sizes[item], number))
+    return bins
+
+
+def _width(lengths: arrays.Ints, multiple: int) -> int:
+    """Return how long rows of those lengths are, padded to the longest of them, up to a multiple."""
+    return -(-int(lengths.max(initial=0)) // multiple) * multiple
+
+
+def _padded(values: arrays.Array, mask: arrays.Bools, padding: object) -> arrays.Array:
+    """Return values of rows, one after the other [N, ...], as a rectangle [B, L, ...], padded where the mask is False.
+
+    The mask [B, L] has N entries that are True: those of a row come first in it.
+    """
+    rectangle: arrays.Array = np.full(mask.shape + values.shape[1:], padding, values.dtype)
+    rectangle[mask] = values
+    return rectangle
 
 
 def checked_padding(pad_token_id: object, pad_to_multiple_of: object) -> tuple[int, int]:

@@ -150,3 +150,129 @@ def test_an_agent_stores_its_steps_in_an_episode_buffer_and_they_come_back_bit_f
     assert batch.logprobs[batch.loss_mask].tobytes() == np.concatenate(logs).tobytes()
     assert batch.rewards.tolist() == [[0, 0, 0, 0, 0, 1.0]]
     assert (batch.episode_ids, batch.agent_ids, batch.group_ids) == ([episode_id], ["agent"], ["prompt"])
+
+
+# Micro-batches.
+
+
+def first_fit_decreasing(lengths: list[int], max_tokens: int) -> int:
+    """Return how many bins the naive heuristic needs."""
+    left: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        place = next((place for place, room in enumerate(left) if room >= length), None)
+        if place is None:
+            left.append(max_tokens - length)
+        else:
+            left[place] -= length
+    return len(left)
+
+
+@hypothesis.given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=60),
+    max_tokens=st.integers(40, 200),
+    ranks=st.integers(1, 5),
+)
+def test_micro_batches_hold_each_sequence_once_within_the_budget(
+    lengths: list[int], max_tokens: int, ranks: int
+) -> None:
+    parts = packing.micro_batches(lengths, max_tokens=max_tokens, ranks=ranks)
+    assert len(parts) == ranks
+    assert len({len(of_rank) for of_rank in parts}) == 1
+    every = [part.tolist() for of_rank in parts for part in of_rank]
+    assert sorted(place for part in every for place in part) == list(range(len(lengths)))
+    assert all(part == sorted(part) for part in every)
+    sizes = [sum(lengths[place] for place in part) for part in every]
+    assert max(sizes) <= max_tokens
+    assert sum(not part for part in every) == max(len(every) - len(lengths), 0)
+    least = -(-sum(lengths) // max_tokens)
+    assert least <= len(every) <= -(-max(first_fit_decreasing(lengths, max_tokens) * 1.02, 1) // ranks) * ranks
+    again = packing.micro_batches(np.array(lengths, np.int32), max_tokens=max_tokens, ranks=ranks)
+    assert [[part.tolist() for part in each] for each in again] == [[part.tolist() for part in each] for each in parts]
+    assert all(part.dtype == np.int64 for of_rank in parts for part in of_rank)
+
+
+@pytest.mark.parametrize("spread", ["even", "short", "skewed", "near a half"])
+def test_micro_batches_are_hardly_more_than_first_fit_decreasing_makes_and_balanced(spread: str) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        count, most = int(rng.integers(50, 400)), 4096
+        lengths = {
+            "even": rng.integers(1, most + 1, count),
+            "short": rng.integers(1, most // 4, count),
+            "skewed": np.minimum(1 + rng.lognormal(6, 1, count).astype(int), most),
+            "near a half": rng.integers(most // 4, most // 2 + 2, count),
+        }[spread].tolist()
+        (parts,) = packing.micro_batches(lengths, max_tokens=most)
+        assert len(parts) <= 1.02 * first_fit_decreasing(lengths, most)
+        halves = packing.micro_batches(lengths, max_tokens=most, ranks=2)
+        totals = [[sum(lengths[place] for place in part) for part in of_rank] for of_rank in halves]
+        assert abs(sum(totals[0]) - sum(totals[1])) <= most
+        if spread in ("short", "skewed"):
+            sizes = [sum(lengths[place] for place in part) for part in parts]
+            assert max(sizes) <= 1.15 * sum(sizes) / len(sizes)
+
+
+def test_the_largest_micro_batch_is_smaller_than_the_budget_where_that_suffices() -> None:
+    (parts,) = packing.micro_batches([6, 6, 6, 6, 1, 1, 1, 1], max_tokens=15)
+    assert [part.tolist() for part in parts] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert packing.micro_batches([9], max_tokens=9, ranks=2)[1][0].tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"lengths": [3, 11]}, r"lengths must be in \[1, max_tokens = 10\], got 11 for sequence 1"),
+        ({"lengths": [3, 0]}, r"lengths must be in \[1, max_tokens = 10\], got 0 for sequence 1"),
+        ({"lengths": []}, "lengths must have at least 1 sequence, got 0"),
+        ({"lengths": [0.5]}, r"lengths must be integers, got \[0.5\]"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"ranks": 0}, "ranks must be at least 1, got 0"),
+    ],
+)
+def test_arguments_of_micro_batches_are_checked(arguments: dict[str, Any], text: str) -> None:
+    defaults: dict[str, Any] = {"lengths": [3, 4], "max_tokens": 10}
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        packing.micro_batches(**defaults | arguments)
+
+
+@hypothesis.given(
+    episodes=st.lists(token_episode_test.episodes(), min_size=1, max_size=5),
+    ranks=st.integers(1, 3),
+    multiple=st.integers(1, 5),
+)
+def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps], ranks: int, multiple: int) -> None:
+    whole = packing.TokenBatch.from_episodes(
+        [episode_of(steps, number, group_id="g") for number, steps in enumerate(episodes)],
+        pad_token_id=9,
+        pad_to_multiple_of=4,
+    )
+    places = np.arange(whole.tokens.size).reshape(whole.tokens.shape)
+    whole.extras = {"weight": np.arange(len(whole)) / 2, "place": places}
+    most, width = int(whole.lengths.max()) + 3, whole.tokens.shape[1]
+    found = whole.micro_batches(max_tokens=most, ranks=ranks, pad_to_multiple_of=multiple)
+    expected = packing.micro_batches(whole.lengths, max_tokens=most, ranks=ranks)
+    assert [len(of_rank) for of_rank in found] == [len(of_rank) for of_rank in expected]
+    for of_rank, rows_of_rank in zip(found, expected, strict=True):
+        for part, rows in zip(of_rank, rows_of_rank, strict=True):
+            longest = max(whole.lengths[rows].tolist(), default=0)
+            own = min(-(-longest // multiple) * multiple, width)
+            assert part.tokens.shape == part.extras["place"].shape == (len(rows), own)
+            for name in NAMES:
+                assert getattr(part, name).tolist() == getattr(whole, name)[rows][:, :own].tolist()
+            assert part.extras["place"].tolist() == places[rows][:, :own].tolist()
+            for name in ("lengths", "keys", "returns", "is_exact"):
+                assert getattr(part, name).tolist() == getattr(whole, name)[rows].tolist()
+            assert part.extras["weight"].tolist() == whole.extras["weight"][rows].tolist()
+            for name in ("episode_ids", "agent_ids", "group_ids", "mismatches"):
+                assert getattr(part, name) == [getattr(whole, name)[row] for row in rows]
+            assert len(part.packed()["place"]) == part.lengths.sum()
+            part.tokens[...] = -1
+    assert (whole.tokens >= 0).all()
+
+
+def test_a_batch_of_a_framework_is_divided_before_it_is_converted() -> None:
+    batch = packing.TokenBatch.from_episodes([episode_of([step_of([1], [2])])])
+    with pytest.raises(
+        errors.ArgumentTypeError, match="^micro_batches needs a batch of arrays of numpy, got one of list"
+    ):
+        batch.map(lambda array: array.tolist()).micro_batches(max_tokens=9)

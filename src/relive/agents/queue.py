@@ -146,9 +146,9 @@ class LearnerQueue:
 
     # Events.
 
-    def check_start(self, group_id: str | None, ticket: object) -> None:
-        """Raise an error unless an episode of that group may start with that ticket."""
-        self.desk.check(ticket, "start_episode")
+    def check_start(self, group_id: str | None, ticket: object, call: str = "start_episode") -> None:
+        """Raise an error, which names the call, unless an episode of that group may start with that ticket."""
+        self.desk.check(ticket, call)
         if self.book is not None and group_id is not None:
             self.pass_time()
             self.book.check_start(group_id)

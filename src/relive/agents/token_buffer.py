@@ -1,36 +1,66 @@
 """TokenReplayBuffer: token sequences of language-model agents, as the model saw and generated them.
 
-    add_episode(steps)    join the steps, or flag the episode     token_episode
-                          values and offsets, oldest out first    ragged
-    sample(batch_size)    draw sequences, pad them                token_batch
+    add_episode(steps)    join the steps, or flag the episode           tokens
+                          whole episodes, the oldest is evicted first   token_store
+    sample(batch_size)    draw sequences, pad them                      packing
+    next_episodes(count)  deliver each episode once, with its keys      delivery
+    update(keys, ...)     write extras back
 
 Invariant: an episode is joined and checked before anything is stored, tokens are returned unchanged, and every sequence
 ever added is stored, evicted or cleared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 import uuid
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.agents import admission as admission_lib
+from relive.agents import delivery
+from relive.agents import groups as groups_lib
 from relive.agents import packing
+from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import arrays
 from relive.common import imports
 from relive.common import statistics
 from relive.common import validation
+from relive.episodes import episode as episode_lib
 from relive.persistence import checkpointable
-from relive.persistence import state
-from relive.storage import ragged
+from relive.persistence import state as state_lib
+from relive.schema import casting
+from relive.schema import schema
+from relive.waiting import gate
+from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
+    from relive.agents import queue_state
+    from relive.agents import token_journal
     from relive.agents import token_state
+    from relive.persistence import journal as journal_lib
 else:
+    queue_state = imports.lazy_module("relive.agents.queue_state")
+    token_journal = imports.lazy_module("relive.agents.token_journal")
     token_state = imports.lazy_module("relive.agents.token_state")
+
+_RESERVED = frozenset(
+    (
+        "agent_id",
+        "cu_seqlens",
+        "group_id",
+        "keys",
+        "status",
+        "ticket",
+        *token_store.SEQUENCE_FIELDS,
+        *(field.name for field in dataclasses.fields(packing.TokenBatch)),
+    )
+)
+"""Names that an extra cannot have: something else of a sequence is called so."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +77,7 @@ class TokenBufferStats(statistics.Statistics):
         evicted: Sequences evicted so far.
         cleared: Sequences that `clear` forgot so far.
         sampled: Sequences drawn so far; one drawn twice counts twice.
+        stale_keys: Keys whose sequence was no longer stored when it was updated.
     """
 
     sequences: int
@@ -58,25 +89,39 @@ class TokenBufferStats(statistics.Statistics):
     evicted: int
     cleared: int
     sampled: int
+    stale_keys: int
 
 
-class TokenReplayBuffer(checkpointable.Checkpointable):
+class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointable.Journalable):
     """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
     The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
     response. If one does not, the episode is flagged, and its parts become separate sequences: see
-    `TokenBatch.mismatches`. Each token takes 25 bytes plus its log-probability. Values are copied in and out.
+    `TokenBatch.mismatches`. Each token takes 25 bytes plus its log-probability and extras. Values are copied in and
+    out.
+
+    A learner either samples sequences, or consumes each episode, or each group of episodes, once: `next_episodes` and
+    `next_groups` deliver EpisodeFacts, with the keys to `read`.
 
     Args:
-        max_tokens: Maximum number of stored tokens, over all sequences; the oldest sequences are evicted first.
+        max_tokens: Maximum number of stored tokens, over all sequences; the oldest episodes are evicted first, each as
+            a whole.
+        token_extras: Further values of each token, such as advantages, by name.
+        sequence_extras: Further numbers of each sequence, such as a temperature, by name; of shape ().
         pad_token_id: The token used as padding in batches.
         pad_to_multiple_of: Rows of a batch are padded to a multiple of this, which limits the number of distinct
             shapes.
+        admission: Decides when an episode may start; each then needs a ticket from `admit`. None to admit all.
+        groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
+        epochs: How often `next_episodes` and `next_groups` deliver each episode or group.
+        redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, pad_token_id is not one of at
-            least 0, or the seed is invalid.
+        ArgumentTypeError: An extra is not a Field.
+        ArgumentError: max_tokens, pad_to_multiple_of or epochs is not an integer of at least 1, pad_token_id is not one
+            of at least 0, a group has more episodes than the admission allows, an extra has the name of something
+            else, or the seed is invalid.
 
     >>> import relive
     >>> buffer = relive.TokenReplayBuffer(max_tokens=1_000, seed=0)
@@ -93,29 +138,50 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
     array([False, False,  True,  True, False,  True])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_tokens", "pad_token_id", "pad_to_multiple_of")
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_tokens", "pad_token_id", "pad_to_multiple_of", *delivery.SETTINGS)
+    _store: token_store.TokenStore
 
     def __init__(
         self,
         max_tokens: int,
         *,
+        token_extras: Mapping[str, schema.Field] | None = None,
+        sequence_extras: Mapping[str, schema.Field] | None = None,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
+        admission: admission_lib.Admission | None = None,
+        groups: groups_lib.Groups | None = None,
+        epochs: int = 1,
+        redeliver: bool = False,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._max_tokens = validation.positive_int("max_tokens", max_tokens)
+        max_tokens = validation.positive_int("max_tokens", max_tokens)
+        of_tokens = _checked_extras("token_extras", token_extras, _RESERVED)
+        of_sequences = _checked_extras("sequence_extras", sequence_extras, _RESERVED | of_tokens.keys())
+        for name, field in of_sequences.items():
+            if field.shape:
+                raise errors.ArgumentError(f"sequence_extras must be of shape (), got {field.shape} for {name!r}")
         self._pad_token_id, self._pad_to_multiple_of = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
-        self._rows: ragged.RaggedColumns | None = None
-        self._sources: dict[int, tokens.SequenceSource] = {}
-        """Where each sequence held comes from, by key, the oldest first."""
-        self._policy_version: int | None = None
-        self._episodes = self._inexact_episodes = self._evicted = self._cleared = self._sampled = 0
+        self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences)
+        self._limited = rate_limiters.LimitedBuffer(None, self._store, "max_tokens", max_tokens)
+        self._gate = gate.Gate(self._limited, "sample, read and the calls that end in _nowait")
+        self._begin_handing_out(admission, groups, epochs, redeliver)
 
     @property
     def capacity(self) -> int:
         """Maximum number of stored tokens."""
-        return self._max_tokens
+        return self._store.max_tokens
+
+    @property
+    def token_extras(self) -> Mapping[str, schema.Field]:
+        """The further values of each token."""
+        return dict(self._store.token_extras)
+
+    @property
+    def sequence_extras(self) -> Mapping[str, schema.Field]:
+        """The further values of each sequence."""
+        return dict(self._store.sequence_extras)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -125,48 +191,91 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
     @property
     def policy_version(self) -> int | None:
         """The learner's policy version; None before the first `set_policy_version`."""
-        return self._policy_version
+        return self._store.policy_version
 
     # Writing.
 
     def add_episode(
-        self, steps: Sequence[tokens.TokenStep], *, agent_id: str, group_id: str | None = None
-    ) -> arrays.Ints:
+        self,
+        steps: Sequence[tokens.TokenStep],
+        *,
+        agent_id: str,
+        group_id: str | None = None,
+        status: episode_lib.FinalStatus = "COMPLETED",
+        ticket: admission_lib.Ticket | None = None,
+        **extras: Any,
+    ) -> arrays.Keys:
         """Store a whole episode, and return the keys of its sequences: one if it is exact, else more. O(its tokens).
 
         Args:
             steps: Its steps in time order; at least one.
             agent_id: The agent that acted in it.
             group_id: The group of the episode, such as all responses to one prompt.
+            status: How it ended: COMPLETED, TRUNCATED, or ABORTED if the agent failed.
+            ticket: A ticket from `admit`, which uses up one of its episodes. Required by a buffer with an Admission.
+            extras: Values of extras: for one of tokens, those of the response of each step [A, ...], in a list; for one
+                of sequences, a number, for all its sequences. Prompts, and extras that are not given, get zeros.
 
         Raises:
             ArgumentTypeError: `steps` is not a sequence of TokenSteps, or an id is not a string.
-            ArgumentError: There is no step, or the sequences have more tokens together than max_tokens.
-            SchemaError: The log-probabilities do not fit the dtype of the first ones added.
+            ArgumentError: There is no step, the sequences have more tokens together than max_tokens, an argument is
+                invalid, or the group is complete, already delivered or given up.
+            SchemaError: The log-probabilities do not fit the dtype of the first ones added, or an extra its field.
+            ClosedError: The buffer is closed.
+            CheckpointError: The journal could not be written or synced.
         """
+        self._gate.refuse_if_closed()
         joined = tokens.join(steps)
-        agent_id = validation.string("agent_id", agent_id)
-        if group_id is not None:
-            group_id = validation.string("group_id", group_id)
-        total = int(joined.lengths.sum())
-        if total > self._max_tokens:
-            raise errors.ArgumentError(
-                f"steps must have at most max_tokens = {self._max_tokens} tokens when they are joined, got {total}"
-            )
-        rows = self._rows
-        if rows is None:
-            rows = packing.new(self._max_tokens, joined.columns["logprobs"].dtype)
-        leaving = packing.add(rows, joined)
-        self._rows = rows
-        self._evicted += leaving
-        self._episodes += 1
-        self._inexact_episodes += not joined.is_exact
-        for key in range(rows.first_key - leaving, rows.first_key):
-            del self._sources[key]
-        sources = packing.sources_of(joined, str(uuid.uuid4()), agent_id, group_id)
-        first_key = rows.first_key + len(rows) - len(sources)
-        self._sources |= dict(enumerate(sources, first_key))
-        return np.arange(first_key, first_key + len(sources))
+        names: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
+        names["group_id"] = None if group_id is None else delivery.checked_name("group_id", group_id)
+        validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
+        names |= {"status": status, "episode_id": str(uuid.uuid4())}
+        self._check_names(extras)
+        joined.columns.update(_token_columns(self._store.token_extras, extras, steps, joined))
+        of_sequences = _sequence_columns(self._store.sequence_extras, extras, len(joined.lengths))
+        self._store.check_fits(joined)
+        self._hand_outs.check_start(names["group_id"], ticket, "add_episode")
+        if self._journal is not None:
+            self._journal.add(names, joined, of_sequences)
+        self._hand_outs.desk.use(ticket)
+        episode = self._store.add(names, joined, of_sequences)
+        self._queues.started(self._due())
+        self._wake_ended()
+        return episode.keys
+
+    def update(self, keys: npt.ArrayLike, **extras: Any) -> int:
+        """Write extras of sequences, and return how many of the keys were stored; others are ignored and counted.
+
+        Args:
+            keys: Keys of sequences [B]; for the same key twice, the last values are kept.
+            extras: Values of extras by name: for one of tokens, a row for each key, of at least as many values as the
+                sequence has tokens, such as [B, L, ...] in a batch: those after them are ignored. For one of sequences,
+                a number for each key [B].
+
+        Raises:
+            SchemaError: A value does not fit its field, or there is no such extra. Nothing has changed.
+            CheckpointError: The journal could not be written or synced.
+        """
+        names, store = validation.integers("keys", keys), self._store
+        self._check_names(extras)
+        alive = store.are_stored(names)
+        lengths = np.zeros(len(names), np.int64)
+        lengths[alive] = store.lengths(names[alive])
+        values: dict[str, arrays.Array] = {}
+        for name, given in extras.items():
+            if validation.leading_length(name, given) != len(names):
+                raise errors.SchemaError(f"{name} must be one for each of {len(names)} keys, got {len(given)}")
+            field = store.sequence_extras.get(name)
+            if field is None:
+                field = store.token_extras[name]
+                stored = itertools.compress(zip(names.tolist(), given, lengths.tolist(), strict=True), alive)
+                rows = [_row(name, *each, field) for each in stored]
+                values[name] = np.concatenate([np.zeros((0, *field.shape), field.dtype), *rows])
+            else:
+                values[name] = casting.cast_exact(name, given, (len(names),), field.dtype)
+        if self._journal is not None:
+            self._journal.update(names, lengths, values)
+        return store.update(names, lengths, values)
 
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version, from which the lag of sequences is counted.
@@ -174,17 +283,45 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         Raises:
             ArgumentTypeError: `version` is not an integer.
             ArgumentError: It is below 0, or below the previous version.
+            CheckpointError: The journal could not be written or synced.
         """
-        self._policy_version = validation.next_version(version, self._policy_version)
+        before = self._store.policy_version
+        version = validation.next_version(version, before)
+        if self._journal is not None:
+            self._journal.learn(version)
+        self._store.policy_version = version
+        self._hand_outs.move_on(self._store, 0 if before is None else version - before)
+        self._queues.wake_learner()
 
     def clear(self) -> None:
-        """Remove every sequence. Keys, counters, the random generator and the policy version are not reset."""
-        if self._rows is not None:
-            self._cleared += len(self._rows)
-            self._rows.clear()
-        self._sources.clear()
+        """Remove every episode. Keys, counters, the random generator and the policy version are not reset."""
+        if self._journal is not None:
+            self._journal.clear()
+        self._store.clear()
+
+    def close(self) -> None:
+        """Close the buffer: calls that wait now, and later calls that add or wait, raise ClosedError.
+
+        Stored sequences can still be sampled and read, and delivered with `next_episodes_nowait`. Closing twice has no
+        effect.
+        """
+        self._gate.close()
+        self._queues.wake()
 
     # Reading.
+
+    def can_insert(self) -> bool:
+        """Return True: nothing holds `add_episode` back."""
+        return True
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Return whether `sample` would succeed now, without a max_lag.
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1.
+        """
+        validation.positive_int("batch_size", batch_size)
+        return len(self.eligible_keys()) > 0
 
     def sample(self, batch_size: int, *, max_lag: int | None = None) -> packing.TokenBatch:
         """Return exactly batch_size sequences, drawn uniformly with replacement.
@@ -206,28 +343,54 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
         batch = self.read(keys[self._rng.integers(len(keys), size=batch_size)])
-        self._sampled += batch_size
+        self._store.note(batch.keys)
         return batch
 
-    def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Ints:
+    def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Keys:
         """Return the keys of all sequences that may be drawn, oldest first. O(stored sequences).
 
         Raises:
             ArgumentError: As in `sample`.
         """
+        version = self._store.policy_version
         if max_lag is not None:
             max_lag = validation.non_negative_int("max_lag", max_lag)
-            if self._policy_version is None:
-                raise errors.ArgumentError(
-                    "max_lag asks for the learner's policy version: call set_policy_version first"
-                )
-        rows = self._rows
+            if version is None:
+                raise errors.ArgumentError("max_lag needs the learner's policy version: call set_policy_version first")
+        rows = self._store.rows
         if rows is None:
             return np.zeros(0, np.int64)
         is_eligible = rows.row_values("trained") > 0
-        if max_lag is not None and self._policy_version is not None:
-            is_eligible &= rows.row_values("oldest_version") >= self._policy_version - max_lag
+        if max_lag is not None and version is not None:
+            is_eligible &= rows.row_values("oldest_version") >= version - max_lag
         return rows.first_key + np.flatnonzero(is_eligible)
+
+    def lengths(self, keys: npt.ArrayLike) -> arrays.Ints:
+        """Return the number of tokens of the sequences with those keys [B], without reading them.
+
+        Raises:
+            UnknownKeyError: No sequence with one of the keys is stored.
+        """
+        return self._store.lengths(validation.integers("keys", keys))
+
+    def micro_batches(self, keys: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) -> list[list[arrays.Keys]]:
+        """Return those keys divided into micro-batches of at most `max_tokens` tokens, without reading the sequences.
+
+        They are divided as by `relive.micro_batches`, and every process that has the keys finds the same: it reads only
+        its own, which are at its rank in the list.
+
+        Args:
+            keys: Keys of sequences [B].
+            max_tokens: Maximum number of tokens of a micro-batch, not counting padding.
+            ranks: Number of processes that train at the same time; each gets as many micro-batches as the others.
+
+        Raises:
+            UnknownKeyError: No sequence with one of the keys is stored.
+            ArgumentError: A sequence has more than max_tokens tokens, there is no key, or an argument is invalid.
+        """
+        names = validation.integers("keys", keys)
+        parts = packing.micro_batches(self.lengths(names), max_tokens=max_tokens, ranks=ranks)
+        return [[names[places] for places in of_rank] for of_rank in parts]
 
     def read(self, keys: npt.ArrayLike) -> packing.TokenBatch:
         """Return the sequences with those keys [B], whether they may be drawn or not.
@@ -239,55 +402,44 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         names = validation.integers("keys", keys)
         if not len(names):
             raise errors.ArgumentError("keys must have at least 1 key, got 0")
-        for key in names.tolist():
-            if key not in self._sources:
-                raise errors.UnknownKeyError(f"key {key} not found: its sequence was evicted, or never was")
-        rows = self._rows
-        assert rows is not None
-        columns, offsets = rows.read(names)
+        store, lengths = self._store, self._store.lengths(names)
+        assert store.rows is not None
+        owners = [(store.owners[key], key) for key in names.tolist()]
         return packing.TokenBatch.of(
-            columns,
-            np.diff(offsets),
+            store.rows.read(names)[0],
+            lengths,
             keys=names.copy(),
-            returns=rows.row_values("returns", names),
-            is_exact=rows.row_values("is_exact", names),
-            sources=[self._sources[key] for key in names.tolist()],
+            returns=store.rows.row_values("returns", names),
+            is_exact=store.rows.row_values("is_exact", names),
+            names=packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
+            extras={name: store.rows.row_values(name, names) for name in store.sequence_extras},
             pad_token_id=self._pad_token_id,
             pad_to_multiple_of=self._pad_to_multiple_of,
         )
 
     def _why_none(self) -> str:
-        rows = self._rows
+        rows = self._store.rows
         if rows is None or not len(rows):
             return "add an episode first"
         is_trained = rows.row_values("trained") > 0
         if not is_trained.any():
             return f"none of {len(rows)} has a token that is to be trained on"
         newest = int(rows.row_values("oldest_version")[is_trained].max())
-        return f"the smallest lag is {(self._policy_version or 0) - newest}: add newer ones, or give a larger max_lag"
+        lag = (self._store.policy_version or 0) - newest
+        return f"the smallest lag is {lag}: add newer ones, or give a larger max_lag"
 
     # Statistics and checks.
 
     def get_stats(self) -> TokenBufferStats:
         """Return statistics of the buffer. O(stored sequences)."""
-        rows = self._rows
+        store = self._store
         return TokenBufferStats(
-            sequences=len(self._sources),
-            tokens=len(self),
-            trained_tokens=0 if rows is None else int(rows.row_values("trained").sum()),
-            **self._counters(),
+            sequences=len(store),
+            tokens=store.num_tokens,
+            trained_tokens=0 if store.rows is None else int(store.rows.row_values("trained").sum()),
+            appended=store.inserted,
+            **store.counters(),
         )
-
-    def _counters(self) -> dict[str, int]:
-        rows = self._rows
-        return {
-            "episodes": self._episodes,
-            "inexact_episodes": self._inexact_episodes,
-            "appended": 0 if rows is None else rows.first_key + len(rows),
-            "evicted": self._evicted,
-            "cleared": self._cleared,
-            "sampled": self._sampled,
-        }
 
     def check(self) -> None:
         """Verify all invariants by recounting everything that is held. O(tokens held).
@@ -295,39 +447,168 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
         """
-        rows = self._rows
-        if rows is None:
-            return
-        packing.check(rows)
-        keys = list(range(rows.first_key, rows.first_key + len(rows)))
-        if list(self._sources) != keys:
-            raise errors.CorruptionError("each sequence must have a source, in their order")
-        if self._evicted + self._cleared != rows.first_key:
-            raise errors.CorruptionError(
-                f"{self._evicted} sequences were evicted and {self._cleared} cleared, but {rows.first_key} have left"
-            )
+        self._store.check()
+        self._hand_outs.check(self._store)
 
     def __len__(self) -> int:
         """Return the number of stored tokens; `get_stats().sequences` is the number of sequences."""
-        return 0 if self._rows is None else self._rows.num_values
+        return self._store.num_tokens
 
     def __repr__(self) -> str:
-        held = f"{len(self._sources)} sequences, {len(self)} of {self._max_tokens} tokens"
+        held = f"{len(self._store)} sequences, {len(self)} of {self.capacity} tokens"
         return f"<{type(self).__name__} of {held}>"
 
+    # Persistence.
+
     def _setting(self, name: str) -> Any:
-        return getattr(self, f"_{name}")
+        if name in delivery.SETTINGS:
+            return getattr(self._hand_outs, name)
+        return self._store.max_tokens if name == "max_tokens" else getattr(self, f"_{name}")
 
-    def _state(self, **options: Any) -> state.State:
-        return token_state.TokenState(
-            rows=self._rows,
-            sources=self._sources,
-            policy_version=self._policy_version,
-            counters=self._counters(),
-        ).state()
+    def _encoded_settings(self) -> dict[str, Any]:
+        extras = {
+            name: token_state.described(getattr(self._store, name)) for name in ("token_extras", "sequence_extras")
+        }
+        return {**super()._encoded_settings(), **extras}
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
-        kept = token_state.TokenState.of(given, self._max_tokens)
-        self._rows, self._sources, self._policy_version = kept.rows, kept.sources, kept.policy_version
-        for name in ("episodes", "inexact_episodes", "evicted", "cleared", "sampled"):
-            setattr(self, f"_{name}", kept.counters[name])
+    @classmethod
+    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+        saved = cls._given(state).part("settings")
+        extras = {name: token_state.fields_of(saved, name) for name in ("token_extras", "sequence_extras")}
+        return super()._loaded(state, {**extras, **instead}, **options)
+
+    def _state(self, **options: Any) -> state_lib.State:
+        state = token_state.state_dict(self._store)
+        return {**state, "arrays": {**state["arrays"], **queue_state.state_dict(self._hand_outs, self._store)}}
+
+    def _base_state(self, **options: Any) -> state_lib.State:
+        state = token_state.base_state_dict(self._store)
+        return {**state, "arrays": {**state["arrays"], **queue_state.base_state_dict(self._hand_outs, self._store)}}
+
+    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+        own = self._store
+        store = token_store.TokenStore(own.max_tokens, own.token_extras, own.sequence_extras)
+        token_state.load(given, store)
+        hand_outs = self._loaded_hand_outs(given, store)
+        self._store = self._limited.counts = store
+        self._follow(hand_outs)
+        self._queues.wake()
+
+    def attach(self, journal: "journal_lib.Journal") -> None:
+        """Write every change to a journal from now on, just before it is applied.
+
+        An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
+        directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are
+        not written.
+
+        Args:
+            journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
+                journaled raises CheckpointError and changes nothing.
+
+        Raises:
+            ArgumentError: A journal is already attached, or this one does not match the buffer.
+            CheckpointError: The journal could not be written.
+        """
+        is_restart = self._position is not None and self.redeliver
+        self._attach(journal)
+        if is_restart:
+            self._journal.restart()
+
+    def _written(self) -> tuple[int, ...]:
+        store = self._store
+        counts = (store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates)
+        return (*counts, -1 if store.policy_version is None else store.policy_version)
+
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
+        return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun[1:])
+
+    def _replay(self, **options: Any) -> checkpointable.Replay:
+        written, queue = self._written(), self._hand_outs
+        queue.stop_clock()
+        queue.restart_times()
+
+        def ended() -> None:
+            queue.start_clock()
+            if self._written() != written:
+                # From now on, each new learner version frees places.
+                queue.begin_count(self._store, None if self._store.policy_version is None else 0)
+
+        return token_journal.Replay(
+            self._store,
+            handed=self._replay_hand_out,
+            acknowledged=queue.acknowledge,
+            restarted=queue.restart,
+            ended=ended,
+        )
+
+    def _check_names(self, extras: Mapping[str, Any]) -> None:
+        """Raise SchemaError unless every extra is declared."""
+        declared = [*self._store.token_extras, *self._store.sequence_extras]
+        for name in extras:
+            if name not in declared:
+                raise errors.SchemaError(f"unknown extra {name!r}: the buffer has {', '.join(declared) or 'no extras'}")
+
+
+def _checked_extras(
+    name: str, extras: Mapping[str, schema.Field] | None, refused: frozenset[str]
+) -> dict[str, schema.Field]:
+    """Return the fields of extras, which must not have the refused names."""
+    if extras is None:
+        return {}
+    if not isinstance(extras, Mapping):
+        raise errors.ArgumentTypeError(
+            f"{name} must be a mapping from names to Fields, got {validation.short_repr(extras)}"
+        )
+    for extra, field in extras.items():
+        if not delivery.checked_name(f"each name in {name}", extra).isidentifier() or extra in refused:
+            raise errors.ArgumentError(
+                f"{name} must have names that are identifiers and that are not taken, got {extra!r}"
+            )
+        validation.require_instance(f"{name} {extra!r}", field, schema.Field)
+        if field.dtype.kind not in "biufc":
+            raise errors.ArgumentError(f"{name} must be of numbers or bools, got {field.dtype} for {extra!r}")
+    return dict(extras)
+
+
+def _token_columns(
+    fields: Mapping[str, schema.Field],
+    given: Mapping[str, Any],
+    steps: Sequence[tokens.TokenStep],
+    joined: tokens.TokenEpisode,
+) -> dict[str, arrays.Array]:
+    """Return the extras of all tokens of an episode [N, ...], given those of the response of each step."""
+    is_response = joined.columns["policy_versions"] >= 0
+    columns: dict[str, arrays.Array] = {}
+    for name, field in fields.items():
+        columns[name] = column = np.zeros((len(is_response), *field.shape), field.dtype)
+        if name in given:
+            if validation.leading_length(name, given[name]) != len(steps):
+                raise errors.SchemaError(f"{name} must be one for each of {len(steps)} steps, got {len(given[name])}")
+            column[is_response] = np.concatenate(
+                [
+                    casting.cast_exact(f"{name} of step {t}", row, (len(step.response), *field.shape), field.dtype)
+                    for t, (row, step) in enumerate(zip(given[name], steps, strict=True))
+                ]
+            )
+    return columns
+
+
+def _sequence_columns(
+    fields: Mapping[str, schema.Field], given: Mapping[str, Any], count: int
+) -> dict[str, arrays.Array]:
+    """Return the extras of all sequences of an episode [count], given one number of each."""
+    return {
+        name: np.repeat(casting.cast_exact(name, given.get(name, 0), (), field.dtype), count)
+        for name, field in fields.items()
+    }
+
+
+def _row(name: str, key: int, given: Any, length: int, field: schema.Field) -> arrays.Array:
+    """Return the first `length` values of an extra of tokens, for the sequence with that key."""
+    row = casting.as_array(name, given)
+    if row.ndim == 0 or len(row) < length:
+        raise errors.SchemaError(
+            f"{name} of key {key} must be a row of at least {length} values, one for each token, got shape {row.shape}"
+        )
+    given = given[:length] if isinstance(given, list | tuple) else row[:length]
+    return casting.cast_exact(f"{name} of key {key}", given, (length, *field.shape), field.dtype)

@@ -1,8 +1,10 @@
 """Tests of the token buffer, with a naive twin that keeps every sequence as a list of tokens."""
 
 import copy
+import dataclasses
 import itertools
 import math
+import tracemalloc
 from typing import Any
 import uuid
 
@@ -17,8 +19,12 @@ from relive import testing
 from relive.agents import packing
 from relive.agents import token_buffer
 from relive.agents import token_episode_test
+from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
+from relive.schema import schema
 
+ADVANTAGE = schema.Field((), np.float32)
+NUMBER = schema.Field((), float)
 Steps = list[tokens_lib.TokenStep]
 step_of = token_episode_test.step_of
 
@@ -32,7 +38,7 @@ def rows_of(batch: packing.TokenBatch) -> list[list[tuple[Any, ...]]]:
 
 
 def held_keys(buffer: token_buffer.TokenReplayBuffer) -> list[int]:
-    return list(buffer._sources)
+    return list(buffer._store.owners)
 
 
 def snapshot(buffer: token_buffer.TokenReplayBuffer) -> Any:
@@ -76,21 +82,24 @@ def test_an_exact_episode_is_one_sequence_and_another_is_as_many_as_its_parts() 
         evicted=0,
         cleared=0,
         sampled=0,
+        stale_keys=0,
     )
     assert (len(buffer), buffer.capacity) == (9, 100)
     assert repr(buffer) == "<TokenReplayBuffer of 4 sequences, 9 of 100 tokens>"
 
 
-def test_the_oldest_sequences_leave_whole_and_are_counted() -> None:
-    buffer = token_buffer.TokenReplayBuffer(6, seed=0)
-    for number in range(3):
-        buffer.add_episode([step_of([number], [number])], agent_id="a")
-    assert buffer.add_episode([step_of([7, 7], [7])], agent_id="a").tolist() == [3]
-    assert held_keys(buffer) == [2, 3]
+def test_the_oldest_episodes_are_evicted_whole_and_counted() -> None:
+    buffer = token_buffer.TokenReplayBuffer(8, seed=0)
+    for number in range(2):
+        buffer.add_episode([step_of([number], [number]), step_of([number], [7])], agent_id="a")
+    assert held_keys(buffer) == [0, 1, 2, 3]
+    assert buffer.add_episode([step_of([], [7])], agent_id="a").tolist() == [4]
+    assert held_keys(buffer) == [2, 3, 4]
     stats = buffer.get_stats()
-    assert (stats.appended, stats.evicted, stats.sequences, len(buffer)) == (4, 2, 2, 5)
-    with pytest.raises(errors.UnknownKeyError, match="^key 1 not found: its sequence was evicted, or never was$"):
-        buffer.read([2, 1])
+    assert (stats.appended, stats.evicted, stats.sequences, len(buffer)) == (5, 2, 3, 5)
+    for call in (buffer.read, buffer.lengths):
+        with pytest.raises(errors.UnknownKeyError, match="^key 1 not found: its sequence was evicted, or never was$"):
+            call([2, 1])
     buffer.check()
 
 
@@ -170,8 +179,8 @@ def test_a_sequence_without_a_token_to_be_trained_on_is_stored_and_never_drawn()
     buffer.add_episode([step_of([3], [4])], agent_id="a")
     buffer.set_policy_version(0)
     assert buffer.eligible_keys().tolist() == buffer.eligible_keys(max_lag=5).tolist() == [1]
-    assert buffer._rows is not None
-    assert buffer._rows.row_values("oldest_version").tolist() == [-1, 0]
+    assert buffer._store.rows is not None
+    assert buffer._store.rows.row_values("oldest_version").tolist() == [-1, 0]
     assert set(buffer.sample(50).keys.tolist()) == {1}
     buffer.check()
 
@@ -285,11 +294,11 @@ WRONG: Any = "wrong"
         (lambda b: b.sample(1, max_lag=-1), "max_lag must be at least 0, got -1"),
         (
             lambda b: b.sample(1, max_lag=2),
-            "max_lag asks for the learner's policy version: call set_policy_version first",
+            "max_lag needs the learner's policy version: call set_policy_version first",
         ),
         (
             lambda b: b.eligible_keys(max_lag=2),
-            "max_lag asks for the learner's policy version: call set_policy_version first",
+            "max_lag needs the learner's policy version: call set_policy_version first",
         ),
         (lambda b: b.set_policy_version(-1), "version must be at least 0, got -1"),
         (lambda b: b.set_policy_version(1.5), "version must be an integer of at least 0, got 1.5"),
@@ -297,6 +306,28 @@ WRONG: Any = "wrong"
         (lambda b: b.read([0.5]), r"keys must be integers, got \[0.5\]"),
         (lambda b: b.read([3]), "key 3 not found: its sequence was evicted, or never was"),
         (lambda b: b.read([-1]), "key -1 not found: its sequence was evicted, or never was"),
+        (lambda b: b.lengths([3]), "key 3 not found: its sequence was evicted, or never was"),
+        (lambda b: b.lengths(["x"]), r"keys must be integers, got \['x'\]"),
+        (lambda b: b.micro_batches([0, 3], max_tokens=9), "key 3 not found: its sequence was evicted, or never was"),
+        (lambda b: b.micro_batches([], max_tokens=9), "lengths must have at least 1 sequence, got 0"),
+        (
+            lambda b: b.micro_batches([0, 1], max_tokens=3),
+            r"lengths must be in \[1, max_tokens = 3\], got 4 for sequence 0",
+        ),
+        (
+            lambda b: b.add_episode([step_of([1], [2])], agent_id="a", status="DONE"),
+            "status must be 'COMPLETED' or 'TRUNCATED' or 'ABORTED', got 'DONE'",
+        ),
+        (
+            lambda b: b.add_episode([step_of([1], [2])], agent_id="a", group_id=""),
+            "group_id must be a string of at least 1 character, got ''",
+        ),
+        (
+            lambda b: b.add_episode([step_of([1], [2])], agent_id="a", advantage=1),
+            "unknown extra 'advantage': the buffer has no extras",
+        ),
+        (lambda b: b.update([0], advantages=[[1]]), "unknown extra 'advantages': the buffer has no extras"),
+        (lambda b: b.update(["x"]), r"keys must be integers, got \['x'\]"),
     ],
 )
 def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
@@ -315,6 +346,26 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
         ({"pad_token_id": -1}, "pad_token_id must be at least 0, got -1"),
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"token_extras": [3]}, r"token_extras must be a mapping from names to Fields, got \[3\]"),
+        ({"token_extras": {"x": 3}}, "token_extras 'x' must be an instance of Field, got 3"),
+        ({"token_extras": {3: NUMBER}}, "each name in token_extras must be a string, got 3"),
+        (
+            {"token_extras": {"x": schema.Field((), "U3")}},
+            "token_extras must be of numbers or bools, got <U3 for 'x'",
+        ),
+        *(
+            ({"token_extras": {name: NUMBER}}, f"token_extras must have names .* that are not taken, got '{name}'")
+            for name in ("tokens", "keys", "agent_id", "cu_seqlens", "oldest_version", "extras", "a/b", "a b")
+        ),
+        (
+            {"sequence_extras": {"x": schema.Field(2, float)}},
+            r"sequence_extras must be of shape \(\), got \(2,\) for 'x'",
+        ),
+        (
+            {"token_extras": {"x": NUMBER}, "sequence_extras": {"x": NUMBER}},
+            "sequence_extras must have names that are identifiers .*, got 'x'",
+        ),
     ],
 )
 def test_the_constructor_checks(arguments: dict[str, Any], text: str) -> None:
@@ -326,7 +377,7 @@ def test_versions_do_not_go_back() -> None:
     buffer = filled()
     for version in (3, 3, 5):
         buffer.set_policy_version(version)
-    with pytest.raises(errors.ArgumentError, match="^version must be at least 5, the one before, got 4$"):
+    with pytest.raises(errors.ArgumentError, match="^version must be at least 5, the previous one, got 4$"):
         buffer.set_policy_version(4)
     assert buffer.policy_version == 5
 
@@ -353,34 +404,228 @@ def test_names_are_kept_as_plain_strings() -> None:
     assert [type(name) for name in (*batch.agent_ids, *batch.group_ids)] == [str, str]
 
 
+@dataclasses.dataclass
+class Twin:
+    """A sequence, as the naive twin stores it."""
+
+    episode: int
+    rows: list[tuple[Any, ...]]
+    total: float
+    is_exact: bool
+    agent: str
+    status: str
+    advantages: list[float]
+    temperature: float
+
+
+def with_extras() -> token_buffer.TokenReplayBuffer:
+    """A buffer of an episode of two sequences, of 4 and 3 tokens."""
+    buffer = token_buffer.TokenReplayBuffer(
+        100, token_extras={"advantages": ADVANTAGE, "logits": schema.Field(2, "i1")}, sequence_extras={"t": NUMBER}
+    )
+    buffer.add_episode([step_of([1, 5], [7, 2]), step_of([4, 4], [4])], agent_id="a", advantages=[[1, 2], [3]], t=0.5)
+    return buffer
+
+
+def test_extras_of_an_episode_are_given_for_its_responses_and_once_for_all_its_sequences() -> None:
+    batch = with_extras().read([0, 1])
+    assert list(batch.extras) == ["advantages", "logits", "t"]
+    assert batch.extras["advantages"].tolist() == [[0, 0, 1, 2], [0, 0, 3, 0]]
+    assert batch.extras["logits"].tolist() == [[[0, 0]] * 4] * 2
+    assert batch.extras["t"].tolist() == [0.5, 0.5]
+    assert [batch.extras[name].dtype.str for name in ("advantages", "logits", "t")] == ["<f4", "|i1", "<f8"]
+    packed = batch.packed()
+    assert packed["advantages"].tolist() == [0, 0, 1, 2, 0, 0, 3]
+    assert packed["logits"].shape == (7, 2)
+    assert "t" not in packed
+
+
+def test_extras_are_written_back_padded_or_row_by_row() -> None:
+    buffer = with_extras()
+    batch = buffer.read([1, 0])
+    for values in (
+        batch.loss_mask * np.float32(2),
+        [[0, 0, 2], [0, 0, 2, 2]],
+        [np.array([0, 0, 2, 9, 9]), (0, 0, 2, 2)],
+    ):
+        buffer.update([0, 1], advantages=np.zeros((2, 4), int))
+        assert buffer.update(batch.keys, advantages=values) == 2
+        assert buffer.read([0, 1]).extras["advantages"].tolist() == [[0, 0, 2, 2], [0, 0, 2, 0]]
+    assert buffer.update([0, 1, 0], t=[1, 2, 3], logits=np.arange(24).reshape(3, 4, 2)) == 3
+    found = buffer.read([0, 1]).extras
+    assert found["t"].tolist() == [3, 2]
+    assert found["logits"][0].tolist() == [[16, 17], [18, 19], [20, 21], [22, 23]]
+    assert buffer.update([], t=[]) == buffer.update([]) == 0
+
+
+def test_keys_of_evicted_sequences_are_ignored_and_counted() -> None:
+    buffer = with_extras()
+    assert buffer.update([7, 0, -1], advantages=[[1], [5, 5, 5, 5], []], t=[7, 8, 9]) == 1
+    assert buffer.get_stats().stale_keys == 2
+    assert buffer.read([0, 1]).extras["t"].tolist() == [8, 0.5]
+    assert buffer.read([0]).extras["advantages"].tolist() == [[5, 5, 5, 5]]
+    buffer.clear()
+    assert buffer.update([0, 1], t=[1, 1], advantages=[[], []]) == 0
+    assert buffer.get_stats().stale_keys == 4
+
+
+STEP = step_of([1], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda b: b.update([0], other=[1]), "unknown extra 'other': the buffer has advantages, logits, t"),
+        (lambda b: b.update([0], tokens=[1]), "unknown extra 'tokens': the buffer has advantages, logits, t"),
+        (lambda b: b.update([0, 1], t=[1]), "t must be one for each of 2 keys, got 1"),
+        (lambda b: b.update([0, 1], advantages=[[1]]), "advantages must be one for each of 2 keys, got 1"),
+        (lambda b: b.update([0, 1], t=[1, 2], advantages=3), "advantages must be a sequence, got 3"),
+        (
+            lambda b: b.update([0, 1], t=[1, 2], advantages=[[1, 2, 3, 4], [1, 2]]),
+            r"advantages of key 1 must be a row of at least 3 values, one for each token, got shape \(2,\)",
+        ),
+        (
+            lambda b: b.update([0], advantages=[1]),
+            r"advantages of key 0 must be a row of at least 4 values, one for each token, got shape \(\)",
+        ),
+        (
+            lambda b: b.update([0], logits=np.zeros((1, 4))),
+            r"logits of key 0 must be of shape \(4, 2\), got \(4,\)",
+        ),
+        (lambda b: b.update([0], t=[1], logits=np.full((1, 4, 2), 300)), "logits of key 0 must fit int8, got 300"),
+        (lambda b: b.update([0], advantages=np.zeros((1, 4))), "advantages of key 0 must be of dtype float32, got .*"),
+        (lambda b: b.update([0], t=["x"]), r"t must be of dtype float64, got \['x'\]"),
+        (lambda b: b.add_episode([STEP], agent_id="a", t=[1, 2]), r"t must be of shape \(\), got \(2,\)"),
+        (
+            lambda b: b.add_episode([STEP], agent_id="a", advantages=[[1, 2], [3]]),
+            "advantages must be one for each of 1 steps, got 2",
+        ),
+        (
+            lambda b: b.add_episode([STEP], agent_id="a", advantages=[[1, 2, 3]]),
+            r"advantages of step 0 must be of shape \(2,\), got \(3,\)",
+        ),
+    ],
+)
+def test_extras_that_do_not_fit_are_refused_and_nothing_changes(call: Any, text: str) -> None:
+    buffer = with_extras()
+    before = snapshot(buffer), [(name, each.tolist()) for name, each in buffer.read([0, 1]).extras.items()]
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        call(buffer)
+    assert (snapshot(buffer), [(name, each.tolist()) for name, each in buffer.read([0, 1]).extras.items()]) == before
+    buffer.check()
+
+
+def test_lengths_and_micro_batches_are_found_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = token_buffer.TokenReplayBuffer(1000, seed=0)
+    rng = np.random.default_rng(0)
+    for size in rng.integers(1, 20, 40).tolist():
+        buffer.add_episode([step_of([], [1] * size)], agent_id="a")
+    keys = rng.permutation(40)
+    lengths = buffer.read(keys).lengths.tolist()
+    monkeypatch.setattr(buffer._store.rows, "read", None)
+    assert buffer.lengths(keys).tolist() == lengths
+    assert buffer.lengths([]).tolist() == []
+    parts = buffer.micro_batches(keys, max_tokens=30, ranks=2)
+    places = packing.micro_batches(lengths, max_tokens=30, ranks=2)
+    assert [[part.tolist() for part in each] for each in parts] == [
+        [keys[part].tolist() for part in each] for each in places
+    ]
+
+
+def test_an_episode_of_30_turns_takes_little_more_than_its_tokens() -> None:
+    rng = np.random.default_rng(0)
+    steps: Steps = []
+    for _ in range(30):
+        context = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else []
+        logprobs = np.full(60, -0.5, np.float32)
+        steps.append(step_of([*context, *rng.integers(50_000, size=90)], [5] * 60, logprobs=logprobs))
+    count = 30 * 150
+    buffer = token_buffer.TokenReplayBuffer(count, seed=0)
+    buffer.add_episode(steps, agent_id="a")
+    rows = buffer._store.rows
+    assert rows is not None
+    per_token = sum(column[:1].nbytes for column in rows._columns.values())
+    assert (rows.num_values, per_token) == (count, 29)
+    tracemalloc.start()
+    more = token_buffer.TokenReplayBuffer(count, seed=0)
+    before = tracemalloc.get_traced_memory()[0]
+    more.add_episode(steps, agent_id="a")
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert rows.nbytes <= 1.1 * count * per_token
+    assert taken <= 1.1 * count * per_token
+
+
 class TokenMachine(stateful.RuleBasedStateMachine):
     """Compares with lists under any order of calls."""
 
     @stateful.initialize(max_tokens=st.integers(20, 80))
     def start(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
-        self.buffer = token_buffer.TokenReplayBuffer(max_tokens, seed=0)
-        self.twin: dict[int, tuple[list[tuple[Any, ...]], float, bool, str]] = {}
-        self.appended = self.evicted = self.cleared = self.episodes = self.inexact = self.sampled = 0
+        self.buffer = self.new()
+        self.twin: dict[int, Twin] = {}
+        self.appended = self.evicted = self.cleared = self.episodes = self.inexact = self.sampled = self.stale = 0
         self.version: int | None = None
 
-    @stateful.rule(steps=token_episode_test.episodes(), agent=st.sampled_from("ab"))
-    def add(self, steps: Steps, agent: str) -> None:
+    def new(self) -> token_buffer.TokenReplayBuffer:
+        return token_buffer.TokenReplayBuffer(
+            self.max_tokens, token_extras={"advantages": ADVANTAGE}, sequence_extras={"temperature": NUMBER}, seed=0
+        )
+
+    @stateful.rule(
+        steps=token_episode_test.episodes(),
+        agent=st.sampled_from("ab"),
+        status=st.sampled_from(["COMPLETED", "TRUNCATED", "ABORTED"]),
+        extra=st.none() | st.integers(1, 99),
+    )
+    def add(self, steps: Steps, agent: str, status: Any, extra: int | None) -> None:
         sequences = token_episode_test.walked(steps)
+        extras: dict[str, Any] = {}
+        if extra is not None:
+            extras = {"advantages": [[extra] * len(step.response) for step in steps], "temperature": extra / 4}
         if sum(map(len, sequences)) > self.max_tokens:
             with pytest.raises(errors.ArgumentError, match="^steps must have at most max_tokens"):
-                self.buffer.add_episode(steps, agent_id=agent)
+                self.buffer.add_episode(steps, agent_id=agent, status=status, **extras)
             return
-        keys = self.buffer.add_episode(steps, agent_id=agent)
+        keys = self.buffer.add_episode(steps, agent_id=agent, status=status, **extras)
         assert keys.tolist() == list(range(self.appended, self.appended + len(sequences)))
         for key, rows in zip(keys.tolist(), sequences, strict=True):
-            self.twin[key] = rows, math.fsum(step.reward for step in steps), len(sequences) == 1, agent
-        while sum(len(rows) for rows, *_ in self.twin.values()) > self.max_tokens:
-            del self.twin[next(iter(self.twin))]
-            self.evicted += 1
+            self.twin[key] = Twin(
+                episode=self.episodes,
+                rows=rows,
+                total=math.fsum(step.reward for step in steps),
+                is_exact=len(sequences) == 1,
+                agent=agent,
+                status=status,
+                advantages=[float(extra or 0) * (row[3] >= 0) for row in rows],
+                temperature=(extra or 0) / 4,
+            )
+        while sum(len(each.rows) for each in self.twin.values()) > self.max_tokens:
+            oldest = next(iter(self.twin.values())).episode
+            for key in [key for key, each in self.twin.items() if each.episode == oldest]:
+                del self.twin[key]
+                self.evicted += 1
         self.appended += len(sequences)
         self.episodes += 1
         self.inexact += len(sequences) > 1
+
+    @stateful.rule(data=st.data(), names=st.sets(st.sampled_from(["advantages", "temperature"])))
+    def update(self, data: st.DataObject, names: set[str]) -> None:
+        keys = data.draw(st.lists(st.integers(-1, self.appended), max_size=5))
+        width = max([len(self.twin[key].rows) for key in keys if key in self.twin], default=0) + data.draw(
+            st.integers(0, 2)
+        )
+        number = data.draw(st.integers(0, 50))
+        rectangle = number + np.arange(len(keys) * width, dtype=np.float32).reshape(len(keys), width)
+        given: dict[str, Any] = {"advantages": rectangle, "temperature": number + np.arange(len(keys)) / 4}
+        alive = self.buffer.update(keys, **{name: given[name] for name in names})
+        assert alive == sum(key in self.twin for key in keys)
+        self.stale += len(keys) - alive
+        for place, key in enumerate(keys):
+            if key in self.twin and "advantages" in names:
+                self.twin[key].advantages = rectangle[place, : len(self.twin[key].rows)].tolist()
+            if key in self.twin and "temperature" in names:
+                self.twin[key].temperature = number + place / 4
 
     @stateful.rule(more=st.integers(0, 3))
     def set_policy_version(self, more: int) -> None:
@@ -395,8 +640,8 @@ class TokenMachine(stateful.RuleBasedStateMachine):
 
     def eligible(self, max_lag: int | None) -> list[int]:
         found = []
-        for key, (rows, *_) in self.twin.items():
-            versions = [row[3] for row in rows if row[1]]
+        for key, each in self.twin.items():
+            versions = [row[3] for row in each.rows if row[1]]
             if versions and (max_lag is None or self.version is None or self.version - min(versions) <= max_lag):
                 found.append(key)
         return found
@@ -404,7 +649,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(size=st.integers(1, 5), max_lag=st.none() | st.integers(0, 9))
     def sample(self, size: int, max_lag: int | None) -> None:
         if max_lag is not None and self.version is None:
-            with pytest.raises(errors.ArgumentError, match="^max_lag asks for the learner's policy version"):
+            with pytest.raises(errors.ArgumentError, match="^max_lag needs the learner's policy version"):
                 self.buffer.sample(size, max_lag=max_lag)
             return
         eligible = self.eligible(max_lag)
@@ -421,16 +666,23 @@ class TokenMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def save_and_load(self) -> None:
-        buffer = token_buffer.TokenReplayBuffer(self.max_tokens)
+        buffer = self.new()
         buffer.load_state_dict(self.buffer.state_dict())
         self.buffer = buffer
 
     def compare(self, batch: packing.TokenBatch) -> None:
         expected = [self.twin[key] for key in batch.keys.tolist()]
-        assert rows_of(batch) == [rows for rows, *_ in expected]
-        assert batch.returns.tolist() == [total for _, total, _, _ in expected]
-        assert batch.is_exact.tolist() == [is_exact for _, _, is_exact, _ in expected]
-        assert batch.agent_ids == [agent for *_, agent in expected]
+        assert rows_of(batch) == [each.rows for each in expected]
+        assert batch.returns.tolist() == [each.total for each in expected]
+        assert batch.is_exact.tolist() == [each.is_exact for each in expected]
+        assert batch.agent_ids == [each.agent for each in expected]
+        assert [self.buffer._store.owners[key].status for key in batch.keys.tolist()] == [x.status for x in expected]
+        width = batch.tokens.shape[1]
+        padded = [each.advantages + [0.0] * (width - len(each.rows)) for each in expected]
+        assert batch.extras["advantages"].tolist() == padded
+        assert batch.packed()["advantages"].tolist() == [number for each in expected for number in each.advantages]
+        assert batch.extras["temperature"].tolist() == [each.temperature for each in expected]
+        assert self.buffer.lengths(batch.keys).tolist() == batch.lengths.tolist()
 
     @stateful.invariant()
     def the_same_is_held(self) -> None:
@@ -438,7 +690,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         assert held_keys(self.buffer) == list(self.twin)
         if self.twin:
             self.compare(self.buffer.read(list(self.twin)))
-        rows = [row for rows, *_ in self.twin.values() for row in rows]
+        rows = [row for each in self.twin.values() for row in each.rows]
         assert len(self.buffer) == len(rows)
         assert self.buffer.get_stats() == token_buffer.TokenBufferStats(
             sequences=len(self.twin),
@@ -450,6 +702,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
             evicted=self.evicted,
             cleared=self.cleared,
             sampled=self.sampled,
+            stale_keys=self.stale,
         )
         assert self.appended == len(self.twin) + self.evicted + self.cleared
 
@@ -463,8 +716,8 @@ TestTokenMachine.settings = hypothesis.settings(stateful_step_count=30)
 
 def broken(name: str, place: int, value: Any) -> Any:
     def change(buffer: token_buffer.TokenReplayBuffer) -> None:
-        assert buffer._rows is not None
-        column = buffer._rows._columns[name]
+        assert buffer._store.rows is not None
+        column = buffer._store.rows._columns[name]
         (column.view(np.uint8) if name == "loss_mask" else column)[place] = value
 
     return change
@@ -472,8 +725,19 @@ def broken(name: str, place: int, value: Any) -> Any:
 
 def broken_row(name: str, value: int) -> Any:
     def change(buffer: token_buffer.TokenReplayBuffer) -> None:
-        assert buffer._rows is not None
-        buffer._rows._row_columns[name][1] = value
+        assert buffer._store.rows is not None
+        buffer._store.rows._row_columns[name][1] = value
+
+    return change
+
+
+def facts(**changes: Any) -> Any:
+    """Change what is known of the first episode."""
+
+    def change(buffer: token_buffer.TokenReplayBuffer) -> None:
+        episode = buffer._store.owners[0]
+        for name, value in changes.items():
+            object.__setattr__(episode, name, value)
 
     return change
 
@@ -496,16 +760,24 @@ def broken_row(name: str, value: int) -> Any:
         (broken("loss_mask", 3, 0), "trained of sequences must be what their tokens make it"),
         (broken_row("trained", 2), "trained of sequences must be what their tokens make it"),
         (broken_row("oldest_version", 1), "oldest_version of sequences must be what their tokens make it"),
-        (lambda b: b._rows._offsets.put(2, 4), "a row must have at least one value"),
-        (lambda b: b._sources.pop(1), "each sequence must have a source, in their order"),
-        (lambda b: setattr(b, "_evicted", 1), "1 sequences were evicted and 0 cleared, but 0 have left"),
+        (lambda b: b._store.owners.pop(1), "each sequence must belong to an episode, in their order"),
+        (lambda b: b._store.owners.update({0: copy.copy(b._store.owners[0])}), "each sequence must belong to .*"),
+        (lambda b: b._store._episodes.popitem(), "episodes must have the 3 sequences that are stored"),
+        (lambda b: b._store._drawn.add(copy.copy(b._store.owners[0])), "episodes that were sampled must be stored"),
+        (facts(policy_version=2), "episodes must be what their tokens make them"),
+        (facts(rewards=(0.5,)), "episodes must be what their tokens make them"),
+        (facts(num_tokens=3), "episodes must be what their tokens make them"),
+        (facts(mismatches=(None, None)), "episodes must have the 3 sequences that are stored"),
+        (broken_row("returns", 2), "returns of sequences must be what their tokens make it"),
+        (broken_row("is_exact", 1), "is_exact of sequences must be what their tokens make it"),
+        (lambda b: setattr(b._store, "evicted", 1), "1 sequences were evicted and 0 cleared, but 0 have left"),
     ],
 )
 @pytest.mark.parametrize("at_once", [1, 5, 2**18])
 def test_check_finds_what_is_wrong(
     change: Any, text: str | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_AT_ONCE", at_once)
+    monkeypatch.setattr(token_store, "_AT_ONCE", at_once)
     buffer = filled()
     buffer.check()
     change(buffer)

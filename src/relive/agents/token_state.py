@@ -1,158 +1,176 @@
-"""The checkpointed state of a token buffer: its sequences, oldest first, and their sources.
+"""The checkpointed state of a token buffer: its sequences, oldest first, and the names of their episodes.
 
     sequences/lengths          9                 3          [S]
-    sequences/values/tokens    1 5 6 7 2 9 9 8 2 4 4 3      and the other fields of a token [N]
-    sequences/rows/returns     1.0               0.5        and the other fields of a sequence [S]
-    sources                    c c c c           c c        bytes, as a PlainCodec writes a source, one after another
-    source_ends                4                 6          [S]
+    sequences/values/tokens    1 5 6 7 2 9 9 8 2 4 4 3      and the other fields and extras of a token [N, ...]
+    sequences/rows/returns     1.0               0.5        and the other fields and extras of a sequence [S, ...]
+    episodes                   c c c c           c c        bytes: a tuple of names and mismatches as a PlainCodec
+                                                            writes it for each episode, one after another
+    episode_ends               4                 6          [E]
+    episode_drawn              T                 F          whether a sequence of the episode was sampled [E]
 
-Their positions in the ring are not saved.
+What else is known of an episode is read from its sequences. Their positions in the ring are not saved.
 """
 
 from collections.abc import Mapping
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 
 from relive import errors
-from relive.agents import packing
+from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import validation
+from relive.episodes import episode as episode_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import dtypes
 from relive.persistence import npy
 from relive.persistence import state as state_lib
+from relive.schema import schema
 from relive.storage import ragged
 
-COUNTERS = ("episodes", "inexact_episodes", "appended", "evicted", "cleared", "sampled")
+
+def state_dict(store: token_store.TokenStore) -> state_lib.State:
+    """Return the state of a store as JSON values and arrays."""
+    codec = codec_lib.PlainCodec()
+    contents = [codec.encode(plain_names(each.names)) for each in store]
+    kept = {} if store.rows is None else store.rows.state()
+    return {
+        **_head(store, store.evicted),
+        "arrays": {
+            **{f"sequences/{name}": array for name, array in kept.items()},
+            "episodes": np.frombuffer(b"".join(contents), np.uint8),
+            "episode_ends": np.cumsum([len(content) for content in contents], dtype=np.int64),
+            "episode_drawn": np.array([store.was_drawn(each) for each in store], np.bool_),
+        },
+    }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenState:
-    """The state of a buffer.
+def base_state_dict(store: token_store.TokenStore) -> state_lib.State:
+    """Return the state as if everything stored had just been evicted."""
+    arrays = state_dict(token_store.TokenStore(1, {}, {}))["arrays"]
+    if store.rows is not None:
+        for name, array in store.rows.state().items():
+            arrays[f"sequences/{name}"] = np.zeros((0, *array.shape[1:]), array.dtype)
+    return {**_head(store, store.inserted - store.cleared), "arrays": arrays}
 
-    Attributes:
-        rows: Its sequences; None if no episode was ever added.
-        sources: The source of each, by key, oldest first.
-        policy_version: The policy version, if it was set.
-        counters: The counters, by name.
+
+def _head(store: token_store.TokenStore, evicted: int) -> state_lib.State:
+    dtype = None if store.rows is None else dtypes.described(store.rows.dtype("logprobs"))
+    return {
+        "counters": {"appended": store.inserted, **store.counters(), "evicted": evicted},
+        "policy_version": store.policy_version,
+        "sequences": {"log_probability_dtype": dtype},
+    }
+
+
+def load(given: state_lib.StateReader, store: token_store.TokenStore) -> None:
+    """Restore an empty store.
+
+    Raises:
+        CheckpointError: The state is invalid.
     """
-
-    rows: ragged.RaggedColumns | None
-    sources: dict[int, tokens.SequenceSource]
-    policy_version: int | None
-    counters: Mapping[str, int]
-
-    def state(self) -> state_lib.State:
-        """Return it as JSON values and arrays."""
-        rows = self.rows
-        dtype = None if rows is None else dtypes.described(rows.dtype("logprobs"))
-        codec = codec_lib.PlainCodec()
-        contents = [codec.encode(_plain(source)) for source in self.sources.values()]
-        kept = {} if rows is None else {f"sequences/{name}": array for name, array in rows.state().items()}
-        return {
-            "counters": dict(self.counters),
-            "policy_version": self.policy_version,
-            "sequences": {"log_probability_dtype": dtype},
-            "arrays": {
-                **kept,
-                "sources": np.frombuffer(b"".join(contents), np.uint8),
-                "source_ends": np.cumsum([len(content) for content in contents], dtype=np.int64),
-            },
-        }
-
-    @classmethod
-    def of(cls, given: state_lib.StateReader, max_tokens: int) -> "TokenState":
-        """Validate and return the state, for a buffer of that many tokens.
-
-        Raises:
-            CheckpointError: The state is invalid.
-        """
-        version = None if given.value("policy_version") is None else given.integer("policy_version")
-        counters = {name: given.part("counters").integer(name) for name in COUNTERS}
-        rows = _rows(given.part("sequences"), counters, max_tokens)
-        held = 0 if rows is None else len(rows)
-        is_sound = (
-            counters["appended"] == counters["evicted"] + counters["cleared"] + held
-            and counters["inexact_episodes"] <= counters["episodes"]
-            and counters["episodes"] + counters["inexact_episodes"] <= counters["appended"]
-            and (rows is None) == (counters["appended"] == 0)
-        )
-        if not is_sound:
-            raise errors.CheckpointError(f"counters must be of a buffer that holds {held} sequences")
-        return cls(rows=rows, sources=_sources(given, rows), policy_version=version, counters=counters)
+    counters = given.part("counters")
+    for name in token_store.COUNTERS:
+        setattr(store, name, counters.integer(name))
+    store.policy_version = None if given.value("policy_version") is None else given.integer("policy_version")
+    try:
+        rows = _rows(given.part("sequences"), store)
+        names, drawn = _names(given)
+        store.fill(rows, names, drawn)
+        store.check()
+    except errors.CorruptionError as error:
+        raise errors.CheckpointError(f"sequences cannot be: {error}") from error
+    is_sound = (
+        store.inexact_episodes <= store.episodes
+        and store.episodes + store.inexact_episodes <= store.inserted
+        and (rows is None) == (store.inserted == 0)
+        and counters.integer("appended") == store.inserted == store.evicted + store.cleared + len(store)
+    )
+    if not is_sound:
+        raise errors.CheckpointError(f"counters must be of a buffer that holds {len(store)} sequences")
 
 
-def _rows(given: state_lib.StateReader, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
-    """Return the sequences; None if there is no dtype for them."""
+def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged.RaggedColumns | None:
+    """Return the sequences; None if there is no dtype for their log-probabilities."""
     if given.value("log_probability_dtype") is None:
         return None
     dtype = npy.dtype_of(given.value("log_probability_dtype"))
     if dtype.type not in tokens.FLOATS or not dtype.isnative:
         raise given.refused("log_probability_dtype", "one of floats", given.value("log_probability_dtype"))
-    lengths = given.integers("lengths", None, 1, max_tokens)
-    total = sum(lengths.tolist())
-    if total > max_tokens:
-        raise errors.CheckpointError(
-            f"array sequences/lengths must sum to at most max_tokens = {max_tokens}, got {total}"
-        )
-    arrays: dict[str, state_lib.ChunkedArray] = {"lengths": given.column("lengths", np.int64, (len(lengths),))}
-    for name, kind in (*packing.FIELDS.items(), ("logprobs", dtype)):
-        arrays[f"values/{name}"] = given.column(f"values/{name}", kind, (total,))
-    for name, kind in packing.SEQUENCE_FIELDS.items():
-        arrays[f"rows/{name}"] = given.column(f"rows/{name}", kind, (len(lengths),))
-    given.booleans("rows/is_exact", len(lengths))
-    if np.isnan(given.array("rows/returns", np.float64, (len(lengths),))).any():
-        raise errors.CheckpointError("array sequences/rows/returns must hold no NaN")
-    try:
-        rows = packing.new(max_tokens, dtype)
-        rows.fill(max(counters["appended"] - len(lengths), 0), arrays)
-        packing.check(rows)
-    except (MemoryError, ValueError) as error:
-        raise errors.CheckpointError(f"there is no memory for the tokens: {error}") from error
-    except errors.CorruptionError as error:
-        raise errors.CheckpointError(f"sequences cannot be: {error}") from error
+    rows = ragged.RaggedColumns.loaded(
+        given, store.max_tokens, *store.fields(dtype), first_key=store.evicted + store.cleared
+    )
+    given.booleans("rows/is_exact", len(rows))
+    for part, fields in (("values", store.token_extras), ("rows", store.sequence_extras)):
+        for name in [name for name, field in fields.items() if field.dtype == np.bool_]:
+            column = given.column(f"{part}/{name}", np.bool_, (None, *fields[name].shape))
+            for start, stop in state_lib.chunks(column.shape[0], column.shape[0] * fields[name].nbytes):
+                if (column.read(start, stop).view(np.uint8) > 1).any():
+                    raise errors.CheckpointError(f"array sequences/{part}/{name} must hold the bytes 0 and 1 alone")
     return rows
 
 
-def _sources(given: state_lib.StateReader, rows: ragged.RaggedColumns | None) -> dict[int, tokens.SequenceSource]:
-    """Return the source of each sequence, by key."""
-    first_key, count = (0, 0) if rows is None else (rows.first_key, len(rows))
-    ends = given.integers("source_ends", count, 0, state_lib.MOST)
-    content = given.array("sources", np.uint8, (int(ends[-1]) if count else 0,)).tobytes()
+def _names(given: state_lib.StateReader) -> tuple[list[dict[str, Any]], list[bool]]:
+    """Return the names of the episodes, and whether each was sampled."""
+    drawn = given.booleans("episode_drawn", None).tolist()
+    ends = given.integers("episode_ends", len(drawn), 0, state_lib.MOST).tolist()
+    content = given.array("episodes", np.uint8, (max(ends, default=0),)).tobytes()
     codec = codec_lib.PlainCodec()
-    sources = {}
-    begin = 0
-    for key, end in enumerate(ends.tolist(), first_key):
-        sources[key] = _source(codec.decode(content[begin:end]))
-        begin = end
-    return sources
+    return [checked_names(codec.decode(content[i:j])) for i, j in itertools.pairwise([0, *ends])], drawn
 
 
-def _plain(source: tokens.SequenceSource) -> tuple[Any, ...]:
-    mismatch = None if source.mismatch is None else dataclasses.astuple(source.mismatch)
-    return source.episode_id, source.agent_id, source.group_id, mismatch
+def plain_names(names: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the names of an episode as a tuple that a PlainCodec supports."""
+    mismatches = tuple(each and dataclasses.astuple(each) for each in names["mismatches"])
+    return *(names[name] for name in token_store.NAMES[:-1]), mismatches
 
 
-def _source(value: Any) -> tokens.SequenceSource:
-    if type(value) is tuple and len(value) == 4:
-        *names, mismatch = value
-        is_mismatch = mismatch is None or (
-            type(mismatch) is tuple
-            and len(mismatch) == 4
-            and all(type(number) is int and number >= 0 for number in mismatch[:3])
-            and (mismatch[3] is None or (type(mismatch[3]) is int and mismatch[3] >= 0))
-        )
-        if [type(name) for name in names[:2]] == [str, str] and type(names[2]) in (str, type(None)) and is_mismatch:
-            return tokens.SequenceSource(
-                episode_id=names[0],
-                agent_id=names[1],
-                group_id=names[2],
-                mismatch=None
-                if mismatch is None
-                else tokens.TokenMismatch(
-                    step=mismatch[0], position=mismatch[1], expected=mismatch[2], found=mismatch[3]
-                ),
-            )
-    raise errors.CheckpointError(f"a source must be three names and a mismatch, got {validation.short_repr(value)}")
+def checked_names(value: Any) -> dict[str, Any]:
+    """Return the names of an episode, given the tuple, which is untrusted.
+
+    Raises:
+        CheckpointError: It is invalid.
+    """
+    if type(value) is tuple and len(value) == len(token_store.NAMES) and type(value[-1]) is tuple and value[-1]:
+        *texts, status, (first, *others) = value
+        is_named = [type(text) for text in texts[:2]] == [str, str] and type(texts[2]) in (str, type(None))
+        if is_named and status in episode_lib.FINAL_STATUSES and first is None and all(map(_is_mismatch, others)):
+            names = ("step", "position", "expected", "found")
+            mismatches = [tokens.TokenMismatch(**dict(zip(names, each, strict=True))) for each in others]
+            return dict(zip(token_store.NAMES, (*texts, status, (None, *mismatches)), strict=True))
+    raise errors.CheckpointError(
+        f"an episode must be two ids, a group, a status and mismatches, got {validation.short_repr(value)}"
+    )
+
+
+def _is_mismatch(value: Any) -> bool:
+    """Return whether that is four integers, the last of which may be None."""
+    if type(value) is not tuple or len(value) != 4:
+        return False
+    return all(type(each) is int and each >= 0 for each in value[:3] + value[3:] * (value[3] is not None))
+
+
+def described(fields: Mapping[str, schema.Field]) -> list[Any]:
+    """Return the fields of extras as JSON values: a name, a dtype and a shape each."""
+    return [[name, dtypes.described(field.dtype), list(field.shape)] for name, field in fields.items()]
+
+
+def fields_of(given: state_lib.StateReader, name: str) -> dict[str, schema.Field]:
+    """Return the fields of extras from their description, which is untrusted.
+
+    Raises:
+        CheckpointError: The description is invalid.
+    """
+    fields: dict[str, schema.Field] = {}
+    rows = given.value(name)
+    for row in rows if type(rows) is list else [rows]:
+        is_row = type(row) is list and len(row) == 3 and type(row[0]) is str and type(row[2]) is list
+        if not is_row or row[0] in fields:
+            raise given.refused(name, "a list of a name, a dtype and a shape each", row)
+        try:
+            fields[row[0]] = schema.Field(row[2], npy.dtype_of(row[1]))
+        except (errors.ArgumentError, errors.CheckpointError) as error:
+            raise errors.CheckpointError(f"settings/{name} has an invalid field: {error}") from error
+    return fields

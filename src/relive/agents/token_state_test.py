@@ -18,8 +18,10 @@ from relive.agents import tokens
 from relive.persistence import codec
 from relive.persistence import forged_states_test
 from relive.persistence import seed_blocks_test
+from relive.schema import schema
 
 step_of = token_episode_test.step_of
+FLAG = schema.Field((), bool)
 
 
 def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations: int) -> None:
@@ -61,9 +63,10 @@ def worked(seed: int, operations: int, **settings: Any) -> token_buffer.TokenRep
 
 def plain(batch: packing.TokenBatch) -> list[Any]:
     """Return all of a batch, to the last bit."""
-    fields = [getattr(batch, name) for name in batch.__dataclass_fields__]
+    fields = [getattr(batch, name) for name in batch.__dataclass_fields__ if name != "extras"]
     return [
-        (str(field.dtype), field.shape, field.tobytes()) if isinstance(field, np.ndarray) else field for field in fields
+        (str(field.dtype), field.shape, field.tobytes()) if isinstance(field, np.ndarray) else field
+        for field in (*fields, *batch.extras, *batch.extras.values())
     ]
 
 
@@ -99,7 +102,7 @@ def test_a_buffer_that_was_saved_goes_on_bit_for_bit(
     seed = np.random.Generator(bits(7))
     buffer = token_buffer.TokenReplayBuffer(150, pad_token_id=3, pad_to_multiple_of=4, seed=seed)
     work(buffer, random.Random(operations), operations)
-    keys = list(buffer._sources)
+    keys = list(buffer._store.owners)
     before = plain(buffer.read(keys)) if keys else []
     buffer.save(tmp_path / "tokens")
     loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "tokens")
@@ -129,7 +132,7 @@ def test_another_size_is_refused() -> None:
     state = worked(3, 60).state_dict()
     buffer = worked(3, 5, max_tokens=151)
     before = plain_state(buffer.state_dict())
-    with pytest.raises(errors.CheckpointError, match="^settings/max_tokens must be 151, as it is here, got 150$"):
+    with pytest.raises(errors.CheckpointError, match="^settings/max_tokens must be 151, as in this object, got 150$"):
         buffer.load_state_dict(state)
     assert plain_state(buffer.state_dict()) == before
 
@@ -173,21 +176,30 @@ def entry(place: int, value: Any) -> Any:
     return put
 
 
-def source(value: Any) -> Any:
-    """Put another source in the place of the first."""
+def described(value: Any) -> Any:
+    """Put other names in the place of those of the first episode."""
 
     def change(state: dict[str, Any]) -> None:
         content = codec.PlainCodec().encode(value)
-        ends = state["arrays"]["source_ends"]
-        old = state["arrays"]["sources"].tobytes()
-        state["arrays"]["sources"] = np.frombuffer(content + old[ends[0] :], np.uint8)
-        state["arrays"]["source_ends"] = ends - ends[0] + len(content)
+        ends = state["arrays"]["episode_ends"]
+        old = state["arrays"]["episodes"].tobytes()
+        state["arrays"]["episodes"] = np.frombuffer(content + old[ends[0] :], np.uint8)
+        state["arrays"]["episode_ends"] = ends - ends[0] + len(content)
 
     return change
 
 
-SOURCE = "a source must be three names and a mismatch, got .*"
+def named(*changes: Any) -> Any:
+    """Change names of the first episode, given by their places."""
+    value = ["e", "a", None, "COMPLETED", (None,)]
+    for place, name in changes:
+        value[place] = name
+    return described(tuple(value))
+
+
+EPISODE = "an episode must be two ids, a group, a status and mismatches, got .*"
 COUNTERS = "counters must be of a buffer that holds 3 sequences"
+SEQUENCES = "sequences cannot be: .*"
 
 
 @pytest.mark.parametrize(
@@ -205,13 +217,16 @@ COUNTERS = "counters must be of a buffer that holds 3 sequences"
         (changed("counters/sampled", -1), r"counters/sampled must be an integer in .*"),
         (changed("counters", {}), "counters/episodes is missing"),
         (changed("sequences", {}), "sequences/log_probability_dtype is missing"),
-        (changed("sequences/log_probability_dtype", None), "counters must be of a buffer that holds 0 sequences"),
+        (
+            changed("sequences/log_probability_dtype", None),
+            "sequences cannot be: episodes must have the 0 sequences that are stored",
+        ),
         (changed("sequences/log_probability_dtype", "<i4"), "sequences/log_probability_dtype must be one of floats.*"),
         (changed("sequences/log_probability_dtype", ">f8"), "sequences/log_probability_dtype must be one of floats.*"),
         (changed("sequences/log_probability_dtype", "<f4"), "array sequences/values/logprobs must be of .*"),
         (changed("sequences/log_probability_dtype", 3), ".*dtype.*"),
         (array("sequences/lengths", entry(0, 0)), r"array sequences/lengths must hold integers in \[1, 100\], got 0"),
-        (array("sequences/lengths", entry(0, 100)), "array sequences/lengths must sum to at most max_tokens = 100, .*"),
+        (array("sequences/lengths", entry(0, 100)), "sequences/lengths must be .* that sum to at most 100, .*"),
         (array("sequences/lengths", entry(0, 5)), "array sequences/values/tokens must be of .* shape .*"),
         (array("sequences/lengths", lambda x: x[:2]), "array sequences/values/tokens must be of .* shape .*"),
         (array("sequences/values/tokens", entry(0, -1)), "sequences cannot be: tokens must be at least 0"),
@@ -219,29 +234,45 @@ COUNTERS = "counters must be of a buffer that holds 3 sequences"
         (array("sequences/values/loss_mask", lambda x: (x.view(np.uint8) * 2).view(bool)), "sequences cannot be: .*"),
         (array("sequences/values/rewards", entry(0, np.nan)), "sequences cannot be: rewards must be finite"),
         (array("sequences/rows/trained", entry(0, 7)), "sequences cannot be: trained of sequences must be .*"),
-        (array("sequences/rows/returns", entry(0, np.nan)), "array sequences/rows/returns must hold no NaN"),
+        (array("sequences/rows/returns", entry(0, np.nan)), SEQUENCES),
         (
             array("sequences/rows/is_exact", lambda x: (x.view(np.uint8) + 2).view(bool)),
             "array sequences/rows/is_exact must hold the bytes 0 and 1 alone",
         ),
-        (array("source_ends", entry(0, 9999)), "array sources must .*|plain-1 content .*"),
-        (array("source_ends", entry(0, 0)), "plain-1 content ends in the middle of a value"),
-        (array("source_ends", entry(0, -1)), r"array source_ends must hold integers in \[0, .*"),
-        (array("source_ends", lambda x: x[:2]), "array source_ends must be of .*"),
-        (array("sources", lambda x: x[:-1]), "array sources must be of dtype uint8 and shape .*"),
-        (source(None), SOURCE),
-        (source(["e", "a", None, None]), SOURCE),
-        (source(("e", "a", None)), SOURCE),
-        (source((3, "a", None, None)), SOURCE),
-        (source(("e", None, None, None)), SOURCE),
-        (source(("e", "a", 3, None)), SOURCE),
-        (source(("e", "a", None, 3)), SOURCE),
-        (source(("e", "a", None, (1, 2, 3))), SOURCE),
-        (source(("e", "a", None, (1, -2, 3, 4))), SOURCE),
-        (source(("e", "a", None, (1, 2, True, 4))), SOURCE),
-        (source(("e", "a", None, (1, 2, 3, -4))), SOURCE),
-        (source(("e", "a", None, (1, 2, 3, "x"))), SOURCE),
-        (source(("e", "a", None, [1, 2, 3, 4])), SOURCE),
+        (array("episode_ends", entry(0, 9999)), "array episodes must .*"),
+        (array("episode_ends", entry(0, 0)), "plain-1 content ends in the middle of a value"),
+        (array("episode_ends", entry(0, -1)), r"array episode_ends must hold integers in \[0, .*"),
+        (array("episode_ends", lambda x: x[:1]), "array episode_ends must be of .*"),
+        (array("episodes", lambda x: x[:-1]), "array episodes must be of dtype uint8 and shape .*"),
+        (array("episode_drawn", lambda x: x[:1]), "array episode_ends must be of .*"),
+        (array("episode_drawn", lambda x: (x.view(np.uint8) + 2).view(bool)), "array episode_drawn must hold .*"),
+        (array("episode_turn", lambda x: x[:1]), "array episode_turn must be of .*"),
+        (described(None), EPISODE),
+        (described(["e", "a", None, "COMPLETED", (None,)]), EPISODE),
+        (described(("e", "a", None, "COMPLETED")), EPISODE),
+        (named((0, 3)), EPISODE),
+        (named((1, None)), EPISODE),
+        (named((2, 3)), EPISODE),
+        (named((3, "IN_PROGRESS")), EPISODE),
+        (named((3, [])), EPISODE),
+        (named((4, ())), EPISODE),
+        (named((4, [None])), EPISODE),
+        (named((4, ((1, 2, 3, 4),))), EPISODE),
+        (named((4, (None, None))), EPISODE),
+        (named((4, (None, (1, 2, 3)))), EPISODE),
+        (named((4, (None, (1, -2, 3, 4)))), EPISODE),
+        (named((4, (None, (1, 2, True, 4)))), EPISODE),
+        (named((4, (None, (1, 2, 3, -4)))), EPISODE),
+        (named((4, (None, (1, 2, 3, "x")))), EPISODE),
+        (named((4, (None, [1, 2, 3, 4]))), EPISODE),
+        (named((4, (None, (1, 2, 3, 4)))), "sequences cannot be: episodes must have the 3 sequences that are stored"),
+        (array("sequences/rows/returns", entry(0, 7.0)), "sequences cannot be: returns of sequences must be .*"),
+        (array("sequences/rows/is_exact", entry(0, False)), "sequences cannot be: is_exact of sequences must be .*"),
+        (changed("settings/token_extras", None), "settings/token_extras must be .*"),
+        (changed("settings/token_extras", [["x", "<f4"]]), "settings/token_extras must be .*"),
+        (changed("settings/token_extras", [["x", "<f4", []]]), "(array|settings/token_extras) .*"),
+        (changed("settings/token_extras", [["x", "<f4", [-1]]]), "settings/token_extras .*"),
+        (changed("settings/token_extras", [["x", "nothing", []]]), "settings/token_extras .*"),
     ],
 )
 def test_a_state_that_no_buffer_can_be_in_is_refused(change: Any, text: str) -> None:
@@ -261,30 +292,82 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
     state = token_buffer_test.filled().state_dict()
     state["sequences"]["log_probability_dtype"] = None
     state["counters"]["evicted"] = 3
-    state["arrays"]["sources"] = state["arrays"]["sources"][:0]
-    state["arrays"]["source_ends"] = state["arrays"]["source_ends"][:0]
+    for name in ("episodes", "episode_ends", "episode_drawn", "episode_turn", "episode_deliveries"):
+        state["arrays"][name] = state["arrays"][name][:0]
     with pytest.raises(errors.CheckpointError, match="^counters must be of a buffer that holds 0 sequences$"):
         token_buffer.TokenReplayBuffer._loaded(state, {})
 
 
-@pytest.mark.parametrize(
-    "value", [("e", "a", None, None), ("e", "a", "g", (1, 2, 3, None)), ("e", "a", "g", (1, 2, 3, 4))]
-)
-def test_sources_that_can_be_are_taken(value: Any) -> None:
+@pytest.mark.parametrize("value", [("e", "a", None, "ABORTED", (None,)), ("\ud800", "", "g", "TRUNCATED", (None,))])
+def test_names_that_can_be_are_taken(value: Any) -> None:
     buffer = token_buffer_test.filled()
     state = buffer.state_dict()
-    source(value)(state)
+    described(value)(state)
     buffer.load_state_dict(state)
     batch = buffer.read([0])
-    mismatch = batch.mismatches[0]
-    numbers = mismatch and (mismatch.step, mismatch.position, mismatch.expected, mismatch.found)
-    assert (batch.episode_ids[0], batch.agent_ids[0], batch.group_ids[0], numbers) == value
+    found = (
+        batch.episode_ids[0],
+        batch.agent_ids[0],
+        batch.group_ids[0],
+        buffer._store.owners[0].status,
+        (batch.mismatches[0],),
+    )
+    assert found == value
+
+
+def test_extras_are_saved_with_their_fields(tmp_path: pathlib.Path) -> None:
+    buffer = token_buffer_test.with_extras()
+    buffer.save(tmp_path / "tokens")
+    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "tokens")
+    assert (loaded.token_extras, loaded.sequence_extras) == (buffer.token_extras, buffer.sequence_extras)
+    assert plain_state(loaded.state_dict()) == plain_state(buffer.state_dict())
+    with pytest.raises(errors.CheckpointError, match="^settings/token_extras must be .*, as in this object, got "):
+        token_buffer.TokenReplayBuffer(100).load_state_dict(buffer.state_dict())
+    state = buffer.state_dict()
+    state["arrays"]["sequences/values/advantages"] = state["arrays"]["sequences/values/advantages"][1:]
+    with pytest.raises(
+        errors.CheckpointError, match="^array sequences/values/advantages must be of dtype float32 and "
+    ):
+        loaded.load_state_dict(state)
+
+
+def test_two_episodes_of_one_id_are_refused() -> None:
+    buffer = token_buffer_test.filled()
+    state = buffer.state_dict()
+    named((0, buffer.read([1]).episode_ids[0]))(state)
+    with pytest.raises(errors.CheckpointError, match="^sequences cannot be: episodes must have ids of their own$"):
+        buffer.load_state_dict(state)
+
+
+def test_a_bool_extra_must_be_true_or_false() -> None:
+    buffer = token_buffer.TokenReplayBuffer(100, token_extras={"flag": FLAG}, sequence_extras={"other": FLAG}, seed=0)
+    buffer.add_episode([step_of([1], [2])], agent_id="a", flag=[[True]], other=True)
+    for name in ("values/flag", "rows/other"):
+        state = buffer.state_dict()
+        assert state["arrays"][f"sequences/{name}"].any()
+        state["arrays"][f"sequences/{name}"].view(np.uint8)[...] = 2
+        with pytest.raises(errors.CheckpointError, match=f"^array sequences/{name} must hold the bytes 0 and 1 alone$"):
+            buffer.load_state_dict(state)
+
+
+def test_what_was_sampled_and_delivered_is_saved() -> None:
+    buffer = token_buffer.TokenReplayBuffer(100, seed=0)
+    for number in range(4):
+        buffer.add_episode([step_of([], [number], reward=float(number))], agent_id="a")
+    buffer.sample(1)
+    buffer.next_episodes_nowait(1)
+    loaded = token_buffer.TokenReplayBuffer(100, seed=1)
+    loaded.load_state_dict(buffer.state_dict())
+    assert loaded.get_training_bias() == buffer.get_training_bias()
+    assert 1 <= loaded.get_training_bias().trained.episodes <= 2
+    ids = [each.episode_id for each in buffer.next_episodes_nowait(3)]
+    assert [each.episode_id for each in loaded.next_episodes_nowait(3)] == ids
 
 
 def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
     state = token_buffer_test.filled().state_dict()
     state["settings"]["max_tokens"] = 2**60
-    with pytest.raises(errors.CheckpointError, match="^there is no memory for the tokens: "):
+    with pytest.raises(errors.CheckpointError, match="^there is no memory for the rows: "):
         token_buffer.TokenReplayBuffer._loaded(state, {})
 
 
@@ -333,14 +416,14 @@ def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
     assert arrays["sequences/rows/returns"].tolist() == batch.returns.tolist()
     assert arrays["sequences/rows/is_exact"].tolist() == batch.is_exact.tolist()
     assert arrays["sequences/rows/trained"].tolist() == batch.loss_mask.sum(axis=1).tolist()
-    content, begin = arrays["sources"].tobytes(), 0
-    for row, end in enumerate(arrays["source_ends"].tolist()):
-        episode_id, agent_id, group_id, mismatch = codec.PlainCodec().decode(content[begin:end])
+    content, begin, row = arrays["episodes"].tobytes(), 0, 0
+    for end in arrays["episode_ends"].tolist():
+        episode_id, agent_id, group_id, status, mismatches = codec.PlainCodec().decode(content[begin:end])
         begin = end
-        assert (episode_id, agent_id, group_id) == (
-            batch.episode_ids[row],
-            batch.agent_ids[row],
-            batch.group_ids[row],
-        )
-        found = batch.mismatches[row]
-        assert mismatch == (found and (found.step, found.position, found.expected, found.found))
+        for mismatch in mismatches:
+            names = batch.episode_ids[row], batch.agent_ids[row], batch.group_ids[row]
+            assert (*names, buffer._store[episode_id].status) == (episode_id, agent_id, group_id, status)
+            found = batch.mismatches[row]
+            assert mismatch == (found and (found.step, found.position, found.expected, found.found))
+            row += 1
+    assert row == len(lengths)

@@ -269,35 +269,23 @@ class TokenEpisode:
         columns: The FIELDS by name, for the concatenated tokens of all sequences [N].
         lengths: Number of tokens of each sequence [S].
         mismatches: Why each sequence does not continue the previous one [S]; None for the first.
-        total_reward: The sum of the rewards of all steps.
+        rewards: The reward of each step [K].
     """
 
     columns: dict[str, arrays.Array]
     lengths: arrays.Ints
     mismatches: tuple[TokenMismatch | None, ...]
-    total_reward: float
+    rewards: tuple[float, ...]
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of the rewards of all steps."""
+        return returns.total(self.rewards)
 
     @property
     def is_exact(self) -> bool:
         """Whether each prompt begins with the entire previous prompt and response."""
         return len(self.mismatches) == 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceSource:
-    """The source of a sequence of tokens.
-
-    Attributes:
-        episode_id: Its episode.
-        agent_id: The agent of the episode.
-        group_id: The group of the episode, such as all responses to one prompt; None for none.
-        mismatch: Why it does not continue the previous sequence; None for the first of its episode.
-    """
-
-    episode_id: str
-    agent_id: str
-    group_id: str | None
-    mismatch: TokenMismatch | None
 
 
 def join(steps: Sequence[TokenStep]) -> TokenEpisode:
@@ -349,7 +337,7 @@ def join(steps: Sequence[TokenStep]) -> TokenEpisode:
         columns=_columns(steps, pieces, sizes),
         lengths=np.diff(starts, append=total),
         mismatches=tuple(mismatches),
-        total_reward=returns.total([step.reward for step in steps]),
+        rewards=tuple(step.reward for step in steps),
     )
 
 

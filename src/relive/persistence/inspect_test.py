@@ -45,8 +45,9 @@ def items() -> relive.ItemReplayBuffer:
     return buffer
 
 
-def joint() -> relive.JointReplayBuffer:
-    buffer = relive.JointReplayBuffer(9, agents=("a", "b"), seed=0)
+def joint(buffer: Any = None) -> Any:
+    if buffer is None:
+        buffer = relive.JointReplayBuffer(9, agents=("a", "b"), seed=0)
     both = {"a": 1.0, "b": 2.0}
     buffer.add(both, {"a": 0, "b": 1}, both, both)
     return buffer
@@ -74,6 +75,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "EpisodeReplayBuffer": examples.episodes,
     "ItemReplayBuffer": items,
     "JointReplayBuffer": joint,
+    "JointSequenceReplayBuffer": lambda: joint(relive.JointSequenceReplayBuffer(9, agents=("a", "b"), length=1)),
     "PrioritizedReplayBuffer": examples.prioritized,
     "RingReplayBuffer": lambda: fill(relive.RingReplayBuffer(100, seed=0)),
     "RolloutBuffer": rollout,

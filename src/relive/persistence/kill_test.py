@@ -95,14 +95,19 @@ def episodes() -> Any:
     return relive.EpisodeReplayBuffer(max_transitions=150, max_episodes=20, seed=0)
 
 
-MAKERS = {"columns": ring, "episodes": episodes}
+def tokens() -> Any:
+    extra = relive.Field((), int)
+    return relive.TokenReplayBuffer(200, token_extras={"copy": extra}, sequence_extras={"seen": extra}, seed=0)
+
+
+MAKERS = {"columns": ring, "episodes": episodes, "tokens": tokens}
 
 
 def doing(buffer: Any, family: str, first: int, rng: random.Random) -> Iterator[int]:
     """Add step t, and yield t once that has returned."""
     t = first
     while True:
-        (add_row if family == "columns" else add_step)(buffer, t)
+        {"columns": add_row, "episodes": add_step, "tokens": add_tokens}[family](buffer, t)
         yield t
         t += 1
         if rng.random() < 0.02:
@@ -129,11 +134,39 @@ def add_step(buffer: Any, t: int) -> None:
         buffer.end_episode_nowait(ids[agent], [episode, step], "COMPLETED" if episode % 2 else "TRUNCATED")
 
 
+def add_tokens(buffer: Any, t: int) -> None:
+    """Every third thing is an update of the newest episode; the others are episodes of a few tokens."""
+    if t % 3 == 2:
+        assert buffer.update([2 * (t // 3) + 1], seen=[t], copy=[[t] * 9]) == 1
+        return
+    step = relive.TokenStep(prompt=[t] * (t % 5 + 1), response=[t], logprobs=[-0.5], policy_version=t)
+    buffer.add_episode([step], agent_id=f"agent {t}", seen=-1)
+
+
+def tokens_done(buffer: Any) -> int:
+    stats = buffer.get_stats()
+    batch: Any = buffer.read(list(buffer._store.owners)) if stats.sequences else None
+    newest = -1
+    for row in range(stats.sequences):
+        key = int(batch.keys[row])
+        t = 3 * (key // 2) + key % 2
+        tokens = batch.tokens[row][batch.attention_mask[row]].tolist()
+        assert tokens == [t] * (t % 5 + 2)
+        assert batch.agent_ids[row] == f"agent {t}"
+        seen, copies = int(batch.extras["seen"][row]), batch.extras["copy"][row][batch.attention_mask[row]].tolist()
+        is_updated = seen == t + 1
+        assert (seen, copies) == ((t + 1, [t + 1] * len(tokens)) if is_updated else (-1, [0] * len(tokens)))
+        assert is_updated == (key % 2 == 1 and (row < stats.sequences - 1 or is_updated))
+        newest = t + is_updated
+    assert batch is None or stats.appended == int(batch.keys[-1]) + 1
+    return newest + 1
+
+
 def things_done(buffer: Any, family: str) -> int:
     """Return the number of calls after which a buffer equals this one; raise if there is none."""
     buffer.check()
-    if family == "columns":
-        return rows_done(buffer)
+    if family != "episodes":
+        return {"columns": rows_done, "tokens": tokens_done}[family](buffer)
     newest = max((episode_of(each) for each in buffer._store), default=-1)
     count = 0
     for each in buffer._store:
@@ -344,7 +377,7 @@ def until_full(directory: str, family: str) -> None:
         with contextlib.suppress(errors.CheckpointError):
             for t in doing(buffer, family, done, random.Random(0)):
                 done = t + 1
-        assert things_done(buffer, family) == done > 100
+        assert things_done(buffer, family) == done > 80
         for _ in range(3):
             with pytest.raises(errors.CheckpointError, match=r"log could not be written: [^\n]*$"):
                 next(doing(buffer, family, done, random.Random(0)))
@@ -519,8 +552,9 @@ def test_a_twin_sees_what_is_missing() -> None:
     add_row(buffer, 2)
     with pytest.raises(AssertionError):
         things_done(buffer, "columns")
-    buffer = MAKERS["episodes"]()
-    for t in (0, 1, 3):
-        add_step(buffer, t)
-    with pytest.raises(AssertionError):
-        things_done(buffer, "episodes")
+    for family, add in (("episodes", add_step), ("tokens", add_tokens)):
+        buffer = MAKERS[family]()
+        for t in (0, 1, 3):
+            add(buffer, t)
+        with pytest.raises(AssertionError):
+            things_done(buffer, family)

@@ -1,0 +1,170 @@
+"""Tests of group advantages and truncated importance weights, with naive twins that take one sequence at a time."""
+
+import fractions
+import math
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.agents import advantages
+
+ROWS = st.lists(st.tuples(st.integers(-8, 8).map(lambda n: n / 4), st.sampled_from("abc")), max_size=12)
+
+
+def naive(returns: list[float], group_ids: list[Any], place: int, normalize: str) -> fractions.Fraction | float:
+    """Return the advantage of one sequence from the definition, with exact sums."""
+    group = [
+        fractions.Fraction(each) for each, name in zip(returns, group_ids, strict=True) if name == group_ids[place]
+    ]
+    own = fractions.Fraction(returns[place])
+    if normalize == "leave_one_out":
+        others = sum(group) - own
+        return own - others / (len(group) - 1) if len(group) > 1 else 0.0
+    mean = sum(group) / len(group)
+    if normalize == "mean":
+        return own - mean
+    variance = sum((each - mean) ** 2 for each in group) / len(group)
+    return float(own - mean) / math.sqrt(variance) if variance else 0.0
+
+
+@pytest.mark.parametrize("normalize", ["mean", "mean_std", "leave_one_out"])
+@hypothesis.given(rows=ROWS)
+def test_advantages_are_those_of_the_definition(normalize: Any, rows: list[tuple[float, str]]) -> None:
+    returns, group_ids = [number for number, _ in rows], [name for _, name in rows]
+    found = advantages.group_advantages(returns, group_ids, normalize=normalize)
+    assert (found.shape, found.dtype.str) == ((len(rows),), "<f8")
+    for place, advantage in enumerate(found.tolist()):
+        expected = naive(returns, group_ids, place, normalize)
+        assert abs(advantage - expected) <= 8 * math.ulp(4.0)
+        assert (advantage == 0) == (expected == 0)
+
+
+@hypothesis.given(rows=ROWS, seed=st.integers(0, 99), normalize=st.sampled_from(["mean", "mean_std", "leave_one_out"]))
+def test_advantages_do_not_depend_on_the_order(rows: list[tuple[float, str]], seed: int, normalize: Any) -> None:
+    order = np.random.default_rng(seed).permutation(len(rows))
+    returns, group_ids = np.array([number for number, _ in rows]), np.array([name for _, name in rows])
+    found = advantages.group_advantages(returns, group_ids, normalize=normalize)
+    shuffled = advantages.group_advantages(returns[order], group_ids[order], normalize=normalize)
+    assert shuffled.tolist() == found[order].tolist()
+
+
+@pytest.mark.parametrize(
+    ("normalize", "expected"),
+    [
+        ("mean", [0.5, -0.5, -0.5, -0.5, 1.0, 0.0]),
+        ("mean_std", [1.0, -1.0, -math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2), 0.0]),
+        ("leave_one_out", [1.0, -1.0, -0.75, -0.75, 1.5, 0.0]),
+    ],
+)
+def test_groups_of_other_sizes_and_one_alone(normalize: Any, expected: list[float]) -> None:
+    group_ids = ["p0", "p0", ("p", 1), ("p", 1), ("p", 1), 7]
+    found = advantages.group_advantages([1.0, 0.0, 0.5, 0.5, 2.0, 9.0], group_ids, normalize=normalize)
+    assert np.allclose(found, expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("normalize", ["mean", "mean_std", "leave_one_out"])
+def test_equal_returns_give_zeros_whatever_their_mean_is_rounded_to(normalize: Any) -> None:
+    for number in (0.1, 1 / 3, 1e308, -7.7):
+        for count in range(1, 12):
+            found = advantages.group_advantages([number] * count, ["g"] * count, normalize=normalize)
+            assert found.tolist() == [0.0] * count
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_the_deviation_neither_overflows_nor_vanishes(scale: float) -> None:
+    found = advantages.group_advantages([scale, -scale, scale, -scale], ["g"] * 4, normalize="mean_std")
+    assert found.tolist() == [1.0, -1.0, 1.0, -1.0]
+
+
+def test_the_sequences_of_an_episode_count_as_one() -> None:
+    returns, groups, episodes = [3.0, 3.0, 3.0, 0.0], ["g"] * 4, ["e", "e", "e", "f"]
+    found = advantages.group_advantages(returns, groups, episode_ids=episodes)
+    assert found.tolist() == [1.5, 1.5, 1.5, -1.5]
+    assert advantages.group_advantages(returns, groups).tolist() == [0.75, 0.75, 0.75, -2.25]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"normalize": "std"}, "normalize must be 'mean' or 'mean_std' or 'leave_one_out', got 'std'"),
+        ({"returns": ["x", "y"]}, r"returns must be real numbers, got \['x', 'y'\]"),
+        ({"returns": [[1.0], [1.0, 2.0]]}, "returns must be real numbers, got .*"),
+        ({"returns": [True, False]}, r"returns must be real numbers, got \[True, False\]"),
+        ({"returns": 3.0}, r"returns must be of shape \[B\], got \[\]"),
+        ({"returns": [[1.0, 2.0]]}, r"returns must be of shape \[B\], got \[1, 2\]"),
+        ({"returns": [1.0, math.nan]}, "returns must be finite, got nan at position 1"),
+        ({"returns": [1.0, -math.inf]}, "returns must be finite, got -inf at position 1"),
+        ({"returns": [1e308, -1e308]}, "returns must have sums and differences that a float holds, got larger ones"),
+        ({"group_ids": "gg"}, "group_ids must be a list of ids, got 'gg'"),
+        ({"group_ids": 3}, "group_ids must be a list of ids, got 3"),
+        ({"group_ids": ["g"]}, "group_ids must be one for each of 2 returns, got 1"),
+        ({"group_ids": ["g", None]}, "group_ids must be ids, such as strings, got None at position 1"),
+        ({"group_ids": [[], "g"]}, r"group_ids must be ids, such as strings, got \[\] at position 0"),
+        ({"episode_ids": ["e"]}, "episode_ids must be one for each of 2 returns, got 1"),
+        (
+            {"episode_ids": ["e", "e"]},
+            r"sequences of one episode must have one group and one return, got \('g', 1.0\) and \('g', 2.0\) for 'e'",
+        ),
+    ],
+)
+def test_arguments_of_advantages_are_checked(arguments: dict[str, Any], text: str) -> None:
+    defaults: dict[str, Any] = {"returns": [1.0, 2.0], "group_ids": ["g", "g"], "normalize": "leave_one_out"}
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        advantages.group_advantages(**defaults | arguments)
+
+
+@hypothesis.given(
+    rows=st.lists(st.tuples(st.floats(-50, 0), st.floats(-50, 0), st.booleans()), max_size=12),
+    limit=st.sampled_from([0.5, 1.0, 2.0, 1e9]),
+)
+def test_weights_are_those_of_the_definition(rows: list[tuple[float, float, bool]], limit: float) -> None:
+    logprobs, behaviour = ([row[place] for row in rows] for place in (0, 1))
+    mask = np.array([row[2] for row in rows], bool)
+    found = advantages.truncated_importance_weights(logprobs, behaviour, limit=limit, mask=mask)
+    assert (found.shape, found.dtype.str) == ((len(rows),), "<f8")
+    for weight, (own, other, is_used) in zip(found.tolist(), rows, strict=True):
+        expected = min(math.exp(own - other), limit) if is_used else 0.0
+        assert weight == pytest.approx(expected, rel=1e-14, abs=0)
+        assert weight <= limit
+
+
+def test_weights_are_exact_where_policies_agree_and_at_the_limit() -> None:
+    logprobs = np.array([[-0.3, -1.0, -7.0], [-0.3, -math.inf, 0.0]], np.float32)
+    behaviour = np.array([[-0.3, -9.0, -1.0], [-900.0, -0.5, -math.inf]], np.float32)
+    found = advantages.truncated_importance_weights(logprobs, behaviour, limit=2)
+    assert found[0, :2].tolist() == [1.0, 2.0]
+    assert found[1].tolist() == [2.0, 0.0, 2.0]
+    assert 0 < found[0, 2] < 0.003
+
+
+def test_values_outside_of_the_mask_are_ignored() -> None:
+    odd = np.array([math.nan, math.inf, -math.inf, -1.0])
+    mask = np.array([False, False, False, True])
+    found = advantages.truncated_importance_weights(odd, odd, limit=1.0, mask=mask)
+    assert found.tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"limit": 0}, "limit must be above 0, got 0.0"),
+        ({"limit": -1}, "limit must be at least 0, got -1"),
+        ({"limit": math.inf}, "limit must be .*, got inf"),
+        ({"logprobs": "x"}, "logprobs must be real numbers, got 'x'"),
+        ({"behaviour_logprobs": [-1.0]}, r"behaviour_logprobs must be of the shape of logprobs, \[2\], got \[1\]"),
+        ({"mask": [True]}, r"mask must be of the shape of logprobs, \[2\], got \[1\]"),
+        ({"mask": [1, 0]}, r"mask must be bools, got \[1, 0\]"),
+        (
+            {"logprobs": [-1.0, math.nan]},
+            r"logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position \(1,\)",
+        ),
+    ],
+)
+def test_arguments_of_weights_are_checked(arguments: dict[str, Any], text: str) -> None:
+    defaults: dict[str, Any] = {"logprobs": [-1.0, -1.0], "behaviour_logprobs": [-1.0, -1.0], "limit": 2.0}
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        advantages.truncated_importance_weights(**defaults | arguments)

@@ -1,0 +1,240 @@
+"""The journal records of a token buffer, and their replay.
+
+    ADD       a tuple: the names of the episode as in a checkpoint, the lengths of its sequences i64 [S], the columns of
+              their tokens [N, ...] by name, extras included, and the extras of the sequences [S, ...] by name
+    UPDATE    a tuple: keys i64 [k], the length of each i64 [k], extras by name, and the stale keys counted so far
+    CLEAR     how many sequences were evicted so far
+    LEARNED   the learner's version
+    HANDED    which episodes the learner was given and which not: a list of the ids of the episodes that were delivered,
+              of those that were dropped, and of the reason for these; with neither, that the learner asks for single
+              episodes for the first time
+    ACKED     the version before which all deliveries are acknowledged
+    RESTART   nothing: what is not acknowledged waits again
+
+All payloads are written by a PlainCodec. Each record is written before its change is applied. Evictions follow from the
+additions. No call waits for HANDED and RESTART to be on disk: they are synced with the next record.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from typing import Any
+
+import numpy as np
+
+from relive import errors
+from relive.agents import token_state
+from relive.agents import token_store
+from relive.agents import tokens
+from relive.common import arrays
+from relive.persistence import codec as codec_lib
+from relive.persistence import journal as journal_lib
+from relive.persistence import state as state_lib
+from relive.schema import schema
+
+ADD, UPDATE, CLEAR, LEARNED, HANDED, ACKED, RESTART = range(1, 8)
+
+
+class TokenJournal:
+    """Writes the changes of a buffer to a journal, before they are applied.
+
+    Args:
+        journal: The journal.
+        store: The episodes of the buffer.
+        begun: For each segment after the oldest: its first record, and the key of the first sequence that is not in an
+            earlier segment.
+    """
+
+    def __init__(
+        self, journal: journal_lib.Journal, store: token_store.TokenStore, begun: Sequence[tuple[int, int]]
+    ) -> None:
+        self._journal, self._store, self._begun = journal, store, list(begun)
+        self._codec = codec_lib.PlainCodec()
+
+    def begin(self, base: Callable[[], bytes]) -> None:
+        """Prepare the journal; `base` returns the contents that its next segment begins with."""
+
+        def based() -> bytes:
+            payload = base()
+            self._begun.append((self._journal.num_records, self._store.inserted))
+            return payload
+
+        self._journal.begin(based)
+
+    def add(
+        self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
+    ) -> None:
+        """Journal an episode that is about to be stored."""
+        self._prune()
+        plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
+        self._write(ADD, (plain, joined.lengths, joined.columns, dict(sequence_extras)))
+
+    def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> None:
+        """Journal a call of `TokenStore.update`."""
+        num_stale = len(keys) - int(self._store.are_stored(keys).sum())
+        self._write(UPDATE, (keys, lengths, dict(values), self._store.stale_keys + num_stale))
+
+    def clear(self) -> None:
+        """Journal that every episode is removed."""
+        self._write(CLEAR, self._store.evicted)
+
+    def learn(self, policy_version: int) -> None:
+        """Journal the learner's policy version."""
+        self._write(LEARNED, policy_version)
+
+    def hand_out(
+        self, delivered: Iterable[token_store.EpisodeFacts], dropped: Iterable[token_store.EpisodeFacts], reason: str
+    ) -> None:
+        """Journal which episodes are delivered to the learner, and which are dropped for that reason."""
+        ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
+        self._write(HANDED, [*ids, reason], sync=False)
+
+    def acknowledge(self, version: int) -> None:
+        """Journal that all deliveries before a version are acknowledged."""
+        self._write(ACKED, version)
+
+    def restart(self) -> None:
+        """Journal that what is not acknowledged waits again."""
+        self._write(RESTART, None, sync=False)
+
+    def _write(self, kind: int, value: Any, *, sync: bool = True) -> None:
+        self._journal.append(kind, self._codec.encode(value), sync=sync)
+
+    def _prune(self) -> None:
+        """Delete segments of which no sequence is left.
+
+        It runs before the record that may fail, and the records that evicted the sequences are on disk first.
+        """
+        oldest_key = self._store.inserted - len(self._store)
+        while self._begun and self._begun[0][1] <= oldest_key:
+            self._journal.sync()
+            self._journal.prune(self._begun[0][0])
+            del self._begun[0]
+
+
+class Replay:
+    """Replays the records of a journal.
+
+    Args:
+        store: The episodes.
+        handed: Called with the ids of delivered episodes, the ids of dropped ones, and the reason.
+        acknowledged: Called with a version before which all deliveries are acknowledged.
+        restarted: Called when what is not acknowledged waits again.
+        ended: Called at the end.
+    """
+
+    def __init__(
+        self,
+        store: token_store.TokenStore,
+        *,
+        handed: Callable[[list[str], list[str], str], None],
+        acknowledged: Callable[[int], None],
+        restarted: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._store, self._handed, self._ended = store, handed, ended
+        self._acknowledged, self._restarted = acknowledged, restarted
+        self.begun: list[tuple[int, int]] = []
+        """The first record of each segment, and the key of the first sequence that is in none before it."""
+
+    def base(self, number: int) -> None:
+        """Record that a segment begins with the record of that number."""
+        self.begun.append((number, self._store.inserted))
+
+    def apply(self, kind: int, payload: bytes) -> None:
+        """Apply a record.
+
+        Raises:
+            CheckpointError: The record is unknown or malformed.
+        """
+        value = codec_lib.PlainCodec().decode(payload)
+        if kind == ADD and _is_tuple(value, tuple, np.ndarray, dict, dict):
+            self._add(*value)
+        elif kind == UPDATE and _is_tuple(value, np.ndarray, np.ndarray, dict, int):
+            self._update(*value)
+        elif kind == CLEAR and _is_count(value) and value <= self._store.inserted - len(self._store):
+            self._store.clear()
+            # Sequences present when the segment began were counted as evicted, but were in fact cleared.
+            self._store.evicted, self._store.cleared = value, self._store.inserted - value
+        elif kind == LEARNED and _is_count(value) and value >= (self._store.policy_version or 0):
+            self._store.policy_version = value
+        elif kind == HANDED and type(value) is list and len(value) == 3:
+            self._hand_out(*value)
+        elif kind == ACKED and _is_count(value):
+            self._acknowledged(value)
+        elif kind == RESTART and value is None:
+            self._restarted()
+        else:
+            rule = f"is of kind {kind} with {len(payload)} bytes"
+            raise errors.CheckpointError(f"{rule}, which is not valid here")
+
+    def end(self) -> None:
+        """Finish the replay: there are no more records."""
+        self._ended()
+
+    def _add(self, names: Any, lengths: arrays.Array, columns: Any, sequence_extras: Any) -> None:
+        checked, store = token_state.checked_names(names), self._store
+        mismatches, logprobs = checked.pop("mismatches"), columns.get("logprobs")
+        is_float = isinstance(logprobs, np.ndarray) and logprobs.dtype.type in tokens.FLOATS and logprobs.dtype.isnative
+        count = len(mismatches)
+        is_sound = is_float and lengths.dtype == np.int64 and lengths.shape == (count,) and (lengths >= 1).all()
+        if not is_sound or store.has(checked["episode_id"]):
+            raise errors.CheckpointError("adds an invalid episode")
+        of_tokens, of_sequences = store.fields(logprobs.dtype)
+        _check_columns(columns, of_tokens, sum(lengths.tolist()))
+        _check_columns(sequence_extras, {name: of_sequences[name] for name in store.sequence_extras}, count)
+        try:
+            token_store.check_tokens(columns)
+            rewards = itertools.chain.from_iterable(token_store.step_rewards(columns, lengths))
+            joined = tokens.TokenEpisode(
+                columns=columns, lengths=lengths, mismatches=mismatches, rewards=tuple(rewards)
+            )
+            store.check_fits(joined)
+        except (errors.CorruptionError, errors.ArgumentError) as error:
+            raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
+        store.add(checked, joined, sequence_extras)
+
+    def _update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
+        store = self._store
+        columns: dict[str, arrays.Array] = {}
+        is_sound = keys.dtype == lengths.dtype == np.int64 and keys.ndim == 1 and keys.shape == lengths.shape
+        if not is_sound or (lengths < 0).any() or not _is_count(stale_keys):
+            raise errors.CheckpointError("updates something that is not a sequence")
+        for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
+            given = {name: values.pop(name) for name in fields if name in values}
+            _check_columns(given, {name: fields[name] for name in given}, count)
+            columns |= given
+        if values:
+            raise errors.CheckpointError("updates something that is not an extra")
+        try:
+            store.update(keys, lengths, columns)
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"is an invalid update: {error}") from error
+        # The update counts as stale here what is only missing because it was not in the first base.
+        store.stale_keys = stale_keys
+
+    def _hand_out(self, delivered: Any, dropped: Any, reason: Any) -> None:
+        is_list = type(delivered) is type(dropped) is list and all(type(each) is str for each in delivered + dropped)
+        if not is_list or type(reason) is not str or bool(dropped) != bool(reason):
+            raise errors.CheckpointError(
+                "hands out something that is not a list of episodes, or drops without a reason"
+            )
+        self._handed(delivered, dropped, reason)
+
+
+def _check_columns(columns: dict[str, Any], fields: Mapping[str, Any], count: int) -> None:
+    """Raise CheckpointError unless there is an array [count, ...] for each field, and no other."""
+    kinds = {
+        name: field if isinstance(field, schema.Field) else schema.Field((), field) for name, field in fields.items()
+    }
+    found = {name: isinstance(each, np.ndarray) and (each.dtype, each.shape) for name, each in columns.items()}
+    if found != {name: (field.dtype, (count, *field.shape)) for name, field in kinds.items()}:
+        raise errors.CheckpointError("has other columns than the buffer")
+
+
+def _is_tuple(value: Any, *kinds: type) -> bool:
+    """Return whether that is a tuple of values of those classes."""
+    return type(value) is tuple and tuple(map(type, value)) == kinds
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= state_lib.MOST

@@ -1,0 +1,289 @@
+"""Tests of the journal of a token buffer: what is recovered after a crash, and records that are refused."""
+
+import contextlib
+import copy
+import pathlib
+import random
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive.agents import token_buffer
+from relive.agents import token_episode_test
+from relive.agents import token_journal
+from relive.agents import token_state_test
+from relive.persistence import codec
+from relive.persistence import journal as journal_lib
+from relive.persistence import journal_reader
+
+step_of = token_episode_test.step_of
+NUMBER = relive.Field((), float)
+
+
+def new(max_tokens: int = 150, **options: Any) -> token_buffer.TokenReplayBuffer:
+    return token_buffer.TokenReplayBuffer(
+        max_tokens, token_extras={"advantages": NUMBER}, sequence_extras={"weight": NUMBER}, seed=0, **options
+    )
+
+
+def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations: int) -> None:
+    """Do this and that with a buffer, but no draws, which are not in a journal."""
+    for _ in range(operations):
+        choice = rng.randrange(10)
+        stored = list(buffer._store.owners)
+        if choice == 0:
+            buffer.set_policy_version((buffer.policy_version or 0) + rng.randrange(3))
+        elif choice == 1 and rng.random() < 0.3:
+            buffer.clear()
+        elif choice == 2:
+            with contextlib.suppress(errors.NotReadyError):
+                buffer.next_episodes_nowait(1)
+        elif choice == 3:
+            buffer.reject([each.episode_id for each in buffer._store if rng.random() < 0.2], reason="bad")
+        elif choice in (4, 5) and stored:
+            keys = [rng.choice([*stored, -1]) for _ in range(3)]
+            width = max(len(each) for each in buffer.read(stored).tokens)
+            buffer.update(keys, advantages=np.full((3, width), rng.random()), weight=[rng.random()] * 3)
+        else:
+            steps = [step_of([rng.randrange(9)], [1] * rng.randrange(1, 5), reward=rng.random()) for _ in "ab"]
+            buffer.add_episode(steps[: rng.randrange(1, 3)], agent_id="a", group_id=rng.choice([None, "g"]), weight=1)
+
+
+def contents(buffer: token_buffer.TokenReplayBuffer) -> Any:
+    """Return all that a journal keeps of a buffer."""
+    keys = list(buffer._store.owners)
+    batch = token_state_test.plain(buffer.read(keys)) if keys else []
+    waiting = [episode.episode_id for unit in buffer._hand_outs.line or () for episode in unit]
+    # Of an episode that was trained on before a crash, no place is counted after it.
+    turns = [{3: 1, 4: 0}.get(turn, turn) for turn in buffer._hand_outs.turns(list(buffer._store))]
+    return keys, batch, buffer.get_stats(), buffer.policy_version, waiting, turns, buffer.get_drops()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recovered_buffer_is_the_one_that_wrote(seed: int, tmp_path: pathlib.Path) -> None:
+    rng, buffer = random.Random(seed), new()
+    work(buffer, rng, seed * 20)
+    for _ in range(3):
+        with relive.Journal(tmp_path / "log") as journal:
+            buffer.attach(journal)
+            work(buffer, rng, 40)
+            buffer.detach()
+        recovered = relive.recover(tmp_path / "log")
+        recovered.check()
+        assert contents(recovered) == contents(buffer)
+        buffer = recovered
+
+
+def test_old_segments_go_and_what_is_stored_is_recovered(tmp_path: pathlib.Path) -> None:
+    rng, buffer = random.Random(1), new()
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=4000) as journal:
+        buffer.attach(journal)
+        for number in range(60):
+            work(buffer, rng, 10)
+            assert len(list((tmp_path / "log").glob("segment-*.relive"))) < 9
+            if number % 12 == 0:
+                recovered = relive.recover(shutil.copytree(tmp_path / "log", tmp_path / f"copy {number}"))
+                recovered.check()
+                assert contents(recovered)[:5] == contents(buffer)[:5]
+    assert not (tmp_path / "log" / journal_reader.segment_name(0)).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda buffer: buffer.update([0], weight=[2]),
+        lambda buffer: buffer.add_episode([step_of([1], [2])], agent_id="a"),
+        lambda buffer: buffer.set_policy_version(1),
+        lambda buffer: buffer.clear(),
+    ],
+)
+def test_a_journal_does_not_miss_what_was_written_since_the_recovery(change: Any, tmp_path: pathlib.Path) -> None:
+    buffer = new()
+    with relive.Journal(tmp_path / "log") as journal:
+        buffer.attach(journal)
+        buffer.add_episode([step_of([1], [2])], agent_id="a")
+    recovered = relive.recover(tmp_path / "log")
+    change(recovered)
+    with relive.Journal(tmp_path / "log") as journal, pytest.raises(errors.ArgumentError, match="written to since it"):
+        recovered.attach(journal)
+
+
+def test_a_segment_may_begin_before_the_first_episode(tmp_path: pathlib.Path) -> None:
+    buffer = new()
+    with relive.Journal(tmp_path / "log", segment_bytes=1) as journal:
+        buffer.attach(journal)
+        for version in range(200):
+            buffer.set_policy_version(version)
+        buffer.add_episode([step_of([1], [2])], agent_id="a")
+    assert not (tmp_path / "log" / journal_reader.segment_name(0)).exists()
+    assert contents(relive.recover(tmp_path / "log")) == contents(buffer)
+
+
+def test_a_journal_that_was_cut_anywhere_is_a_beginning(tmp_path: pathlib.Path) -> None:
+    buffer, states = new(), []
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        buffer.attach(journal)
+        for number in range(25):
+            work(buffer, random.Random(number), 1)
+            states.append(contents(buffer))
+    (segment,) = (tmp_path / "log").glob("segment-*.relive")
+    whole, rng, known = segment.read_bytes(), random.Random(0), 0
+    for size in sorted(rng.sample(range(len(whole) // 2, len(whole)), 40)):
+        segment.write_bytes(whole[:size])
+        recovered = contents(relive.recover(tmp_path / "log"))
+        assert recovered in states or not recovered[0]
+        number = max((place for place, state in enumerate(states) if state == recovered), default=0)
+        assert number >= known
+        known = number
+    assert known > 10
+
+
+def test_what_was_not_acknowledged_is_delivered_again_after_a_crash(tmp_path: pathlib.Path) -> None:
+    buffer = new(redeliver=True)
+    with relive.Journal(tmp_path / "log") as journal:
+        buffer.attach(journal)
+        ids = [buffer.read(buffer.add_episode([step_of([n], [n])], agent_id="a")).episode_ids[0] for n in range(6)]
+        for version in range(3):
+            buffer.set_policy_version(version)
+            buffer.next_episodes_nowait(1)
+        buffer.ack(1)
+    for _ in range(2):
+        recovered = relive.recover(tmp_path / "log")
+        with relive.Journal(tmp_path / "log") as journal:
+            recovered.attach(journal)
+            assert [each.episode_id for each in recovered.next_episodes_nowait(2)] == ids[1:3]
+    assert relive.recover(tmp_path / "log").next_episodes_nowait(3)[2].episode_id == ids[3]
+
+
+def test_a_call_that_the_journal_refuses_changes_nothing(tmp_path: pathlib.Path) -> None:
+    buffer = new()
+    journal = relive.Journal(tmp_path / "log")
+    buffer.attach(journal)
+    keys = buffer.add_episode([step_of([1], [2])], agent_id="a")
+    buffer.set_policy_version(1)
+    before = contents(buffer)
+    journal.close()
+    for call in (
+        lambda: buffer.add_episode([step_of([1], [2])], agent_id="a"),
+        lambda: buffer.update(keys, weight=[2]),
+        lambda: buffer.set_policy_version(2),
+        buffer.clear,
+        lambda: buffer.reject([buffer.read(keys).episode_ids[0]]),
+    ):
+        with pytest.raises(errors.ClosedError):
+            call()
+        assert contents(buffer) == before
+    with pytest.raises(errors.ArgumentError, match="^a buffer that writes to a journal cannot be copied or pickled"):
+        copy.copy(buffer)
+
+
+ONE = np.ones(1, np.int64)
+NAMES = ("e", "a", None, "COMPLETED", (None,))
+
+
+def added(names: Any = NAMES, lengths: Any = ONE + 1, weight: Any = (0.0,), **changes: Any) -> tuple[int, Any]:
+    """Return the record of an episode of two tokens."""
+    columns: dict[str, Any] = {
+        "tokens": np.array([1, 2], np.int32),
+        "loss_mask": np.array([False, True]),
+        "logprobs": np.array([0.0, -0.5]),
+        "policy_versions": np.array([-1, 0]),
+        "rewards": np.array([0.0, 1.0]),
+        "steps": np.zeros(2, np.int32),
+        "advantages": np.zeros(2),
+    }
+    return token_journal.ADD, (names, lengths, columns | changes, {"weight": np.array(weight)})
+
+
+def updated(keys: Any = ONE - 1, lengths: Any = ONE + 1, stale: Any = 0, **values: Any) -> tuple[int, Any]:
+    return token_journal.UPDATE, (keys, lengths, values, stale)
+
+
+def written(path: pathlib.Path, *records: tuple[int, Any]) -> Any:
+    """Return what is recovered from a journal of an empty buffer, and those records."""
+    buffer = new()
+    with journal_lib.Journal(path, fsync="never") as journal:
+        buffer.attach(journal)
+        for kind, value in records:
+            journal.append(kind, codec.PlainCodec().encode(value))
+    return relive.recover(path)
+
+
+def test_records_are_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
+    """As `docs/format.md` has them."""
+    values = {"weight": np.array([3.0]), "advantages": np.array([1.0, 2.0])}
+    buffer = written(
+        tmp_path,
+        added(),
+        updated(stale=4, **values),
+        (token_journal.LEARNED, 7),
+        (token_journal.HANDED, [["e"], [], ""]),
+    )
+    batch = buffer.read([0])
+    assert (batch.tokens.tolist(), batch.extras["advantages"].tolist()) == ([[1, 2]], [[1.0, 2.0]])
+    assert (batch.extras["weight"].tolist(), buffer.get_stats().stale_keys, buffer.policy_version) == ([3.0], 4, 7)
+    assert buffer._hand_outs.deliveries(list(buffer._store)) == [1]
+    kinds = [record.kind for record in journal_reader.records(tmp_path)]
+    assert kinds == [0, 1, 2, 4, 5]
+
+
+VALID = "which is not valid here"
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        ([(9, None)], rf"record 1 is of kind 9 with 1 bytes, {VALID}"),
+        ([(1, None)], VALID),
+        ([(1, (1, 2, 3, 4))], VALID),
+        ([(2, (ONE, ONE, {}, True))], VALID),
+        ([(3, -1)], VALID),
+        ([(3, 1)], VALID),
+        ([(4, -1)], VALID),
+        ([(4, True)], VALID),
+        ([(4, 3), (4, 2)], VALID),
+        ([(5, [[], []])], VALID),
+        ([(6, "x")], VALID),
+        ([(7, 0)], VALID),
+        ([added(names=None)], VALID),
+        ([added(names=("e",))], "an episode must be two ids"),
+        ([added(), added()], "adds an invalid episode$"),
+        ([added(lengths=ONE - 1)], "adds an invalid episode$"),
+        ([added(lengths=np.array([1, 1]))], "adds an invalid episode$"),
+        ([added(lengths=np.array([2.0]))], "adds an invalid episode$"),
+        ([added(logprobs=None)], "adds an invalid episode$"),
+        ([added(logprobs=np.zeros(2, int))], "adds an invalid episode$"),
+        ([added(logprobs=np.zeros(2, ">f8"))], "adds an invalid episode$"),
+        ([added(logprobs=np.array([0.0, 0.5]))], "adds an invalid episode: logprobs must be finite"),
+        ([added(), added(names=("f", *NAMES[1:]), logprobs=np.array([0.0, -0.5], np.longdouble))], "adds an invalid"),
+        ([added(tokens=np.zeros(2, int))], "has other columns than the buffer$"),
+        ([added(tokens=np.zeros(3, np.int32))], "has other columns than the buffer$"),
+        ([added(tokens=3)], "has other columns than the buffer$"),
+        ([added(more=np.zeros(2))], "has other columns than the buffer$"),
+        ([added(weight=(0.0, 1.0))], "has other columns than the buffer$"),
+        (
+            [added(lengths=ONE * 200, **{name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()})],
+            "at most",
+        ),
+        ([added(), updated(keys=np.zeros(1))], "updates something that is not a sequence$"),
+        ([added(), updated(lengths=np.array([1, 1]))], "updates something that is not a sequence$"),
+        ([added(), updated(lengths=-ONE)], "updates something that is not a sequence$"),
+        ([added(), updated(stale=-1)], "updates something that is not a sequence$"),
+        ([added(), updated(tokens=np.zeros(2, np.int32))], "updates something that is not an extra$"),
+        ([added(), updated(advantages=np.zeros(1))], "has other columns than the buffer$"),
+        ([added(), updated(weight=np.zeros(1, np.float32))], "has other columns than the buffer$"),
+        ([added(), updated(lengths=ONE, advantages=np.zeros(1))], "is an invalid update: lengths must be"),
+        ([(5, [["e"], 3, ""])], "hands out something that is not a list of episodes"),
+        ([(5, [[3], [], ""])], "hands out something that is not a list of episodes"),
+        ([(5, [[], ["e"], ""])], "drops without a reason$"),
+        ([(5, [[], [], "why"])], "drops without a reason$"),
+        ([added(names=("e", "a", None, "ABORTED", (None,))), (5, [["e"], [], ""])], "hands out episode e, which"),
+    ],
+)
+def test_a_record_that_no_buffer_writes_is_refused(records: Any, text: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match=text):
+        written(tmp_path, *records)

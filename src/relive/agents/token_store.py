@@ -1,0 +1,458 @@
+"""TokenStore: the episodes of a token buffer, and their sequences in ragged columns; whole episodes are evicted.
+
+    episode    e0          e1    e2                  EpisodeFacts: names, status, rewards of the steps, mismatches
+    key        0     1     2     3                   one for each sequence of an episode
+    values     a a a b b   c c   d d d d             tokens, log-probabilities and so on, and the extras of tokens
+    rows       r     r     r     r                   return, counts, and the extras of sequences
+
+The queue of a learner reads the episodes as it does those of an EpisodeStore. They are stored when they have ended, so
+none is ever open.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
+import dataclasses
+import itertools
+import types
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from relive import errors
+from relive.agents import tokens
+from relive.common import arrays
+from relive.common import duplicates
+from relive.episodes import episode as episode_lib
+from relive.schema import schema
+from relive.storage import ragged
+from relive.windows import returns
+
+Fields: TypeAlias = Mapping[str, schema.Field]
+
+FIELDS: dict[str, np.dtype[Any]] = {
+    "tokens": np.dtype(np.int32),
+    "loss_mask": np.dtype(np.bool_),
+    "policy_versions": np.dtype(np.int64),
+    "rewards": np.dtype(np.float64),
+    "steps": np.dtype(np.int32),
+}
+"""What is stored of each token beside its log-probability, which has the dtype of the first ones that were added."""
+SEQUENCE_FIELDS: dict[str, np.dtype[Any]] = {
+    "returns": np.dtype(np.float64),
+    "is_exact": np.dtype(np.bool_),
+    "trained": np.dtype(np.int64),
+    "oldest_version": np.dtype(np.int64),
+}
+"""What is stored of each sequence: the return of its episode, whether that is exact, how many tokens are in the loss
+mask, and the oldest policy version of those, -1 for none."""
+NAMES = ("episode_id", "agent_id", "group_id", "status", "mismatches")
+"""What is known of an episode that cannot be read from its tokens."""
+COUNTERS = ("episodes", "inexact_episodes", "evicted", "cleared", "sampled", "stale_keys")
+_AT_ONCE = 2**18
+"""That many tokens are recounted at once, or those of one sequence if it has more."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EpisodeFacts:
+    """What is known of an episode of a TokenReplayBuffer beside its tokens; compared by identity.
+
+    Attributes:
+        episode_id: Its id, a UUID.
+        agent_id: The agent that acted in it.
+        group_id: Its group, such as all responses to one prompt; None for none.
+        status: How it ended.
+        policy_version: The oldest policy version of its tokens in the loss mask; None if there are none.
+        num_tokens: Number of its tokens, in all its sequences.
+        first_key: The key of its first sequence.
+        rewards: The reward of each step.
+        mismatches: Why each of its sequences does not continue the previous one; None for the first.
+    """
+
+    version_changes: ClassVar[tuple[tuple[int, int], ...]] = ()
+    """Empty: the version of each token is stored with it."""
+
+    episode_id: str
+    agent_id: str
+    group_id: str | None
+    status: episode_lib.FinalStatus
+    policy_version: int | None
+    num_tokens: int
+    first_key: int
+    rewards: tuple[float, ...] = dataclasses.field(repr=False)
+    mismatches: tuple[tokens.TokenMismatch | None, ...] = dataclasses.field(repr=False)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The part of it that cannot be read from its tokens."""
+        return {name: getattr(self, name) for name in NAMES}
+
+    @property
+    def keys(self) -> arrays.Keys:
+        """The keys of its sequences: one if it is exact, else more."""
+        return np.arange(self.first_key, self.first_key + len(self.mismatches))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of its steps."""
+        return len(self.rewards)
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of its rewards."""
+        return returns.total(self.rewards)
+
+    def __len__(self) -> int:
+        """Return the number of its steps."""
+        return len(self.rewards)
+
+
+class TokenStore(duplicates.CopiedWhole):
+    """The episodes of one buffer, first in, first out.
+
+    Args:
+        max_tokens: Maximum number of stored tokens.
+        token_extras: The fields of the extras of tokens.
+        sequence_extras: Those of sequences.
+
+    Attributes:
+        rows: The sequences; None before the first episode.
+        owners: The episode of each stored sequence, by key.
+        policy_version: The learner's policy version; None before the first.
+        listeners: Notified in this order; see Listener.
+        num_updates: Number of calls of `update`; not part of the state.
+        open: No episode is.
+        max_transitions: There is no such limit.
+        max_episodes: There is no such limit.
+    """
+
+    open: ClassVar[Mapping[str, EpisodeFacts]] = types.MappingProxyType({})
+    max_transitions: ClassVar[int | None] = None
+    max_episodes: ClassVar[int | None] = None
+
+    def __init__(self, max_tokens: int, token_extras: Fields, sequence_extras: Fields) -> None:
+        self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
+        self.rows: ragged.RaggedColumns | None = None
+        self.owners: dict[int, EpisodeFacts] = {}
+        self.policy_version: int | None = None
+        self.listeners: list[Any] = []
+        self.num_updates = 0
+        self.episodes = self.inexact_episodes = self.evicted = self.cleared = self.sampled = self.stale_keys = 0
+        self._episodes: collections.OrderedDict[str, EpisodeFacts] = collections.OrderedDict()
+        self._drawn: set[EpisodeFacts] = set()
+
+    # Episodes.
+
+    @property
+    def finished(self) -> ValuesView[EpisodeFacts]:
+        """The episodes, in the order in which they were added."""
+        return self._episodes.values()
+
+    def __iter__(self) -> Iterator[EpisodeFacts]:
+        """Yield the episodes in the order in which they were added."""
+        return iter(self._episodes.values())
+
+    def __contains__(self, episode: EpisodeFacts) -> bool:
+        """Return whether this very episode is stored."""
+        return self._episodes.get(episode.episode_id) is episode
+
+    def has(self, episode_id: str) -> bool:
+        """Return whether an episode with that id is stored."""
+        return episode_id in self._episodes
+
+    def __getitem__(self, episode_id: str) -> EpisodeFacts:
+        """Return the stored episode with that id."""
+        return self._episodes[episode_id]
+
+    def was_drawn(self, episode: EpisodeFacts) -> bool:
+        """Return whether a sequence of that stored episode was sampled."""
+        return episode in self._drawn
+
+    def note(self, keys: arrays.Ints) -> None:
+        """Record that the sequences with those keys were sampled."""
+        self.sampled += len(keys)
+        self._drawn.update([self.owners[key] for key in keys.tolist()])
+
+    # Sequences.
+
+    def __len__(self) -> int:
+        """Return the number of stored sequences."""
+        return len(self.owners)
+
+    @property
+    def inserted(self) -> int:
+        """Number of sequences added so far: the key of the next one."""
+        return 0 if self.rows is None else self.rows.first_key + len(self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of stored tokens."""
+        return 0 if self.rows is None else self.rows.num_values
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters by name."""
+        return {name: getattr(self, name) for name in COUNTERS}
+
+    def fields(self, logprob_dtype: np.dtype[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields of a token, and those of a sequence."""
+        of_tokens = {**FIELDS, "logprobs": logprob_dtype, **self.token_extras}
+        return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
+
+    def check_fits(self, joined: tokens.TokenEpisode) -> None:
+        """Raise an error unless an episode can be added.
+
+        Raises:
+            ArgumentError: It has more than max_tokens tokens.
+            SchemaError: Its log-probabilities do not fit the dtype of the first ones.
+        """
+        total = int(joined.lengths.sum())
+        if total > self.max_tokens:
+            raise errors.ArgumentError(
+                f"steps must have at most max_tokens = {self.max_tokens} tokens when they are joined, got {total}"
+            )
+        given = joined.columns["logprobs"].dtype
+        if self.rows is not None and not np.can_cast(given, self.rows.dtype("logprobs"), "safe"):
+            raise errors.SchemaError(
+                f"logprobs must fit {self.rows.dtype('logprobs')}, which the first episode had: give them as that, "
+                f"got {given}"
+            )
+
+    def add(
+        self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
+    ) -> EpisodeFacts:
+        """Store an episode, after `check_fits`, evict the oldest ones for it, and return what is known of it.
+
+        Args:
+            names: Its episode_id, agent_id, group_id and status.
+            joined: Its sequences; their columns include the extras of tokens.
+            sequence_extras: The extras of its sequences [S, ...].
+        """
+        if self.rows is None:
+            self.rows = ragged.RaggedColumns(self.max_tokens, *self.fields(joined.columns["logprobs"].dtype))
+        rows, count = self.rows, len(joined.lengths)
+        while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
+            self._evict()
+        counts = _counted(joined.columns, joined.lengths)
+        own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
+        rows.extend(joined.columns, joined.lengths, own | dict(sequence_extras))
+        self.episodes += 1
+        self.inexact_episodes += not joined.is_exact
+        names = {**names, "mismatches": joined.mismatches}
+        episode = self._register(names, self.inserted - count, joined.lengths, joined.rewards, counts["oldest_version"])
+        for listener in self.listeners:
+            listener.started(self, episode)
+        for listener in self.listeners:
+            listener.ended(self, episode)
+        return episode
+
+    def _register(
+        self,
+        names: Mapping[str, Any],
+        first_key: int,
+        lengths: arrays.Ints,
+        rewards: tuple[float, ...],
+        oldest: arrays.Ints,
+    ) -> EpisodeFacts:
+        """Put an episode whose sequences are stored into the tables, given these sequences and its names."""
+        episode = EpisodeFacts(
+            **names,
+            policy_version=min((version for version in oldest.tolist() if version >= 0), default=None),
+            num_tokens=int(lengths.sum()),
+            first_key=first_key,
+            rewards=rewards,
+        )
+        self._episodes[episode.episode_id] = episode
+        self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
+        return episode
+
+    def _evict(self) -> None:
+        """Evict the oldest episode."""
+        assert self.rows is not None
+        episode = next(iter(self._episodes.values()))
+        for listener in self.listeners:
+            listener.evicted(self, episode)
+        self.rows.evict(len(episode.mismatches))
+        self.evicted += len(episode.mismatches)
+        del self._episodes[episode.episode_id]
+        self._drawn.discard(episode)
+        for key in episode.keys.tolist():
+            del self.owners[key]
+
+    def clear(self) -> None:
+        """Remove every episode. Counters and the policy version are kept, and keys are not reused."""
+        for listener in self.listeners:
+            listener.cleared(self)
+        self.cleared += len(self.owners)
+        if self.rows is not None:
+            self.rows.clear()
+        self.owners.clear()
+        self._episodes.clear()
+        self._drawn.clear()
+
+    def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
+        """Return whether the sequence of each key is stored [k]."""
+        newest = self.inserted
+        return (keys >= newest - len(self.owners)) & (keys < newest)
+
+    def lengths(self, keys: arrays.Ints) -> arrays.Ints:
+        """Return the number of tokens of the sequences with those keys [k].
+
+        Raises:
+            UnknownKeyError: No sequence with one of the keys is stored.
+        """
+        for key in keys[~self.are_stored(keys)].tolist():
+            raise errors.UnknownKeyError(f"key {key} not found: its sequence was evicted, or never was")
+        return np.zeros(0, np.int64) if self.rows is None else self.rows.lengths[keys - self.rows.first_key]
+
+    def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> int:
+        """Overwrite extras of sequences, and return how many of the keys are stored; count the others.
+
+        Args:
+            keys: Keys of sequences [k].
+            lengths: How many values of each extra of tokens each has [k]; for a stored sequence, one for each token.
+            values: The extras by name, in the dtypes of their fields: of tokens [sum of lengths, ...], and of sequences
+                [k, ...].
+
+        Raises:
+            ArgumentError: A stored sequence has another length. Nothing has changed.
+        """
+        alive = self.are_stored(keys)
+        if alive.any():
+            assert self.rows is not None
+            kept = np.repeat(alive, lengths)
+            of_tokens = {name: column[kept] for name, column in values.items() if name in self.token_extras}
+            of_sequences = {name: column[alive] for name, column in values.items() if name not in of_tokens}
+            self.rows.update(keys[alive], of_tokens, lengths[alive])
+            self.rows.update_rows(keys[alive], of_sequences)
+        num_alive = int(alive.sum())
+        self.num_updates += 1
+        self.stale_keys += len(keys) - num_alive
+        return num_alive
+
+    # As a whole.
+
+    def fill(
+        self, rows: ragged.RaggedColumns | None, names: Sequence[Mapping[str, Any]], drawn: Sequence[bool]
+    ) -> None:
+        """Load sequences and the names of their episodes into an empty store; counters are set separately.
+
+        Args:
+            rows: The sequences.
+            names: The episode_id, agent_id, group_id, status and mismatches of each episode, in their order.
+            drawn: Whether each was sampled.
+
+        Raises:
+            CorruptionError: The episodes have other sequences.
+        """
+        self.rows = rows
+        rewards: list[tuple[float, ...]] = []
+        place, first_key, lengths, oldest = 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if rows is not None:
+            first_key, lengths, oldest = rows.first_key, rows.lengths, rows.row_values("oldest_version")
+            for columns, of_part, _ in _parts(rows):
+                rewards += step_rewards(columns, of_part)
+        if sum(len(each["mismatches"]) for each in names) != len(rewards):
+            raise errors.CorruptionError(f"episodes must have the {len(rewards)} sequences that are stored")
+        for of_episode, is_drawn in zip(names, drawn, strict=True):
+            own = slice(place, place + len(of_episode["mismatches"]))
+            joined = tuple(itertools.chain.from_iterable(rewards[own]))
+            episode = self._register(of_episode, first_key + place, lengths[own], joined, oldest[own])
+            self._drawn.update([episode] if is_drawn else [])
+            place = own.stop
+        if len(self._episodes) != len(names):
+            raise errors.CorruptionError("episodes must have ids of their own")
+
+    def check(self) -> None:
+        """Recount everything from the tokens. O(tokens).
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        rows = self.rows
+        if rows is None:
+            return
+        rows.check()
+        for columns, lengths, keys in _parts(rows):
+            check_tokens(columns)
+            _check_rows(rows, _counted(columns, lengths), keys)
+        twin = TokenStore(self.max_tokens, {}, {})
+        twin.fill(rows, [each.names for each in self], [False] * len(self._episodes))
+        if list(map(dataclasses.astuple, self)) != list(map(dataclasses.astuple, twin)):
+            raise errors.CorruptionError("episodes must be what their tokens make them")
+        parts = [len(each.mismatches) for each in self]
+        of_episodes: dict[str, list[Any]] = {
+            "returns": [each.total_reward for each in self],
+            "is_exact": [count == 1 for count in parts],
+        }
+        _check_rows(rows, {name: np.repeat(values, parts) for name, values in of_episodes.items()})
+        if list(self.owners) != list(twin.owners) or not all(
+            self[each.episode_id] is self.owners[key] for key, each in twin.owners.items()
+        ):
+            raise errors.CorruptionError("each sequence must belong to an episode, in their order")
+        if not all(episode in self for episode in self._drawn):
+            raise errors.CorruptionError("episodes that were sampled must be stored")
+        if self.evicted + self.cleared != rows.first_key:
+            raise errors.CorruptionError(
+                f"{self.evicted} sequences were evicted and {self.cleared} cleared, but {rows.first_key} have left"
+            )
+
+
+def _parts(rows: ragged.RaggedColumns) -> Iterator[tuple[dict[str, arrays.Array], arrays.Ints, arrays.Ints]]:
+    """Yield all sequences, a few at a time: their columns [N], lengths [S] and keys [S]."""
+    lengths = rows.lengths
+    ends = np.cumsum(lengths)
+    first, begin = 0, 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, begin + _AT_ONCE, side="right")))
+        keys = rows.first_key + np.arange(first, last)
+        yield rows.read(keys, tokens.FIELDS)[0], lengths[first:last], keys
+        first, begin = last, int(ends[last - 1])
+
+
+def _check_rows(
+    rows: ragged.RaggedColumns, expected: Mapping[str, arrays.Array], keys: arrays.Keys | None = None
+) -> None:
+    """Raise CorruptionError unless the row fields have those values, for the sequences with those keys, or all."""
+    for name, values in expected.items():
+        if not np.array_equal(values, rows.row_values(name, keys)):
+            raise errors.CorruptionError(f"{name} of sequences must be what their tokens make it")
+
+
+def check_tokens(columns: Mapping[str, arrays.Array]) -> None:
+    """Raise CorruptionError if a token [N] is invalid."""
+    logs, versions, mask = columns["logprobs"], columns["policy_versions"], columns["loss_mask"]
+    is_generated = versions >= 0
+    rules = {
+        "tokens must be at least 0": columns["tokens"] >= 0,
+        "loss_mask must be made of the bytes 0 and 1 alone": mask.view(np.uint8) <= 1,
+        "loss_mask must be False for what no policy generated": is_generated >= mask,
+        "logprobs must be finite and at most 0, but for rounding": tokens.are_logprobs(logs),
+        "logprobs must be 0 for what no policy generated": is_generated | (logs == 0),
+        "policy_versions must be at least -1": versions >= -1,
+        "rewards must be finite": np.isfinite(columns["rewards"]),
+        "rewards must be 0 for what no policy generated": is_generated | (columns["rewards"] == 0),
+        "steps must be at least 0": columns["steps"] >= 0,
+    }
+    for rule, holds in rules.items():
+        if not holds.all():
+            raise errors.CorruptionError(rule)
+
+
+def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
+    """Return the two counts for sequences of those lengths [S], whose tokens are concatenated in columns [N]."""
+    starts = np.cumsum(lengths) - lengths
+    mask = columns["loss_mask"]
+    trained = np.add.reduceat(mask, starts, dtype=np.int64)
+    versions = np.where(mask, columns["policy_versions"], np.iinfo(np.int64).max)
+    oldest = np.minimum.reduceat(versions, starts)
+    oldest[trained == 0] = -1
+    return {"trained": trained, "oldest_version": oldest}
+
+
+def step_rewards(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> list[tuple[float, ...]]:
+    """Return the rewards of the steps in each sequence of those lengths [S]: those of the last tokens of the steps."""
+    ends = np.cumsum(lengths)
+    is_last = np.append(columns["steps"][1:] != columns["steps"][:-1], True)
+    is_last[ends - 1] = True
+    counts = np.add.reduceat(is_last, ends - lengths, dtype=np.int64)
+    parts = np.split(columns["rewards"][is_last], np.cumsum(counts)[:-1])
+    return [tuple(part.tolist()) for part in parts]
