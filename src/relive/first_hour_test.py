@@ -1,8 +1,11 @@
-"""The first hour of mistakes: what somebody who comes from another library types, and the message that they see."""
+"""The first hour of mistakes: what users of other libraries type, and the message that they see."""
 
 import asyncio
 from collections.abc import Callable
+import copy
+import importlib
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import relive
 from relive import errors
 
 HERE = np.zeros(4, np.float32)
+SCHEMA_OF_DICTS = relive.Schema({"speed": relive.Field((), float)}, relive.Field((), int))
 SCHEMA = relive.Schema(relive.Field(4, "float32"), relive.Field((), "int64"), reward=relive.Field((), "float32"))
 
 
@@ -84,6 +88,41 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "spaces for a schema": (lambda: ring(schema=Box()), errors.ArgumentTypeError, FROM_ENV),
     "spaces in a schema": (lambda: relive.Schema(Box(), Box()), errors.ArgumentTypeError, FROM_ENV),  # type: ignore[arg-type]
+    "an id of an environment for a schema": (
+        lambda: ring(schema="CartPole-v1"),
+        errors.ArgumentTypeError,
+        f"schema must be an instance of Schema, got 'CartPole-v1': {FROM_ENV}",
+    ),
+    "what reset returns": (
+        lambda: ring().add((HERE, {}), 0, 1.0),
+        errors.SchemaError,
+        "observation must be an array of numbers, of text or of dates, got (array([0., 0....dtype=float32), {}): "
+        "reset returns (observation, info): pass the first",
+    ),
+    "what reset returns, for a number": (
+        lambda: ring().add((3, {"prob": 1.0}), 0, 1.0),
+        errors.SchemaError,
+        "observation must be an array of numbers, of text or of dates, got (3, {'prob': 1.0}): "
+        "reset returns (observation, info): pass the first",
+    ),
+    "what reset returns, as the next observation": (
+        lambda: ring(schema=SCHEMA).add(HERE, 0, 1.0, (HERE, {})),
+        errors.SchemaError,
+        "next_observation must be an array of numbers, of text or of dates, got (array([0., 0....dtype=float32), {}): "
+        "reset returns (observation, info): pass the first",
+    ),
+    "what reset returns, for a dict": (
+        lambda: ring(schema=SCHEMA_OF_DICTS).add(({"speed": 0.5}, {}), 0, 1.0),
+        errors.SchemaError,
+        "observation must be a mapping with observation/speed, got ({'speed': 0.5}, {}): "
+        "reset returns (observation, info): pass the first",
+    ),
+    "rows of four environments in one stream": (
+        lambda: ring().extend(np.zeros((4, 2)), [0] * 4, [1.0] * 4),
+        errors.ArgumentError,
+        "extend must have a step of each of 1 streams, got 4 rewards: make the buffer with streams=4, or add "
+        "consecutive steps with add_steps",
+    ),
     "an action of shape (1,)": (
         lambda: ring(schema=SCHEMA).add(HERE, np.array([0]), 1.0),
         errors.SchemaError,
@@ -129,17 +168,17 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "or": (
         lambda: ring() or ring(),
         errors.ArgumentTypeError,
-        "RingReplayBuffer is neither True nor False: say `len(buffer) > 0` or `buffer is not None`",
+        "RingReplayBuffer is neither True nor False: use `len(buffer) > 0` or `buffer is not None`",
     ),
     "if, around a shell": (
         lambda: not relive.AsyncReplayBuffer(ring()),
         errors.ArgumentTypeError,
-        "AsyncReplayBuffer is neither True nor False: say `len(buffer) > 0` or `buffer is not None`",
+        "AsyncReplayBuffer is neither True nor False: use `len(buffer) > 0` or `buffer is not None`",
     ),
     "if, of episodes": (
         lambda: bool(relive.EpisodeReplayBuffer[Any, Any]()),
         errors.ArgumentTypeError,
-        "EpisodeReplayBuffer is neither True nor False: say `len(buffer) > 0` or `buffer is not None`",
+        "EpisodeReplayBuffer is neither True nor False: use `len(buffer) > 0` or `buffer is not None`",
     ),
 }
 
@@ -180,7 +219,7 @@ def test_a_tensor_that_numpy_cannot_read(make: Callable[[Any], Any], calls: str)
         ring().add(make(torch), 0, 1.0)
 
 
-# What goes in, and shows only later: one warning that names the cause.
+# Mistakes that a single call cannot show: one warning names the cause.
 
 
 def warned(fill: Callable[[], Any]) -> str:
@@ -255,6 +294,156 @@ def test_frames_that_are_not_stacked_are_not_warned_of(shape: tuple[int, ...]) -
     for frame_stack in (1, 3, 4):
         if shape[0] != frame_stack or len(shape) != 3 or frame_stack == 3:
             ring(frame_stack=frame_stack).add(frame, 0, 1.0, frame)
+
+
+@pytest.mark.parametrize("report", [False, True])
+def test_episodes_without_terminated_or_truncated(report: bool) -> None:
+    def fill() -> None:
+        buffer = ring()
+        for number in range(25):
+            for step in range(20):
+                flags = {"terminated": step == 19} if report else {}
+                buffer.add([number, step], 0, 1.0, [number, step + 1], **flags)
+
+    if report:
+        fill()
+    else:
+        said = warned(fill)
+        assert said.startswith("no step was ever added with terminated= or truncated=, and 20 steps did not begin")
+
+
+# Words of other libraries on a batch.
+
+
+def batch_of(kind: str) -> Any:
+    buffer = ring() if kind == "transitions" else relive.SequenceReplayBuffer(1_000, length=2, seed=0)
+    for t in range(4):
+        buffer.add([float(t)], 0, 1.0, [t + 1.0])
+    return buffer.sample(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "remedy"),
+    [
+        ("transitions", "obs", ": use observation"),
+        ("transitions", "next_obs", ": use next_observation"),
+        ("transitions", "rewards", ": use reward"),
+        ("transitions", "actions", ": use action"),
+        ("transitions", "dones", ": use next_discount or is_terminal"),
+        ("transitions", "terminated", ": use next_discount or is_terminal"),
+        ("transitions", "indices", ": use keys"),
+        ("transitions", "infos", ": use extras"),
+        ("transitions", "masks", ""),
+        ("transitions", "colour", ""),
+        ("sequences", "dones", ": use terminated or truncated"),
+        ("sequences", "masks", ": use mask"),
+        ("sequences", "next_obs", ""),
+    ],
+)
+def test_a_batch_names_the_field_that_is_meant(kind: str, name: str, remedy: str) -> None:
+    batch = batch_of(kind)
+    with pytest.raises(AttributeError) as raised:
+        getattr(batch, name)
+    assert str(raised.value) == f"{type(batch).__name__!r} object has no attribute {name!r}{remedy}"
+    assert (raised.value.name, raised.value.obj is batch) == (name, True)
+    assert not hasattr(batch, name)
+
+
+@pytest.mark.parametrize("kind", ["transitions", "sequences"])
+def test_each_field_is_still_there_and_copied(kind: str) -> None:
+    batch = batch_of(kind)
+    for twin in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))):
+        assert np.array_equal(twin.reward, batch.reward)
+
+
+# With Gymnasium.
+
+
+@pytest.fixture
+def recorded() -> Any:
+    """Gymnasium, and relive's integration."""
+    gymnasium = pytest.importorskip("gymnasium")
+    return gymnasium, importlib.import_module("relive.integrations.gymnasium")
+
+
+def test_a_space_for_an_environment(recorded: Any) -> None:
+    gymnasium, integration = recorded
+    with pytest.raises(
+        errors.ArgumentTypeError,
+        match=r"^env must be an environment of Gymnasium, or an id of one, got Box\(.*\): schema_from_spaces takes ",
+    ):
+        integration.from_env(gymnasium.make("CartPole-v1").observation_space)
+
+
+@pytest.mark.parametrize("kind", ["Recorder", "VectorRecorder", "EpisodeRecorder"])
+def test_a_buffer_before_the_environment(recorded: Any, kind: str) -> None:
+    gymnasium, integration = recorded
+    buffer: Any = relive.EpisodeReplayBuffer() if kind == "EpisodeRecorder" else ring()
+    env = gymnasium.make_vec("CartPole-v1", 2) if kind == "VectorRecorder" else gymnasium.make("CartPole-v1")
+    more = {"agent_id": "agent"} if kind == "EpisodeRecorder" else {}
+    said = f"^env must be an environment, got {re.escape(repr(buffer))}: the order is env, buffer$"
+    with pytest.raises(errors.ArgumentTypeError, match=said):
+        getattr(integration, kind)(buffer, env, **more)
+
+
+def test_a_thread_safe_buffer_before_the_environment(recorded: Any) -> None:
+    gymnasium, integration = recorded
+    with pytest.raises(errors.ArgumentTypeError, match="got .*: the order is env, buffer$"):
+        integration.Recorder(relive.ThreadSafeReplayBuffer(ring()), gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize(
+    ("make", "shown", "remedy"),
+    [
+        (lambda torch: torch.tensor(1), "tensor(1)", "pass action.item()"),
+        (lambda torch: 1.0, "1.0", "pass int(action)"),
+        (lambda torch: np.float64(1.0), "np.float64(1.0)", "pass int(action)"),
+    ],
+    ids=["a tensor", "a float", "a float of numpy"],
+)
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_a_discrete_action_that_is_no_integer(
+    recorded: Any, make: Callable[[Any], Any], shown: str, remedy: str, has_schema: bool
+) -> None:
+    gymnasium, integration = recorded
+    action = make(pytest.importorskip("torch"))
+    inside = gymnasium.make("CartPole-v1")
+    buffer = ring(schema=integration.from_env(inside) if has_schema else None)
+    env = integration.Recorder(inside, buffer)
+    env.reset(seed=0)
+    said = f"action must be an integer, as the environment has Discrete(2), got {shown}: {remedy}"
+    with pytest.raises(errors.SchemaError, match=f"^{re.escape(said)}$"):
+        env.step(action)
+    env.step(1)
+    env.step(np.array(1))
+    assert len(buffer) == 2
+
+
+@pytest.mark.parametrize("kind", ["Recorder", "VectorRecorder"])
+def test_a_recorder_for_another_environment(recorded: Any, kind: str) -> None:
+    gymnasium, integration = recorded
+    buffer = ring(schema=integration.from_env("CartPole-v1"))
+    env = gymnasium.make("Acrobot-v1") if kind == "Recorder" else gymnasium.make_vec("Acrobot-v1", 1)
+    said = "observation in the schema of the buffer must be of shape (6,), as in the environment, got (4,): from_env"
+    with pytest.raises(errors.ArgumentError, match=f"^{re.escape(said)} makes its schema$"):
+        getattr(integration, kind)(env, buffer)
+
+
+def test_a_recorder_and_add_by_hand(recorded: Any) -> None:
+    gymnasium, integration = recorded
+
+    def fill() -> None:
+        buffer = ring()
+        env = integration.Recorder(gymnasium.make("CartPole-v1"), buffer)
+        env.action_space.seed(0)
+        observation, _ = env.reset(seed=0)
+        for _ in range(300):
+            action = env.action_space.sample()
+            following, reward, terminated, truncated, _ = env.step(action)
+            buffer.add(observation, action, reward, following, terminated=terminated, truncated=truncated)
+            observation = env.reset()[0] if terminated or truncated else following
+
+    assert warned(fill).endswith("a Recorder adds the steps of its environment, so do not add them as well")
 
 
 # What works.

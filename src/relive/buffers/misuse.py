@@ -1,6 +1,8 @@
 """Detection of misuse that no single call shows; each cause is warned of once.
 
 spliced steps     a step that does not begin where the one before it ended: a shuffled stream, a wrong stream=
+steps twice       each step is stored by a Recorder and by hand
+missing ends      episodes that end only because the next one begins elsewhere
 reset steps       a step from the final observation of an episode that terminated to the first of the next one:
 a vector environment that resets in a separate step, which is not a transition
 stacked frames    observations that a wrapper has stacked, in a buffer that stacks them again
@@ -8,6 +10,7 @@ stacked frames    observations that a wrapper has stacked, in a buffer that stac
 
 import collections
 from collections.abc import Sequence
+import itertools
 import operator
 import sys
 from typing import Any
@@ -16,12 +19,16 @@ import warnings
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import trees
+from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import steps as steps_lib
+from relive.windows import batches
 from relive.windows import transitions
 
 _LAST_STEPS = 200
+_FEWEST_SPLICES = 20
 _FEWEST_RESETS = 10
 _MOST_ENVIRONMENTS = 64
 
@@ -31,10 +38,13 @@ class Watch:
 
     Attributes:
         suspected_resets: Steps of `extend` that look like resets.
+        has_ends: Whether the end of an episode was ever reported.
     """
 
     def __init__(self) -> None:
         self.suspected_resets = 0
+        self.has_ends = False
+        self._num_spliced = 0
         self._ends = 0
         self.finals: dict[int, list[bytes]] = {}
         """The final observations of the episodes that terminated with the newest step of their streams."""
@@ -45,6 +55,21 @@ class Watch:
         """Record that `count` of the newest steps were spliced, with `inserted` steps added so far."""
         if "splices" in self._warned:
             return
+        self._num_spliced += count
+        if 0 <= self._num_spliced - _FEWEST_SPLICES < count and _are_stored_twice(store):
+            self._warn(
+                "splices",
+                "steps are stored twice, each followed by the same observation, action, reward and next_observation: "
+                "a Recorder adds the steps of its environment, so do not add them as well",
+            )
+            return
+        # Where most steps are spliced, it is not for want of an end.
+        if not self.has_ends and _FEWEST_SPLICES <= self._num_spliced <= inserted // 2:
+            self._warn(
+                "ends",
+                f"no step was ever added with terminated= or truncated=, and {self._num_spliced} steps did not begin "
+                "where the one before them ended: report the end of each episode, or targets bootstrap beyond it",
+            )
         self._splices.extend([inserted] * count)
         if len(self._splices) == self._splices.maxlen and inserted - self._splices[0] < _LAST_STEPS:
             self._warn(
@@ -56,7 +81,9 @@ class Watch:
     def record_round(self, steps: encoding.Steps) -> None:
         """Record a step for each of some streams, as `extend` adds them."""
         next_rows, events = steps.next_rows, bytes(steps.events)
-        if not self.finals and not events.strip(b"\0"):
+        if events.strip(b"\0"):
+            self.has_ends = True
+        elif not self.finals:
             return
         streams = np.asarray(steps.streams).tolist()
         for stream in self.finals.keys() & streams:
@@ -111,12 +138,28 @@ class Watch:
         warnings.warn(message, errors.MisuseWarning, stacklevel=level)
 
 
-def _cause_of_splices(store: steps_lib.StepStore) -> str:
-    """Return the likely cause of steps that do not follow each other, and the remedy."""
+def _newest_steps(store: steps_lib.StepStore, count: int) -> tuple[batches.TransitionBatch, arrays.Ints]:
+    """Return those of the newest steps whose next observation is known, and the stream of each."""
     window = transitions.TransitionWindow()
-    slots = store.alive_slots()[-_LAST_STEPS:]
+    slots = store.alive_slots()[-count:]
     slots = slots[window.is_readable(store, slots)]
     batch = window.read(store, slots, np.ones(len(slots)), np.ones(len(slots)))
+    return batch, store.episodes[append.STREAM][store.episodes_of(slots)]
+
+
+def _are_stored_twice(store: steps_lib.StepStore) -> bool:
+    """Return whether most of the newest steps are the same as the one before or after it in their stream."""
+    batch, streams = _newest_steps(store, 2 * _FEWEST_SPLICES)
+    columns = {"observation": batch.observation, "action": batch.action, "next": batch.next_observation}
+    rows = _bytes({**columns, "reward": batch.reward, "stream": streams})
+    order = np.argsort(streams, kind="stable").tolist()
+    num_same = sum(rows[one] == rows[other] for one, other in itertools.pairwise(order))
+    return bool(3 * num_same > len(rows))
+
+
+def _cause_of_splices(store: steps_lib.StepStore) -> str:
+    """Return the likely cause of steps that do not follow each other, and the remedy."""
+    batch, _ = _newest_steps(store, _LAST_STEPS)
     observations, following = _bytes(batch.observation), _bytes(batch.next_observation)
     if _are_mostly_equal(observations, following):
         return (

@@ -1,4 +1,4 @@
-"""Misuse that no single call shows: splices and steps that are resets, counted and warned of once."""
+"""Misuse that no single call shows: splices and stored resets are counted, and warned about once."""
 
 from typing import Any
 import warnings
@@ -12,7 +12,7 @@ from relive.buffers import misuse
 
 
 def environments(count: int, *, stores_resets: bool, ends: str = "terminated") -> Any:
-    """Yield rounds of vector environments with episodes of 5 steps that reset by a step of their own (NEXT_STEP)."""
+    """Yield rounds of vector environments with episodes of 5 steps that reset in a separate step (NEXT_STEP)."""
     observation = np.zeros((count, 2))
     for t in range(200):
         number, step = divmod(t, 6)
@@ -64,7 +64,7 @@ def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -
     ("stores_resets", "ends"), [(False, "terminated"), (True, "truncated")], ids=["without resets", "truncations"]
 )
 def test_what_is_right_is_not_warned_of(stores_resets: bool, ends: str) -> None:
-    """A task that goes on after a truncation begins with what came last."""
+    """A task that goes on after a truncation begins with the last observation."""
     buffer = relive.RingReplayBuffer(1000, streams=2)
     assert not caught(
         lambda: [buffer.extend(**step) for step in environments(2, stores_resets=stores_resets, ends=ends)]
@@ -172,6 +172,7 @@ def test_shuffled_steps_are_warned_of_once(way: str) -> None:
 
 def test_half_of_the_steps_may_be_spliced() -> None:
     buffer = relive.RingReplayBuffer(2000)
+    buffer.add(-1.0, 0, 0.0, terminated=True)
 
     def fill() -> None:
         for number in range(500):
@@ -193,6 +194,7 @@ def test_as_an_error_the_warning_comes_after_the_step_is_stored() -> None:
 
 def test_as_an_error_it_comes_after_all_steps_of_the_call_are_stored() -> None:
     buffer = relive.RingReplayBuffer(1000)
+    buffer.add(-1, 0, 0.0, terminated=True)
     buffer.add_steps(range(101), [0] * 100, np.zeros(100))
     with warnings.catch_warnings():
         warnings.simplefilter("error", errors.MisuseWarning)
@@ -200,11 +202,11 @@ def test_as_an_error_it_comes_after_all_steps_of_the_call_are_stored() -> None:
             buffer.add(-10 * number, 0, 0.0, -10 * number - 1)
         with pytest.raises(errors.MisuseWarning):
             buffer.add_steps([5000, 5001, 5002, 5003], [0] * 3, np.zeros(3))
-    assert len(buffer) == 203
+    assert len(buffer) == 204
 
 
 def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads the newest steps, which no later step must wait for."""
+    """It reads the newest steps, and later steps must not depend on it."""
     looked, original = [], misuse._cause_of_splices
 
     def look(store: Any) -> str:
@@ -216,3 +218,111 @@ def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch
     assert len(caught(lambda: [buffer.add(float(t), 0, 0.0, t + 0.5) for t in range(500)])) == 1
     assert len(looked) == 1
     assert buffer.get_stats().spliced_episodes == 499
+
+
+def episodes_without_ends(buffer: Any, numbers: range, way: str) -> None:
+    """Add episodes of 4 steps each, and report no end."""
+    for number in numbers:
+        first = 10.0 * number
+        if way == "add":
+            for step in range(4):
+                buffer.add(first + step, 0, 0.0, first + step + 1)
+        elif way == "extend":
+            for step in range(4):
+                buffer.extend([first + step], [0], [0.0], [first + step + 1])
+        else:
+            buffer.add_steps(first + np.arange(5), [0] * 4, np.zeros(4))
+
+
+@pytest.mark.parametrize("way", ["add", "extend", "add_steps"])
+def test_ends_that_are_never_reported_are_warned_of_once(way: str) -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    assert not caught(lambda: episodes_without_ends(buffer, range(20), way))
+    buffer.clear()
+    (warning,) = caught(lambda: episodes_without_ends(buffer, range(20, 100), way))
+    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
+    assert str(warning.message) == (
+        "no step was ever added with terminated= or truncated=, and 20 steps did not begin where the one before them "
+        "ended: report the end of each episode, or targets bootstrap beyond it"
+    )
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated", "extend", "add_steps", "add_episode", "end_episode"])
+def test_a_buffer_with_an_end_is_not_warned_of_missing_ends(end: str) -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    if end in ("terminated", "truncated"):
+        buffer.add(0.0, 0, 0.0, 1.0, **{end: True})
+    elif end == "extend":
+        buffer.extend([0.0], [0], [0.0], [1.0], truncated=[True])
+    elif end == "add_steps":
+        buffer.add_steps([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], truncated=True)
+    elif end == "add_episode":
+        buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=False)
+    else:
+        buffer.add(0.0, 0, 0.0, 1.0)
+        assert buffer.end_episode()
+    assert not caught(lambda: episodes_without_ends(buffer, range(1, 100), "add"))
+    assert buffer.get_stats().spliced_episodes == 98
+
+
+def test_an_end_that_comes_with_a_splice_is_known_in_time() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    episodes_without_ends(buffer, range(20), "add")
+    assert not caught(lambda: buffer.add(-1.0, 0, 0.0, -2.0, terminated=True))
+    assert buffer.get_stats().spliced_episodes == 20
+
+
+def test_a_loaded_buffer_is_not_warned_of_ends_that_it_may_have_evicted() -> None:
+    buffer = relive.RingReplayBuffer(4)
+    buffer.add(0.0, 0, 0.0, 1.0, terminated=True)
+    episodes_without_ends(buffer, range(1, 10), "add")
+    loaded = relive.RingReplayBuffer._loaded(buffer.state_dict(), {})
+    assert not caught(lambda: episodes_without_ends(loaded, range(100, 200), "add"))
+
+
+@pytest.mark.parametrize("way", ["add", "extend"])
+def test_steps_that_are_stored_twice_are_warned_of_once(way: str) -> None:
+    """As by a recorder, and by hand."""
+    streams = 1 if way == "add" else 3
+    buffer = relive.RingReplayBuffer(1000, streams=streams)
+
+    def fill(steps: range) -> None:
+        for t in steps:
+            for _ in range(2):
+                if way == "add":
+                    buffer.add([t, 0], t % 2, 1.0, [t + 1, 0], truncated=t % 9 == 8)
+                else:
+                    rows = np.arange(streams)
+                    observation, following = np.stack([rows, rows + t], 1), np.stack([rows, rows + t + 1], 1)
+                    buffer.extend(observation, [t % 2] * 3, [1.0] * 3, following, truncated=[t % 9 == 8] * 3)
+
+    few = 21 if way == "add" else 6
+    assert not caught(lambda: fill(range(few)))
+    (warning,) = caught(lambda: fill(range(few, 300)))
+    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
+    assert str(warning.message) == (
+        "steps are stored twice, each followed by the same observation, action, reward and next_observation: "
+        "a Recorder adds the steps of its environment, so do not add them as well"
+    )
+
+
+@pytest.mark.parametrize("differs", ["observation", "action", "reward", "next_observation"])
+def test_steps_that_differ_are_not_stored_twice(differs: str) -> None:
+    """Two environments in one stream that go alike but for one part."""
+    buffer = relive.RingReplayBuffer(1000)
+    buffer.add(-1.0, 0, 0.0, terminated=True)
+
+    def fill() -> None:
+        for t in range(0, 80, 2):
+            for number in range(2):
+                parts: dict[str, Any] = {
+                    "observation": float(t),
+                    "action": 0,
+                    "reward": 0.0,
+                    "next_observation": t + 1.0,
+                }
+                parts[differs] += 1000 * number
+                buffer.add(**parts)
+
+    assert not caught(fill)
+    assert buffer.get_stats().spliced_episodes == 79

@@ -95,7 +95,7 @@ def _kind_of_target(options: argparse.Namespace) -> Kind:
     if not ending or text.endswith(_SEPARATORS) or os.path.isdir(text):
         return Kind.CHECKPOINT
     if ending.lower() != _PARQUET:
-        rule = f"TO must be {_FORMS}, where a new directory has no ending, or a slash behind it"
+        rule = f"TO must be {_FORMS} (a new directory has no ending, or ends with a slash)"
         options.parser.error(f"{rule}, got {text!r}{command_line.hint(ending, [_PARQUET])}")
     return Kind.PARQUET
 

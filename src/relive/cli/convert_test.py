@@ -23,7 +23,7 @@ from relive.integrations import minari as relive_minari
 from relive.integrations import stored_episodes
 from relive.persistence import state
 
-ENDING = "where a new directory has no ending, or a slash behind it"
+ENDING = "(a new directory has no ending, or ends with a slash)"
 
 
 @pytest.fixture(autouse=True)
@@ -334,10 +334,10 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
         ("old b.PARQUET", "FROM and TO are both a Parquet file: there is nothing to convert"),
         ("minari:a-v0 minari:b-v0", "FROM and TO are both a Minari dataset: there is nothing to convert"),
         ("old minari:", f"FROM and TO must be {convert._FORMS}, got 'minari:'"),
-        ("saved a.csv", f"TO must be {convert._FORMS}, {ENDING}, got 'a.csv'"),
-        ("saved a.npz", f"TO must be {convert._FORMS}, {ENDING}, got 'a.npz'"),
-        ("nowhere a.prquet", f"TO must be {convert._FORMS}, {ENDING}, got 'a.prquet', did you mean .parquet?"),
-        ("old run.v2", f"TO must be {convert._FORMS}, {ENDING}, got 'run.v2'"),
+        ("saved a.csv", f"TO must be {convert._FORMS} {ENDING}, got 'a.csv'"),
+        ("saved a.npz", f"TO must be {convert._FORMS} {ENDING}, got 'a.npz'"),
+        ("nowhere a.prquet", f"TO must be {convert._FORMS} {ENDING}, got 'a.prquet', did you mean .parquet?"),
+        ("old run.v2", f"TO must be {convert._FORMS} {ENDING}, got 'run.v2'"),
         ("saved a.parquet --capacity 3", "argument --capacity: not allowed where TO is a Parquet file"),
         ("a a.parquet --capacity 0", "argument --capacity: must be an integer of at least 1, got '0'"),
         ("saved a.parquet --info x", "argument --info: not allowed where FROM is a checkpoint"),

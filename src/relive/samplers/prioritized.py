@@ -125,6 +125,7 @@ class PrioritizedSampler(sampler.Sampler):
     Args:
         alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform.
         beta: The exponent of the importance weights (N P_i)^-beta, at least 0: a number, or a schedule over the draws.
+            With 1 the weights undo the bias of the draws; values above 1 are allowed, and over-correct it.
         epsilon: Added to every priority, at least 0.
         weight_normalization: What the importance weights are divided by: the largest in the "batch", the largest of any
             eligible anchor ("buffer"), or 1 ("none").

@@ -106,9 +106,14 @@ def as_array(name: str, value: object) -> arrays.Array:
 
 def _not_an_array(name: str, value: object) -> errors.SchemaError:
     rule = "must be an array of numbers, of text or of dates"
-    return errors.SchemaError(
-        f"{name} {rule}, got {validation.short_repr(value)}: EpisodeReplayBuffer keeps objects of any kind"
-    )
+    remedy = remedy_for_reset(value) or ": EpisodeReplayBuffer keeps objects of any kind"
+    return errors.SchemaError(f"{name} {rule}, got {validation.short_repr(value)}{remedy}")
+
+
+def remedy_for_reset(value: object) -> str:
+    """Return what to do if `value` is the pair that `reset` of an environment returns."""
+    is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict)
+    return ": reset returns (observation, info): pass the first" if is_pair else ""
 
 
 def _are_alike(source: DType, dtype: DType) -> bool:

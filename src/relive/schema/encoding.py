@@ -37,8 +37,9 @@ Blocks: TypeAlias = tuple[tuple[str, ...], ...]
 _PathAndField: TypeAlias = tuple[str, schema_lib.Field]
 REFUSALS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """The exceptions that unusual values raise when they are read."""
-_CODES = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
-_CODES |= {"f4": "f", "f8": "d"}
+CODES = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
+CODES |= {"f4": "f", "f8": "d"}
+"""How `struct` calls native dtypes."""
 _LARGEST_EXACT = 2**53
 _PARTS = ["observation", "action", "reward"]
 
@@ -118,10 +119,10 @@ class Encoder:
         self._has_extras = bool(schema.extras)
         self._encode_observation = _tree_encoder("observation", schema.observation, self._observations)
         self._encode_action = _tree_encoder("action", schema.action)
-        self._encode_reward = encoder_of("reward", schema.reward)
+        self._encode_reward = _encoder("reward", schema.reward)
         self._encode_extras = _tree_encoder("extras", schema.extras)
         # If every part is a single field, each is its own block.
-        self._fields = [encoder_of(path, field) for path, field in fields] if list(schema.fields) == _PARTS else []
+        self._fields = [_encoder(path, field) for path, field in fields] if list(schema.fields) == _PARTS else []
 
     def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
         # The functions cannot be pickled, so they are created again.
@@ -341,16 +342,16 @@ def _reader(tree: schema_lib.Tree) -> Callable[[Any], tuple[Any, ...]]:
 def _tree_encoder(path: str, tree: schema_lib.Tree, layout: _Layout | None = None) -> Callable[[Any], list[bytes]]:
     """Return a function that encodes each leaf of a value, or each block of a layout."""
     if isinstance(tree, schema_lib.Field):
-        encode = encoder_of(path, tree)
+        encode = _encoder(path, tree)
         return lambda value: [encode(value)]
     read = _reader(tree)
-    encoders = [encoder_of(leaf, field) for leaf, field in trees.flat(path, tree).items()] if tree else []
+    encoders = [_encoder(leaf, field) for leaf, field in trees.flat(path, tree).items()] if tree else []
     if layout is None or not layout.is_shared:
         return lambda value: [encode(leaf) for encode, leaf in zip(encoders, read(value), strict=True)]
     return lambda value: layout.joined([encode(leaf) for encode, leaf in zip(encoders, read(value), strict=True)])
 
 
-def encoder_of(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
+def _encoder(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
     """Return a function that encodes one value of that field, or raises ArgumentError.
 
     Python numbers and flat lists of them are packed without numpy, which is several times faster.
@@ -365,7 +366,7 @@ def encoder_of(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
         content: bytes = value.tobytes()
         return content
 
-    code = _CODES.get(dtype.str[1:])
+    code = CODES.get(dtype.str[1:])
     if len(shape) > 1 or code is None or not dtype.isnative:
         return encode
     pack = struct.Struct(f"={math.prod(shape)}{code}").pack
@@ -494,7 +495,9 @@ def step_of_each(
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     num_rewards = validation.leading_length("reward", reward)
     if num_rewards != count:
-        raise errors.ArgumentError(f"extend must have a step of each of {count} streams, got {num_rewards} rewards")
+        rule = f"extend must have a step of each of {count} streams, got {num_rewards} rewards"
+        remedy = f"make the buffer with streams={num_rewards}, or add consecutive steps with add_steps"
+        raise errors.ArgumentError(f"{rule}: {remedy}" if num_streams == 1 and num_rewards else rule)
     if encoder is None:
         schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
         encoder = Encoder(schema)

@@ -369,8 +369,8 @@ def require(name: str, schema: object) -> None:
 
 
 def _remedy(given: object) -> str:
-    """Return what to do if a Gymnasium environment or space was given instead of a schema."""
-    is_environment = hasattr(given, "action_space") or hasattr(given, "single_action_space")
+    """Return what to do if a Gymnasium environment, its id or a space was given instead of a schema."""
+    is_environment = hasattr(given, "action_space") or hasattr(given, "single_action_space") or isinstance(given, str)
     if is_environment or (hasattr(given, "sample") and hasattr(given, "contains")):
         return ": relive.integrations.gymnasium.from_env makes a schema of an environment"
     return ""
@@ -409,9 +409,8 @@ def _fitted(
 def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:
     """Return the error for leaves with unexpected paths."""
     if name in leaves:
-        return errors.SchemaError(
-            f"{name} must be a mapping with {', '.join(expected)}, got {validation.short_repr(leaves[name])}"
-        )
+        shown = validation.short_repr(leaves[name]) + casting.remedy_for_reset(leaves[name])
+        return errors.SchemaError(f"{name} must be a mapping with {', '.join(expected)}, got {shown}")
     known = f"the schema has {', '.join(map(_label, expected)) or 'no extras'}"
     for path in leaves:
         if path not in expected:

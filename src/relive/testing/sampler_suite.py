@@ -163,6 +163,10 @@ class SamplerTests(abc.ABC):
 
     # In a ring.
 
+    def test_a_buffer_with_it_can_be_saved(self) -> None:
+        """Its settings include the arguments of its constructor; a save would raise CheckpointError otherwise."""
+        ring_lib.RingReplayBuffer(4, sampler=self.make(), seed=0).state_dict()
+
     def test_a_ring_that_wraps_many_times_is_drawn_from(self) -> None:
         """What is drawn is stored and eligible, and can be read."""
         settings: list[dict[str, Any]] = [{}, {"n_step": 3}, {"frame_stack": 3}, {"streams": 3}]

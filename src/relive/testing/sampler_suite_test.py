@@ -152,6 +152,11 @@ class TestHonest(sampler_suite.SamplerTests):
         return Honest()
 
 
+class KeepsNoSetting(Honest):
+    def __init__(self, most: int = 5) -> None:
+        super().__init__()
+
+
 class Fewer(Honest):
     def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         return super().draw(min(size, len(self.kept)), rng)
@@ -384,6 +389,7 @@ BROKEN: list[tuple[type[sampler.Sampler], Callable[..., None]]] = [
     (DrawsFromPython, SUITE.test_global_randomness_is_left_alone),
     (BelongsToAll, SUITE.test_it_belongs_to_one_buffer),
     (GoesOver, SUITE.test_it_belongs_to_one_buffer),
+    (KeepsNoSetting, SUITE.test_a_buffer_with_it_can_be_saved),
     (IgnoresRemoved, SUITE.test_a_ring_that_wraps_many_times_is_drawn_from),
     (Unchecked, SUITE.test_a_ring_that_wraps_many_times_is_drawn_from),
     (IsOutOfOrder, SUITE.test_a_ring_that_wraps_many_times_is_drawn_from),
@@ -402,7 +408,8 @@ def test_a_sampler_that_is_broken_fails(broken: type[sampler.Sampler], test: Cal
         def make(self) -> sampler.Sampler:
             return broken()
 
-    with pytest.raises((AssertionError, errors.SamplerError, errors.NotReadyError, errors.CorruptionError)):
+    kinds = AssertionError, errors.SamplerError, errors.NotReadyError, errors.CorruptionError, errors.CheckpointError
+    with pytest.raises(kinds):
         test(Suite())
 
 

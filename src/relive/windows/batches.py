@@ -32,6 +32,25 @@ Tree: TypeAlias = Any
 """An array, or a dict of trees: an observation or an action of a schema with names."""
 
 
+_MEANT = {
+    **dict.fromkeys(("obs", "observations", "state", "states"), ("observation",)),
+    **dict.fromkeys(("act", "actions"), ("action",)),
+    **dict.fromkeys(("rew", "rewards"), ("reward",)),
+    **dict.fromkeys(("next_obs", "obs_next", "next_observations", "next_state", "next_states"), ("next_observation",)),
+    **dict.fromkeys(
+        ("done", "dones", "terminal", "terminals", "terminated", "terminations"),
+        ("next_discount", "is_terminal", "terminated", "truncated"),
+    ),
+    "truncations": ("truncated",),
+    "masks": ("mask",),
+    **dict.fromkeys(("discount", "discounts"), ("next_discount",)),
+    **dict.fromkeys(("index", "indices", "indexes", "idxs"), ("keys",)),
+    **dict.fromkeys(("is_weight", "importance_weights"), ("weights",)),
+    **dict.fromkeys(("info", "infos"), ("extras",)),
+}
+"""The fields that hold what other libraries call so, in those batches that have them."""
+
+
 class Sample(Protocol):
     """The part of `ReplaySample` that is needed here."""
 
@@ -55,6 +74,18 @@ class Batch(Generic[A]):
     __slots__ = ()
     _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
     """The fields that name rows: no framework calculates with them."""
+
+    if TYPE_CHECKING:
+        pass  # A type checker would take any attribute for one that exists.
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError that names the field meant, if `name` is another library's word for it."""
+            has = {field.name for field in dataclasses.fields(self)}
+            meant = [field for field in _MEANT.get(name, ()) if field in has]
+            remedy = f": use {' or '.join(meant)}" if meant else ""
+            message = f"{type(self).__name__!r} object has no attribute {name!r}{remedy}"
+            raise AttributeError(message, name=name, obj=self)
 
     def map(self, function: Callable[[A], B]) -> "Batch[B]":
         """Return the batch with `function` applied to each array, nested ones included; the keys are kept.
@@ -124,8 +155,15 @@ class Batch(Generic[A]):
         return notebook.table(f"<{type(self).__name__} of {len(self)}>", rows)
 
 
+class KeyedBatch(Batch[A]):
+    """Base class of batches whose elements are windows of a column buffer."""
+
+    __slots__ = ()
+    keys: arrays.Keys
+
+
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
-class TransitionBatch(Batch[A]):
+class TransitionBatch(KeyedBatch[A]):
     """n-step transitions: `target = reward + next_discount * V(next_observation)` holds for each of them.
 
     Attributes:
@@ -206,7 +244,7 @@ class TransitionBatch(Batch[A]):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
-class SequenceBatch(Batch[A]):
+class SequenceBatch(KeyedBatch[A]):
     """Sequences of consecutive steps, each of a single episode. Where `mask` is False, all other arrays hold zeros.
 
     Attributes:

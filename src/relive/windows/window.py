@@ -18,7 +18,7 @@ from relive.storage import steps
 from relive.windows import batches
 
 Columns: TypeAlias = dict[str, arrays.Array]
-Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Batch = TypeVar("Batch", bound=batches.KeyedBatch[Any])
 
 
 class Window(registry.Configurable, abc.ABC, Generic[Batch]):

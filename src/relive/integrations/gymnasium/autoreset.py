@@ -37,7 +37,7 @@ def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
     said = env.metadata.get("autoreset_mode")
     if not isinstance(said, vector.AutoresetMode):
         raise errors.ArgumentError(
-            "env must say how it resets: set env.metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode, "
+            "env must declare how it resets: set env.metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode, "
             f"got {validation.short_repr(said)}"
         )
     return said
@@ -87,9 +87,9 @@ def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Boo
     if not isinstance(infos, Mapping):
         raise errors.ArgumentError(
             f"infos must be a mapping, got {validation.short_repr(infos)}: "
-            "record below the wrapper that makes it another thing"
+            "put the recorder inside the wrapper that changes it"
         )
-    says = f"env says that it resets by {mode.name}, and"
+    says = f"env resets by {mode.name}, but"
     went_on = ~is_step & (has_ended if rewards is None else has_ended | (rewards != 0))
     if went_on.any():
         raise errors.ArgumentError(f"{says} went on in the step after an end, in environment {int(went_on.argmax())}")

@@ -1,4 +1,4 @@
-"""Environments whose observations say where they are, of spaces that no column has."""
+"""Environments with self-describing observations of spaces that have no columns."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ LENGTH = 3
 
 
 class Texts(gymnasium.Env[Any, Any]):
-    """Observes episode and step as a list that it writes to; ends as it is told."""
+    """Observes episode and step in one list that it reuses; ends as configured."""
 
     observation_space: Any = spaces.Sequence(spaces.Discrete(100))
     action_space: Any = spaces.Text(3)
@@ -97,7 +97,7 @@ def test_an_episode_that_is_left_is_truncated_where_it_was(call: str) -> None:
 
 @pytest.mark.parametrize(("end", "raised"), [("error", RuntimeError), ("reward", errors.ArgumentError)])
 def test_a_step_that_fails_aborts_the_episode(end: str, raised: Any) -> None:
-    """What was known until then stays, its last transition too."""
+    """The steps so far stay, with the last transition."""
     env, inside, buffer = recorded(end)
     env.reset()
     with pytest.raises(raised):

@@ -67,8 +67,9 @@ class Recorder(recording.Wrapper):
                 f"stream must be below {self._target.streams}, the streams of the buffer, got {stream}"
             )
         self._frames = recording.Frames(buffer, frame_stack)
+        recording.check_spaces(buffer, env.observation_space, env.action_space, frame_stack)
         self._observation: Any = None
-        self._is_running = False
+        self._is_running = self._takes_tensors = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; an episode still open in the stream ends as truncated."""
@@ -78,6 +79,7 @@ class Recorder(recording.Wrapper):
         self._frames.check_first(tree)
         self.buffer.end_episode(stream=self._stream)
         self._observation, self._is_running = tree, True
+        self._takes_tensors = recording.holds_tensor(observation)
         return observation, info
 
     def step(self, action: Any, **extras: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -92,12 +94,14 @@ class Recorder(recording.Wrapper):
             ArgumentError: An extra is given that `infos` also provides; the environment was not stepped. Or the info
                 lacks a key, or a frame stack does not continue the previous one; the step is not stored, and `reset`
                 must follow.
-            SchemaError: The action or an extra does not fit its field; the environment was not stepped. Or a returned
-                value does not fit; the step is not stored, and `reset` must follow.
+            SchemaError: The action or an extra does not fit its field, or an action of a Discrete space is a tensor or
+                a float; the environment was not stepped. Or a returned value does not fit; the step is not stored, and
+                `reset` must follow.
         """
         if not self._is_running:
             raise recording.needs_reset()
         taken, extras = self._target.given(action, extras)
+        recording.check_discrete(self.env.action_space, action, takes_tensors=self._takes_tensors)
         self._is_running = False
         answer = self.env.step(action)
         observation, reward, terminated, truncated, info = answer

@@ -1,7 +1,8 @@
-"""Environments that say where they are: whatever a recorder mixes up shows."""
+"""Environments with self-describing observations, so that any mix-up of a recorder shows."""
 
 from collections.abc import Callable
 import functools
+import re
 import sys
 from typing import Any
 
@@ -84,7 +85,7 @@ def scripted_inside(env: Any) -> Scripted:
 
 
 def check_all(buffer: Any) -> list[tuple[int, int, int]]:
-    """Check every transition against what its observation says of it; return the observations in their order."""
+    """Check every transition against its self-describing observation; return the observations in order."""
     buffer.check()
     batch = buffer.read(buffer.eligible_keys())
     steps = [tuple(row) for row in batch.observation.tolist()]
@@ -243,8 +244,8 @@ def test_what_cannot_be_stored_needs_a_reset_and_splices_nothing() -> None:
         ({"chosen": 1, "other": 2}, "^unknown extra 'other': the schema has extra 'chosen'$"),
         ({"chosen": 0.5}, "^extras/chosen must fit int64, got 0.5"),
         ({"chosen": 1, "action": 2.5}, "^action must fit int64, got 2.5"),
-        ({"chosen": 1, "stream": 0}, "^stream must not be given: a recorder knows where its steps go$"),
-        ({"chosen": 1, "streams": [0]}, "^streams must not be given: a recorder knows where its steps go$"),
+        ({"chosen": 1, "stream": 0}, "^stream must not be given: the recorder sets it$"),
+        ({"chosen": 1, "streams": [0]}, "^streams must not be given: the recorder sets it$"),
     ],
 )
 def test_what_is_given_is_checked_before_the_environment_is_stepped(given: Any, said: str) -> None:
@@ -309,6 +310,79 @@ def test_arrays_of_other_libraries_are_copied() -> None:
     assert scripted_inside(env).time == 2
 
 
+@pytest.mark.parametrize(
+    "nest", [lambda tensor: (tensor, 0), lambda tensor: {"a": 0, "b": tensor}], ids=["pair", "dict"]
+)
+def test_an_environment_that_returns_tensors_takes_them_as_actions(nest: Callable[[Any], Any]) -> None:
+    class Nested(Constant):
+        observation_space: Any = spaces.Tuple((BOX, BOX)) if nest(0) == (0, 0) else spaces.Dict({"a": BOX, "b": BOX})
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return nest(Tensor(0)), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return nest(Tensor(0)), 1.0, False, False, {}
+
+    buffer = relive.RingReplayBuffer(9)
+    env = relive_gymnasium.Recorder(Nested(), buffer)
+    env.reset()
+    env.step(Tensor(1))
+    assert buffer.read([0]).action.tolist() == [1]
+    with pytest.raises(errors.SchemaError, match=r"got 1\.0: pass int\(action\)$"):
+        env.step(1.0)
+
+
+PAIR = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "frame_stack", "said"),
+    [
+        (BOX, spaces.Discrete(9), 1, None),
+        (spaces.Box(0, 1, (3,), np.float32), spaces.Discrete(9), 1, None),
+        (spaces.Text(3), spaces.Text(3), 1, None),
+        (
+            BOX,
+            spaces.MultiDiscrete([2, 2]),
+            1,
+            "action in the schema of the buffer must be of shape (2,), as in the environment, got ()",
+        ),
+        (
+            PAIR,
+            spaces.Discrete(9),
+            1,
+            "the schema of the buffer must have observation/a, observation/b, as the environment, got observation",
+        ),
+        (spaces.Box(0, 1, (4, 3)), spaces.Discrete(9), 4, None),
+        (
+            spaces.Box(0, 1, (4, 5)),
+            spaces.Discrete(9),
+            4,
+            "observation in the schema of the buffer must be of shape (5,), as in the environment, got (3,)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_the_spaces_are_compared_with_the_schema_when_the_recorder_is_made(
+    observation: Any, action: Any, frame_stack: int, said: str | None, is_vector: bool
+) -> None:
+    """By their shapes: a schema may have other dtypes."""
+
+    class Other(Constant):
+        observation_space = observation
+        action_space = action
+
+    schema = relive_gymnasium.schema_from_spaces(BOX, spaces.Discrete(7))
+    buffer = relive.RingReplayBuffer(9, schema, frame_stack=frame_stack)
+    env: Any = vector.SyncVectorEnv([Other]) if is_vector else Other()
+    make: Any = relive_gymnasium.VectorRecorder if is_vector else relive_gymnasium.Recorder
+    if said is None:
+        make(env, buffer, frame_stack=frame_stack)
+    else:
+        with pytest.raises(errors.ArgumentError, match=f"^{re.escape(said)}: from_env makes its schema$"):
+            make(env, buffer, frame_stack=frame_stack)
+
+
 def test_an_environment_is_made_anew_without_its_recorder() -> None:
     env = relive_gymnasium.Recorder(gymnasium.make("CartPole-v1"), relive.RingReplayBuffer(9))
     assert type(gymnasium.make(env.spec)) is type(gymnasium.make("CartPole-v1"))
@@ -336,7 +410,7 @@ def test_infos_are_looked_up_and_not_made_up() -> None:
         env.step(0, chosen=1)
     env = relive_gymnasium.Recorder(Scripted(), ring(), infos={"speed": "speed"})
     env.reset()
-    with pytest.raises(errors.ArgumentError, match="^extra 'speed' must not be given: infos finds it under 'speed'$"):
+    with pytest.raises(errors.ArgumentError, match="^extra 'speed' must not be given: infos takes it from 'speed'$"):
         env.step(0, chosen=1, speed=1.0)
     assert scripted_inside(env).time == 0
     wrong: Any
@@ -398,7 +472,7 @@ def scripted(count: int, make: Callable[..., Any] = vector.SyncVectorEnv, **sett
 
 
 def drive(envs: Any, count: int, given: Callable[[Any], Any] = np.asarray) -> None:
-    """Take so many steps in all environments, and resets what has to be reset."""
+    """Take that many steps in all environments, and reset those that have ended."""
     observations, _ = envs.reset(seed=0)
     for _ in range(count):
         actions = np.asarray(observations).sum(axis=1) % 7
@@ -487,7 +561,7 @@ def test_a_mode_that_is_not_said_is_not_guessed(said: Any) -> None:
     envs = scripted(2)
     envs.metadata = {} if said is None else {"autoreset_mode": said}
     with pytest.raises(
-        errors.ArgumentError, match=r"^env must say how it resets: set env.metadata\['autoreset_mode'\]"
+        errors.ArgumentError, match=r"^env must declare how it resets: set env.metadata\['autoreset_mode'\]"
     ):
         relive_gymnasium.VectorRecorder(envs, ring(2))
 
@@ -510,7 +584,7 @@ def test_an_environment_that_does_not_do_what_it_says_is_found_out(says: Any, do
 
 
 class Batched(vector.VectorEnv[Any, Any, Any]):
-    """Two environments in one, which end in every second step; it does what `answer` says."""
+    """Two environments in one, which end in every second step; `answer` computes what a step returns."""
 
     num_envs = 2
     single_observation_space: Any = spaces.Dict({"time": spaces.Box(0, 100, (), np.int64)})
@@ -546,7 +620,7 @@ ACTIONS = np.zeros(2, int)
 def test_an_environment_that_goes_on_instead_of_resetting_is_found_out(answers: Any) -> None:
     envs = batched(vector.AutoresetMode.NEXT_STEP, lambda time: (*answers[time - 1], {}))
     envs.step(ACTIONS)
-    message = "^env says that it resets by NEXT_STEP, and went on in the step after an end, in environment 0$"
+    message = "^env resets by NEXT_STEP, but went on in the step after an end, in environment 0$"
     with pytest.raises(errors.ArgumentError, match=message):
         envs.step(ACTIONS)
     assert len(envs.buffer) == 2
@@ -653,7 +727,7 @@ def test_infos_of_side_by_side_are_looked_up_and_not_made_up() -> None:
 
 
 def ends_of(infos: Any, number: int) -> tuple[int, float]:
-    """The length and the return that are said of an environment whose episode has ended."""
+    """The reported length and return of an environment whose episode has ended."""
     said = (infos if "episode" in infos else infos["final_info"])["episode"]
     return int(said["l"][number]), float(said["r"][number])
 
@@ -780,7 +854,7 @@ def test_nested_observations_and_actions_are_stored(mode: Any) -> None:
 
 
 class Frames(gymnasium.Env[Any, Any]):
-    """One frame says its step; each episode has four steps."""
+    """Each frame shows its step; each episode has four steps."""
 
     observation_space: Any = spaces.Box(0, 255, (2, 2), np.uint8)
     action_space: Any = spaces.Discrete(2)
@@ -864,7 +938,7 @@ def test_frames_that_do_not_follow_are_refused() -> None:
     env = relive_gymnasium.Recorder(Shuffled(stacked("first")), buffer(), frame_stack=3)
     env.reset()
     with pytest.raises(
-        errors.ArgumentError, match="^observation must be the stack before it with another frame behind$"
+        errors.ArgumentError, match="^observation must be the previous stack, shifted by one new frame$"
     ):
         env.step(0)
     env = relive_gymnasium.Recorder(stacked("first"), buffer(stack_padding="zeros"), frame_stack=3)
@@ -882,7 +956,7 @@ def test_frames_that_do_not_follow_are_refused() -> None:
         relive_gymnasium.from_env(Frames(), frame_stack=3)
 
 
-# What goes wrong, and what others do.
+# Failures, and other wrappers.
 
 
 def test_rewards_are_rounded_to_the_schema() -> None:
@@ -999,7 +1073,7 @@ def test_side_by_side_too(mode: Any) -> None:
 
 
 def test_all_environments_may_end_at_once() -> None:
-    """P26; no info is there in the step that resets them all."""
+    """P26: the step that resets all environments has no info."""
 
     class Limited(Constant):
         time = 0
@@ -1052,7 +1126,7 @@ def test_one_array_for_all_observations_is_noticed_where_the_last_one_is_lost() 
 
 
 class Nested(Constant):
-    """Tells where it is, in two infos within one; or less of it."""
+    """Reports its position in two nested infos, or in one of them."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         infos: dict[int, Any] = {2: {"where": {"x": 1.0}}, 3: {"where": None}, 4: {"where": 5.0}}
@@ -1097,9 +1171,7 @@ def test_infos_that_are_no_mapping_are_refused() -> None:
     buffer = relive.RingReplayBuffer(50, streams=2)
     envs = relive_gymnasium.VectorRecorder(vector_wrappers.DictInfoToList(scripted(2)), buffer)
     envs.reset()
-    with pytest.raises(
-        errors.ArgumentError, match=r"^infos must be a mapping, got \[.*: record below the wrapper that m"
-    ):
+    with pytest.raises(errors.ArgumentError, match=r"^infos must be a mapping, got \[.*: put the recorder inside the"):
         envs.step(ACTIONS)
 
 

@@ -15,6 +15,7 @@ from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations.gymnasium import spaces
+from relive.persistence import checkpointable
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 from relive.waiting import rate_limiters
@@ -35,8 +36,15 @@ class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         given: object = env
         if isinstance(given, gymnasium.vector.VectorEnv):
             raise errors.ArgumentTypeError("env must be one environment, got a vector environment: use VectorRecorder")
-        validation.require_instance("env", env, gymnasium.Env)
+        require_env(env, gymnasium.Env)
         super().__init__(env)
+
+
+def require_env(env: object, kind: type) -> None:
+    """Raise ArgumentTypeError if `env` is not an instance of a class of environments."""
+    if isinstance(env, checkpointable.Checkpointable | threads.ThreadSafeReplayBuffer):
+        raise errors.ArgumentTypeError(f"env must be an environment, got {env!r}: the order is env, buffer")
+    validation.require_instance("env", env, kind)
 
 
 def held_back(limiter: rate_limiters.RateLimiter) -> errors.NotReadyError:
@@ -61,9 +69,36 @@ def kept(space: spaces.Space, value: Any) -> Any:
 def _kept(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _kept(part) for key, part in tree.items()}
-    if isinstance(tree, np.ndarray) or not hasattr(tree, "__array__"):
+    if not is_tensor(tree):
         return copies.copied(tree)
     return casting.as_array(f"a {type(tree).__name__}", tree).copy()
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether `value` is an array of another library than numpy."""
+    return hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
+
+
+def holds_tensor(value: object) -> bool:
+    """Return whether a value of a space is, or contains, an array of another library than numpy."""
+    if isinstance(value, Mapping | tuple):
+        return any(map(holds_tensor, value.values() if isinstance(value, Mapping) else value))
+    return is_tensor(value)
+
+
+def check_discrete(space: spaces.Space, action: object, *, takes_tensors: bool) -> None:
+    """Raise SchemaError if an action of a Discrete space is of a type that the environment cannot take.
+
+    Args:
+        space: The action space.
+        action: The action.
+        takes_tensors: Whether the environment may take tensors, as it returns them.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        is_float = isinstance(action, float | np.floating)
+        if is_float or (is_tensor(action) and not takes_tensors):
+            rule = f"action must be an integer, as the environment has {space}, got {validation.short_repr(action)}"
+            raise errors.SchemaError(f"{rule}: pass {'int(action)' if is_float else 'action.item()'}")
 
 
 class Target:
@@ -110,10 +145,10 @@ class Target:
         for extra in extras:
             if extra in self.infos:
                 raise errors.ArgumentError(
-                    f"extra {extra!r} must not be given: infos finds it under {self.infos[extra]!r}"
+                    f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}"
                 )
             if extra in ("stream", "streams"):
-                raise errors.ArgumentError(f"{extra} must not be given: a recorder knows where its steps go")
+                raise errors.ArgumentError(f"{extra} must not be given: the recorder sets it")
         action, extras = kept(self._space, action), {name: _kept(value) for name, value in extras.items()}
         schema = self._schema_of_given()
         if schema is None:
@@ -131,6 +166,15 @@ class Target:
                 extras = {name: fields for name, fields in whole.extras.items() if name not in self.infos}
                 self._schema = schema_lib.Schema(unused, whole.action, reward=unused, extras=extras)
         return self._schema
+
+
+def check_spaces(buffer: Buffer, observation_space: spaces.Space, action_space: spaces.Space, frame_stack: int) -> None:
+    """Raise ArgumentError if the buffer has a schema, and it is that of another environment."""
+    with _inside(buffer) as columns:
+        schema = columns.schema
+    if schema is not None:
+        spaces.check_shapes("observation", observation_space, schema.observation, frame_stack)
+        spaces.check_shapes("action", action_space, schema.action)
 
 
 @contextlib.contextmanager
@@ -216,7 +260,7 @@ class Frames:
         """
         for old, new in zip(self._stacks(before, num_leading), self._stacks(after, num_leading), strict=True):
             if not are_same(old[1:, where], new[:-1, where]):
-                raise errors.ArgumentError("observation must be the stack before it with another frame behind")
+                raise errors.ArgumentError("observation must be the previous stack, shifted by one new frame")
 
     def _stacks(self, tree: Any, num_leading: int) -> list[arrays.Array]:
         """Return the stacks in a tree, frames first; empty if observations are not stacked."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from relive import errors
 from relive.common import imports
+from relive.common import trees
 from relive.common import validation
 from relive.schema import schema as schema_lib
 
@@ -88,16 +89,18 @@ def from_env(
     >>> relive_gymnasium.from_env("CartPole-v1").action
     Field((), 'int64')
     """
+    given: object = env
     if isinstance(env, str):
         with contextlib.closing(_made(env)) as made:
             return from_env(made, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
     if isinstance(env, vector.VectorEnv):
         pair = env.single_observation_space, env.single_action_space
-    elif isinstance(env, gymnasium.Env):
+    elif isinstance(given, gymnasium.Env):
         pair = env.observation_space, env.action_space
     else:
+        remedy = ": schema_from_spaces takes spaces" if isinstance(given, spaces.Space) else ""
         raise errors.ArgumentTypeError(
-            f"env must be an environment of Gymnasium, or an id of one, got {validation.short_repr(env)}"
+            f"env must be an environment of Gymnasium, or an id of one, got {validation.short_repr(given)}{remedy}"
         )
     return schema_from_spaces(*pair, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
 
@@ -107,7 +110,9 @@ def _made(env_id: str) -> "gymnasium.Env[Any, Any]":
         return gymnasium.make(env_id)
     except (gymnasium.error.Error, ImportError) as error:
         said = " ".join(str(error).split())
-        raise errors.ArgumentError(f"env must be an id that Gymnasium knows, got {env_id!r}: {said}") from error
+        raise errors.ArgumentError(
+            f"env must be an id that Gymnasium has registered, got {env_id!r}: {said}"
+        ) from error
 
 
 # From spaces.
@@ -194,6 +199,28 @@ def space_of(name: str, tree: schema_lib.Tree) -> Space:
 def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
     """Raise ArgumentError unless a space, called `name` in it, has the shapes and dtypes of the fields."""
     _check_same(name, fields_of(name, space), tree)
+
+
+def check_shapes(name: str, space: object, tree: schema_lib.Tree, frame_stack: int = 1) -> None:
+    """Raise ArgumentError unless a part `name` of a schema has the fields of a space, whatever their dtypes.
+
+    A space that has no fields, such as Text, is not compared.
+    """
+    try:
+        declared = fields_of(name, space)
+    except errors.ArgumentError:
+        return
+    wanted, stored = (
+        {path: field.shape for path, field in trees.flat(name, each).items()}
+        for each in (_one_frame(declared, frame_stack), tree)
+    )
+    if wanted.keys() != stored.keys():
+        rule = f"the schema of the buffer must have {', '.join(wanted)}, as the environment"
+        raise errors.ArgumentError(f"{rule}, got {', '.join(stored)}: from_env makes its schema")
+    for path, shape in wanted.items():
+        if stored[path] != shape:
+            rule = f"{path} in the schema of the buffer must be of shape {shape}, as in the environment"
+            raise errors.ArgumentError(f"{rule}, got {stored[path]}: from_env makes its schema")
 
 
 def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -> None:

@@ -1,4 +1,4 @@
-"""Tests of spaces made of fields: what `spaces` makes of them is what they were made of."""
+"""Tests of spaces made of fields: converting a schema to spaces and back returns the schema."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ TREES = st.recursive(FIELDS, lambda parts: st.dictionaries(KEYS, parts, min_size
 
 @hypothesis.given(TREES)
 def test_a_space_has_the_fields_that_it_was_made_of(tree: Any) -> None:
-    """There and back."""
+    """A schema becomes spaces, and the spaces the same schema."""
     space = space_trees.space_of("action", tree)
     assert space_trees.fields_of("action", space) == tree
     space_trees.check_space("action", space, tree)
@@ -44,7 +44,7 @@ def test_a_space_has_every_value_of_its_dtype(dtype: str) -> None:
 
 
 def test_a_dtype_without_a_space_is_named() -> None:
-    """With its path."""
+    """The error names the path of the field."""
     tree = {"a": {"b": relive.Field((), "complex64")}}
     with pytest.raises(
         errors.ArgumentError, match=r"^action/a/b must be of bools, integers or floats for a space, got complex64$"
@@ -98,7 +98,7 @@ NESTED_FIELDS = {
 
 
 def test_an_environment_or_its_id_has_a_schema() -> None:
-    """And the environment that is made of an id is closed again."""
+    """The environment made from an id is closed again."""
     closed = []
 
     class Closing(gymnasium.Env[Any, Any]):
@@ -134,9 +134,12 @@ def test_an_environment_or_its_id_has_a_schema() -> None:
     [
         (
             "CartPol-v1",
-            "^env must be an id that Gymnasium knows, got 'CartPol-v1': Environment `CartPol` does",
+            "^env must be an id that Gymnasium has registered, got 'CartPol-v1': Environment `CartPol` does",
         ),
-        ("no_such_module:X-v0", "^env must be an id that Gymnasium knows, got 'no_such_module:X-v0': .*no_such_module"),
+        (
+            "no_such_module:X-v0",
+            "^env must be an id that Gymnasium has registered, got 'no_such_module:X-v0': .*no_such_module",
+        ),
         (3, "^env must be an environment of Gymnasium, or an id of one, got 3$"),
         (None, "^env must be an environment of Gymnasium, or an id of one, got None$"),
     ],

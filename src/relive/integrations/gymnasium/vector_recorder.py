@@ -17,7 +17,6 @@ from relive.common import arrays
 from relive.common import copies
 from relive.common import imports
 from relive.common import trees
-from relive.common import validation
 from relive.integrations.gymnasium import autoreset
 from relive.integrations.gymnasium import recording
 from relive.integrations.gymnasium import spaces
@@ -64,7 +63,7 @@ class VectorRecorder(vector.VectorWrapper):
         frame_stack: int = 1,
         infos: Mapping[str, str] | None = None,
     ) -> None:
-        validation.require_instance("env", env, vector.VectorEnv)
+        recording.require_env(env, vector.VectorEnv)
         super().__init__(env)
         self._target = recording.Target(buffer, env.single_action_space, infos, (env.num_envs,))
         self.buffer = buffer
@@ -75,6 +74,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._mode = autoreset.mode_of(env)
         self._shows_rewards = autoreset.shows_rewards(env)
         self._frames = recording.Frames(buffer, frame_stack)
+        recording.check_spaces(buffer, env.single_observation_space, env.single_action_space, frame_stack)
         self._reused_arrays = autoreset.ReusedArrays()
         self._observations: Any = None
         # Which environments have an open episode; None if all must be reset first.
