@@ -9,12 +9,16 @@ import typing
 if typing.TYPE_CHECKING:
     from relive.agents.admission import Admission as Admission
     from relive.agents.admission import Ticket as Ticket
+    from relive.agents.advantages import group_advantages as group_advantages
+    from relive.agents.advantages import truncated_importance_weights as truncated_importance_weights
     from relive.agents.bias import EpisodeTotals as EpisodeTotals
     from relive.agents.bias import TrainingBias as TrainingBias
     from relive.agents.groups import Groups as Groups
     from relive.agents.packing import TokenBatch as TokenBatch
+    from relive.agents.packing import micro_batches as micro_batches
     from relive.agents.token_buffer import TokenBufferStats as TokenBufferStats
     from relive.agents.token_buffer import TokenReplayBuffer as TokenReplayBuffer
+    from relive.agents.token_store import EpisodeFacts as EpisodeFacts
     from relive.agents.tokens import TokenMismatch as TokenMismatch
     from relive.agents.tokens import TokenStep as TokenStep
     from relive.agents.tokens import TokenStepCodec as TokenStepCodec
@@ -24,9 +28,11 @@ if typing.TYPE_CHECKING:
     from relive.buffers.item import ItemBufferStats as ItemBufferStats
     from relive.buffers.item import ItemReplayBuffer as ItemReplayBuffer
     from relive.buffers.joint import JointReplayBuffer as JointReplayBuffer
+    from relive.buffers.joint import JointSequenceReplayBuffer as JointSequenceReplayBuffer
     from relive.buffers.joint_batch import AgentBatch as AgentBatch
     from relive.buffers.joint_batch import JointBatch as JointBatch
     from relive.buffers.joint_batch import JointBufferStats as JointBufferStats
+    from relive.buffers.joint_batch import JointSequenceBatch as JointSequenceBatch
     from relive.buffers.mixture import MixtureSampler as MixtureSampler
     from relive.buffers.origins import RowOrigin as RowOrigin
     from relive.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
@@ -124,6 +130,7 @@ __all__ = [
     "Draw",
     "Episode",
     "EpisodeBufferStats",
+    "EpisodeFacts",
     "EpisodeReplayBuffer",
     "EpisodeSampler",
     "EpisodeStatus",
@@ -141,6 +148,8 @@ __all__ = [
     "JointBatch",
     "JointBufferStats",
     "JointReplayBuffer",
+    "JointSequenceBatch",
+    "JointSequenceReplayBuffer",
     "Journal",
     "LinearSchedule",
     "MemmapStorage",
@@ -188,11 +197,14 @@ __all__ = [
     "WindowEnd",
     "compute_discounted_return",
     "copiers",
+    "group_advantages",
     "load",
+    "micro_batches",
     "recover",
     "relabel",
     "repair",
     "summary",
+    "truncated_importance_weights",
     "use_kernels",
     "verify",
 ]
@@ -213,6 +225,7 @@ _MODULES = {
     "Draw": "samplers.sampler",
     "Episode": "episodes.episode",
     "EpisodeBufferStats": "episodes.store",
+    "EpisodeFacts": "agents.token_store",
     "EpisodeReplayBuffer": "episodes.buffer",
     "EpisodeSampler": "episodes.samplers",
     "EpisodeStatus": "episodes.episode",
@@ -230,6 +243,8 @@ _MODULES = {
     "JointBatch": "buffers.joint_batch",
     "JointBufferStats": "buffers.joint_batch",
     "JointReplayBuffer": "buffers.joint",
+    "JointSequenceBatch": "buffers.joint_batch",
+    "JointSequenceReplayBuffer": "buffers.joint",
     "Journal": "persistence.journal",
     "LinearSchedule": "samplers.schedules",
     "MemmapStorage": "storage.memmap",
@@ -277,11 +292,14 @@ _MODULES = {
     "WindowEnd": "episodes.samples",
     "compute_discounted_return": "windows.returns",
     "copiers": "common.copies",
+    "group_advantages": "agents.advantages",
     "load": "persistence.inspect",
+    "micro_batches": "agents.packing",
     "recover": "persistence.recover",
     "relabel": "buffers.hindsight",
     "repair": "persistence.inspect",
     "summary": "persistence.inspect",
+    "truncated_importance_weights": "agents.advantages",
     "use_kernels": "kernels.choice",
     "verify": "persistence.inspect",
 }

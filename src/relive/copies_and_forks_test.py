@@ -1,7 +1,7 @@
 """Copies, pickles and forks of everything public: whole and independent, or refused in one line.
 
 first, second = copied(thing), copied(thing)
-use(first), use(thing), use(second)              the same answers, so nobody has seen the work of another
+use(first), use(thing), use(second)              the same results, so no copy has affected another
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
 
 
 def compare(thing: Any, first: Any, second: Any, use: Callable[[Any], Any]) -> None:
-    """Check that two copies do what the original does, and that none sees what another has done."""
+    """Check that two copies behave like the original, and that none is affected by another."""
     answers = plain(use(first))
     use(first)  # What it writes is not what the others write at the same places.
     assert plain(use(thing)) == answers
@@ -82,7 +82,7 @@ def compare(thing: Any, first: Any, second: Any, use: Callable[[Any], Any]) -> N
 
 
 def add_steps(buffer: Any, count: int) -> Any:
-    """Add so many steps to each stream, whose episodes end now and then."""
+    """Add that many steps to each stream; episodes end now and then."""
     for t in range(buffer.appended, buffer.appended + count * buffer.streams, buffer.streams):
         numbers = np.arange(buffer.streams) + t
         buffer.extend(
@@ -115,7 +115,7 @@ def use_columns(buffer: Any) -> Any:
 
 
 class NewestSampler(relive.Sampler):
-    """A custom sampler that keeps what the hooks tell it."""
+    """A custom sampler that keeps the slots passed to its hooks."""
 
     def _attached(self, capacity: int) -> None:
         self._newest: list[int] = []
@@ -251,6 +251,10 @@ def episode_buffer(**options: Any) -> Any:
 
 BUFFERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "joint": (joint, use_joint),
+    "joint sequences": (
+        lambda: relive.JointSequenceReplayBuffer(6, agents=["a", "b"], length=2, pad=True, seed=0),
+        use_joint,
+    ),
     "rollout": (lambda: relive.RolloutBuffer(20), use_rollout),
     "timesteps": (items("timesteps"), use_items),
     "sequences of items": (items("sequences"), use_items),
@@ -461,6 +465,8 @@ def records() -> dict[str, Any]:
     batch = columns.sample(3)
     both = joint()
     use_joint(both)
+    runs = relive.JointSequenceReplayBuffer(6, agents=["a", "b"], length=2, pad=True, seed=0)
+    use_joint(runs)
     (sample,) = episodes.sample_n_step_nowait(1, 2, 0.9)
     kinds = [getattr(relive, name) for name in relive.__all__]
     raised = [kind("what it says") for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -469,10 +475,11 @@ def records() -> dict[str, Any]:
     tokens.add_episode([step, other], agent_id="a")
     return {
         "batches": [batch, add_steps(relive.SequenceReplayBuffer(12, SCHEMA, length=2, seed=0), 9).sample(2)],
-        "other batches": [both.sample(2), tokens.sample(2)],
+        "other batches": [both.sample(2), runs.sample(2), tokens.sample(2)],
         "origins": [*columns.explain(batch), episodes.explain(sample)],
         "samples": [sample, *episodes._store, columns.sampler.draw(2, columns.rng), step],
-        "mismatches": [mismatch for sources in tokens._sources.values() for mismatch in [sources.mismatch] if mismatch],
+        "mismatches": [each for facts in tokens._store for each in facts.mismatches if each],
+        "facts": tokens.next_episodes_nowait(1),
         "statistics": [each.get_stats() for each in (columns, episodes, tokens, both, relive.ItemReplayBuffer(3))],
         "training bias": episodes.get_training_bias(),
         "fields": [
@@ -703,7 +710,7 @@ def test_batches_without_a_thread_go_on_in_a_fork() -> None:
 
 @contextlib.contextmanager
 def thread_at(work: Callable[[threading.Event, threading.Event], None]) -> Iterator[None]:
-    """Have another thread at work in the block; it sets one event when it has begun, and waits for the other."""
+    """Run another thread during the block; it sets one event when it has started, and waits for the other."""
     begun, may_end = threading.Event(), threading.Event()
     thread = threading.Thread(target=work, args=(begun, may_end))
     thread.start()

@@ -63,7 +63,7 @@ def count(call: Callable[[], object]) -> int:
 
 
 def _count_by_tracing(call: Callable[[], object], made: Callable[[types.CodeType, int], None]) -> None:
-    """Say of each instruction where it is."""
+    """Yield the position of each instruction."""
 
     def trace(frame: types.FrameType, event: str, argument: object) -> Callable[..., Any]:
         frame.f_trace_lines = False
@@ -81,7 +81,7 @@ def _count_by_tracing(call: Callable[[], object], made: Callable[[types.CodeType
 
 
 def _count_by_monitoring(call: Callable[[], object], made: Callable[[types.CodeType, int], None]) -> None:
-    """Do the same where tracing of instructions is not to be relied on: from Python 3.12 on."""
+    """Do the same from Python 3.12 on, where tracing of instructions is not reliable."""
     monitoring: Any = vars(sys)["monitoring"]
     tool = monitoring.PROFILER_ID
     monitoring.use_tool_id(tool, "relive")
@@ -96,7 +96,7 @@ def _count_by_monitoring(call: Callable[[], object], made: Callable[[types.CodeT
 
 @functools.cache
 def operations(code: types.CodeType) -> frozenset[int]:
-    """Return where the operations of some code are; nowhere if it is not relive's."""
+    """Return the positions of the operations of a code object; none if it is not part of relive."""
     if not code.co_filename.startswith(PACKAGE) or code.co_filename == __file__:
         return frozenset()
     return frozenset(
@@ -135,7 +135,7 @@ def prioritized() -> Any:
 
 
 def added(name: str, **told: Any) -> Callable[[], Callable[[], object]]:
-    """Return what makes a call of `add` in a full buffer, spelled with one thing otherwise than usual."""
+    """Return a function that calls `add` on a full buffer, with one argument passed in an unusual way."""
 
     def made() -> Callable[[], object]:
         buffer, step = spelled(name, 1, told)
@@ -196,7 +196,7 @@ def whole_episode() -> Callable[[], object]:
 
 
 def episodes() -> Any:
-    """Return an episode buffer that holds as many episodes as it may, and the name of one that is open."""
+    """Return a full episode buffer, and the id of its open episode."""
     buffer: Any = relive.EpisodeReplayBuffer(max_transitions=1_000, seed=0)
     for _ in range(15):
         episode_id = buffer.start_episode_nowait("agent")
@@ -245,7 +245,7 @@ HOT_PATHS: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def counted(path: str) -> int:
-    """Return the operations of a hot path that was taken before."""
+    """Return the number of operations of a hot path, after a warm-up."""
     call = HOT_PATHS[path]()
     for _ in range(3):
         call()
@@ -259,7 +259,7 @@ def test_a_hot_path_makes_no_more_operations_than_it_did(path: str) -> None:
 
 @pytest.mark.parametrize("call", ["add", "extend, 64 streams"])
 def test_spellings_of_a_call_cost_much_the_same(call: str) -> None:
-    """At most half as much again as the cheapest, also over the seam; and twice as much where an episode ends."""
+    """At most 1.5 times the cheapest, also where the ring wraps; and twice as much where an episode ends."""
     name = call.split(",")[0]
     counts = {path: counted(path) for path in HOT_PATHS if path.startswith(f"{name},") and "priorities" not in path}
     ends = counts.pop(f"{name}, an episode ends")
@@ -275,7 +275,7 @@ def test_only_the_operations_of_relive_count() -> None:
 
 
 def table() -> str:
-    """Return LIMITS as they are now."""
+    """Return the current values for LIMITS."""
     return "\n".join(["LIMITS = {", *(f'    "{path}": {counted(path)},' for path in HOT_PATHS), "}", ""])
 
 

@@ -26,6 +26,7 @@ from relive.common import notebook
 from relive.common import validation
 from relive.kernels import append
 from relive.persistence import checkpointable
+from relive.persistence import settings
 from relive.persistence import state
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
@@ -52,13 +53,13 @@ else:
     origins = imports.lazy_module("relive.buffers.origins")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
-AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
+AnyBatch: TypeAlias = batches.KeyedBatch[Any]
 Batch = TypeVar("Batch", bound=AnyBatch)
 
 _BOOKKEEPING = 16
 """About how many bytes a step takes beside its fields."""
 MOST_STREAMS = 2**19
-"""So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
+"""The most streams of a buffer: each takes memory, which a forged checkpoint could otherwise claim at no cost."""
 
 
 class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
@@ -402,7 +403,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Write steps that were already checked, and return the key of the first."""
         store, counters, draws = self._store, self._counters, self._draws
         num, streams = store.num_view, steps.streams
-        key, rows, count = num[append.NEXT_KEY], num[append.ROWS], len(streams)
+        key, count = num[append.NEXT_KEY], len(streams)
+        rows = num[append.ROWS] if draws.follows_writes else 0
         if not count:
             return key
         if self._gathers.ends:
@@ -413,15 +415,18 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._prioritized_sampler("add").weigh_rated()
         if draws.follows_writes:
             draws.appended(key, count, max(rows + count - store.capacity, 0))
-        watch = counters.watch
         if num_spliced:
             counters.spliced_episodes += num_spliced
-            watch.record_splices(num_spliced, counters.inserted, store)
+        watch = counters.watch
         if type(streams) is tuple or steps.is_run:
+            if not watch.has_ends and steps.events[-1]:
+                watch.has_ends = True
             if watch.finals:
                 watch.record_other(streams[0])
         else:
             watch.record_round(steps)
+        if num_spliced:
+            watch.record_splices(num_spliced, counters.inserted, store)
         if not key:
             watch.record_first(store)
         return key
@@ -455,6 +460,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _end_episode(self, stream: int) -> None:
         self._gathers.finish()
+        self._counters.watch.has_ends = True
         self._store.cut(stream)
         if self._draws.follows_writes:
             self._draws.appended(self._store.next_key, 0, 0)
@@ -551,7 +557,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Return the windows that start at those keys [B]."""
         slots = self.readable_slots(keys)
         if not self._store.has_begun:
-            raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
+            raise errors.NotReadyError("read has no schema yet: add a step first")
         probabilities = self.sampler.probabilities(slots)
         exponent = self.sampler.exponent(beta)
         weights = self.sampler.weights(self.sampler.importance(probabilities), exponent)
@@ -713,7 +719,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._gathers.finish()
             self._forget()
 
-        self._kept.load_state_dict(given, is_new=is_new, clear=clear)
+        self._kept.load_state_dict(given, self._saved_schema(given), is_new=is_new, clear=clear)
+        self._counters.watch.has_ends = True  # Not known, as those of evicted steps are not saved.
+
+    def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
+        """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
+        schema: schema_lib.Schema | None = settings.load(given.part("settings"), {"schema": None})["schema"]
+        return schema
 
     @property
     def _kept(self) -> "column_state.ColumnState":
@@ -750,12 +762,17 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _replay(self, **options: Any) -> checkpointable.Replay:
         return column_journal.Replay(
             self._store,
+            self._begin,
             self._append,
             self._end_episode,
             self._forget,
             self._draws.set_barred,
             self._replay_priorities,
         )
+
+    def _begin(self, schema: schema_lib.Schema) -> None:
+        """Allocate the columns of a schema that was read from a journal."""
+        self._store.begin(memory.ColumnStorage(schema, self.capacity))
 
     def _replay_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
         """Set priorities read from a journal; all their rows were stored when they were written."""
@@ -804,7 +821,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         >>> [origin.step for origin in buffer.explain(buffer.sample(4)) if origin]
         [1, 0, 0, 0]
         """
-        if isinstance(asked, AnyBatch):
+        if isinstance(asked, batches.KeyedBatch):
             return origins.rows(self._store, self._draws, asked.keys)
         try:
             key = operator.index(asked)

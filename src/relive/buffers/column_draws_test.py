@@ -25,7 +25,7 @@ def fill(buffer: Any, count: int, *, period: int = 0, first: int = 0, eager: boo
 
 
 def assert_drawn(buffer: Any, probabilities: dict[int, float], batch_size: int = SIZE) -> None:
-    """Assert that keys are drawn with their probabilities, and that the batch says so; others are never drawn."""
+    """Assert that keys are drawn with their probabilities, and that the batch reports them; others are never drawn."""
     keys = np.array(list(probabilities))
     of_key = np.full(keys.max() + 1, np.nan)
     of_key[keys] = list(probabilities.values())
@@ -69,7 +69,7 @@ def test_uniform_draws_of_stacks_leave_out_those_that_lost_a_frame(period: int) 
 
 
 def test_uniform_draws_of_several_streams() -> None:
-    """Two streams with ends of their own; the third is lazy and its newest step is not there yet."""
+    """Two streams whose episodes end at different times; the newest step of the third has no next observation yet."""
     buffer = relive.RingReplayBuffer(20, streams=3, seed=3)
     keys: list[tuple[int, bool]] = []
     for t in range(15):
@@ -85,7 +85,7 @@ def test_uniform_draws_of_several_streams() -> None:
 
 
 def test_uniform_draws_while_rows_come_and_go() -> None:
-    """Each window of time has its own rows: one draw after each add, far past the seam."""
+    """One draw after each add, far past the first wrap of the ring."""
     buffer = relive.RingReplayBuffer(7, seed=4)
     fill(buffer, 7)
     ages = np.zeros(7, int)
@@ -107,7 +107,7 @@ def test_uniform_draws_of_what_is_left_eligible() -> None:
 
 
 def proportional(buffer: Any, alpha: float, epsilon: float) -> dict[int, float]:
-    """Return the definition: (p + epsilon)^alpha over its sum."""
+    """Return the probabilities by their definition: (p + epsilon)^alpha over its sum."""
     keys = buffer.eligible_keys()
     weights = (buffer.get_priorities(keys) + epsilon) ** alpha
     return dict(zip(keys.tolist(), (weights / weights.sum()).tolist(), strict=True))
@@ -148,7 +148,7 @@ def test_draws_with_tiny_priorities_beside_huge_ones(stratified: bool) -> None:
 
 @pytest.mark.parametrize("stratified", [False, True])
 def test_a_row_worth_a_millionth_is_drawn_as_often_as_that(stratified: bool) -> None:
-    """Beside a row of 1: a mass that is lost in rounding would never show."""
+    """Compared with a row of priority 1, a mass lost in rounding would never show."""
     buffer = relive.PrioritizedReplayBuffer(3, alpha=1.0, epsilon=0.0, stratified=stratified, seed=1)
     fill(buffer, 3)
     buffer.update_priorities([0, 1, 2], [1.0, 1e-5, 1e-5])
@@ -242,7 +242,7 @@ def test_sequence_draws_of_several_streams() -> None:
 
 
 def test_whole_episodes_are_drawn_alike_however_long_they_are() -> None:
-    """Once they have ended, and while all of them is there."""
+    """Only ended episodes are drawn, and only while all their steps are stored."""
     buffer = relive.ColumnReplayBuffer(20, window=relive.EpisodeWindow(), seed=12)
     for number, length in enumerate((4, 5, 1, 9, 3, 2)):
         base = 100 * (number + 1)

@@ -25,7 +25,7 @@ def poisoned_storage(capacity: int) -> memory.ColumnStorage:
 
 
 class Writer:
-    """Writes the same random steps into a buffer and into its twin: observations are 1, 2, 3 and so on, never twice."""
+    """Writes the same random steps to a buffer and to its twin; observations are 1, 2, 3 and so on, each once."""
 
     def __init__(self, buffer: Any, oracle: oracle_lib.Oracle, rng: np.random.Generator) -> None:
         self.buffer, self.oracle, self.rng = buffer, oracle, rng
@@ -127,7 +127,7 @@ def assert_transitions_equal(
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("stack", [1, 2, 3, 4])
 def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, streams: int, is_whole: bool) -> None:
-    """In the short form, each of the larger capacities is that of a few of the stacks and streams."""
+    """The default run tries the larger capacities with a few of the stacks and streams only."""
     for capacity in range(max(2, streams), 49 if is_whole else 25):
         if capacity > 7 and (capacity + stack + 3 * streams) % 6 and not is_whole:
             continue
@@ -159,7 +159,7 @@ def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, s
 def test_every_sequence_of_every_small_ring_equals_the_naive_one(
     stride: int, pad: bool, streams: int, is_whole: bool
 ) -> None:
-    """In the short form, each length has one of three capacities."""
+    """The default run tries each length with one of three capacities."""
     capacities = range(4, 25) if is_whole else (4, 7, 12)
     for place, (capacity, length) in enumerate(itertools.product(capacities, (1, 2, 3, 4))):
         if (place // 4 + length + stride + streams + pad) % 3 and not is_whole:

@@ -6,8 +6,9 @@
                schema, those of the next observations; terminated and truncated, a byte each [k]
     EPISODE    stream u32, flags u8 (1), its steps T u32; every column [T, ...]; the final observation's columns
     RUN        as EPISODE, flags u8 (1, 2): consecutive steps, which may continue the stream's open episode
-    FIRST      the kind u8 of the record of the first step of a buffer that was made without a schema, the length of
-               what follows u32, the fields as a PlainCodec writes them, and the payload of that record
+    FIRST      the kind u8 of the record of the first step of a buffer that was made without a schema, or of the first
+               step with further fields; the length of what follows u32, the fields as a PlainCodec writes them, and the
+               payload of that record
     CLEAR      how many rows were evicted so far i64
     ELIGIBLE   a byte, 1 or 0, and the keys i64 [k]
     END        the stream u32, whose open episode is truncated
@@ -34,7 +35,6 @@ from relive.persistence import settings
 from relive.samplers import prioritized
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.storage import memory
 from relive.storage import steps as steps_lib
 
 STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END, RUN, PRIORITIES = range(1, 10)
@@ -145,7 +145,7 @@ class ColumnJournal:
         if self._begun:
             self._prune()
         payload = b"".join(parts)
-        if not self._store.has_begun:
+        if steps.encoder is not self._store.encoder:
             fields = codec.PlainCodec().encode(settings.encoded(steps.encoder.schema))
             # In one record: with two, the disk could fill up after the first.
             kind, payload = FIRST, b"".join([_FIRST.pack(kind, len(fields)), fields, payload])
@@ -168,6 +168,7 @@ class Replay:
 
     Args:
         store: The steps of the buffer.
+        begin: Allocates its columns, given their schema.
         append_steps: Writes steps to it.
         end_episode: Truncates the episode that is open in a stream.
         forget: Removes every row.
@@ -178,13 +179,14 @@ class Replay:
     def __init__(
         self,
         store: steps_lib.StepStore,
+        begin: Callable[[schema_lib.Schema], None],
         append_steps: Callable[[encoding.Steps], int],
         end_episode: Callable[[int], None],
         forget: Callable[[], None],
         bar: Callable[[arrays.Ints, bool], None],
         set_priorities: Callable[[arrays.Ints, arrays.Floats], None],
     ) -> None:
-        self._store, self._append, self._end_episode = store, append_steps, end_episode
+        self._store, self._begin, self._append, self._end_episode = store, begin, append_steps, end_episode
         self._forget, self._bar, self._set_priorities = forget, bar, set_priorities
         self._has_picky_fields: bool | None = None
         self.begun: list[tuple[int, int]] = []
@@ -213,14 +215,14 @@ class Replay:
             try:
                 self._set_priorities(keys.astype(np.int64), priorities.astype(np.float64))
             except errors.ArgumentError as error:
-                raise errors.CheckpointError(f"sets priorities that cannot be: {error}") from error
+                raise errors.CheckpointError(f"sets invalid priorities: {error}") from error
         elif kind == END and len(payload) == 4:
             self._end(int.from_bytes(payload, "little"))
         elif kind in _OF_STEPS and self._store.encoder is not None:
             play = {STEP: self._step, STEPS: self._steps, EPISODE: self._episode, RUN: self._run}[kind]
             self._append(play(self._store.encoder, _Parts(payload)))
         else:
-            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
+            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
 
     def end(self) -> None:
         """Finish the replay: there are no more records."""
@@ -228,20 +230,20 @@ class Replay:
     def _first(self, payload: bytes) -> None:
         part = _Parts(payload)
         kind, length = part.head(_FIRST)
-        if self._store.has_begun or kind not in _OF_STEPS:
-            raise errors.CheckpointError("says what a step holds, and cannot be here")
+        if (self._store.has_begun and not self._store.can_grow) or kind not in _OF_STEPS:
+            raise errors.CheckpointError("sets the schema, which is already known")
         schema = schema_lib.Schema.from_description(codec.PlainCodec().decode(part.take(length)))
         try:
-            columns = memory.ColumnStorage(schema, self._store.capacity)
+            self._begin(schema)
         except (errors.ArgumentError, MemoryError, ValueError) as error:
-            raise errors.CheckpointError(f"says that a step holds what does not fit in memory: {error}") from error
-        self._store.begin(columns)
+            raise errors.CheckpointError(f"has a schema whose rows do not fit in memory: {error}") from error
+        self._has_picky_fields = None
         self.apply(kind, part.rest())
 
     def _clear(self, num_evicted: int) -> None:
         store = self._store
         if num_evicted > store.next_key - len(store):
-            raise errors.CheckpointError(f"says that {num_evicted} rows were evicted, which were not there")
+            raise errors.CheckpointError(f"counts {num_evicted} rows as evicted, more than there were")
         self._forget()
         # Rows present when the segment began were counted as evicted, but were in fact cleared.
         store.num_view[append.CLEARED] = store.oldest_key - num_evicted
@@ -274,7 +276,7 @@ class Replay:
         self._check(0, flags & ~_HAS_NEXT if count <= num_streams else 8)
         streams = np.frombuffer(part.take(8 * count), "<i8").astype(np.int64)
         if len(np.unique(streams)) != count or (streams < 0).any() or (streams >= num_streams).any():
-            raise errors.CheckpointError("is of streams that there are not")
+            raise errors.CheckpointError("is of streams that do not exist")
         rows = encoder.rows_of(part.columns(schema, schema.fields, count), count)
         next_rows = None
         if flags & _HAS_NEXT:
@@ -315,7 +317,7 @@ class Replay:
 
     def _check(self, stream: int, flags: int) -> None:
         if stream >= self._store.streams or flags > 7:
-            raise errors.CheckpointError("is of a stream or of steps that there are not")
+            raise errors.CheckpointError("is of a stream or of steps that do not exist")
 
 
 def _event(flags: int) -> int:
@@ -363,7 +365,7 @@ class _Parts:
     def end(self) -> None:
         """Raise CheckpointError if anything is left."""
         if self._place != len(self._payload):
-            raise errors.CheckpointError("has bytes behind its last value")
+            raise errors.CheckpointError("has bytes after its last value")
 
 
 def _sizes(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]]) -> list[int]:

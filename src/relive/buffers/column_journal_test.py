@@ -1,4 +1,4 @@
-"""What buffers of columns write to a journal; that it comes back is in recovery_test."""
+"""What buffers of columns write to a journal; `recover_test` tests that it is read back."""
 
 from collections.abc import Callable
 import os
@@ -77,7 +77,7 @@ def records_of(path: pathlib.Path) -> list[tuple[int, bytes]]:
     return [(record.kind, record.payload) for record in journal_reader.records(path)][1:]
 
 
-# What cannot be written has not happened.
+# A step that cannot be written is not stored.
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
@@ -202,7 +202,7 @@ def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, 
 def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power failure could take the steps that evicted it, and what they evicted is gone already."""
+    """Otherwise a power failure could lose the steps that evicted it, when the evicted ones are already deleted."""
     buffer = ring()
     unsynced = []
     with recover_test.opened(tmp_path / "log", 2000) as log:
@@ -282,7 +282,7 @@ def test_an_episode_longer_than_a_segment_comes_back(tmp_path: pathlib.Path) -> 
 def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the segment before it may go at once."""
+    """The previous segment may be deleted at once."""
     for call in (add, extend, add_episode):
         buffer = ring(schema=None)
         path = tmp_path / call.__name__
@@ -328,7 +328,7 @@ def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
         assert recover_test.content(recover.recover(tmp_path / name)) == recover_test.content(buffer)
 
 
-# Records that cannot be.
+# Invalid records.
 
 
 def forged(
@@ -351,34 +351,34 @@ def columns(count: int, action: bytes = b"\0") -> bytes:
 TWO = np.array([2], "<i8").tobytes()
 STREAMS = np.array([1, 0], "<i8").tobytes()
 FORGED: dict[str, tuple[int, bytes]] = {
-    "is of kind 10 with 0 bytes, which cannot be here": (10, b""),
-    "is of kind 9 with 15 bytes, which cannot be here": (column_journal.PRIORITIES, bytes(15)),
-    "sets priorities that cannot be: .* needs a PrioritizedSampler, got UniformSampler": (
+    "is of kind 10 with 0 bytes, which is not valid here": (10, b""),
+    "is of kind 9 with 15 bytes, which is not valid here": (column_journal.PRIORITIES, bytes(15)),
+    "sets invalid priorities: .* needs a PrioritizedSampler, got UniformSampler": (
         column_journal.PRIORITIES,
         bytes(16),
     ),
-    "is of kind 5 with 7 bytes, which cannot be here": (column_journal.CLEAR, bytes(7)),
-    "is of kind 6 with 9 bytes, which cannot be here": (column_journal.ELIGIBLE, b"\2" + bytes(8)),
-    "is of kind 6 with 8 bytes, which cannot be here": (column_journal.ELIGIBLE, bytes(8)),
-    "is of kind 7 with 3 bytes, which cannot be here": (column_journal.END, bytes(3)),
+    "is of kind 5 with 7 bytes, which is not valid here": (column_journal.CLEAR, bytes(7)),
+    "is of kind 6 with 9 bytes, which is not valid here": (column_journal.ELIGIBLE, b"\2" + bytes(8)),
+    "is of kind 6 with 8 bytes, which is not valid here": (column_journal.ELIGIBLE, bytes(8)),
+    "is of kind 7 with 3 bytes, which is not valid here": (column_journal.END, bytes(3)),
     "ends an episode of stream 1, where none is open": (column_journal.END, b"\1\0\0\0"),
     "ends an episode of stream 2, where none is open": (column_journal.END, b"\2\0\0\0"),
-    "says that 1 rows were evicted, which were not there": (column_journal.CLEAR, b"\1" + bytes(7)),
-    "says what a step holds, and cannot be here": (column_journal.FIRST, struct.pack("<BI", 1, 0)),
+    "counts 1 rows as evicted, more than there were": (column_journal.CLEAR, b"\1" + bytes(7)),
+    "sets the schema, which is already known": (column_journal.FIRST, struct.pack("<BI", 1, 0)),
     "ends in the middle of a value": (column_journal.STEP, HEAD.pack(0, 0) + ROW[:-1]),
-    "has bytes behind its last value": (column_journal.STEP, HEAD.pack(0, 0) + ROW + b"x"),
+    "has bytes after its last value": (column_journal.STEP, HEAD.pack(0, 0) + ROW + b"x"),
     "is of a truncated step without a next observation": (column_journal.STEP, HEAD.pack(0, 2) + ROW),
-    "is of a stream or of steps that there are not": (column_journal.STEP, HEAD.pack(2, 0) + ROW),
-    "is of a stream or of steps that there are not ": (column_journal.STEP, HEAD.pack(0, 8) + ROW),
-    "is of a stream or of steps that there are not  ": (column_journal.STEPS, HEAD.pack(3, 0)),
-    "is of a stream or of steps that there are not   ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 0)),
-    "is of a stream or of steps that there are not    ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 13)),
-    "is of streams that there are not": (column_journal.STEPS, HEAD.pack(2, 0) + bytes(16) + columns(2) + bytes(4)),
-    "is of streams that there are not ": (
+    "is of a stream or of steps that do not exist": (column_journal.STEP, HEAD.pack(2, 0) + ROW),
+    "is of a stream or of steps that do not exist ": (column_journal.STEP, HEAD.pack(0, 8) + ROW),
+    "is of a stream or of steps that do not exist  ": (column_journal.STEPS, HEAD.pack(3, 0)),
+    "is of a stream or of steps that do not exist   ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 0)),
+    "is of a stream or of steps that do not exist    ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 13)),
+    "is of streams that do not exist": (column_journal.STEPS, HEAD.pack(2, 0) + bytes(16) + columns(2) + bytes(4)),
+    "is of streams that do not exist ": (
         column_journal.STEPS,
         HEAD.pack(1, 0) + b"\2" + bytes(7) + columns(1) + bytes(2),
     ),
-    "is of streams that there are not  ": (column_journal.STEPS, HEAD.pack(1, 0) + b"\xff" * 8 + columns(1) + bytes(2)),
+    "is of streams that do not exist  ": (column_journal.STEPS, HEAD.pack(1, 0) + b"\xff" * 8 + columns(1) + bytes(2)),
     "is of a truncated step without a next observation ": (
         column_journal.STEPS,
         HEAD.pack(2, 0) + STREAMS + columns(2) + bytes(2) + b"\0\1",
@@ -446,15 +446,15 @@ def first(fields: Any, kind: int = column_journal.STEP, payload: bytes = b"") ->
 def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
     large = relive.Schema(relive.Field((2**40,), "float64"), relive.Field((), int))
     cases = {
-        "says what a step holds, and cannot be here": first(settings.encoded(SCHEMA), column_journal.CLEAR),
+        "sets the schema, which is already known": first(settings.encoded(SCHEMA), column_journal.CLEAR),
         "schema must be a list of .*": first(3),
-        "says that a step holds what does not fit in memory: .*": first(settings.encoded(large)),
+        "has a schema whose rows do not fit in memory: .*": first(settings.encoded(large)),
         "ends in the middle of a value": first(settings.encoded(SCHEMA)),
     }
     for number, (rule, payload) in enumerate(cases.items()):
         with pytest.raises(errors.CheckpointError, match=f"log{number}: record 1 {rule}$"):
             forged(tmp_path / f"log{number}", column_journal.FIRST, payload, schema=None)
-    with pytest.raises(errors.CheckpointError, match="record 1 is of kind 1 with 28 bytes, which cannot be here$"):
+    with pytest.raises(errors.CheckpointError, match="record 1 is of kind 1 with 28 bytes, which is not valid here$"):
         forged(tmp_path / "unknown", column_journal.STEP, HEAD.pack(0, 0) + ROW, schema=None)
 
 
@@ -538,5 +538,5 @@ def test_forged_priorities_are_refused(tmp_path: pathlib.Path) -> None:
         buffer.attach(log)
         buffer.add([0], 0, 1.0, [1])
         log.append(column_journal.PRIORITIES, bytes(8) + np.array([-1.0]).tobytes())
-    with pytest.raises(errors.CheckpointError, match="record 2 sets priorities that cannot be: .*, got -1.0$"):
+    with pytest.raises(errors.CheckpointError, match="record 2 sets invalid priorities: .*, got -1.0$"):
         relive.recover(tmp_path / "log")

@@ -79,7 +79,7 @@ class Machine(stateful.RuleBasedStateMachine):
         return [key for key in self.readable() if key not in self.oracle.barred | gone]
 
     def new(self) -> float:
-        """Return the priority of a row that nobody has rated."""
+        """Return the priority of a row whose priority was never updated."""
         if self.new_priority == "running":
             return self.largest
         alive = [priority for key, priority in self.priorities.items() if self.oracle.is_alive(key)]
@@ -106,7 +106,7 @@ class Machine(stateful.RuleBasedStateMachine):
         return self.counter
 
     def step(self, stream: int, draw: Any) -> dict[str, Any]:
-        """Return a next step, that follows or do not."""
+        """Return a next step, which may or may not continue the episode."""
         episode = self.oracle.open[stream]
         announced = episode.tail if episode is not None else None
         terminated, truncated = draw.draw(RARELY), draw.draw(RARELY)
@@ -204,7 +204,7 @@ class Machine(stateful.RuleBasedStateMachine):
     # Priorities and draws.
 
     def some_keys(self, draw: Any, size: int) -> list[int]:
-        """Return keys, dead and unborn ones among them."""
+        """Return keys, some of them evicted and some not yet used."""
         newest = len(self.oracle.rows)
         return [newest - draw.draw(st.integers(-2, self.capacity + 2)) for _ in range(size)]
 

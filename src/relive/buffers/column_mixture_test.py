@@ -56,7 +56,7 @@ class Mixture:
         assert self.buffer.add(**step, stream=stream) == self.oracle.add(**step, stream=stream)
 
     def extend(self, streams: list[int] | None) -> None:
-        """Add a step of each of those streams; None for all, as most people do."""
+        """Add a step of each of those streams; None means all."""
         numbers = list(range(self.streams)) if streams is None else streams
         knows_next = self.rng.random() < self.knows_next
         steps = [self.step(stream, knows_next) for stream in numbers]
@@ -87,7 +87,7 @@ class Mixture:
         self.oracle.clear()
 
     def prefetch(self) -> None:
-        """Draw ahead, and write while the batches wait: they hold what was there when they were drawn."""
+        """Draw ahead, and write while the batches wait: they hold the steps stored when they were drawn."""
         if not self.buffer.num_eligible:
             return
         batches = self.buffer.batches(3, prefetch=2)

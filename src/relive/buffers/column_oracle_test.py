@@ -1,4 +1,4 @@
-"""A naive twin of the column buffers: whole episodes in lists, nothing forgotten, every answer worked out anew.
+"""A naive twin of the column buffers: whole episodes in lists, nothing forgotten, every result computed anew.
 
 It is imported by the tests that compare with it.
 """
@@ -23,7 +23,7 @@ class OracleEpisode:
     end: str = "open"
 
     def observation(self, step: int) -> Any:
-        """Return o_step; None if nobody knows it."""
+        """Return the observation of a step, or None if it is unknown."""
         return self.observations[step] if step < len(self.observations) else self.tail
 
     @property
@@ -34,7 +34,7 @@ class OracleEpisode:
 
 
 class Oracle:
-    """What a column buffer should answer."""
+    """What a column buffer should return."""
 
     def __init__(self, capacity: int, streams: int = 1) -> None:
         self.capacity = capacity
@@ -117,7 +117,7 @@ class Oracle:
         self.first_alive = len(self.rows)
         self.open = [None] * len(self.open)
 
-    # What there is.
+    # Which keys can be read.
 
     def is_alive(self, key: int) -> bool:
         return self.first_alive <= key < len(self.rows)

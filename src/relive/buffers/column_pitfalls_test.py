@@ -1,6 +1,6 @@
 """Bugs that other libraries shipped, each as a test of the column buffers: the ring's seam, ends, n-step returns.
 
-Storages are poisoned: a slot that nobody wrote reads as a number that no test ever writes. Observations tell where they
+Storages are poisoned: a slot that was never written reads as a number that no test writes. Observations tell where they
 are from: they are 1000 * (episode + 1) + time.
 """
 
@@ -20,7 +20,7 @@ SCHEMA = relive.Schema(
 
 
 def poisoned(capacity: int, schema: relive.Schema = SCHEMA) -> relive.ColumnStorage:
-    """Return a storage whose unwritten slots cannot be mistaken."""
+    """Return a storage whose unwritten slots hold a value that no test writes."""
     return relive.ColumnStorage(schema, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
 
 
@@ -78,7 +78,7 @@ def assert_whole(batch: relive.TransitionBatch, stack: int = 1) -> None:
 @pytest.mark.parametrize("n_step", [1, 2, 3, 8, 20])
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_window_behind_the_write_cursor_stops_at_the_newest_row(n_step: int, stack: int) -> None:
-    """P1, P2: full ring; n-step never mixes the newest with the oldest, and a cut there is no end."""
+    """P1, P2: full ring; n-step never mixes the newest with the oldest, and a cut there is not an end."""
     buffer = make_ring(8, n_step=n_step, frame_stack=stack)
     for t in range(30):
         add_episode(buffer, 0, t + 1, ends="open", start=t)
@@ -104,7 +104,7 @@ def test_a_stack_whose_frames_were_overwritten_is_not_drawn(stack: int) -> None:
 
 @pytest.mark.parametrize("make", [make_ring, lambda c: make_sequences(c, length=2), lambda c: make_ring(c, n_step=4)])
 def test_no_slot_is_read_before_it_is_written(make: Any) -> None:
-    """P3, P21: the ring is not yet full, also one write before it is."""
+    """P3, P21: the ring is not full, even one write before it is."""
     for eager in (True, False):
         buffer = make(5)
         for t in range(5):
@@ -217,7 +217,7 @@ def test_a_batch_is_as_large_as_was_asked() -> None:
 
 @pytest.mark.parametrize("length", [1, 3, 10])
 def test_capacity_is_in_steps_however_long_the_episodes_are(length: int) -> None:
-    """P13: short ones at first do not pin the number of what is held."""
+    """P13: short episodes at first do not limit the number of stored steps."""
     buffer = make_ring(10)
     for number in range(15):
         add_episode(buffer, number, 1)
@@ -228,7 +228,7 @@ def test_capacity_is_in_steps_however_long_the_episodes_are(length: int) -> None
 
 
 def test_illegal_starts_are_not_moved_to_legal_ones() -> None:
-    """P14: draws near the seam are uniform over what is legal."""
+    """P14: draws near the seam are uniform over the eligible steps."""
     buffer = make_sequences(20, length=4)
     for number in range(7):
         add_episode(buffer, number, 6, ends="open" if number == 6 else "truncated")
@@ -267,7 +267,7 @@ def test_a_first_step_that_is_terminal_has_its_own_reward_and_next_observation(n
 
 
 def test_one_terminal_step_with_a_stack_is_one_transition() -> None:
-    """P20: none is invented from the padding."""
+    """P20: no observation is made up from the padding."""
     buffer = make_ring(20, frame_stack=4)
     add_episode(buffer, 0, 1)
     assert (len(buffer), buffer.num_eligible) == (1, 1)
@@ -278,7 +278,7 @@ def test_one_terminal_step_with_a_stack_is_one_transition() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 8])
 def test_the_reward_of_the_terminal_step_counts_and_nothing_behind_it(length: int) -> None:
-    """P21: a ring that is not full is read without a modulo over what is not there."""
+    """P21: reads of a ring that is not full never wrap into unwritten slots."""
     buffer = make_ring(8, n_step=3)
     add_episode(buffer, 0, length, eager=False)
     batch = buffer.read(range(length))
@@ -331,7 +331,7 @@ def test_a_single_first_step_is_fine_and_drawable_later() -> None:
 
 
 class Spoilt(relive.Sampler):
-    """Raises, or draws what is not eligible, if it is told to."""
+    """Raises, or draws an ineligible slot, when told to."""
 
     wrong: Any = None
 
@@ -343,7 +343,7 @@ class Spoilt(relive.Sampler):
 
 
 def contents(buffer: Any) -> list[Any]:
-    """Return everything that a buffer tells without drawing."""
+    """Return everything that can be read from a buffer without drawing."""
     batch = buffer.read(buffer.eligible_keys())
     fields = [np.asarray(getattr(batch, name)).tobytes() for name in ("observation", "action", "reward", "keys")]
     return [*fields, buffer.get_stats(), repr(buffer.rng.bit_generator.state)]
@@ -353,7 +353,7 @@ def contents(buffer: Any) -> list[Any]:
     "wrong", [RuntimeError("broken"), np.array([3, 4]), np.array([0]), np.array([-1, 0]), [0.5, 1]]
 )
 def test_an_exception_in_a_draw_leaves_everything_as_it_was(wrong: Any) -> None:
-    """P25: a draw writes nothing into storage, not even for a while."""
+    """P25: a draw never writes to the storage, not even temporarily."""
     sampler = Spoilt()
     buffer = make_ring(5, n_step=3, sampler=sampler)
     add_episode(buffer, 0, 3)
@@ -378,7 +378,7 @@ class WriteOnce(relive.ColumnStorage):
 
 
 def test_draws_and_updates_write_nothing_into_storage() -> None:
-    """P25, P48: nothing is put away for a while, neither in the columns nor in the priorities."""
+    """P25, P48: a draw changes nothing temporarily, neither in the columns nor in the priorities."""
     arrays: list[npt.NDArray[Any]] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -417,7 +417,7 @@ class Faulty(relive.ColumnStorage):
 
 @pytest.mark.parametrize("streams", [1, 2])
 def test_a_storage_that_fails_leaves_a_buffer_that_is_whole(streams: int) -> None:
-    """P25: nothing of the step that could not be written is known, and the next one goes on."""
+    """P25: a step that could not be written leaves nothing behind, and the next one is stored."""
     storage = Faulty(SCHEMA, 6)
     buffer = relive.PrioritizedReplayBuffer(6, storage=storage, frame_stack=2, gamma=1.0, streams=streams)
     add_episode(buffer, 0, 8, ends="open")
@@ -459,7 +459,7 @@ def test_many_stacked_fields_equal_a_buffer_that_copies_everything(capacity: int
 
 
 def test_a_sequence_cut_in_mid_episode_is_no_end() -> None:
-    """P31: `terminated` and `truncated` stay False; what is there is told by the mask."""
+    """P31: `terminated` and `truncated` stay False; the mask tells which steps are real."""
     buffer = make_sequences(30, length=3)
     add_episode(buffer, 0, 8)
     add_episode(buffer, 1, 8, ends="open")
@@ -471,7 +471,7 @@ def test_a_sequence_cut_in_mid_episode_is_no_end() -> None:
 
 
 def test_an_episode_longer_than_the_ring_goes_on_for_ever() -> None:
-    """P35: step by step it may be as long as it likes."""
+    """P35: an episode added step by step may have any length."""
     buffer = make_sequences(10, length=3, stride=3)
     add_episode(buffer, 0, 999, ends="open")
     assert set((buffer.read(buffer.eligible_keys()).start_step % 3).tolist()) == {0}

@@ -1,4 +1,4 @@
-"""What the column buffers must return, row by row: transitions, priorities, sequences."""
+"""The rows that the column buffers must return: transitions, priorities, sequences."""
 
 import tracemalloc
 from typing import Any
@@ -26,7 +26,7 @@ def add_episodes(buffer: Any, count: int, length: int, *, terminated: bool = Tru
 
 
 def listed(batch: Any, *names: str) -> list[list[Any]]:
-    """Return fields of a batch as lists, rounded to what one writes on paper."""
+    """Return fields of a batch as lists, rounded to a few digits."""
     return [getattr(batch, name).astype(float).round(6).tolist() for name in names]
 
 
@@ -51,7 +51,7 @@ def test_capacity_counts_steps_exactly(ends: tuple[int, ...], truncated: bool, e
 
 
 def test_what_lies_beside_the_ring_goes_with_the_last_step_that_needs_it() -> None:
-    """Memory is steps plus episodes: long after the ring is full it does not grow with the episodes that went by."""
+    """Memory does not grow with the number of evicted episodes."""
     buffer = relive.RingReplayBuffer(10)
     sizes = []
     for _ in range(200):
@@ -165,7 +165,7 @@ def test_an_observation_that_does_not_follow_closes_the_episode() -> None:
 
 
 def test_an_observation_that_follows_a_nan_is_no_splice() -> None:
-    """NaN is not equal to itself, but the same observation it is."""
+    """NaN is not equal to itself, but it is the same observation."""
     buffer = relive.RingReplayBuffer(10)
     buffer.add([np.nan, 1.0], 0, 0.0, [2.0, np.nan])
     buffer.add([2.0, np.nan], 0, 0.0, [3.0, 1.0])
@@ -204,7 +204,7 @@ class Counting(relive.ColumnStorage):
 
 @pytest.mark.parametrize("n_step", [5, 10, 11, 1000, 10**5])
 def test_a_horizon_beyond_the_end_is_the_return_to_the_end(n_step: int) -> None:
-    """However far beyond: a window holds no more steps than are stored, and does not read many more."""
+    """However large n_step is, a window has at most as many steps as are stored, and reads few more."""
     storage = Counting(relive.Schema(relive.Field((), int), relive.Field((), int)), 10)
     buffer = relive.RingReplayBuffer(10, gamma=1.0, n_step=n_step, storage=storage)
     add_steps(buffer, range(5), ends=(4,))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from relive import errors
 from relive.buffers import column_stats
 from relive.buffers import draws as draws_lib
-from relive.persistence import settings
 from relive.persistence import state as state_lib
+from relive.schema import schema as schema_lib
 from relive.storage import memmap
 from relive.storage import memory
 from relive.storage import steps as steps_lib
@@ -35,7 +35,7 @@ class ColumnState:
         """
         storage = self._storage
         if not isinstance(storage, memmap.MemmapStorage):
-            raise errors.ArgumentError("copy_rows must be True where the storage is no MemmapStorage, got False")
+            raise errors.ArgumentError("copy_rows must be True unless the storage is a MemmapStorage, got False")
         state = self.state_dict()
         storage.flush()
         arrays = {name: array for name, array in state["arrays"].items() if not name.startswith("rows/")}
@@ -46,11 +46,19 @@ class ColumnState:
         arrays = store.pop("arrays") | draws.pop("arrays")
         return {"counters": self._counters.values(), **store, **draws, "arrays": arrays}
 
-    def load_state_dict(self, given: state_lib.StateReader, *, is_new: bool, clear: Callable[[], None]) -> None:
+    def load_state_dict(
+        self,
+        given: state_lib.StateReader,
+        schema: schema_lib.Schema | None,
+        *,
+        is_new: bool,
+        clear: Callable[[], None],
+    ) -> None:
         """Restore that state.
 
         Args:
             given: The state.
+            schema: The fields of its rows; None if there are no rows.
             is_new: Whether the buffer was just created from the saved settings.
             clear: Removes every row; called once the state is validated.
 
@@ -58,11 +66,8 @@ class ColumnState:
             CheckpointError: The state is impossible with these settings, or its rows are in another map: nothing has
                 changed. Or a column file is damaged.
         """
-        store = self._store
-        schema, storage = settings.load(given.part("settings"), {"schema": None})["schema"], None
-        if store.has_begun:
-            schema = schema and store.schema
-        elif schema is not None:
+        store, storage = self._store, None
+        if schema is not None and not (store.has_begun and schema == store.schema):
             try:
                 storage = memory.ColumnStorage(schema, store.capacity)
             except (MemoryError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What `get_stats` says, beside a list of everything that was added and drawn."""
+"""`get_stats` compared with a list of everything that was added and drawn."""
 
 import pathlib
 import random
@@ -90,7 +90,7 @@ class Silent(sampler.Sampler):
 
 
 class Half(uniform.UniformSampler):
-    """Draws the first half alone, and says so."""
+    """Draws only from the first half, and reports those probabilities."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = rng.choice(self.anchors.slots()[: len(self.anchors) // 2], size)
@@ -178,7 +178,7 @@ def test_the_share_is_of_what_may_be_drawn() -> None:
 
 @pytest.mark.parametrize("array", ["drawn", "draw_key", "draw_age"])
 def test_draws_that_cannot_have_been_are_refused_before_anything_changes(array: str) -> None:
-    """Also where the sampler is of a class of its own, and nobody can rehearse."""
+    """Also with a custom sampler, whose draws cannot be predicted."""
     buffer = filled(relive.RingReplayBuffer(10, sampler=Silent(), seed=0), 8)
     buffer.sample(4)
     state = buffer.state_dict()

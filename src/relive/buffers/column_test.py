@@ -1,4 +1,4 @@
-"""The buffer itself: its arguments, its counters, its audit. What it returns is compared in the grid."""
+"""Tests of the buffer's arguments, counters and audit; column_grid_test compares what it returns."""
 
 from collections.abc import Callable
 import copy
@@ -21,7 +21,7 @@ def ring(steps: int = 0, **settings: Any) -> relive.RingReplayBuffer:
 
 
 def contents(buffer: relive.RingReplayBuffer) -> Any:
-    """Return all that a refused call must leave alone."""
+    """Return everything that a refused call must not change."""
     keys = buffer.eligible_keys()
     batch = buffer.read(keys) if len(keys) else None
     fields = (
@@ -281,7 +281,7 @@ def test_keys_that_are_gone_or_not_yet_readable_cannot_be_read() -> None:
         buffer.read([5, 10])
     with pytest.raises(errors.UnknownKeyError):
         relive.PrioritizedReplayBuffer(4).get_priorities([0])
-    with pytest.raises(errors.NotReadyError, match="^read has nothing to answer: no step has said what a step holds$"):
+    with pytest.raises(errors.NotReadyError, match="^read has no schema yet: add a step first$"):
         relive.RingReplayBuffer(4).read([])
     episodes = relive.ColumnReplayBuffer(4, window=relive.EpisodeWindow())
     episodes.add(0, 0, 0.0)
@@ -483,7 +483,7 @@ def test_a_schema_is_taken_from_the_first_step_and_enforced() -> None:
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
 def test_a_copy_goes_on_by_itself(streams: int, copied: Any) -> None:
-    """Views of arrays are made anew: a copy that shared them, or lost them, would return what the other was told."""
+    """A copy makes its own views of arrays: shared or lost ones would return the other buffer's values."""
     schema = relive.Schema({"x": relive.Field(2, float), "y": relive.Field((), int)}, relive.Field((), int))
 
     def step(t: int) -> dict[str, Any]:

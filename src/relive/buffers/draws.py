@@ -33,7 +33,7 @@ else:
 
 _MOST_TIMES = 2**31 - 1
 LAST = 256
-"""So many of the last draws are known."""
+"""How many of the last draws are kept."""
 
 
 class Draws:
@@ -374,5 +374,5 @@ def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_l
         raise errors.CheckpointError(f"array draw_key must hold at most {LAST} keys, got {len(keys)}")
     ages = given.integers("draw_age", len(keys), 0, next_key - 1)
     if (keys + ages >= next_key).any():
-        raise errors.CheckpointError("array draw_age must hold how many rows had come behind each of draw_key")
+        raise errors.CheckpointError("array draw_age must hold how many rows were added after each of draw_key")
     return keys, ages

@@ -142,7 +142,7 @@ def test_times_before_counts_equal_ones(slots: list[int]) -> None:
 
 
 def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
-    """Where few may be, and as many rows came before in the buffer that loads it."""
+    """With few eligible rows, loaded into a buffer that has had as many rows before."""
 
     def with_one_eligible(key: int) -> relive.RingReplayBuffer:
         buffer = ring(130, None, capacity=200)
@@ -160,7 +160,7 @@ def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
     ("changes", "message"),
     [
         ({"draw_key": np.zeros(257, int), "draw_age": np.zeros(257, int)}, "array draw_key must hold at most 256 keys"),
-        ({"draw_key": np.array([3]), "draw_age": np.array([2])}, "array draw_age must hold how many rows had come"),
+        ({"draw_key": np.array([3]), "draw_age": np.array([2])}, "array draw_age must hold how many rows were added"),
     ],
 )
 def test_draws_that_cannot_have_been_are_refused(changes: dict[str, Any], message: str) -> None:

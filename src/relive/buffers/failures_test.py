@@ -1,4 +1,4 @@
-"""What fails in the middle of a call has changed nothing, and what is unusual does not fail."""
+"""A call that fails half-way has changed nothing, and unusual calls do not fail."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ SCHEMA = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
 
 
 class Refusing(relive.ColumnStorage):
-    """A storage that refuses to write while it is told to."""
+    """A storage whose writes fail on request."""
 
     refuses = False
 

@@ -21,12 +21,12 @@ PLACES = 4
 
 
 def goal_of(name: int) -> list[int]:
-    """Return what the observation of that name achieved: a place that others achieve too, and which one it was."""
+    """Return the achieved goal of an observation: a place that others share, and the observation's number."""
     return [name % PLACES, name] if name else [0, 0]
 
 
 def tree_of(name: int) -> dict[str, Any]:
-    """Return the observation of that name, every part of which tells it."""
+    """Return the observation of that number; every part of it depends on the number."""
     return {
         "desired_goal": [WANTED, name] if name else [0, 0],
         "name": name,
@@ -60,7 +60,7 @@ SCHEMA = relive.Schema(
 
 
 class Pair:
-    """A buffer and its twin, written alike; observations have the names 1, 2, 3 and so on, never twice."""
+    """A buffer and its twin with the same steps; observations are numbered 1, 2, 3 and so on."""
 
     def __init__(self, capacity: int, streams: int, rng: np.random.Generator, **settings: Any) -> None:
         storage = memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
@@ -90,7 +90,7 @@ class Pair:
 
 
 def newest_known(episode: oracle_lib.OracleEpisode) -> int:
-    """Return the step of the newest observation that anybody knows."""
+    """Return the step of the newest known observation."""
     return len(episode.actions) - (episode.tail is None)
 
 

@@ -1,51 +1,282 @@
-"""JointReplayBuffer: steps of multi-agent environments, drawn jointly.
+"""JointReplayBuffer and JointSequenceReplayBuffer: steps of multi-agent environments, drawn jointly.
 
-    add                                              sample
-     │  check every agent's step      joint_steps     │  may it?                       RateLimiter
-     │  cut what does not follow       StepStore         │  which joint steps?            JointTable
-     │  evict the oldest joint step   JointTable      │  for each agent: its rows,     Window
-     ▼  write a row of each agent     StepStore         ▼  and zeros where it is absent  joint_batch
+    add, extend                                      sample
+     │  make one row of all agents     JointRows        │  may it? which rows?       ColumnReplayBuffer
+     │  write the row                  ColumnReplay-    │  for each agent: its run   JointWindow
+     ▼                                 Buffer           ▼  from there, and a mask
 
-Each agent has its own history and schema, and its returns end where its own run ends. Invariant: a joint step is stored
-with the rows of all its agents or not at all, so every stored step can be drawn.
+They are column buffers whose rows hold a step of every agent, so all that column buffers do, they do.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+import dataclasses
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
 
 from relive import errors
+from relive.buffers import column
+from relive.buffers import column_stats
 from relive.buffers import joint_batch
 from relive.buffers import joint_rows
+from relive.buffers import joint_window
 from relive.common import arrays
-from relive.common import imports
 from relive.common import notebook
 from relive.common import validation
-from relive.persistence import checkpointable
+from relive.persistence import settings
 from relive.persistence import state as state_lib
+from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.storage import memory
-from relive.storage import steps as steps_lib
+from relive.storage import steps_state
+from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
-from relive.windows import transitions
+from relive.windows import window as window_lib
 
-if TYPE_CHECKING:
-    from relive.buffers import joint_state
-else:
-    joint_state = imports.lazy_module("relive.buffers.joint_state")
+Batch = TypeVar("Batch", bound=column.AnyBatch)
 
 
-MOST_RUNS = 2**19
-"""So many agents in all streams a buffer has at most: each takes memory, which a saved one must not only claim."""
+class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
+    """A column buffer whose rows hold a step of every agent of an environment.
+
+    Args:
+        capacity: Maximum number of stored joint steps.
+        schemas: The schema of each agent, by name; None to infer them.
+        rows: Makes rows of steps.
+        window: Which rows make one element of a batch.
+        options: Further arguments of ColumnReplayBuffer.
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "streams", "limiter", "sampler", "max_times_sampled")
+
+    def __init__(
+        self,
+        capacity: int,
+        schemas: Mapping[str, schema_lib.Schema] | None,
+        rows: joint_rows.JointRows,
+        window: window_lib.Window[Batch],
+        **options: Any,
+    ) -> None:
+        schemas = {} if schemas is None else schemas
+        validation.require_instance("schemas", schemas, Mapping)
+        for agent, schema in schemas.items():
+            if agent not in rows.numbers:
+                raise errors.ArgumentError(f"schemas must be of {', '.join(rows.numbers)}, got one of {agent!r}")
+            schema_lib.require(f"schema of {agent!r}", schema)
+        super().__init__(capacity, None, window=window, **options)
+        self._rows = rows
+        rows.bind(self._store)
+        if schemas:
+            self._begin(rows.schema_with({rows.numbers[agent]: schema for agent, schema in schemas.items()}))
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of the agents, in the order in which batches have them."""
+        return self._rows.agents
+
+    @property
+    def schemas(self) -> dict[str, schema_lib.Schema]:
+        """The schema of each agent, by name, as far as known."""
+        return self._rows.schemas
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {len(self)} joint steps of {len(self.agents)} agents, "
+            f"capacity={self.capacity}, streams={self.streams}>"
+        )
+
+    def _described_fields(self) -> list[notebook.Row]:
+        schemas = self.schemas.items()
+        return [row for agent, one in schemas for row in notebook.fields(f"{agent}/", one.fields, self.capacity)]
+
+    # Writing.
+
+    def add(  # type: ignore[override]  # Everything is by agent.
+        self,
+        observations: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        rewards: Mapping[str, Any],
+        next_observations: Mapping[str, Any],
+        *,
+        terminations: Mapping[str, Any] | None = None,
+        truncations: Mapping[str, Any] | None = None,
+        stream: int | None = None,
+        **extras: Mapping[str, Any],
+    ) -> int:
+        """Add one joint step, given as dicts by agent as in PettingZoo, and return its key.
+
+        The agents in `actions` are present; entries of other agents in the other mappings are ignored. An agent that
+        was present in the previous step, has not ended and is absent now has left: its run is truncated after its last
+        step, and a new run begins when it acts again. The episode ends once every present agent has ended, or with
+        `end_episode`.
+
+        Args:
+            observations: o_t of each agent. If it differs from the next observation that the previous step gave for an
+                agent present in both, the episode is truncated there for all agents and this step begins a new one.
+            actions: a_t of each agent that is present.
+            rewards: r_t of each.
+            next_observations: o_{t+1} of each; agents that terminated may be omitted.
+            terminations: Whether the task ended for the agent; None for all False.
+            truncations: Whether the agent was truncated; None for all False. Termination takes precedence.
+            stream: The environment; required if there are several.
+            extras: The other fields of the agents' schemas, each a mapping by agent.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
+            ArgumentError: Another argument is invalid.
+            NotReadyError: The limiter holds inserts back.
+        """
+        given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
+        steps = self._rows.row(encoding.stream_number(self.streams, stream), given)
+        if self._limited.holds_inserts:
+            self._require_insert("add")
+        return self._append(steps)
+
+    def extend(  # type: ignore[override]
+        self,
+        observations: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        rewards: Mapping[str, Any],
+        next_observations: Mapping[str, Any],
+        *,
+        terminations: Mapping[str, Any] | None = None,
+        truncations: Mapping[str, Any] | None = None,
+        present: Mapping[str, Any] | None = None,
+        streams: Any = None,
+        **extras: Mapping[str, Any],
+    ) -> arrays.Keys:
+        """Add one joint step to every stream and return their keys [S]; equivalent to calling `add` for each stream.
+
+        Every mapping holds arrays by agent, as of `add` with a leading axis of streams.
+
+        Args:
+            observations: o_t of each agent [S, ...].
+            actions: a_t of each [S, ...]; agents that are not in it are absent in all streams.
+            rewards: r_t of each [S].
+            next_observations: o_{t+1} of each [S, ...].
+            terminations: Whether the task ended for the agent [S]; None for all False.
+            truncations: Whether the agent was truncated [S]; None for all False.
+            present: Whether the agent is present [S]; None, or no entry, for everywhere. Where it is absent, any values
+                that fit its schema may be given, and are ignored.
+            streams: The streams that have a step, as distinct numbers [S]; None for all, in order.
+            extras: The other fields of the agents' schemas [S, ...], each a mapping by agent.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
+            ArgumentError: Another argument is invalid.
+            NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
+        """
+        given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
+        steps = self._rows.rows(streams, given, present)
+        self._require_insert("extend")
+        key = self._append(steps)
+        return np.arange(key, key + len(steps.streams))
+
+    def add_steps(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
+        raise errors.ArgumentError("add_steps cannot add joint steps: use add or extend")
+
+    def add_episode(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
+        raise errors.ArgumentError("add_episode cannot add joint steps: use add or extend")
+
+    def _append(self, steps: encoding.Steps) -> int:
+        key, store, rows, streams = super()._append(steps), self._store, self._rows, steps.streams
+        rows.update()
+        if type(streams) is tuple:
+            rows.record(store.behind[joint_rows.EPISODE].item(store.current.item(streams[0])))
+        elif len(streams):
+            rows.record(store.behind[joint_rows.EPISODE].take(store.current.take(streams)).max().item())
+        return key
+
+    # As a whole.
+
+    @classmethod
+    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+        return super()._loaded(state, {"agents": _saved_names(cls._given(state)), **instead}, **options)
+
+    def _state(self, **options: Any) -> state_lib.State:
+        return {**self._of_agents(), **super()._state(**options)}
+
+    def _base_state(self, **options: Any) -> state_lib.State:
+        return {**self._of_agents(), **super()._base_state(**options)}
+
+    def _of_agents(self) -> state_lib.State:
+        return {
+            "agents": {str(number): agent for number, agent in enumerate(self.agents)},
+            "schema": settings.encoded(self.schema),
+            "next_episode": self._rows.next_episode,
+        }
+
+    def _saved_schema(self, given: state_lib.StateReader) -> schema_lib.Schema | None:
+        schema: schema_lib.Schema | None = settings.load(given, {"schema": None})["schema"]
+        if schema is not None:
+            saved = {name: group.schema for group in self._rows.groups_in(schema) for name in group.names}
+            for agent, own in self.schemas.items():
+                if saved.get(agent) != own:
+                    raise given.refused("schema", f"{own} for agent {agent!r}", saved.get(agent))
+        return schema
+
+    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+        names = _saved_names(given)
+        if names != list(self.agents):
+            raise given.refused("agents", f"those of {', '.join(self.agents)}", names)
+        next_episode = given.integer("next_episode")
+        schema = self._saved_schema(given)
+        if schema is not None:
+            saved = steps_state.StepsState.of(given, schema, self.capacity, self.streams)
+            columns = {path: saved.columns[path].read(0, len(saved.rows)) for path in joint_rows.CHECKED}
+            wrong = joint_rows.wrong(saved.rows, columns, saved.final, next_episode)
+            if wrong:
+                raise errors.CheckpointError(f"the joint steps cannot be as they are: {wrong}")
+        super()._restore(given, is_new=is_new, **options)
+        self._rows.update()
+        self._rows.next_episode = next_episode
+
+    def _begin(self, schema: schema_lib.Schema) -> None:
+        known: Any = {} if self.schema is None else self.schema.fields
+        self._rows.groups_in(schema)
+        if not known.items() <= schema.fields.items():
+            raise errors.CheckpointError("has a schema without the agents that are known")
+        super()._begin(schema)
+        self._rows.update()
+
+    def get_stats(self) -> joint_batch.JointBufferStats:
+        """Return statistics of the buffer. O(capacity)."""
+        store = self._store
+        stats = column_stats.of(store, self._draws, self._counters)
+        num_steps = np.zeros(len(self.agents), np.int64)
+        if len(self):
+            flags = store.storage.read(store.alive_slots(), (joint_rows.FLAGS,))[joint_rows.FLAGS]
+            num_steps = np.count_nonzero(flags & joint_rows.PRESENT, axis=0)
+        return joint_batch.JointBufferStats(
+            **vars(stats), agent_steps=dict(zip(self.agents, num_steps.tolist(), strict=True))
+        )
+
+    def check(self) -> None:
+        """Verify all invariants by recounting everything that is stored.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        super().check()
+        if self.schema is not None:
+            store, rows = self._store, self._store.rows_state()
+            columns = store.storage.read(store.alive_slots(), joint_rows.CHECKED)
+            final = {path: column[rows.numbers[rows.has_tail]] for path, column in store.behind.items()}
+            wrong = joint_rows.wrong(rows, columns, final, self._rows.next_episode)
+            if wrong:
+                raise errors.CorruptionError(f"the joint steps cannot be as they are: {wrong}")
 
 
-class JointReplayBuffer(checkpointable.Checkpointable):
+class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):
     """A replay buffer for multi-agent environments: stores the newest `capacity` joint steps and samples them jointly.
 
-    A joint step holds a row for each agent that acted in it. A position in a batch is the same joint step for every
+    A joint step holds a step of each agent that acted in it. A position in a batch is the same joint step for every
     agent; absent agents are masked. Agents may have different schemas, leave early, join late, and return.
+
+    It is a column buffer of joint steps: `update_priorities`, `attach`, `explain`, the wrappers for asyncio and threads
+    and all else works as with a RingReplayBuffer.
 
     Args:
         capacity: Maximum number of stored joint steps, that is, environment steps; the oldest are evicted first.
@@ -53,8 +284,10 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         agents: The names of all agents that may ever act: `possible_agents` of a PettingZoo environment.
         n_step: Maximum number of steps in a transition; fewer if the agent's run, or what is known of it, ends earlier.
         gamma: The discount factor, in (0, 1].
-        streams: Number of environments that write in parallel; at most 2^19 streams times agents.
+        streams: Number of environments that write in parallel.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one joint step.
+        sampler: Draws the joint steps; UniformSampler if None.
+        max_times_sampled: How many times a joint step may be drawn before it is retired; None for no limit.
         seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
     Raises:
@@ -79,7 +312,15 @@ class JointReplayBuffer(checkpointable.Checkpointable):
     ([0, 0, 0], [0, 1, 2])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "n_step", "gamma", "streams", "limiter")
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "n_step",
+        "gamma",
+        "streams",
+        "limiter",
+        "sampler",
+        "max_times_sampled",
+    )
 
     def __init__(
         self,
@@ -91,351 +332,174 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         gamma: float = 0.99,
         streams: int = 1,
         limiter: rate_limiters.RateLimiter | None = None,
+        sampler: sampler_lib.Sampler | None = None,
+        max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        capacity = validation.positive_int("capacity", capacity)
-        streams = validation.positive_int("streams", streams)
-        self._numbers = {agent: number for number, agent in enumerate(_names(agents))}
-        if streams * len(self._numbers) > MOST_RUNS:
-            raise errors.ArgumentError(f"streams must be at most {MOST_RUNS // len(self._numbers)}, got {streams}")
-        schemas = {} if schemas is None else schemas
-        validation.require_instance("schemas", schemas, Mapping)
-        for agent, schema in schemas.items():
-            if agent not in self._numbers:
-                raise errors.ArgumentError(f"schemas must be of {', '.join(self._numbers)}, got one of {agent!r}")
-            schema_lib.require(f"schema of {agent!r}", schema)
-        self._window = transitions.TransitionWindow(n_step, gamma)
-        self._rng = validation.generator("seed", seed)
-        self._streams = streams
-        self._table = joint_rows.JointTable(capacity, len(self._numbers), streams)
-        self._counters = joint_batch.Counters(table=self._table)
-        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
-        self._histories = [steps_lib.StepStore(capacity, streams) for _ in self._numbers]
-        self._by_name = dict(zip(self._numbers, self._histories, strict=True))
-        self._begin({self._numbers[agent]: schema for agent, schema in schemas.items()})
-
-    # Properties.
-
-    @property
-    def capacity(self) -> int:
-        """Maximum number of stored joint steps."""
-        return self._table.capacity
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """The names of the agents, in the order in which batches have them."""
-        return tuple(self._numbers)
-
-    @property
-    def schemas(self) -> dict[str, schema_lib.Schema]:
-        """The schema of each agent, by name, as far as known."""
-        return {agent: history.schema for agent, history in self._by_name.items() if history.has_begun}
-
-    @property
-    def streams(self) -> int:
-        """Number of environments that write in parallel."""
-        return self._streams
+        rows = joint_rows.JointRows(_names(agents))
+        window: Any = joint_window.JointWindow(n_step=n_step, gamma=gamma, layout=rows)
+        self._joint_window: joint_window.JointWindow = window
+        super().__init__(
+            capacity,
+            schemas,
+            rows,
+            window,
+            sampler=sampler,
+            streams=streams,
+            limiter=limiter,
+            max_times_sampled=max_times_sampled,
+            seed=seed,
+        )
 
     @property
     def n_step(self) -> int:
         """Maximum number of steps in a transition."""
-        return self._window.n_step
+        return self._joint_window.n_step
 
     @property
     def gamma(self) -> float:
         """The discount factor."""
-        return self._window.gamma
-
-    @property
-    def limiter(self) -> rate_limiters.RateLimiter:
-        """The rate limiter, which decides when steps may be added and batches drawn."""
-        return self._limited.limiter
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The random generator used for sampling."""
-        return self._rng
-
-    def __len__(self) -> int:
-        """Return the number of stored joint steps."""
-        return len(self._table)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the buffer is full, so that the next joint step evicts the oldest."""
-        return self._table.is_full
-
-    @property
-    def num_eligible(self) -> int:
-        """Number of joint steps that may be drawn now: all that are stored."""
-        return len(self._table)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} of {len(self)} joint steps of {len(self._numbers)} agents, "
-            f"capacity={self.capacity}, streams={self.streams}>"
-        )
-
-    def _described_fields(self) -> list[notebook.Row]:
-        schemas = self.schemas.items()
-        return [row for agent, one in schemas for row in notebook.fields(f"{agent}/", one.fields, self.capacity)]
-
-    # Writing.
-
-    def add(
-        self,
-        observations: Mapping[str, Any],
-        actions: Mapping[str, Any],
-        rewards: Mapping[str, Any],
-        next_observations: Mapping[str, Any],
-        *,
-        terminations: Mapping[str, Any] | None = None,
-        truncations: Mapping[str, Any] | None = None,
-        stream: int | None = None,
-        **extras: Mapping[str, Any],
-    ) -> int:
-        """Add one joint step, given as dicts by agent as in PettingZoo, and return its key.
-
-        The agents in `actions` are present; entries of other agents in the other mappings are ignored. An agent that
-        was present in the previous step, has not ended and is absent now has left: its run is truncated after its last
-        step, and a new run begins when it acts again. The episode ends once every present agent has ended, or with
-        `end_episode`.
-
-        Args:
-            observations: o_t of each agent. If it differs from the next observation that the previous step gave for a
-                continuing agent, the episode is truncated there for all its agents and this step begins a new one.
-            actions: a_t of each agent that is present.
-            rewards: r_t of each.
-            next_observations: o_{t+1} of each; agents that terminated may be omitted.
-            terminations: Whether the task ended for the agent; None for all False.
-            truncations: Whether the agent was truncated; None for all False. Termination takes precedence.
-            stream: The environment; required if there are several.
-            extras: The other fields of the agents' schemas, each a mapping by agent.
-
-        Raises:
-            SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
-            ArgumentError: Another argument is invalid.
-            NotReadyError: The limiter holds inserts back.
-        """
-        stream = encoding.stream_number(self._streams, stream)
-        steps = joint_rows.checked(
-            self._numbers,
-            self._histories,
-            stream,
-            observations,
-            actions,
-            rewards,
-            next_observations,
-            terminations,
-            truncations,
-            extras,
-        )
-        if not self._limited.can_insert():
-            raise errors.NotReadyError(f"add held back by {self._limited.limiter!r}: draw samples first")
-        self._begin(
-            {agent: step.encoder.schema for agent, step in steps.items() if not self._histories[agent].has_begun}
-        )
-        if any(self._histories[agent].is_spliced(step) for agent, step in steps.items()):
-            self._end(stream)
-            self._counters.spliced_episodes += 1
-        return self._write(stream, steps)
-
-    def _begin(self, schemas: Mapping[int, schema_lib.Schema]) -> None:
-        """Allocate storage for agents, given their schemas by number: for all of them, or on failure for none."""
-        storages = {agent: memory.ColumnStorage(schema, self.capacity) for agent, schema in schemas.items()}
-        for agent, storage in storages.items():
-            self._histories[agent].begin(storage)
-
-    def _write(self, stream: int, steps: joint_rows.Steps) -> int:
-        """Write a joint step that was already checked, and return its key."""
-        self._cut(stream, [agent for agent in range(len(self._histories)) if agent not in steps])
-        if self._table.is_full:
-            for agent in self._table.agents_of_oldest():
-                self._histories[agent].evict(1)
-            self._table.evict()
-        row_keys = np.full(len(self._histories), joint_rows.ABSENT)
-        for agent, step in steps.items():
-            history = self._histories[agent]
-            row_keys[agent] = history.next_key
-            history.append(step)
-        key = self._table.append(stream, row_keys)
-        self._counters.inserted += 1
-        if all(step.events[0] for step in steps.values()):
-            self._table.end(stream)
-        return key
-
-    def end_episode(self, stream: int | None = None) -> bool:
-        """End the open episode of a stream, truncating the agents still present, and return whether there was one.
-
-        Call this when an environment is reset before its episode has ended. Otherwise the episode continues if the
-        agents happen to begin the next step with the expected observations.
-
-        Args:
-            stream: The environment; required if there are several.
-
-        Raises:
-            ArgumentError: There is no such stream.
-        """
-        stream = encoding.stream_number(self._streams, stream)
-        if self._table.open_episode[stream] < 0:
-            return False
-        self._end(stream)
-        return True
-
-    def _end(self, stream: int) -> None:
-        """End the open episode of a stream."""
-        self._cut(stream, range(len(self._histories)))
-        self._table.end(stream)
-
-    def _cut(self, stream: int, agents: Sequence[int]) -> None:
-        """Truncate the open runs of those agents in a stream; their next observations are known."""
-        for agent in agents:
-            history = self._histories[agent]
-            if history.is_open(stream):
-                history.cut(stream)
-
-    def can_insert(self) -> bool:
-        """Return whether the limiter allows `add` now. O(1)."""
-        return self._limited.can_insert()
-
-    # Drawing.
-
-    def can_sample(self, batch_size: int) -> bool:
-        """Return whether `sample` would succeed now, without drawing. O(1).
-
-        Raises:
-            ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
-        """
-        batch_size = self._limited.checked_batch_size(batch_size)
-        return bool(len(self)) and self._limited.can_sample(batch_size)
-
-    def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draw as `sample` does and return only the keys [B]; `read` returns their transitions.
-
-        Raises:
-            ArgumentError: batch_size is not an integer of at least 1.
-            NotReadyError: Nothing is stored, or the limiter holds samples back.
-        """
-        batch_size = self._limited.checked_batch_size(batch_size)
-        if not len(self):
-            raise errors.NotReadyError("sample found no joint step to draw: add one first")
-        if not self._limited.can_sample(batch_size):
-            raise errors.NotReadyError(f"sample held back by {self._limited.limiter!r}: add steps first")
-        self._counters.sampled += batch_size
-        # A number below 1, times the count, is below the count.
-        return self._table.oldest_key + (self._rng.random(batch_size) * len(self)).astype(np.int64)
+        return self._joint_window.gamma
 
     def sample(
-        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None
+        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
     ) -> joint_batch.JointBatch:
-        """Return the agents' transitions from exactly batch_size joint steps, drawn uniformly with replacement.
-
-        O(batch_size) for each agent, however many joint steps are stored.
+        """Return the agents' transitions from exactly batch_size joint steps, drawn with replacement.
 
         Args:
             batch_size: The batch size, B.
             n_step: Overrides the buffer's setting.
             gamma: Overrides the buffer's setting.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
 
         Raises:
             ArgumentError: An argument is invalid.
-            NotReadyError: Nothing is stored, or the limiter holds samples back.
+            NotReadyError: Nothing can be drawn, or the limiter holds samples back.
         """
-        window = self._window_for(n_step, gamma)
-        return self._read(window, self.sample_keys(batch_size))
+        return self._sample(self._window_for(n_step, gamma), batch_size, beta)
 
-    def read(self, keys: Any, *, n_step: int | None = None, gamma: float | None = None) -> joint_batch.JointBatch:
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        beta: float | None = None,
+    ) -> prefetch_lib.Batches[joint_batch.JointBatch]:
+        """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
+
+        See ColumnReplayBuffer.batches; other arguments are those of `sample`.
+        """
+        return self._batches(self._window_for(n_step, gamma), batch_size, prefetch, beta)
+
+    def read(
+        self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
+    ) -> joint_batch.JointBatch:
         """Return the agents' transitions from the joint steps with those keys [B]; otherwise like `sample`.
 
         Raises:
             UnknownKeyError: No joint step of one of the keys is stored.
             ArgumentError: Another argument is invalid.
         """
-        window = self._window_for(n_step, gamma)
-        keys = validation.integers("keys", keys)
-        for key in keys[~self._table.is_alive(keys)]:
-            raise errors.UnknownKeyError(f"key {key} not found: its joint step was evicted, or never was")
-        return self._read(window, keys.copy())
+        return self._read(self._window_for(n_step, gamma), keys, beta)
 
-    def eligible_keys(self) -> arrays.Keys:
-        """Return the keys of all joint steps that may be drawn now, oldest first: those that are stored."""
-        return np.arange(self._table.oldest_key, self._table.next_key)
-
-    def _window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
+    def _window_for(self, n_step: int | None, gamma: float | None) -> Any:
         """Return the buffer's window, with n_step or gamma overridden if given."""
-        if n_step is None and gamma is None:
-            return self._window
-        return transitions.TransitionWindow(
-            self.n_step if n_step is None else n_step, self.gamma if gamma is None else gamma
-        )
+        options = {"n_step": n_step, "gamma": gamma}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        return dataclasses.replace(self._joint_window, **given) if given else self._joint_window
 
-    def _read(self, window: transitions.TransitionWindow, keys: arrays.Keys) -> joint_batch.JointBatch:
-        """Return the agents' transitions from the joint steps with those keys [B], which must be stored."""
-        table, ones = self._table, np.ones(len(keys))
-        slots = table.slots(keys)
-        agents = {}
-        for number, (agent, history) in enumerate(self._by_name.items()):
-            if history.has_begun:
-                row_keys = table.row_keys(number, slots)
-                mask = row_keys != joint_rows.ABSENT
-                present = history.slots(row_keys[mask])
-                read = window.read(history, present, ones[mask], ones[mask])
-                agents[agent] = joint_batch.of_agent(read, mask)
-        return joint_batch.JointBatch(
-            agents=agents,
-            episodes=table.episodes(slots),
-            start_step=table.steps(slots),
-            keys=keys,
-            probabilities=ones / max(len(self), 1),
-            weights=ones,
-        )
 
-    # As a whole: see Checkpointable.
+class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch]):
+    """Stores the newest `capacity` joint steps of multi-agent environments and samples sequences of `length` of them.
+
+    Steps are added as to a JointReplayBuffer, and sequences are drawn as from a SequenceReplayBuffer. A sequence is of
+    one episode of the environment; the mask of an agent tells at which of its steps the agent was present.
+
+    Args:
+        capacity: Maximum number of stored joint steps, that is, environment steps; the oldest are evicted first.
+        schemas: The schema of each agent, by name; inferred from the first step of an agent that is not named.
+        agents: The names of all agents that may ever act.
+        length: Steps in a sequence, burn-in included.
+        burn_in: Number of leading steps that are marked as burn-in, not for the loss.
+        stride: Sequences start at every stride-th step of an episode.
+        pad: Whether a sequence may extend past the end of its episode, so that every step is in some sequence. Steps
+            past the end are zeros and masked.
+        streams: Number of environments that write in parallel.
+        limiter: Decides when steps may be added and batches drawn; by default sampling needs one sequence.
+        sampler: Draws the first steps; UniformSampler if None.
+        max_times_sampled: How many times a sequence may be drawn before it is retired; None for no limit.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
+
+    Raises:
+        ArgumentError: A setting is invalid.
+
+    >>> import relive
+    >>> buffer = relive.JointSequenceReplayBuffer(1_000, agents=["walker", "runner"], length=3, seed=0)
+    >>> for t in range(4):
+    ...     now = {"walker": t, "runner": 10 * t} if t < 2 else {"walker": t}
+    ...     then = {agent: value + (10 if agent == "runner" else 1) for agent, value in now.items()}
+    ...     key = buffer.add(now, now, dict.fromkeys(now, 1.0), then)
+    >>> runner = buffer.read([1]).agents["runner"]
+    >>> runner.observation.tolist(), runner.mask.tolist(), runner.truncated.tolist()
+    ([[10, 20, 0, 0]], [[True, False, False]], [[True, False, False]])
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "length",
+        "burn_in",
+        "stride",
+        "pad",
+        "streams",
+        "limiter",
+        "sampler",
+        "max_times_sampled",
+    )
+
+    def __init__(
+        self,
+        capacity: int,
+        schemas: Mapping[str, schema_lib.Schema] | None = None,
+        *,
+        agents: Sequence[str],
+        length: int,
+        burn_in: int = 0,
+        stride: int = 1,
+        pad: bool = False,
+        streams: int = 1,
+        limiter: rate_limiters.RateLimiter | None = None,
+        sampler: sampler_lib.Sampler | None = None,
+        max_times_sampled: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        rows = joint_rows.JointRows(_names(agents))
+        window: Any = joint_window.JointSequenceWindow(
+            length=length, burn_in=burn_in, stride=stride, pad=pad, layout=rows
+        )
+        if validation.positive_int("capacity", capacity) < length:
+            raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
+        super().__init__(
+            capacity,
+            schemas,
+            rows,
+            window,
+            sampler=sampler,
+            streams=streams,
+            limiter=limiter,
+            max_times_sampled=max_times_sampled,
+            seed=seed,
+        )
 
     def _setting(self, name: str) -> Any:
-        return getattr(self, name)
+        return getattr(self.window, name) if name in ("length", "burn_in", "stride", "pad") else super()._setting(name)
 
-    @classmethod
-    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
-        # `agents` is not a plain setting: the names are saved with the histories.
-        return super()._loaded(state, {"agents": joint_state.names(cls._given(state)), **instead}, **options)
 
-    def _state(self, **options: Any) -> state_lib.State:
-        return {"counters": self._counters.values(), **self._kept.state_dict()}
-
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        def counts() -> dict[str, int]:
-            return self._counters.checked(given.part("counters"), given.integer("next_key"))
-
-        self._kept.load_state_dict(given, check=counts)
-        self._counters.restore(counts())
-
-    @property
-    def _kept(self) -> "joint_state.Kept":
-        return joint_state.Kept(self._table, self._by_name)
-
-    # Statistics and checks.
-
-    def get_stats(self) -> joint_batch.JointBufferStats:
-        """Return statistics of the buffer. O(agents + streams)."""
-        return joint_batch.of(self._table, self._by_name, self._counters)
-
-    def clear(self) -> None:
-        """Remove every joint step and every open episode.
-
-        Keys, episode numbers, the counters of `get_stats` and the random generator are not reset.
-        """
-        for history in self._histories:
-            history.clear()
-        self._table.clear()
-
-    def check(self) -> None:
-        """Verify all invariants by recounting everything that is stored.
-
-        Raises:
-            CorruptionError: An invariant does not hold; the message says which.
-        """
-        self._kept.check()
+def _saved_names(given: state_lib.StateReader) -> list[str]:
+    """Return the names of the agents of a state; raise CheckpointError if there are none."""
+    agents = given.part("agents")
+    return [agents.text(str(number)) for number in range(len(agents.names()))]
 
 
 def _names(agents: Any) -> list[str]:

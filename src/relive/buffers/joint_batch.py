@@ -7,113 +7,29 @@ runner            row      0        row          it was not there at step 4 of e
 runner's mask     True     False    True
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import dataclasses
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from relive import errors
-from relive.buffers import joint_rows
+from relive.buffers import column_stats
 from relive.common import arrays
-from relive.common import statistics
-from relive.persistence import state
-from relive.storage import steps as steps_lib
 from relive.windows import batches
 
-_COUNTS = ("inserted", "sampled", "spliced_episodes")
-
-
-@dataclasses.dataclass(kw_only=True)
-class Counters:
-    """Counters of a joint buffer since it was created; `len` is the number of joint steps that may be drawn now.
-
-    Attributes:
-        table: The joint steps.
-        inserted: Joint steps added.
-        sampled: Joint steps drawn.
-        spliced_episodes: Episodes ended because the next step did not follow.
-    """
-
-    table: joint_rows.JointTable
-    inserted: int = 0
-    sampled: int = 0
-    spliced_episodes: int = 0
-
-    def __len__(self) -> int:
-        """Return how many joint steps may be drawn now: all."""
-        return len(self.table)
-
-    def values(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return {name: getattr(self, name) for name in _COUNTS}
-
-    @staticmethod
-    def checked(given: state.StateReader, next_key: int) -> dict[str, int]:
-        """Return the counts of a state by name; raise CheckpointError if they contradict the next key."""
-        # Each joint step has a key, counted from 0.
-        given.integer("inserted", next_key, next_key)
-        given.integer("spliced_episodes", 0, next_key)
-        return {name: given.integer(name) for name in _COUNTS}
-
-    def restore(self, counts: Mapping[str, int]) -> None:
-        """Continue from those counts."""
-        for name, count in counts.items():
-            setattr(self, name, count)
+Tree: TypeAlias = batches.Tree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JointBufferStats(statistics.Statistics):
-    """Statistics of a joint buffer: its current contents, and counts since it was created.
-
-    Joint steps that are no longer stored were evicted or cleared: `appended == size + evicted + cleared`.
+class JointBufferStats(column_stats.ColumnBufferStats):
+    """Statistics of a joint buffer: those of ColumnBufferStats, of joint steps, and those of its agents.
 
     Attributes:
-        size: Joint steps stored, each of which may be drawn.
-        capacity: Maximum number of stored joint steps.
-        agent_steps: Number of stored joint steps with each agent, by name.
-        open_episodes: Environment episodes in progress.
-        nbytes: Bytes of the agents' columns as their schemas count them, of the observations beside them, of their
-            timelines, and of the table that joins their rows.
-        appended: Joint steps added so far.
-        sampled: Joint steps drawn so far.
-        evicted: Joint steps overwritten so far.
-        cleared: Joint steps that `clear` forgot so far.
-        spliced_episodes: Episodes ended so far because an agent continued from an unexpected observation: an unreported
-            reset.
+        agent_steps: Number of stored joint steps in which each agent is present, by name.
     """
 
-    size: int
-    capacity: int
     agent_steps: dict[str, int]
-    open_episodes: int
-    nbytes: int
-    appended: int
-    sampled: int
-    evicted: int
-    cleared: int
-    spliced_episodes: int
-
-
-def of(
-    table: joint_rows.JointTable, histories: Mapping[str, steps_lib.StepStore], counters: Counters
-) -> JointBufferStats:
-    """Return the statistics of a buffer with those parts. O(agents + streams)."""
-    return JointBufferStats(
-        size=len(table),
-        capacity=table.capacity,
-        agent_steps={agent: len(history) for agent, history in histories.items()},
-        open_episodes=table.num_open,
-        nbytes=table.nbytes + sum(history.nbytes for history in histories.values()),
-        appended=counters.inserted,
-        sampled=counters.sampled,
-        evicted=table.num_evicted,
-        cleared=table.oldest_key - table.num_evicted,
-        spliced_episodes=counters.spliced_episodes,
-    )
-
-
-Tree: TypeAlias = batches.Tree
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
@@ -151,7 +67,7 @@ class AgentBatch(batches.Batch[batches.A]):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
-class JointBatch(batches.Batch[batches.A]):
+class JointBatch(batches.KeyedBatch[batches.A]):
     """Joint steps of environments, with the transitions of each agent.
 
     Attributes:
@@ -159,9 +75,9 @@ class JointBatch(batches.Batch[batches.A]):
             step. Agents that were never present and have no schema are missing.
         episodes: The numbers of the episodes [B]; they count the episodes of all environments, from 0.
         start_step: How many steps of the episode came before [B].
-        keys: The names of the joint steps [B]; for `read`.
+        keys: The keys of the joint steps [B]; for `update_priorities` and `read`.
         probabilities: The probability with which each was drawn [B].
-        weights: Importance weights [B]; 1, as draws are uniform.
+        weights: Importance weights [B]; 1 without priorities.
     """
 
     agents: dict[str, AgentBatch[batches.A]]
@@ -202,26 +118,31 @@ class JointBatch(batches.Batch[batches.A]):
         return np.stack(trees, axis=1)
 
 
-def of_agent(read: batches.TransitionBatch, mask: arrays.Bools) -> AgentBatch:
-    """Return the transitions of an agent at every position, given those where it was present, in order.
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
+class JointSequenceBatch(batches.KeyedBatch[batches.A]):
+    """Sequences of consecutive joint steps of environments, with those of each agent.
 
-    Args:
-        read: Its transitions, one for each True in `mask`.
-        mask: Where it was present [B].
+    Attributes:
+        agents: The sequences of each agent by name; the same position is the same environment step. The `mask` of an
+            agent is False where it is absent, too, and `truncated` is True at its last step before it is. Its
+            observations are there at its steps, and after each of them.
+        mask: Whether the joint step is real [B, T]; False marks padding.
+        start_step: Number of steps of the episode before the sequence [B].
+        keys: The keys of the first joint steps [B]; for `update_priorities` and `read`.
+        probabilities: The probability with which each was drawn [B].
+        weights: Importance weights [B]; 1 without priorities.
     """
-    names = [name for name in batches.array_names(AgentBatch) if name != "mask"]
-    return AgentBatch(mask=mask, **{name: _spread(getattr(read, name), mask) for name in names})
 
+    agents: dict[str, batches.SequenceBatch[batches.A]]
+    mask: batches.A
+    start_step: batches.A
+    keys: arrays.Keys
+    probabilities: batches.A
+    weights: batches.A
 
-def _spread(tree: Tree, mask: arrays.Bools) -> Tree:
-    """Return a tree of arrays [B, ...] with those rows where the mask is set, and zeros elsewhere."""
-    if isinstance(tree, dict):
-        return {key: _spread(child, mask) for key, child in tree.items()}
-    if len(tree) == len(mask):
-        return tree
-    column: arrays.Array = np.zeros((len(mask), *tree.shape[1:]), tree.dtype)
-    column[mask] = tree
-    return column
+    if TYPE_CHECKING:
+
+        def map(self, function: Callable[[batches.A], batches.B]) -> "JointSequenceBatch[batches.B]": ...  # noqa: D102
 
 
 def _kind(tree: Tree) -> str:

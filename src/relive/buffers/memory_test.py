@@ -1,4 +1,4 @@
-"""Memory: what is made touches no page before it is used, a step takes little beside its fields, a draw its answer."""
+"""Memory: a new buffer touches no page, and steps and draws take little more than their fields."""
 
 from collections.abc import Callable
 import dataclasses
@@ -67,7 +67,7 @@ def taken(capacity: int) -> dict[str, int]:
 
 @pytest.mark.skipif(not STATM.exists(), reason="needs the counts of Linux")
 def test_a_buffer_touches_no_memory_before_it_is_written_to() -> None:
-    """In a process of its own, where none of them goes: what others gave back is cleared, and so touched."""
+    """In a separate process: memory that other buffers have freed is cleared, and so touched."""
     program = "import json; from relive.buffers import memory_test; print(json.dumps(memory_test.taken(10_000_000)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     sizes = json.loads(done.stdout)
@@ -117,7 +117,7 @@ def test_a_step_takes_little_more_memory_than_its_fields(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BESIDE)
 def test_what_stats_say_of_the_memory_is_true_of_the_steps(kind: str) -> None:
-    """Rows and what is known of them are counted; samplers, priorities too, are not."""
+    """Rows and their bookkeeping are counted; samplers and priorities are not."""
     buffer = KINDS[kind](50_000, SCHEMA)
     fill(buffer, episodes=110, length=500)
     counted = {name: part for name, part in vars(buffer.history).items() if name != "rating"}

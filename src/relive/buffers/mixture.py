@@ -56,7 +56,7 @@ class MixtureSampler(Generic[Batch]):
         if len({id(buffer) for buffer in self._buffers}) < len(self._buffers):
             raise errors.ArgumentError("buffers must be distinct, got one of them twice")
         if len(shares) != len(self._buffers):
-            raise errors.ArgumentError(f"shares must be one a buffer, {len(self._buffers)}, got {len(shares)}")
+            raise errors.ArgumentError(f"shares must be one for each buffer, {len(self._buffers)}, got {len(shares)}")
         weights = [validation.finite_number("share", share) for share in shares]
         if min(weights) <= 0:
             raise errors.ArgumentError(f"shares must be above 0, got {min(weights):g}")

@@ -200,7 +200,7 @@ def test_wrong_settings_are_refused() -> None:
     for buffers, shares, message in [
         ([], [], "^buffers must be at least one, got none$"),
         ([buffer, buffer], [1, 1], "^buffers must be distinct, got one of them twice$"),
-        ([buffer], [1, 1], "^shares must be one a buffer, 1, got 2$"),
+        ([buffer], [1, 1], "^shares must be one for each buffer, 1, got 2$"),
         ([buffer], [0.0], "^shares must be above 0, got 0$"),
         ([buffer], [float("nan")], "^share must be a finite real number, got nan$"),
         (buffer, [1], "^buffers must be an instance of Sequence, got <RingReplayBu"),

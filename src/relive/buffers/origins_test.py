@@ -1,4 +1,4 @@
-"""Where rows and samples came from, compared with a diary that was kept while they were written."""
+"""Origins of rows and samples, compared with a record made while they were written."""
 
 import dataclasses
 import math

@@ -24,7 +24,7 @@ def fill(buffer: Any, count: int, first: int = 0) -> None:
 
 
 class Masses(np.random.Generator):
-    """A generator whose uniform numbers are as said; the rest is as ever."""
+    """A generator with given uniform numbers; otherwise like numpy's."""
 
     value = 0.0
 
@@ -60,7 +60,7 @@ def test_prefix_order_is_the_order_of_the_slots_for_every_capacity(capacity: int
 @pytest.mark.parametrize("value", [0.0, 1 - 2**-53])
 @pytest.mark.parametrize("stratified", [True, False])
 def test_a_mass_at_either_end_is_a_live_row(capacity: int, value: float, stratified: bool) -> None:
-    """P37: also in a ring that holds fewer rows than it may, with a total that is no round number."""
+    """P37: also in a ring that holds fewer rows than it may, with a total that is not a round number."""
     for count in {1, capacity // 2, capacity} - {0}:
         buffer = make(capacity, seed=masses(value), stratified=stratified)
         fill(buffer, count)
@@ -176,7 +176,7 @@ def test_the_maximum_of_the_living_drops_when_an_outlier_goes() -> None:
 
 
 def test_weights_are_over_that_of_the_smallest_priority() -> None:
-    """P44: a false alarm elsewhere, kept so that nobody mends it."""
+    """P44: reported elsewhere as a bug by mistake; this test keeps it from being changed."""
     buffer = make(4, beta=0.7, weight_normalization="buffer")
     fill(buffer, 4)
     buffer.update_priorities(range(4), [4, 1, 2, 8])
@@ -187,7 +187,7 @@ def test_weights_are_over_that_of_the_smallest_priority() -> None:
 
 @pytest.mark.parametrize("path", [[1.0], [0.0, 0.5], [0.5, 0.0, 1.5, 0.6], [2.0, 0.0]])
 def test_another_alpha_gives_the_probabilities_of_a_fresh_tree(path: list[float]) -> None:
-    """P45: raw priorities are kept, so nothing is lost on the way, not even through alpha = 0."""
+    """P45: raw priorities are kept, so a change of alpha loses nothing, not even alpha = 0."""
     priorities = [0.5, 3.0, 100.0, 1e-3, 0.0]
     used, fresh = make(6, alpha=0.6, epsilon=1e-3), make(6, alpha=path[-1], epsilon=1e-3)
     for buffer in (used, fresh):
@@ -245,7 +245,7 @@ def test_beta_anneals_linearly_over_draws() -> None:
 
 @pytest.mark.parametrize("start", [2**31 - 2, 2**32 - 3, 2**53 - 2])
 def test_counters_are_of_64_bits(start: int) -> None:
-    """P50: keys go on past 2^31; nothing is folded over."""
+    """P50: keys go on past 2^31 without overflow."""
     buffer = make(5, n_step=3, frame_stack=2)
     buffer.add(0, 0, 0.0, 1)
     buffer.clear()
@@ -374,7 +374,7 @@ def test_a_buffer_that_nobody_holds_is_collected_with_its_columns() -> None:
 
 
 def test_frames_copied_to_another_buffer_are_stacked_there() -> None:
-    """P59: raw frames go over, not stacks, and in order."""
+    """P59: single frames are passed on, not stacks, and in order."""
     source = relive.RingReplayBuffer(30, frame_stack=3)
     for length in (4, 2, 6):
         source.add_episode(100 * length + np.arange(length + 1), np.arange(length), np.ones(length), terminated=True)
@@ -406,7 +406,7 @@ def test_draws_neither_hear_nor_disturb_the_global_generator() -> None:
 @pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.parametrize("kind", ["ring", "stratified", "proportional"])
 def test_a_row_is_never_drawn_more_often_than_it_may_be(most: int, kind: str) -> None:
-    """P65: not even within one batch; then it retires, and what is left is refused where it cannot make a batch."""
+    """P65: not even within one batch; then the row retires, and a batch larger than what is left is refused."""
     settings: dict[str, Any] = {"max_times_sampled": most, "seed": 0}
     buffer: Any = relive.RingReplayBuffer(6, **settings)
     if kind != "ring":

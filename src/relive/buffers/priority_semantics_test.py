@@ -1,4 +1,4 @@
-"""What priorities must return, row by row: probabilities, weights, what is refused, what comes too late."""
+"""Tests of priorities, row by row: probabilities, weights, refused values, late updates."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_weights_are_normalised_over_the_batch_or_the_buffer_or_not(normalizatio
 
 
 def test_the_buffer_normalisation_is_over_eligible_rows_that_can_be_drawn() -> None:
-    """A row of priority 0 has no weight at all, and one that is barred is not there."""
+    """A row of priority 0 has no weight, and an ineligible row does not count."""
     buffer = rated([0, 1, 2, 4], weight_normalization="buffer")
     buffer.set_eligible([1], False)
     assert buffer.read([2, 3]).weights.tolist() == [1, 0.5]
@@ -155,7 +155,7 @@ def test_the_running_maximum_is_one_at_first_and_never_falls() -> None:
 def test_extend_gives_the_priorities_that_adds_give_but_for_rows_that_go_in_the_same_call(
     new_priority: Any, by_extend: list[float]
 ) -> None:
-    """The first of two rows that are added joins while the second of those that go is still there."""
+    """The first of two new rows becomes eligible while the second of the evicted rows still is."""
     buffers = [relive.PrioritizedReplayBuffer(4, streams=2, new_priority=new_priority) for _ in range(2)]
     for buffer in buffers:
         for _ in range(2):
@@ -175,7 +175,7 @@ def test_the_maximum_outlives_a_clear() -> None:
 
 
 class Fixed(np.random.Generator):
-    """A generator whose uniform numbers are all the same; the rest is as ever."""
+    """A generator whose uniform numbers are all the same; otherwise like numpy's."""
 
     value = 0.0
 
@@ -269,7 +269,7 @@ def test_a_wrong_priority_of_a_dead_key_is_refused_too() -> None:
 
 
 class Tensor:
-    """Something of another library that numpy can make an array of."""
+    """An object of another library with `__array__`."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
@@ -328,7 +328,7 @@ def test_a_late_priority_is_dropped_and_counted() -> None:
 
 
 def test_a_late_priority_does_not_raise_the_maximum() -> None:
-    """It was written for nobody: a row that is not there has no priority."""
+    """An evicted row has no priority."""
     buffer = rated([1, 2, 3])
     buffer.add(9, 9, 0.0, 10)
     buffer.update_priorities([0], [1000])
@@ -382,7 +382,7 @@ def test_alpha_too_large_for_a_priority_is_an_error_and_changes_nothing() -> Non
 
 @pytest.mark.parametrize("why", ["lazy", "barred"])
 def test_alpha_too_large_for_the_priority_of_an_ineligible_row_is_an_error_too(why: str) -> None:
-    """It is refused when it is given: not later, by an innocent call that has already moved something."""
+    """It is refused when it is passed, not by a later call that has already changed something."""
     buffer = relive.PrioritizedReplayBuffer(10, alpha=10.0, epsilon=0.0)
     key = buffer.add(0, 0, 0.0, None if why == "lazy" else 1)
     if why == "barred":
@@ -424,7 +424,7 @@ def test_an_epsilon_that_no_row_can_be_weighed_with_is_refused() -> None:
 @pytest.mark.parametrize(("normalization", "weight"), [("none", 1 / 1.6), ("buffer", 0.25), ("batch", 1.0)])
 @pytest.mark.parametrize("most", [None, 1])
 def test_the_weight_of_a_row_that_retires_is_that_of_its_draw(normalization: str, weight: float, most: Any) -> None:
-    """N and the smallest probability are those that it was drawn with, not those of the rows that are left."""
+    """N and the smallest probability are those at the time of the draw, not those of the rows that are left."""
     settings = {"weight_normalization": normalization, "max_times_sampled": most}
     batches = (rated([1, 2, 3, 4], seed=seed, **settings).sample(1) for seed in range(40))
     batch = next(batch for batch in batches if batch.keys[0] == 3)

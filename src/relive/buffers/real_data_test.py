@@ -22,7 +22,7 @@ ROWS, COLUMNS = np.arange(84) * 210 // 84, np.arange(84) * 160 // 84
 
 
 class Recording:
-    """A stream of steps with its naive twin, in which an observation is its place in `observations`."""
+    """A stream of steps and its naive twin, which stores indices into `observations`."""
 
     def __init__(self, capacity: int, first: Array) -> None:
         self.oracle = oracle_lib.Oracle(capacity)
@@ -135,7 +135,7 @@ def test_atari_frames_are_read_back_as_they_were_recorded(pong: Any) -> None:
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_mujoco_steps_are_read_back_as_they_were_recorded(cheetah: Any, eager: bool) -> None:
-    """Observations of float64, actions of float32; episodes that the environment truncates, and some that we cut."""
+    """Observations of float64, actions of float32; episodes truncated by the environment or by the test."""
     recording = Recording(150, np.zeros(17))
     ring = relive.PrioritizedReplayBuffer(150, n_step=5, gamma=0.5, seed=0)
     sequences = relive.SequenceReplayBuffer(150, length=8, seed=0)

@@ -1,4 +1,4 @@
-"""What a draw asks for, how often, and what is left as it was when it is refused or fails."""
+"""The schedules that a draw evaluates, how often, and what a refused or failed draw leaves unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from relive.persistence import checkpointable_test
 
 
 class Scripted(relive.Schedule):
-    """Returns the values of a script, one a call, whatever the tick."""
+    """Returns given values, one for each call, whatever the tick."""
 
     def __init__(self, *script: float | Exception) -> None:
         self.script = list(script)
@@ -43,7 +43,7 @@ def prioritized(beta: relive.Schedule, **settings: Any) -> Any:
 
 
 def observed(buffer: Any) -> Any:
-    """Return what can be seen of a buffer, but for the generator."""
+    """Return the visible state of a buffer, without the generator."""
     sampler = buffer.sampler
     return (
         checkpointable_test.plain(buffer.get_stats()),

@@ -86,7 +86,7 @@ def test_a_terminated_step_bootstraps_nothing(lambda_: float) -> None:
 
 @pytest.mark.parametrize("lambda_", [0, 0.5, 1])
 def test_a_truncated_step_bootstraps_its_own_next_value(lambda_: float) -> None:
-    """Neither the value of the next episode's first step nor last_value."""
+    """Neither the value of the next episode's first step nor last_value is used."""
     rollout = rollout_of([(1.0, 2.0, False, True, 4.0), (5.0, 7.0, False, True, 6.0)])
     advantages, returns = rollout.advantages(0.5, lambda_, last_value=99.0)
     assert advantages.tolist() == [1.0, 1.0]
@@ -126,7 +126,7 @@ def steps_of(numbers: Any) -> Any:
 def test_advantages_equal_the_written_out_sums(
     steps: list[Step], gamma: float, lambda_: float, last: fractions.Fraction
 ) -> None:
-    """All of these numbers, and all sums of them, are floats exactly."""
+    """All of these numbers and their sums are exact in floats."""
     rollout = rollout_of([tuple(map(float, step)) for step in steps])  # type: ignore[misc]
     advantages, returns = rollout.advantages(gamma, lambda_, float(last))
     expected = written_out(steps, fractions.Fraction(gamma), fractions.Fraction(lambda_), last)
@@ -426,7 +426,7 @@ def test_a_rollout_says_how_far_it_is() -> None:
     assert (len(rollout), rollout.capacity) == (1, 5)
 
 
-# To outlive the process.
+# Persistence.
 
 plain = checkpointable_test.plain
 
@@ -455,7 +455,7 @@ def worked(environments: int | None, seed: int = 0, steps: int = 7) -> rollout_l
 
 
 def assert_goes_on(rollout: rollout_lib.RolloutBuffer, other: rollout_lib.RolloutBuffer, lead: int | None) -> None:
-    """Both hold the same, and do for as long as the same happens to them."""
+    """Both hold the same, and still do after the same calls."""
     for _ in range(2):
         assert plain(other.state_dict()) == plain(rollout.state_dict())
         while not rollout.is_full:
@@ -543,7 +543,7 @@ def test_a_forged_state_is_refused_or_makes_a_rollout_that_works(environments: i
         ({"value_dtype": "|O"}, "dtype must be a description of .*"),
         ({"generator": {"bit_generator": "PCG64"}}, "generator must be null, got .*"),
         ({"class": "Other"}, "the state is of a Other, and not of a RolloutBuffer: use Other"),
-        ({"settings": {"max_steps": 8}}, "settings/max_steps must be 9, as it is here, got 8"),
+        ({"settings": {"max_steps": 8}}, "settings/max_steps must be 9, as in this object, got 8"),
     ],
 )
 def test_an_impossible_state_is_refused_with_the_reason(changes: dict[str, Any], text: str) -> None:

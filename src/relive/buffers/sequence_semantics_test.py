@@ -1,4 +1,4 @@
-"""What sequences must return, row by row: which starts there are, what a sequence holds, how it is masked."""
+"""Tests of sequences, row by row: their starts, their contents, their masks."""
 
 import itertools
 from typing import Any
@@ -146,7 +146,7 @@ def test_a_sequence_longer_than_capacity_is_refused_naming_both() -> None:
 
 
 def test_a_lazy_sequence_as_long_as_the_ring_waits_for_an_end() -> None:
-    """Without the observation after it the last of so many steps is never complete, unless the episode terminates."""
+    """Without its next observation the last step is never complete, unless the episode terminates."""
     buffer = relive.SequenceReplayBuffer(4, length=4)
     add_open(buffer, 9, eager=False)
     assert buffer.num_eligible == 0
@@ -220,7 +220,7 @@ def test_a_stored_state_comes_with_the_first_step() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 7])
 def test_starts_are_multiples_of_the_stride_from_the_start_of_the_episode(stride: int) -> None:
-    """Also in a ring that has forgotten where the episode started."""
+    """Also in a ring in which the start of the episode was overwritten."""
     buffer = relive.SequenceReplayBuffer(20, length=4, stride=stride)
     add_episodes(buffer, [3, 10, 5])
     buffer.add_episode(np.arange(12), np.arange(11), np.arange(11), terminated=False)

@@ -18,7 +18,7 @@ OBSERVATIONS = list(np.arange(4 * (LONGEST + 1), dtype=np.float32).reshape(-1, 4
 
 
 class Episodes:
-    """Actors that write episodes, and what the calls that returned have done."""
+    """Actors that write episodes, with counts of the calls that returned."""
 
     def __init__(self, capacity: int, actors: int, limiter: relive.RateLimiter) -> None:
         self.buffer: Any = relive.EpisodeReplayBuffer[Any, Any](max_transitions=capacity, limiter=limiter, seed=0)
@@ -45,7 +45,7 @@ class Episodes:
 
 
 class Ring:
-    """Actors that write to a stream each, and what the calls that returned have done."""
+    """Actors that write to one stream each, with counts of the calls that returned."""
 
     kind: type[relive.RingReplayBuffer] | type[relive.PrioritizedReplayBuffer] = relive.RingReplayBuffer
 

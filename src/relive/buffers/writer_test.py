@@ -1,4 +1,4 @@
-"""How steps come in does not matter: by `extend`, one stream after another, with a turn or without."""
+"""The same steps give the same buffer, whether added by `extend` or stream by stream."""
 
 import dataclasses
 import itertools

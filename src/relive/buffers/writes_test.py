@@ -1,4 +1,4 @@
-"""What a write takes and what it refuses: flags, streams, words, rewards, dtypes, room; and several steps at once."""
+"""Tests of writing: flags, streams, names, rewards, dtypes, capacity; and several steps at once."""
 
 import pathlib
 from typing import Any

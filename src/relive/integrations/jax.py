@@ -132,5 +132,6 @@ for _kind in (
     packing.TokenBatch,
     joint_batch.AgentBatch,
     joint_batch.JointBatch,
+    joint_batch.JointSequenceBatch,
 ):
     _register(_kind)

@@ -353,7 +353,7 @@ def test_no_checkpoint_takes_the_directory_for_one(path: pathlib.Path) -> None:
     assert not list(path.glob("*.npy"))
     buffer = relive.RingReplayBuffer(4, PLAIN)
     before = names(path)
-    with pytest.raises(errors.CheckpointError, match=f"^{path} is no checkpoint, it holds "):
+    with pytest.raises(errors.CheckpointError, match=f"^{path} is not a checkpoint, it holds "):
         buffer.save(path)
     assert names(path) == before
 
@@ -828,10 +828,10 @@ for _ in range(300):
     DEEP = [DEEP]
 
 FORGED: list[tuple[str, dict[str, Any], str]] = [
-    ("storage.json", {"format": "relive checkpoint"}, "is no manifest of a relive memory map$"),
-    ("storage.json", {"format": None}, "is no manifest of a relive memory map$"),
-    ("storage.json", {"version": None}, "is no manifest of a relive memory map$"),
-    ("storage.json", {"version": "1"}, "is no manifest of a relive memory map$"),
+    ("storage.json", {"format": "relive checkpoint"}, "is not the manifest of a relive memory map$"),
+    ("storage.json", {"format": None}, "is not the manifest of a relive memory map$"),
+    ("storage.json", {"version": None}, "is not the manifest of a relive memory map$"),
+    ("storage.json", {"version": "1"}, "is not the manifest of a relive memory map$"),
     ("storage.json", {"version": 2}, "is of format version 2, and this relive reads 1: update relive$"),
     ("storage.json", {"id": None}, "cannot be read: id is missing$"),
     ("storage.json", {"id": 3}, "cannot be read: id must be a string, got 3$"),
@@ -884,7 +884,7 @@ def test_what_is_no_json_is_refused_though_its_checksum_fits(path: pathlib.Path,
     for name in ("clean.json", "storage.json"):
         begin = b'{\n "format": "relive memory map",\n "version": 1,\n' + inside
         (path / name).write_bytes(sealed_bytes(begin))
-        refused(path, f"/{name} (is no JSON: |must have at most )")
+        refused(path, f"/{name} (is not JSON: |must have at most )")
 
 
 def sealed_bytes(content: bytes) -> bytes:

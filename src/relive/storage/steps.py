@@ -109,6 +109,8 @@ class StepStore(ring.Ring):
         observation_paths: The paths of the observation's fields, once the schema is known.
         other_paths: Those of the action, the reward and the extras.
         unrewarded_paths: Those of all fields but the reward.
+        compared_paths: The fields of the observation that show whether a step follows the one before; all if empty.
+        can_grow: Whether fields may be added once rows are stored.
     """
 
     _DERIVED: ClassVar[tuple[str, ...]] = (
@@ -127,6 +129,8 @@ class StepStore(ring.Ring):
     observation_paths: tuple[str, ...] = ()
     other_paths: tuple[str, ...] = ()
     unrewarded_paths: tuple[str, ...] = ()
+    compared_paths: tuple[str, ...] = ()
+    can_grow = False
 
     def __init__(self, capacity: int, streams: int, *, older: int = 0) -> None:
         super().__init__(capacity)
@@ -177,17 +181,34 @@ class StepStore(ring.Ring):
             self.behind |= {path: records[path] for path in dtype.names or ()}
 
     def begin(self, storage: memory.Storage) -> None:
-        """Set the storage; required before anything is written or read."""
+        """Set the storage; required before anything is written or read.
+
+        If there is one already, the fields of its rows are copied, and further fields are zeros.
+        """
+        behind = self.behind
+        if self._storage is not None:
+            self._copy_rows(self._storage, storage)
         self._storage = storage
         self.encoder = encoder = encoding.Encoder(storage.schema)
         fields = storage.schema.fields
         self.observation_paths = storage.schema.observation_paths
         self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
         self.unrewarded_paths = tuple(path for path in fields if path != "reward")
-        for paths in encoder.observation_blocks:
-            self._dtypes.append(np.dtype([(path, fields[path].dtype, fields[path].shape) for path in paths]))
+        self._dtypes = [
+            np.dtype([(path, fields[path].dtype, fields[path].shape) for path in paths])
+            for paths in encoder.observation_blocks
+        ]
         self._behind = [np.zeros((len(self.free), dtype.itemsize), np.uint8) for dtype in self._dtypes]
         self._derive()
+        for path in self.behind.keys() & behind.keys():
+            self.behind[path][:] = behind[path]
+
+    def _copy_rows(self, before: memory.Storage, storage: memory.Storage) -> None:
+        fields = storage.schema.fields
+        for start, stop in state_lib.chunks(len(self), len(self) * storage.schema.nbytes):
+            slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
+            rows = {path: np.zeros((stop - start, *field.shape), field.dtype) for path, field in fields.items()}
+            storage.write(slots, rows | before.read(slots, before.schema.fields.keys() & fields.keys()))
 
     @property
     def has_begun(self) -> bool:
@@ -228,14 +249,14 @@ class StepStore(ring.Ring):
         count = len(streams)
         num, rating, older = self.num_view, self.rating, self.older
         key = num[append.NEXT_KEY]
-        if self.encoder is None:
+        if encoder is not self.encoder:
             storage = memory.ColumnStorage(encoder.schema, self.capacity)
             if journal is not None:
                 journal.write(steps)
             self.begin(storage)
             journal = None
         num_spliced = 0
-        if self._is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
+        if self.is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
             events, num_spliced = self._with_cuts(steps)
         if num[append.FREE] < count and (not is_run or not num[append.FREE]):
             self._make_room(count if not is_run else 1)
@@ -278,11 +299,7 @@ class StepStore(ring.Ring):
             self.ended = np.concatenate([self.ended, self.episodes_of((key + ended) % self.capacity)])
         return num_spliced
 
-    def is_spliced(self, steps: encoding.Steps) -> bool:
-        """Return whether any of the steps does not follow the open episode of its stream."""
-        return self._with_cuts(steps)[1] > 0
-
-    def _is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
+    def is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
         """Return whether a row does not begin with the observation behind the open episode of its stream."""
         if not self._knows_view[stream] or events[0] & append.CUT:
             return False
@@ -315,8 +332,8 @@ class StepStore(ring.Ring):
             return steps.events, 0
         columns = steps.encoder.columns(steps.rows, len(steps.streams))
         differs = np.zeros(len(places), np.bool_)
-        for path, column in self.behind.items():
-            differs |= _differ(column[episodes[places]], columns[path][places])
+        for path in self.compared_paths or self.observation_paths:
+            differs |= differ(self.behind[path][episodes[places]], columns[path][places])
         cuts = places[differs]
         if not len(cuts):
             return steps.events, 0
@@ -635,7 +652,7 @@ def _is_own(storage: memory.ColumnStorage, call: str) -> bool:
     return getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
 
 
-def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
+def differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
     """Return whether the rows [k, ...] differ; NaN counts as equal to NaN."""
     shape = (len(these), -1, these.itemsize)
     is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
