@@ -196,7 +196,7 @@ def _seen(schema: schema_lib.Schema, paths: list[str]) -> list[str]:
 
 
 def _check_free(place: str, overwrite: bool) -> None:
-    """Raise CheckpointError unless the place is free, or holds an empty file or one of ours to replace."""
+    """Raise CheckpointError unless the place is free, or holds an empty file or a replaceable one that relive wrote."""
     if not os.path.lexists(place):
         return
     label = files.named(place)
@@ -355,7 +355,7 @@ def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[_Source]:
-    """Open a file of ours.
+    """Open a Parquet file that relive wrote.
 
     Raises:
         CheckpointError: There is no such file.
@@ -367,7 +367,7 @@ def _opened(path: Path) -> Iterator[_Source]:
             file = stack.enter_context(parquet.ParquetFile(raw, page_checksum_verification=True))
             kind = file.schema_arrow
         except _BROKEN as error:
-            raise errors.CheckpointError(f"{label} is no Parquet file, or was cut: {_reason(error)}") from error
+            raise errors.CheckpointError(f"{label} is not a Parquet file, or was cut: {_reason(error)}") from error
         if _KEY not in (kind.metadata or {}):
             raise errors.CheckpointError(f"{label} is a Parquet file that relive did not write")
         try:

@@ -1,4 +1,4 @@
-"""Tables and Parquet files: what comes back is what was written, to the last bit; what is broken is one line."""
+"""Tables and Parquet files are read back bit for bit; a damaged one is an error of one line."""
 
 import dataclasses
 import json
@@ -98,7 +98,7 @@ def write_randomly(buffer: Any, rng: np.random.Generator, calls: int) -> None:
 
 
 def facts(episode: stored_episodes.StoredEpisode, *, with_keys: bool = False) -> Any:
-    """Return all that is to come back of an episode: of arrays their dtypes, shapes and bytes."""
+    """Return everything about an episode that must be read back, arrays as dtype, shape and bytes."""
     arrays = {
         **trees.flat("observation", episode.observations),
         **trees.flat("action", episode.actions),
@@ -289,7 +289,7 @@ def test_batches_without_rows_are_between_others() -> None:
 
 
 def test_an_episode_that_was_cut_needs_the_one_that_cut_it() -> None:
-    """Alone it would go on: nobody could end it."""
+    """Otherwise the episode would stay open for good."""
     source = relive.RingReplayBuffer(9)
     source.add(np.float32(7), 3, 0.25)
     source.add_episode(np.zeros(3, np.float32), [1, 0], [0.0, 0.5], terminated=True)
@@ -419,7 +419,7 @@ def test_nothing_is_added_without_steps(path: pathlib.Path) -> None:
 def test_a_limiter_is_asked_once_for_an_episode_and_again_for_a_last_step_of_which_nothing_is_known(
     path: pathlib.Path,
 ) -> None:
-    """As the docstring says: the steps before are in."""
+    """As the docstring says, the earlier steps are in the buffer."""
     buffer = relive.RingReplayBuffer(20)
     buffer.add_episode(np.zeros(4, np.float32), [0, 0, 0], [0.0, 0.0, 0.0], terminated=True)
     for _ in range(6):
@@ -451,7 +451,7 @@ def test_progress_must_be_callable(path: pathlib.Path) -> None:
         arrow.add_parquet(relive.RingReplayBuffer(9), path, progress=3)  # type: ignore[arg-type]
 
 
-# What has no place.
+# Schemas that Arrow cannot hold.
 
 
 @pytest.mark.parametrize(
@@ -508,9 +508,9 @@ def test_text_that_utf_8_does_not_have_is_refused(path: pathlib.Path) -> None:
 
 
 def test_a_buffer_that_knows_nothing_has_no_columns(path: pathlib.Path) -> None:
-    with pytest.raises(errors.NotReadyError, match="write_parquet has no columns: no step has said what a step holds"):
+    with pytest.raises(errors.NotReadyError, match="write_parquet has no columns, as the buffer has no schema yet"):
         arrow.write_parquet(relive.RingReplayBuffer(9), path)
-    with pytest.raises(errors.NotReadyError, match="to_batches has no columns: no step has said what a step holds"):
+    with pytest.raises(errors.NotReadyError, match="to_batches has no columns, as the buffer has no schema yet"):
         arrow.to_table(relive.RingReplayBuffer(9))
     with pytest.raises(errors.ArgumentTypeError, match="buffer must be an instance of ColumnReplayBuffer, got 3"):
         arrow.write_parquet(3, path)  # type: ignore[arg-type]
@@ -532,7 +532,9 @@ def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
 
 def test_what_is_not_ours_stays(path: pathlib.Path) -> None:
     path.write_text("a letter")
-    with pytest.raises(errors.CheckpointError, match=r"steps.parquet is no Parquet file, or was cut: .*: name another"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"steps.parquet is not a Parquet file, or was cut: .*: name another"
+    ):
         arrow.write_parquet(small(), path)
     assert path.read_text() == "a letter"
     for foreign in (pyarrow.table({"x": [1]}), pyarrow.table({"x": [1]}, metadata={"y": "z"})):
@@ -649,7 +651,7 @@ def test_a_new_file_takes_no_others_place(path: pathlib.Path, monkeypatch: pytes
     with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
         arrow.write_parquet(small(streams=2), path, overwrite=False)
     monkeypatch.setattr("relive.persistence.files.fsync_file", lambda descriptor: path.write_text("a letter"))
-    with pytest.raises(errors.CheckpointError, match=r"is no Parquet file, or was cut: .*: name another path$"):
+    with pytest.raises(errors.CheckpointError, match=r"is not a Parquet file, or was cut: .*: name another path$"):
         arrow.write_parquet(small(), path)
     assert path.read_text() == "a letter"
     assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
@@ -672,7 +674,7 @@ def test_a_file_in_the_place_of_another_has_its_mode(
 
 def test_what_a_crash_cannot_have_left_is_left_alone(path: pathlib.Path) -> None:
     new = path.parent / ".steps.parquet.new"
-    message = rf"^{new} is not ours: move it away$"
+    message = rf"^{new} was not written by relive: move it away$"
     new.write_text("a letter")
     with pytest.raises(errors.CheckpointError, match=message):
         arrow.write_parquet(small(), path)
@@ -723,7 +725,9 @@ def test_a_cut_file_is_one_line(path: pathlib.Path) -> None:
     raw = path.read_bytes()
     for length in (0, 3, 100, len(raw) - 1):
         path.write_bytes(raw[:length])
-        with pytest.raises(errors.CheckpointError, match=r"^\S*steps.parquet is no Parquet file, or was cut: .* .*$"):
+        with pytest.raises(
+            errors.CheckpointError, match=r"^\S*steps.parquet is not a Parquet file, or was cut: .* .*$"
+        ):
             arrow.describe(path)
     path.unlink()
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet does not exist$"):
@@ -758,7 +762,9 @@ def test_a_changed_bit_of_the_footer_is_one_line(path: pathlib.Path, every: int)
     raw = path.read_bytes()
     begin = footer(raw)
     path.write_bytes(raw[:begin] + raw[begin:].replace(b"reward", b"re\xf7ard"))
-    with pytest.raises(errors.CheckpointError, match=rf"^{path} is no Parquet file, or was cut: 'utf-8' codec can't "):
+    with pytest.raises(
+        errors.CheckpointError, match=rf"^{path} is not a Parquet file, or was cut: 'utf-8' codec can't "
+    ):
         arrow.describe(path)
     rng = np.random.default_rng(0)
     messages: list[str] = []
@@ -777,7 +783,7 @@ def test_a_changed_bit_of_the_footer_is_one_line(path: pathlib.Path, every: int)
 
 
 def varint(number: int) -> bytes:
-    """Return an integer as Thrift has it."""
+    """Return an integer in Thrift's encoding."""
     zigzag, groups = number << 1, []
     while zigzag > 127:
         groups.append(zigzag & 127 | 128)
@@ -865,7 +871,7 @@ def test_metadata_that_lie_are_one_line(path: pathlib.Path, metadata: dict[str, 
 
 def test_metadata_that_are_no_json_are_one_line(path: pathlib.Path) -> None:
     arrow_parquet.write_table(pyarrow.table({"x": [1]}).replace_schema_metadata({"relive": b"\xff{"}), path)
-    with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be read: .* is no JSON"):
+    with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be read: .* is not JSON"):
         arrow.describe(path)
 
 

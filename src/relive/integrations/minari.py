@@ -184,7 +184,7 @@ def _checked_names(infos: Any, episode_metadata: Any) -> tuple[dict[str, str], d
     if not isinstance(kept, Mapping) or not all(
         name == "seed" or (isinstance(name, str) and name.split("/")[0] == "options") for name in kept.values()
     ):
-        rule = "must be 'seed', 'options' or such as 'options/level' by extra"
+        rule = "must map extras to 'seed', 'options' or a path such as 'options/level'"
         raise errors.ArgumentError(f"episode_metadata {rule}, got {validation.short_repr(kept)}")
     names = recording.checked_infos(infos)
     for extra in names:
@@ -461,14 +461,14 @@ def _check_episodes(buffer: Buffer, data_format: str, must_be_known: bool) -> No
     if data_format != "hdf5" and lengths.max() >= _MOST_ROWS:
         raise errors.ArgumentError(
             f"episodes must have at most {_MOST_ROWS - 1} steps for Minari to read them from {data_format}, "
-            f"got {lengths.max()}: say data_format='hdf5'"
+            f"got {lengths.max()}: pass data_format='hdf5'"
         )
     unknown = episodes[~history.is_known(episodes)]
     if must_be_known and len(unknown):
         raise errors.ArgumentError(
             f"to_dataset needs the observation after the newest step of every episode, and {len(unknown)} have none, "
             f"such as one of stream {history.episodes[append.STREAM][unknown].min()}: "
-            "add steps with next_observation, or say incomplete='as_sampled'"
+            "add steps with next_observation, or pass incomplete='as_sampled'"
         )
 
 

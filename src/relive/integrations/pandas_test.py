@@ -202,7 +202,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 def test_a_buffer_is_needed_that_knows_its_columns() -> None:
-    with pytest.raises(errors.NotReadyError, match="steps_frame has no columns: no step has said what a step holds"):
+    with pytest.raises(errors.NotReadyError, match="steps_frame has no columns, as the buffer has no schema yet"):
         relive_pandas.steps_frame(relive.RingReplayBuffer(8))
     wrong: Any = None
     with pytest.raises(errors.ArgumentTypeError, match="buffer must be an instance of ColumnReplayBuffer, got None"):

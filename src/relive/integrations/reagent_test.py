@@ -130,7 +130,7 @@ def test_final_rows_tell_terminated_episodes_from_others() -> None:
     mask = np.ones(3, np.uint8)
     buffer.add(
         np.array([7.0, 3.5], np.float32), 1, 0.5, terminated=True, mu=1.0, possible=mask
-    )  # Nobody says where to.
+    )  # The next observation is unknown.
     buffer.add(np.array([8.0, 4.0], np.float32), 2, 0.5, mu=1.0, possible=mask)
     plain = reagent.pre_timeline_frame(buffer, **ARGUMENTS)
     frame = reagent.pre_timeline_frame(buffer, **ARGUMENTS, final_rows=True)
@@ -315,7 +315,9 @@ def test_parts_of_the_schema_are_told_apart() -> None:
 
 
 def test_a_buffer_is_needed_that_knows_its_columns() -> None:
-    with pytest.raises(errors.NotReadyError, match="pre_timeline_frame has no columns: no step has said what a step"):
+    with pytest.raises(
+        errors.NotReadyError, match="pre_timeline_frame has no columns, as the buffer has no schema yet"
+    ):
         reagent.pre_timeline_frame(relive.RingReplayBuffer(8))
     wrong: Any = None
     with pytest.raises(errors.ArgumentTypeError, match="buffer must be an instance of ColumnReplayBuffer, got None"):

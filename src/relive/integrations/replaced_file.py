@@ -138,5 +138,5 @@ def _remove(new: str, magic: bytes) -> None:
         with open(new, "rb") as file:
             is_ours = file.read(len(magic)) in (b"", magic)
     if not is_ours:
-        raise errors.CheckpointError(f"{files.named(new)} is not ours: move it away")
+        raise errors.CheckpointError(f"{files.named(new)} was not written by relive: move it away")
     os.unlink(new)

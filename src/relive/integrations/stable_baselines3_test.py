@@ -38,7 +38,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Described(gymnasium.Env[Any, Any]):
-    """Tells which episode of which environment it is in, and at which step of it; the reward says the same."""
+    """Observes its environment, episode and step; the reward encodes the same."""
 
     def __init__(
         self, number: int = 0, *, ends: str = "mixed", action_space: Any = DISCRETE, kind: str = "vector"
@@ -87,7 +87,7 @@ def described(count: int = 1, **options: Any) -> vec_env.DummyVecEnv:
 
 
 class Both(relive_sb3.ReplayBuffer):
-    """Hands what it gets to one of theirs too."""
+    """Passes every step to a buffer of Stable-Baselines3 too."""
 
     twin: Any
 
@@ -139,7 +139,7 @@ def model_of(algorithm: Any, env: Any, policy: str = "MlpPolicy", **settings: An
 
 @st.composite
 def steps(draw: st.DrawFn, n_envs: int) -> list[Any]:
-    """Steps as an algorithm passes them: - goes on, t terminates, x is truncated, u says so and goes on."""
+    """Steps as an algorithm passes them: - goes on, t terminates, x truncates, u reports a truncation and goes on."""
     state = [[number, 0, 0] for number in range(n_envs)]
     found = []
     for how in draw(st.lists(st.lists(st.sampled_from("---txu"), min_size=n_envs, max_size=n_envs), max_size=30)):
@@ -444,7 +444,7 @@ def test_what_is_no_stack_is_refused_and_not_stored() -> None:
         pair = (np.array([obs], np.float32), np.array([next_obs], np.float32))
         frames.add(*pair, np.zeros(1, np.int64), np.ones(1), np.array([done]), [{}])
 
-    with pytest.raises(errors.ArgumentError, match="observation must be the stack before it with another frame behind"):
+    with pytest.raises(errors.ArgumentError, match="observation must be the previous stack, shifted by one new frame"):
         add([0, 1], [2, 3])
     with pytest.raises(errors.ArgumentError, match="observation must begin with frames that are 'zeros'"):
         add([1, 1], [1, 2])
@@ -686,7 +686,7 @@ def test_a_step_of_another_number_of_environments_is_refused_and_not_stored(n_en
 
 
 class Goals(Described):
-    """Tells where it is and where it is to go; the reward is how near that is, and the goal is never reached."""
+    """Observes its place and its goal; the reward is the distance, and the goal is never reached."""
 
     def __init__(self, number: int = 0, *, kind: str = "vector") -> None:
         super().__init__(number)
@@ -711,7 +711,7 @@ def goals(count: int = 1, **options: Any) -> vec_env.DummyVecEnv:
 
 
 def with_hindsight(env: Any, **settings: Any) -> tuple[Any, Any]:
-    """Returns one of ours and one of theirs, with whole episodes of every environment."""
+    """Return a buffer of relive and one of Stable-Baselines3, with whole episodes of every environment."""
     arguments = (200, env.observation_space, DISCRETE, env, "cpu", env.num_envs)
     made: tuple[Any, Any] = (
         relive_sb3.HerReplayBuffer(*arguments, seed=0, **settings),

@@ -100,7 +100,7 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
     validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     schema: schema_lib.Schema | None = getattr(buffer, "schema", None)
     if schema is None:
-        raise errors.NotReadyError(f"{call} has no columns: no step has said what a step holds, so add one first")
+        raise errors.NotReadyError(f"{call} has no columns, as the buffer has no schema yet: add a step first")
     return schema
 
 

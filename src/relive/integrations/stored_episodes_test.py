@@ -56,7 +56,7 @@ def rest_of(keys: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 
 class Twin:
-    """A buffer beside lists of all that was ever given to it."""
+    """A buffer and lists of everything that was added to it."""
 
     def __init__(self, capacity: int) -> None:
         self.buffer = relive.RingReplayBuffer(capacity, SCHEMA, streams=3)
@@ -160,7 +160,7 @@ class Twin:
         self.oldest_key = self.next_key
 
     def stored(self) -> list[dict[str, Any]]:
-        """Return what is to be found, in the words of `shown`."""
+        """Return the expected episodes, in the form of `shown`."""
         oldest = max(self.oldest_key, self.next_key - self.buffer.capacity)
         found = []
         for episode in self.episodes:
@@ -218,7 +218,7 @@ def shown(episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
 @hypothesis.given(capacity=st.integers(5, 30), calls=st.lists(CALLS, max_size=60))
 @hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
 def test_episodes_are_those_of_the_twin(capacity: int, calls: list[Any]) -> None:
-    """Whatever was added, in whatever order, comes out as it went in, as far as it was not evicted."""
+    """Steps added in any order are read back unchanged, as far as they were not evicted."""
     twin = Twin(capacity)
     for name, *arguments in calls:
         getattr(twin, name)(*arguments)
@@ -257,13 +257,13 @@ def test_rows_of_a_memory_map_are_found_as_well(tmp_path: Any) -> None:
 
 
 def test_an_empty_buffer_has_no_episodes() -> None:
-    """Nor has one that does not know yet what a step holds."""
+    """A buffer without a schema has no episodes either."""
     assert list(stored_episodes.stored_episodes(relive.RingReplayBuffer(4))) == []
     assert list(stored_episodes.stored_episodes(relive.RingReplayBuffer(4, SCHEMA))) == []
 
 
 def test_an_open_episode_of_which_nothing_is_stored_is_left_out() -> None:
-    """Its next step may come, but there is nothing to give now."""
+    """Its next step may come, but there is nothing to return yet."""
     buffer = relive.RingReplayBuffer(2, streams=2)
     buffer.add(0, 0, 0.0, stream=0)
     buffer.add(1, 0, 0.0, stream=1)
@@ -296,7 +296,7 @@ def test_progress_counts_bytes_of_rows() -> None:
 
 @pytest.mark.parametrize("call", ["add", "clear"])
 def test_a_buffer_must_not_change_meanwhile(call: str) -> None:
-    """Rows that were to be read may be others now."""
+    """Rows not read yet may have been overwritten."""
     buffer = relive.RingReplayBuffer(4)
     for _ in range(2):
         buffer.add_episode([1, 2, 3], [4, 5], [6.0, 7.0], terminated=False)
