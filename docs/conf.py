@@ -70,8 +70,6 @@ INTERNAL = {
     "Groups": "least_size",
     "Journal": "append begin is_due prune save_base",
     "OpenEpisode": "send",
-    "ShardStats": "seen",
-    "ShardedReplay": "turns",
     "Recorder": "spec",
     "EpisodeRecorder": "spec",
     "ReplayBuffer": "actions dones next_observations observations rewards timeouts",

@@ -1,21 +1,18 @@
-"""Drop-in: Stable-Baselines3's DQN and SAC learn the same from relive's buffer as from their own.
+"""Drop-in: DQN and SAC of Stable-Baselines3 learn the same from relive's buffer as from their own.
 
-    pip install 'relive[sb3]' matplotlib
-    python drop_in.py                       five runs of each of the four, about twenty minutes
-    python drop_in.py --plot drop_in.png    ... and a picture of the learning curves
-    python drop_in.py --short               one short run of each, in seconds: to see that it runs
+    python drop_in.py                       five seeds with each buffer, about twenty minutes
+    python drop_in.py --plot drop_in.png    the same, and the learning curves
+    python drop_in.py --short               one seed and a sixteenth of the steps, in seconds
 
-DQN on CartPole-v1 has the hyperparameters of RL Baselines3 Zoo, and SAC on Pendulum-v1 has its learning rate. The two
-buffers draw other transitions, so no two runs are the same; what they reach should be. For each buffer it prints the
-mean over runs of two returns, with a 95 % bootstrap interval: that of the final policy, over 20 episodes, and that of
-the episodes in training, over all its steps, which also tells how fast it learned. Expect that the intervals of
-"ours - theirs" hold 0.
+`replay_buffer_class` is the only setting that differs. DQN has the hyperparameters of RL Baselines3 Zoo, SAC their
+learning rate. The two buffers draw different transitions, so no two runs are the same, but both should learn as much:
+for each buffer the program prints the mean over the seeds of two returns, with a 95 % bootstrap interval: that of the
+episodes in training, over all steps, and that of the final policy. The intervals of the difference should contain 0.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
-import time
 from typing import Any
 
 import numpy as np
@@ -28,165 +25,119 @@ import torch
 from relive.integrations import stable_baselines3 as relive_sb3
 
 Floats = npt.NDArray[np.float64]
+Results = dict[str, tuple[Floats, Floats]]
+"""For each buffer the learning curves of its runs [seeds, GRID], and the returns of their final policies [seeds]."""
 
-BUFFERS: dict[str, Any] = {"theirs": None, "ours": relive_sb3.ReplayBuffer}
-GRID = 100
+BUFFERS: dict[str, Any] = {"Stable-Baselines3": None, "relive": relive_sb3.ReplayBuffer}
+GRID, NUM_CHECKS = 100, 20
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """What is trained where, for how many steps, and with which settings."""
+    """An algorithm, its environment, the steps of a run, and the settings of the algorithm."""
 
     algorithm: type[Any]
     env_id: str
     steps: int
-    short_steps: int
     settings: dict[str, Any]
 
     def __str__(self) -> str:
         return f"{self.algorithm.__name__} on {self.env_id}"
 
 
+DQN_SETTINGS = {
+    "learning_rate": 2.3e-3,
+    "batch_size": 64,
+    "buffer_size": 100_000,
+    "learning_starts": 1_000,
+    "gamma": 0.99,
+    "target_update_interval": 10,
+    "train_freq": 256,
+    "gradient_steps": 128,
+    "exploration_fraction": 0.16,
+    "exploration_final_eps": 0.04,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
 TASKS = (
-    Task(
-        stable_baselines3.DQN,
-        "CartPole-v1",
-        50_000,
-        1_500,
-        {
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
-            "buffer_size": 100_000,
-            "learning_starts": 1_000,
-            "gamma": 0.99,
-            "target_update_interval": 10,
-            "train_freq": 256,
-            "gradient_steps": 128,
-            "exploration_fraction": 0.16,
-            "exploration_final_eps": 0.04,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
-    ),
-    Task(stable_baselines3.SAC, "Pendulum-v1", 5_000, 300, {"learning_rate": 1e-3}),
+    Task(stable_baselines3.DQN, "CartPole-v1", 50_000, DQN_SETTINGS),
+    Task(stable_baselines3.SAC, "Pendulum-v1", 5_000, {"learning_rate": 1e-3}),
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What came of a training: the returns along its steps [GRID], that of the final policy, and seconds of the CPU."""
-
-    curve: Floats
-    final: float
-    seconds: float
-
-
-Results = dict[str, dict[str, list[Run]]]
-"""Runs by task and buffer."""
-
-
-def progress(name: str) -> Callable[..., bool]:
-    """Return what an algorithm calls at each step: it prints a line every ten seconds."""
-    last_line = time.monotonic()
-
-    def tell(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
-        nonlocal last_line
-        if time.monotonic() > last_line + 10:
-            last_line = time.monotonic()
-            print(f"{name}: step {local_names['self'].num_timesteps}", flush=True)
-        return True
-
-    return tell
-
-
-def train(task: Task, label: str, steps: int, seed: int, num_checks: int) -> Run:
-    """Train once: the buffer is all that differs."""
-    name = f"{task}, {label}, seed {seed}"
-    started = time.process_time()
-    model = task.algorithm(
-        "MlpPolicy", task.env_id, replay_buffer_class=BUFFERS[label], seed=seed, device="cpu", **task.settings
-    )
-    model.learn(steps, callback=progress(name))
-    seconds = time.process_time() - started
-    trained_in: Any = model.get_env()
-    returns, lengths = (trained_in.env_method(f"get_episode_{what}")[0] for what in ("rewards", "lengths"))
+def train(task: Task, buffer_class: Any, seed: int) -> tuple[Floats, float]:
+    """Return the learning curve of a run [GRID], and the mean return of the final policy."""
+    settings = {"replay_buffer_class": buffer_class, "seed": seed, "device": "cpu", **task.settings}
+    model = task.algorithm("MlpPolicy", task.env_id, **settings).learn(task.steps)
+    env = model.get_env()
+    returns, lengths = (env.env_method(f"get_episode_{name}")[0] for name in ("rewards", "lengths"))
     check_env = env_util.make_vec_env(task.env_id, seed=seed + 1_000)
-    final, _ = evaluation.evaluate_policy(model, check_env, n_eval_episodes=num_checks)
-    print(f"{name}: final return {final:.1f}, {seconds:.0f} CPU s", flush=True)
-    return Run(along_the_steps(np.array(returns), np.cumsum(lengths), steps), float(np.mean(final)), seconds)
+    final, _ = evaluation.evaluate_policy(model, check_env, n_eval_episodes=NUM_CHECKS)
+    return along_the_steps(np.array(returns), np.cumsum(lengths), task.steps), float(np.mean(final))
 
 
 def along_the_steps(returns: Floats, ends: npt.NDArray[np.int64], steps: int) -> Floats:
-    """Return the mean return of the ten episodes that ended last, at GRID steps side by side [GRID]."""
-    at = np.linspace(0, steps, GRID + 1)[1:]
-    ended = np.searchsorted(ends, at, side="right")
+    """Return the mean return of the last ten episodes at GRID evenly spaced steps [GRID]."""
+    ended = np.searchsorted(ends, np.linspace(0, steps, GRID + 1)[1:], side="right")
     return np.array([returns[max(last - 10, 0) : max(last, 1)].mean() for last in ended])
 
 
-def interval(values: Floats, minus: Floats | None = None) -> str:
-    """Return the mean, or a difference of means, with the 95 % interval of 10,000 bootstrap samples."""
+def interval(values: Floats, baseline: Floats | None = None) -> str:
+    """Return the mean, or how far it is above that of a baseline, with the 95 % interval of 10,000 resamples."""
     rng = np.random.default_rng(0)
     resampled = rng.choice(values, (10_000, len(values))).mean(axis=1)
     mean = values.mean()
-    if minus is not None:
-        resampled -= rng.choice(minus, (10_000, len(minus))).mean(axis=1)
-        mean -= minus.mean()
+    if baseline is not None:
+        resampled -= rng.choice(baseline, (10_000, len(baseline))).mean(axis=1)
+        mean -= baseline.mean()
     low, high = np.percentile(resampled, [2.5, 97.5])
-    return f"{mean:8.1f} [{low:.1f}, {high:.1f}]"
+    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def report(name: str, runs: dict[str, list[Run]]) -> list[str]:
-    """Return a line for each buffer, and one for the difference."""
-    training = {label: np.array([run.curve.mean() for run in some]) for label, some in runs.items()}
-    final = {label: np.array([run.final for run in some]) for label, some in runs.items()}
-    lines = [
-        f"{name}, {label:13}: final{interval(final[label])}, in training{interval(training[label])}, "
-        f"{np.median([run.seconds for run in runs[label]]):.0f} CPU s a run"
-        for label in runs
-    ]
-    difference = (interval(of["ours"], of["theirs"]) for of in (final, training))
-    return [*lines, f"{name}, ours - theirs: " + "final{}, in training{}".format(*difference)]
+def report(task: Task, results: Results) -> None:
+    """Print a line for each buffer, and one for the difference."""
+    training = {name: curves.mean(axis=1) for name, (curves, _) in results.items()}
+    final = {name: returns for name, (_, returns) in results.items()}
+    for name in results:
+        print(f"{task}, {name}: in training {interval(training[name])}, final {interval(final[name])}")
+    in_training, at_the_end = (interval(of["relive"], of["Stable-Baselines3"]) for of in (training, final))
+    print(f"{task}, difference: in training {in_training}, final {at_the_end}")
 
 
-def plot(results: Results, steps: dict[str, int], path: str) -> None:
-    """Write a picture of the learning curves: mean, and all runs."""
+def plot(path: str, results: dict[Task, Results]) -> None:
+    """Write a PNG with a panel for each task: the mean over the seeds in a band from the lowest to the highest."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, (name, runs) in zip(np.ravel(picture.subplots(1, len(results))), results.items(), strict=True):
-        at = np.linspace(0, steps[name], GRID + 1)[1:]
-        for (label, some), colour in zip(runs.items(), ("#d9792b", "#2f6fb0"), strict=True):
-            curves = np.array([run.curve for run in some])
-            axes.plot(at, curves.T, color=colour, alpha=0.25, linewidth=0.8)
-            axes.plot(at, curves.mean(axis=0), color=colour, linewidth=2, label=f"{label}, mean of {len(some)}")
-        axes.set(title=name, xlabel="environment steps")
-        axes.set_ylabel("return, last ten episodes")
+    for axes, (task, of_task) in zip(picture.subplots(1, len(results)), results.items(), strict=True):
+        grid = np.linspace(0, task.steps, GRID + 1)[1:]
+        for name, (curves, _) in of_task.items():
+            (line,) = axes.plot(grid, curves.mean(axis=0), label=name)
+            axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=line.get_color(), alpha=0.2)
+        axes.set(title=str(task), xlabel="environment steps", ylabel="return of the last ten episodes")
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right")
-    picture.savefig(path, dpi=100)
+        axes.legend()
+    picture.savefig(path, format="png", dpi=100)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train both with both buffers, in turns, and compares."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, help="of each run; by default 50,000 of DQN and 5,000 of SAC")
-    parser.add_argument("--runs", type=int, default=5, help="of each task with each buffer")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others follow")
-    parser.add_argument("--short", action="store_true", help="one run of 1,500 steps of DQN and 300 of SAC")
-    parser.add_argument("--plot", metavar="PATH", help="write the learning curves to this PNG")
+    """Train both algorithms with both buffers and several seeds, and compare the returns."""
+    parser = argparse.ArgumentParser(description="Stable-Baselines3 with its own buffer and with relive's.")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--short", action="store_true", help="one seed and a sixteenth of the steps")
+    parser.add_argument("--plot", metavar="PATH", help="where to write the learning curves, as a PNG")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    num_runs, num_checks = (1, 2) if options.short else (options.runs, 20)
-    steps = {str(task): task.short_steps if options.short else options.steps or task.steps for task in TASKS}
-
-    results: Results = {str(task): {label: [] for label in BUFFERS} for task in TASKS}
-    for seed in range(options.seed, options.seed + num_runs):
-        for task in TASKS:
-            for label in BUFFERS:
-                results[str(task)][label].append(train(task, label, steps[str(task)], seed, num_checks))
+    seeds = 1 if options.short else options.seeds
+    tasks = [dataclasses.replace(task, steps=task.steps // 16) for task in TASKS] if options.short else TASKS
+    results: dict[Task, Results] = {}
+    for task in tasks:
+        results[task] = {}
+        for name, buffer_class in BUFFERS.items():
+            runs = [train(task, buffer_class, seed) for seed in range(seeds)]
+            results[task][name] = np.array([curve for curve, _ in runs]), np.array([final for _, final in runs])
+        report(task, results[task])
     if options.plot:
-        plot(results, steps, options.plot)
-    for name, runs in results.items():
-        print("\n".join(report(name, runs)))
+        plot(options.plot, results)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,29 @@
-"""The drop-in comparison runs in its short form, and its figures are what its text says."""
+"""The drop-in comparison runs in its short form, and its figures are those on paper."""
 
 from collections.abc import Iterator
 import dataclasses
-import importlib.util
 import pathlib
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
 
+pytest.importorskip("matplotlib")
 pytest.importorskip("stable_baselines3")
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
+import drop_in
 import torch
 
-_SPEC = importlib.util.spec_from_file_location("example_drop_in", pathlib.Path(__file__).with_name("drop_in.py"))
-assert _SPEC is not None
-assert _SPEC.loader is not None
-drop_in = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(drop_in)
-
-FIGURES = r" +-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]"
+FIGURES = r"in training -?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\], final -?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]"
+TINY = [(300, {"learning_starts": 200, "train_freq": 64, "gradient_steps": 4}), (210, {"learning_starts": 200})]
 
 
 @pytest.fixture(autouse=True)
-def _what_others_may_rely_on() -> Iterator[None]:
+def _restored_generators() -> Iterator[None]:
+    """Restore the number of threads of torch and the global generators, which SB3 seeds."""
     threads, states = torch.get_num_threads(), (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
     yield
     torch.set_num_threads(threads)
@@ -33,26 +32,37 @@ def _what_others_may_rely_on() -> Iterator[None]:
     random.setstate(states[2])
 
 
-TINY = [(300, {"learning_starts": 200, "train_freq": 64, "gradient_steps": 4}), (210, {"learning_starts": 200})]
-
-
 @pytest.mark.parametrize("is_tiny", [True, pytest.param(False, marks=pytest.mark.long)], ids=["tiny", "short"])
 def test_the_short_form_ends_with_the_figures_of_both(
     is_tiny: bool, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_tiny:
         tasks = [
-            dataclasses.replace(task, short_steps=steps, settings=task.settings | settings)
+            dataclasses.replace(task, steps=16 * steps, settings=task.settings | settings)
             for task, (steps, settings) in zip(drop_in.TASKS, TINY, strict=True)
         ]
         monkeypatch.setattr(drop_in, "TASKS", tasks)
-    drop_in.main(["--short", "--seed", "3", "--plot", str(tmp_path / "curves.png")])
-    lines = capsys.readouterr().out.splitlines()[-6:]
-    for task, of_task in [("DQN on CartPole-v1", lines[:3]), ("SAC on Pendulum-v1", lines[3:])]:
-        for label, line in zip(["theirs", "ours", "ours - theirs"], of_task, strict=True):
-            figures = f"final{FIGURES}, in training{FIGURES}"
-            assert re.fullmatch(f"{task}, {label} *: {figures}(, \\d+ CPU s a run)?", line)
+        monkeypatch.setattr(drop_in, "NUM_CHECKS", 2)
+    drop_in.main(["--short", "--plot", str(tmp_path / "curves.png")])
+    lines = capsys.readouterr().out.splitlines()
+    names = [
+        f"{task}, {name}"
+        for task in ("DQN on CartPole-v1", "SAC on Pendulum-v1")
+        for name in ("Stable-Baselines3", "relive", "difference")
+    ]
+    for name, line in zip(names, lines, strict=True):
+        assert re.fullmatch(f"{name}: {FIGURES}", line)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_difference_is_that_of_relive_to_stable_baselines3(capsys: pytest.CaptureFixture[str]) -> None:
+    curves = {"Stable-Baselines3": np.full((2, drop_in.GRID), 3.0), "relive": np.full((2, drop_in.GRID), 5.0)}
+    drop_in.report(drop_in.TASKS[1], {name: (curve, curve[:, 0] * 10) for name, curve in curves.items()})
+    assert capsys.readouterr().out.splitlines() == [
+        "SAC on Pendulum-v1, Stable-Baselines3: in training 3.0 [3.0, 3.0], final 30.0 [30.0, 30.0]",
+        "SAC on Pendulum-v1, relive: in training 5.0 [5.0, 5.0], final 50.0 [50.0, 50.0]",
+        "SAC on Pendulum-v1, difference: in training 2.0 [2.0, 2.0], final 20.0 [20.0, 20.0]",
+    ]
 
 
 def test_a_curve_is_the_mean_of_the_ten_episodes_that_ended_last() -> None:
@@ -67,8 +77,8 @@ def test_a_curve_is_the_mean_of_the_ten_episodes_that_ended_last() -> None:
 
 
 def test_an_interval_holds_the_mean_and_narrows_with_the_number_of_runs() -> None:
-    assert drop_in.interval(np.full(5, 2.0)) == "     2.0 [2.0, 2.0]"
-    assert drop_in.interval(np.full(5, 2.0), np.full(4, 3.0)) == "    -1.0 [-1.0, -1.0]"
+    assert drop_in.interval(np.full(5, 2.0)) == "2.0 [2.0, 2.0]"
+    assert drop_in.interval(np.full(5, 2.0), np.full(4, 3.0)) == "-1.0 [-1.0, -1.0]"
     rng = np.random.default_rng(0)
     widths = []
     for count in (4, 400):

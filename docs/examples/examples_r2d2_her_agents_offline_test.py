@@ -1,67 +1,43 @@
-"""The worked examples run in their short form, and their parts do what their texts say."""
+"""The examples of R2D2, HER, LLM agents and offline data: their short forms run, and their parts are as on paper."""
 
 import asyncio
 from collections.abc import Iterator
 import gc
-import importlib.util
 import math
 import pathlib
 import re
-import types
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+pytest.importorskip("matplotlib")
 pytest.importorskip("minari")
 pytest.importorskip("torch")
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
+import agents
+import her
+import offline
+import r2d2
 import torch
 
 import relive
 from relive.integrations import torch as relive_torch
 
 
-def load_example(name: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-r2d2, her, agents, offline = (load_example(name) for name in ("r2d2", "her", "agents", "offline"))
-
-FIGURE = r"\d+\.\d+"
-LAST_LINES = {
-    r2d2: f"mean return: {FIGURE} with memory, {FIGURE} without",
-    her: f"success rate at 6 bits: {FIGURE} with hindsight, {FIGURE} without",
-    agents: f"right answers: {FIGURE} at first, {FIGURE} in the end; 16 conversations aborted",
-    offline: f"mean return: clone {FIGURE}, controller {FIGURE}, recorded {FIGURE}, random {FIGURE}",
-}
-
-TINY = {
-    r2d2: ["--steps", "1600"],
-    her: ["--steps", "300", "--bits", "6"],
-    agents: ["--steps", "600"],
-    offline: ["--short"],
-}
-"""As few steps as learn something and look at it."""
-
-
 @pytest.fixture(autouse=True)
-def _what_others_may_rely_on(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[None]:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+def _restored_torch() -> Iterator[None]:
+    """Restore the number of threads and the random state of torch after each test."""
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
     torch.set_rng_state(state)
 
 
 def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Return a network whose values are these for every observation."""
+    """Return a network with these values for every observation."""
     network = torch.nn.Linear(num_inputs, len(values))
     with torch.no_grad():
         network.weight.zero_()
@@ -70,6 +46,19 @@ def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
 
 
 # All of them.
+
+LAST_LINES = {
+    r2d2: r"relive, without, seed 0: right doors in percent at the end: \d+\.\d",
+    her: r"relive, without, seed 0: success rate in percent at the end: \d+\.\d",
+    agents: r"relive, the last reply alone, seed 0: right answers in percent at the end: \d+\.\d",
+    offline: r"seed 0: mean return: recorded \d+\.\d, clone \d+\.\d",
+}
+TINY = {
+    r2d2: ["--steps", "800", "--seeds", "1"],
+    her: ["--steps", "300", "--seeds", "1"],
+    agents: ["--steps", "300", "--seeds", "1"],
+    offline: ["--short"],
+}
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
@@ -80,18 +69,26 @@ def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
         *[pytest.param(module, ["--short"], id=f"{module.__name__}-short", marks=pytest.mark.long) for module in TINY],
     ],
 )
-def test_runs_of_a_seed_end_with_the_same_figures(
-    module: Any, size: list[str], capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+def test_a_run_ends_with_its_figures_and_a_picture(
+    module: Any,
+    size: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    last_lines = []
-    for arguments in (["--plot", str(tmp_path / "curve.png")], []):
-        module.main([*size, "--seed", "3", *arguments])
-        last_lines.append(capsys.readouterr().out.splitlines()[-1])
-        torch.rand(3)
-    assert last_lines[0] == last_lines[1]
-    assert re.fullmatch(LAST_LINES[module], last_lines[0])
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "restored after the test")
+    module.main([*size, "--plot", str(tmp_path / "curve.png")])
+    assert re.fullmatch(LAST_LINES[module], capsys.readouterr().out.splitlines()[-1])
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    gc.collect()  # Minari leaves it to the garbage to remove its directories, with a warning.
+    gc.collect()  # Minari leaves it to the garbage collector to remove its directories, with a warning.
+
+
+@pytest.mark.parametrize(
+    ("module", "case"), [(r2d2, {"memory": True}), (her, {"hindsight": True}), (agents, {"first": 0})]
+)
+def test_the_same_seed_gives_the_same_curve(module: Any, case: dict[str, Any]) -> None:
+    first, again, other = (module.train(800, seed, **case) for seed in (0, 0, 1))
+    assert first == again != other
 
 
 # R2D2.
@@ -123,10 +120,10 @@ def test_sequence_loss_is_that_of_double_q_learning_after_the_burn_in() -> None:
     """Values 0, 1, 2, 3 of the network and 0, 10, 20, 40 of the target network, whatever is observed."""
     networks = []
     for values in ([0.0, 1.0, 2.0, 3.0], [0.0, 10.0, 20.0, 40.0]):
-        network = r2d2.new_network(memory=True)
-        network["head"] = constant_network(values, r2d2.STATE_WIDTH)
+        network = r2d2.Network(memory=True)
+        network.head = constant_network(values, r2d2.STATE_WIDTH)
         networks.append(network)
-    loss, priorities = r2d2.sequence_loss(*networks, sequences())
+    loss, priorities = r2d2.sequence_loss(networks[0], networks[1], sequences())
     bootstrap = r2d2.GAMMA * 40.0
     errors = [[bootstrap - 2.0, 1.0 - 1.0], [bootstrap - 1.0, bootstrap - 1.0, bootstrap - 3.0]]
     means = [sum(error**2 for error in row) / len(row) for row in errors]
@@ -136,7 +133,7 @@ def test_sequence_loss_is_that_of_double_q_learning_after_the_burn_in() -> None:
 
 
 def test_a_sequence_without_a_step_to_learn_from_has_no_loss() -> None:
-    network, target_network = r2d2.new_network(memory=True), r2d2.new_network(memory=True)
+    network, target_network = r2d2.Network(memory=True), r2d2.Network(memory=True)
     mask = np.zeros((2, r2d2.BURN_IN + 3), np.bool_)
     mask[:, 0] = True
     loss, priorities = r2d2.sequence_loss(network, target_network, sequences(mask=mask))
@@ -145,7 +142,7 @@ def test_a_sequence_without_a_step_to_learn_from_has_no_loss() -> None:
 
 
 def test_no_gradient_goes_back_into_the_burn_in() -> None:
-    network, target_network = r2d2.new_network(memory=True), r2d2.new_network(memory=True)
+    network, target_network = r2d2.Network(memory=True), r2d2.Network(memory=True)
     batch = sequences()
     batch.extras["state"].requires_grad_()
     batch.observation.requires_grad_()
@@ -157,39 +154,68 @@ def test_no_gradient_goes_back_into_the_burn_in() -> None:
     assert gradient[:, r2d2.BURN_IN].any()
 
 
-@pytest.mark.parametrize("who_is_constant", [0, 1])
-def test_both_networks_start_from_the_first_state_and_the_burn_in(who_is_constant: int) -> None:
-    networks = [r2d2.new_network(memory=True), r2d2.new_network(memory=True)]
-    networks[who_is_constant]["head"] = constant_network([0.0, 1.0, 2.0, 3.0], r2d2.STATE_WIDTH)
+@pytest.mark.parametrize("constant", [0, 1])
+def test_both_networks_start_from_the_first_state_and_the_burn_in(constant: int) -> None:
+    networks = [r2d2.Network(memory=True), r2d2.Network(memory=True)]
+    networks[constant].head = constant_network([0.0, 1.0, 2.0, 3.0], r2d2.STATE_WIDTH)
     batch = sequences()
-    loss, _ = r2d2.sequence_loss(*networks, batch)
+    loss, _ = r2d2.sequence_loss(networks[0], networks[1], batch)
     for step, reaches in ((0, True), (1, False)):
         state = batch.extras["state"].numpy().copy()
         state[:, step] += 1
-        changed, _ = r2d2.sequence_loss(*networks, sequences(extras={"state": state}))
+        changed, _ = r2d2.sequence_loss(networks[0], networks[1], sequences(extras={"state": state}))
         assert (changed.item() != loss.item()) == reaches
     observation = batch.observation.numpy().copy()
     observation[:, r2d2.BURN_IN - 1] += 1
-    changed, _ = r2d2.sequence_loss(*networks, sequences(observation=observation))
+    changed, _ = r2d2.sequence_loss(networks[0], networks[1], sequences(observation=observation))
     assert changed.item() != loss.item()
 
 
-def test_each_corridor_counts_once_in_a_check() -> None:
-    network = r2d2.new_network(memory=False)
-    network["head"] = constant_network([0.0, 0.0, 1.0, 0.0], r2d2.STATE_WIDTH)
-    signs = r2d2.Corridors(256, np.random.default_rng(0)).observation
-    assert r2d2.check(network, np.random.default_rng(0)) == signs[:, 2].mean()
+def test_a_network_without_memory_looks_at_the_last_observation_alone() -> None:
+    network = r2d2.Network(memory=False)
+    observations, state = torch.rand(2, 3, 5), torch.rand(2, r2d2.STATE_WIDTH)
+    values, last = network(observations, state)
+    assert last is state
+    outputs, _ = network.recurrent(observations.reshape(6, 1, 5))
+    assert torch.equal(values, network.head(outputs).reshape(2, 3, r2d2.DOORS))
+
+
+def test_the_stored_states_are_those_of_the_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a step is that of the network after the steps before it in the episode."""
+    made: dict[type[Any], Any] = {}
+
+    def remember(kind: type[Any]) -> Any:
+        def make(*arguments: Any, **options: Any) -> Any:
+            instance = kind(*arguments, **options)
+            return made.setdefault(kind, instance)
+
+        return make
+
+    networks, buffers = r2d2.Network, relive.SequenceReplayBuffer
+    monkeypatch.setattr(r2d2, "Network", remember(networks))
+    monkeypatch.setattr(relive, "SequenceReplayBuffer", remember(buffers))
+    monkeypatch.setattr(buffers, "can_sample", lambda buffer, size: False)  # The network stays as it is.
+    r2d2.train(800, seed=0, memory=True)
+    batch = relive_torch.as_tensors(made[buffers].sample(200))
+    states, starts = batch.extras["state"], batch.start_step == 0
+    assert starts.any()
+    assert not starts.all()
+    assert not states[starts, 0].any()
+    with torch.no_grad():
+        outputs, _ = made[networks].recurrent(batch.observation[:, :-1], states[None, :, 0].contiguous())
+    follows = batch.mask[:, 1:]
+    assert torch.allclose(outputs[:, :-1][follows], states[:, 1:][follows], atol=1e-6)
 
 
 def test_the_door_is_on_the_sign_and_the_sign_goes_dark() -> None:
     corridors = r2d2.Corridors(500, np.random.default_rng(0))
-    signs = corridors.observation[:, : r2d2.DOORS].argmax(axis=1)
+    signs = corridors.observe()[:, : r2d2.DOORS].argmax(axis=1)
     lengths = np.zeros(500, np.int64)
     for t in range(24):
         running = lengths == 0
-        is_lit = corridors.observation[running, : r2d2.DOORS].any(axis=1)
+        is_lit = corridors.observe()[running, : r2d2.DOORS].any(axis=1)
         assert (is_lit == (t < r2d2.LIT_STEPS)).all()
-        asks = corridors.observation[running, r2d2.DOORS] == 1
+        asks = corridors.observe()[running, r2d2.DOORS] == 1
         _, rewards, terminated = corridors.step(signs)
         assert (rewards[running] == terminated[running]).all()
         assert (asks == terminated[running]).all()
@@ -226,13 +252,16 @@ def test_a_step_is_judged_by_where_it_led() -> None:
     assert reached.tolist() == [False, True]
 
 
-def test_episodes_end_where_the_goal_is_reached_or_after_as_many_steps_as_there_are_bits() -> None:
+def test_episodes_end_where_the_goal_is_reached_or_after_as_many_steps_as_there_are_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(her, "BITS", 3)
     buffer = relive.RingReplayBuffer(10_000, streams=her.STREAMS, seed=0)
     network = torch.nn.Linear(6, 3)
-    rates = [her.play(network, 3, 0.5, np.random.default_rng(seed), buffer) for seed in range(5)]
+    rates = [her.play(network, 0.5, np.random.default_rng(seed), buffer) for seed in range(5)]
     stats = buffer.get_stats()
     assert (stats.open_episodes, stats.spliced_episodes) == (0, 0)
-    # Who begins at the goal has succeeded without a step.
+    # An episode that starts at its goal has succeeded without a step.
     assert stats.truncated_episodes == round((len(rates) - sum(rates)) * her.STREAMS)
     batch = buffer.read(buffer.eligible_keys())
     flipped = batch.observation["achieved_goal"] != batch.next_observation["achieved_goal"]
@@ -245,10 +274,10 @@ def test_episodes_end_where_the_goal_is_reached_or_after_as_many_steps_as_there_
 
 def conversation(topic: str, *tools: str) -> Any:
     """Return a conversation about the topic after those tools were tried."""
-    answer = (agents.Message("user", f"a question about a {topic}"),)
+    so_far: agents.Conversation = (agents.Message("user", f"a question about a {topic}"),)
     for tool in tools:
-        answer, _, _ = agents.carry_out(answer, agents.Reply(tool, 1.0, 0))
-    return answer
+        so_far, _, _ = agents.carry_out(so_far, tool)
+    return so_far
 
 
 @pytest.mark.parametrize(
@@ -265,56 +294,55 @@ def conversation(topic: str, *tools: str) -> Any:
     ],
 )
 def test_an_answer_is_right_after_the_tools_that_it_takes(tools: list[str], reward: float, is_over: bool) -> None:
-    so_far = conversation("capital", *tools[:-1])
-    _, *outcome = agents.carry_out(so_far, agents.Reply(tools[-1], 1.0, 0))
+    _, *outcome = agents.carry_out(conversation("capital", *tools[:-1]), tools[-1])
     assert outcome == [reward, is_over]
 
 
-def test_a_reply_that_ended_well_becomes_likelier_by_its_weight() -> None:
-    observation, next_observation = conversation("sum", "calculator"), conversation("sum", "calculator", "answer")
-
-    def learned(probability: float) -> float:
-        model = agents.Model(np.random.default_rng(0))
-        sample = relive.ReplaySample(
-            episode_id="",
-            agent_id="",
-            observation=observation,
-            action=agents.Reply("answer", probability, 0),
-            next_observation=next_observation,
-            next_discount=0.0,
-            is_terminal=True,
-            rewards_seq=[1.0],
-            discount_powers=[1.0],
-            start_step=1,
-            actual_n=1,
-            gamma=0.95,
-            window_end="TERMINATED",
-        )
-        model.learn([sample, sample], rate=0.8)
-        assert model.version == 1
-        assert model.probabilities(conversation("capital", "search")).tolist() == [0.25] * 4
-        return float(model.probabilities(observation)[agents.TOOLS.index("answer")])
-
-    def expected(probability: float) -> float:
-        preference, value, now = 0.0, 0.0, 0.25  # How far the logit is above those of the three others.
-        for _ in range(2):
-            change = 0.8 * min(now / probability, 1.0) * (1.0 - value)
-            preference += change * (1.0 - now) + change * (1.0 - now) / 3
-            value += change
-            now = math.exp(preference) / (math.exp(preference) + 3)
-        return now
-
-    for probability in (0.1, 0.25, 0.5, 0.9):
-        assert learned(probability) == pytest.approx(expected(probability))
+def attempt(*tools: str) -> relive.Episode[Any, str]:
+    """Return an attempt at a question about a sum, which is right if these are calculator and answer."""
+    observations = [conversation("sum", *tools[:t]) for t in range(len(tools) + 1)]
+    rewards = [0.0] * (len(tools) - 1) + [float(tools == ("calculator", "answer"))]
+    return relive.Episode(
+        episode_id="", agent_id="", observations=observations, actions=list(tools), rewards=rewards, status="COMPLETED"
+    )
 
 
-def test_cancelled_agents_leave_a_buffer_in_order() -> None:
-    curve, buffer = asyncio.run(agents.train(1_000, seed=0))
+@pytest.mark.parametrize("first", [0, -1])
+def test_replies_become_more_likely_by_the_advantage_of_their_attempt(first: int) -> None:
+    """The logits rise by the advantage times the gradient of log p, reply by reply; those of other topics stay."""
+    model = agents.Model(np.random.default_rng(0))
+    model.learn([[attempt("calculator", "answer"), attempt("answer")]], first)
+    logits = {0: [0.0] * 4, 1: [0.0] * 4}
+    replies = [*[(0, "calculator", 0.5), (1, "answer", 0.5)][first:], (0, "answer", -0.5)]
+    for state, tool, advantage in replies:
+        total = sum(math.exp(logit) for logit in logits[state])
+        logits[state] = [
+            logit + agents.LEARNING_RATE * advantage * ((tool == name) - math.exp(logit) / total)
+            for name, logit in zip(agents.TOOLS, logits[state], strict=True)
+        ]
+    for tools, expected in (((), logits[0]), (("calculator",), logits[1])):
+        weights = np.exp(expected)
+        assert model.probabilities(conversation("sum", *tools)) == pytest.approx(weights / weights.sum())
+    assert model.probabilities(conversation("age")).tolist() == [0.25] * 4
+
+
+def test_a_group_of_equal_returns_changes_nothing() -> None:
+    model = agents.Model(np.random.default_rng(0))
+    model.learn([[attempt("calculator", "answer")] * 2, [attempt("search", "answer")] * 2], first=0)
+    assert model.probabilities(conversation("sum")).tolist() == [0.25] * 4
+
+
+def test_cancelled_agents_leave_a_consistent_buffer_and_no_group_is_too_old() -> None:
+    (at, shares), buffer = asyncio.run(agents.run(1_000, seed=0, first=0))
     buffer.check()
     stats = buffer.get_stats()
     assert stats.in_progress == 0
-    assert stats.aborted == stats.num_agents == agents.AGENTS
-    assert 500 <= curve[0][0] < curve[-1][0] <= stats.appended
+    assert 0 < stats.aborted <= agents.AGENTS * agents.GROUP_SIZE
+    assert at == sorted(at)
+    assert at[-2] < 1_000 <= at[-1] <= stats.appended
+    assert all(0 <= share <= 100 for share in shares)
+    assert buffer.policy_version == len(at)
+    assert set(buffer.get_drops()) <= {"aborted", "empty"}
 
 
 # Offline.
@@ -324,24 +352,25 @@ def test_cloning_loss_is_the_mean_of_minus_log_p() -> None:
     network = constant_network([0.0, math.log(3.0)], 4)
     batch = relive_torch.as_tensors(
         relive.TransitionBatch(
-            observation=np.zeros((2, 4), np.float32),
-            action=np.array([0, 1]),
-            reward=np.ones(2, np.float32),
-            next_observation=np.zeros((2, 4), np.float32),
-            next_discount=np.ones(2, np.float32),
-            is_terminal=np.zeros(2, np.bool_),
-            steps=np.ones(2, np.int64),
-            keys=np.arange(2),
-            probabilities=np.ones(2),
-            weights=np.ones(2),
+            observation=np.zeros((3, 4), np.float32),
+            action=np.array([0, 1, 1]),
+            reward=np.ones(3, np.float32),
+            next_observation=np.zeros((3, 4), np.float32),
+            next_discount=np.ones(3, np.float32),
+            is_terminal=np.zeros(3, np.bool_),
+            steps=np.ones(3, np.int64),
+            keys=np.arange(3),
+            probabilities=np.ones(3),
+            weights=np.ones(3),
             extras={},
         )
     )
-    assert offline.cloning_loss(network, batch).item() == pytest.approx(-(math.log(1 / 4) + math.log(3 / 4)) / 2)
+    assert offline.cloning_loss(network, batch).item() == pytest.approx(-(math.log(1 / 4) + 2 * math.log(3 / 4)) / 3)
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
-def test_the_buffer_holds_what_was_recorded() -> None:
+def test_the_buffer_holds_what_was_recorded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = offline.record(3, seed=0)
     buffer = offline.load(dataset)
     assert len(buffer) == buffer.capacity == buffer.num_eligible == dataset.total_steps

@@ -1,27 +1,21 @@
-"""R2D2: recurrent Q-learning from sequences that start in a stored state, in a corridor that one has to remember.
+"""R2D2: recurrent Q-learning from sequences, in corridors where a sign has to be remembered.
 
-    pip install 'relive[torch]' matplotlib
-    python r2d2.py                      both curves, under a minute
-    python r2d2.py --plot r2d2.png      ... and a picture of them
-    python r2d2.py --short              2,000 steps, in seconds
+    python r2d2.py --plot r2d2.png      with and without memory, four seeds each, three and a half minutes on one core
+    python r2d2.py --short              one seed and too few steps to learn much, in seconds
 
     t               0    1    2    3    4  |  5    6   ...        T-1
     observation    sign sign sign sign sign  dark dark ...  "choose a door"
     action          -    -    -    -    -     -    -   ...  0 to 3: reward 1 for the door on the sign
 
-Each episode takes 8 to 24 steps, and sequences have 16: in the longest ones the sign and the door are never in one
-sequence, so that the state must bring along what the sign was. The actor stores its state before each step as an extra.
-The learner starts from that of the first step, runs the network over the burn-in without gradients, since the state is
-stale, and learns from the rest (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
-Learning"). Sequences with large errors are drawn more often. Expect a mean return of 1 with memory; a network that
-looks at the observation alone can only guess, 1/4.
+Episodes take 8 to 24 steps and sequences have 16: in the longest episodes no sequence holds both the sign and the door.
+The actor therefore stores the state of the network before each step as an extra. The learner starts from that of the
+first step, runs over the burn-in without gradients, since the stored state is stale, and learns from the rest
+(Kapturowski et al. 2019). The baseline is the same network, but forgets after each step: it can only guess.
 """
 
-import argparse
 from collections.abc import Sequence
-import copy
-import time
 
+import curves
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -30,118 +24,81 @@ import relive
 from relive.integrations import torch as relive_torch
 
 Floats = npt.NDArray[np.float32]
-Curve = list[tuple[int, float]]
 
-GAMMA = 0.97
-DOORS = 4
-LIT_STEPS = 5
-STREAMS = 16
-STATE_WIDTH = 64
-LENGTH, BURN_IN = 16, 4
-BATCH_SIZE = 32
-ETA = 0.9  # How much of a priority is the largest error of the sequence; the rest is the mean.
+DOORS, LIT_STEPS, STREAMS = 4, 5, 16
+GAMMA, STATE_WIDTH, LENGTH, BURN_IN, BATCH_SIZE = 0.97, 64, 16, 4, 32
 
 
 class Corridors:
-    """Corridors side by side, with a sign at the entrance and four doors at the end; each starts anew by itself."""
+    """Corridors side by side, with a sign at the entrance and four doors at the end; each starts again by itself."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._door, self._length, self._steps = np.zeros((3, count), np.int64)
-        self.observation = self._enter(np.ones(count, np.bool_))
+        self._rng, self._length = rng, np.ones(count, np.int64)
+        self._door, self._steps = np.zeros((2, count), np.int64)
+        self.step(self._door)  # Ends an episode of one step in each, so that all corridors are drawn.
+
+    def observe(self) -> Floats:
+        """Return the observations [S, 5]: the sign, one-hot, and whether a door is to be chosen."""
+        sign = np.eye(DOORS, DOORS + 1, dtype=np.float32)[self._door] * (self._steps < LIT_STEPS)[:, np.newaxis]
+        sign[:, DOORS] = self._steps == self._length - 1
+        return sign
 
     def step(self, actions: npt.NDArray[np.int64]) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-        """Return the observations after the step [S, 5], the rewards [S], and which have terminated [S]."""
+        """Return the next observations [S, 5], the rewards [S], and which episodes have terminated [S]."""
         self._steps += 1
         terminated = self._steps == self._length
         rewards = (terminated & (actions == self._door)).astype(np.float32)
-        next_observation = self._observe()
-        self.observation = self._enter(terminated)
+        next_observation = self.observe()
+        self._door = np.where(terminated, self._rng.integers(DOORS, size=len(actions)), self._door)
+        self._length = np.where(terminated, self._rng.integers(8, 25, size=len(actions)), self._length)
+        self._steps[terminated] = 0
         return next_observation, rewards, terminated
 
-    def _enter(self, where: npt.NDArray[np.bool_]) -> Floats:
-        count = np.count_nonzero(where)
-        self._door[where] = self._rng.integers(DOORS, size=count)
-        self._length[where] = self._rng.integers(8, 25, size=count)
-        self._steps[where] = 0
-        return self._observe()
 
-    def _observe(self) -> Floats:
-        sign = np.eye(DOORS, DOORS + 1, dtype=np.float32)[self._door] * (self._steps < LIT_STEPS)[:, np.newaxis]
-        sign[:, DOORS] = self._steps == self._length - 1
-        return sign.astype(np.float32)
+class Network(torch.nn.Module):
+    """A recurrent network with a value for each door, or the same network without its memory."""
 
+    def __init__(self, memory: bool) -> None:
+        super().__init__()
+        self.has_memory = memory
+        self.recurrent = torch.nn.GRU(DOORS + 1, STATE_WIDTH, batch_first=True)
+        self.head = torch.nn.Linear(STATE_WIDTH, DOORS)
 
-def new_network(memory: bool) -> torch.nn.ModuleDict:
-    """Return a network that remembers, or one that looks at the observation alone."""
-    width = DOORS + 1
-    body = torch.nn.GRU(width, STATE_WIDTH, batch_first=True) if memory else torch.nn.Linear(width, STATE_WIDTH)
-    return torch.nn.ModuleDict({"memory" if memory else "layer": body, "head": torch.nn.Linear(STATE_WIDTH, DOORS)})
-
-
-def unroll(
-    network: torch.nn.ModuleDict, observations: torch.Tensor, state: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return action values [B, T, doors] of observations [B, T, ...] from the state [B, H] on, and the state then."""
-    if "memory" not in network:
-        return network["head"](torch.relu(network["layer"](observations))), state
-    outputs, last = network["memory"](observations, state[None].contiguous())
-    return network["head"](outputs), last[0]
+    def forward(self, observations: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the action values [B, T, doors] of observations [B, T, 5] from a state [B, H], and the last state."""
+        if not self.has_memory:
+            outputs, _ = self.recurrent(observations.flatten(0, 1)[:, None])
+            return self.head(outputs).view(*observations.shape[:2], DOORS), state
+        outputs, last = self.recurrent(observations, state[None].contiguous())
+        return self.head(outputs), last[0]
 
 
 def sequence_loss(
-    network: torch.nn.ModuleDict, target_network: torch.nn.ModuleDict, batch: relive.SequenceBatch[torch.Tensor]
+    network: Network, target_network: Network, batch: relive.SequenceBatch[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean loss of double Q-learning on a batch of sequences as tensors, and their priorities [B]."""
-    early, late = slice(BURN_IN), slice(BURN_IN, None)
-    state = batch.extras["state"][:, 0]
+    """Return the mean loss of double Q-learning on a batch of sequences, and their priorities [B]."""
+    early, late, state = slice(BURN_IN), slice(BURN_IN, None), batch.extras["state"][:, 0]
     with torch.no_grad():
-        _, warm = unroll(network, batch.observation[:, early], state)
-        _, target_warm = unroll(target_network, batch.observation[:, early], state)
-        target_values, _ = unroll(target_network, batch.observation[:, late], target_warm)
-    all_values, _ = unroll(network, batch.observation[:, late], warm)  # One more than there are actions.
-
-    best = all_values[:, 1:].argmax(dim=2, keepdim=True)
-    next_values = target_values[:, 1:].gather(2, best).squeeze(2)
+        _, warm = network(batch.observation[:, early], state)
+        _, target_warm = target_network(batch.observation[:, early], state)
+        target_values, _ = target_network(batch.observation[:, late], target_warm)
+    all_values, _ = network(batch.observation[:, late], warm)  # One step more than there are actions.
+    next_values = target_values[:, 1:].gather(2, all_values[:, 1:].argmax(dim=2, keepdim=True)).squeeze(2)
     targets = batch.reward[:, late] + GAMMA * ~batch.terminated[:, late] * next_values
     values = all_values[:, :-1].gather(2, batch.action[:, late, None]).squeeze(2)
-
-    counts = batch.mask[:, late].float()
-    errors = (targets - values).abs() * counts
-    steps = counts.sum(dim=1).clamp(min=1)
-    losses = (errors**2).sum(dim=1) / steps
-    priorities = ETA * errors.max(dim=1).values + (1 - ETA) * errors.sum(dim=1) / steps
-    return (batch.weights * losses).mean(), priorities.detach()
+    mask = batch.mask[:, late].float()
+    errors = (targets - values).abs() * mask
+    steps = mask.sum(dim=1).clamp(min=1)
+    priorities = 0.9 * errors.max(dim=1).values + 0.1 * errors.sum(dim=1) / steps
+    return (batch.weights * (errors**2).sum(dim=1) / steps).mean(), priorities.detach()
 
 
-def advance(
-    network: torch.nn.ModuleDict, observation: Floats, state: torch.Tensor
-) -> tuple[npt.NDArray[np.int64], torch.Tensor]:
-    """Return the best action of each stream [S], and the states after it [S, H]."""
-    with torch.no_grad():
-        values, state = unroll(network, torch.from_numpy(observation)[:, None], state)
-    return values[:, 0].argmax(dim=1).numpy(), state
-
-
-def check(network: torch.nn.ModuleDict, rng: np.random.Generator) -> float:
-    """Return the mean return of the greedy policy over the first episodes of 256 corridors."""
-    corridors, state = Corridors(256, rng), torch.zeros(256, STATE_WIDTH)
-    returns, running = np.zeros(256), np.ones(256, np.bool_)
-    while running.any():
-        actions, state = advance(network, corridors.observation, state)
-        _, rewards, terminated = corridors.step(actions)
-        returns += rewards * running
-        running &= ~terminated
-    return float(returns.mean())
-
-
-def train(steps: int, seed: int, *, memory: bool) -> Curve:
-    """Return pairs of environment steps and the mean return of the greedy policy after them."""
+def train(steps: int, seed: int, *, memory: bool) -> curves.Run:
+    """Return steps, and the share of right doors that the eight streams with little exploration chose by then."""
     torch.manual_seed(seed)
-    rng, corridors_rng, check_rng, buffer_rng = np.random.default_rng(seed).spawn(4)
-    corridors = Corridors(STREAMS, corridors_rng)
-    network = new_network(memory)
-    target_network = copy.deepcopy(network)
+    rng, corridors_rng, buffer_rng = np.random.default_rng(seed).spawn(3)
+    corridors, network = Corridors(STREAMS, corridors_rng), Network(memory)
+    target_network = Network(memory)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     buffer = relive.SequenceReplayBuffer(
         50_000,
@@ -150,24 +107,23 @@ def train(steps: int, seed: int, *, memory: bool) -> Curve:
         stride=LENGTH // 4,
         pad=True,
         prioritized=True,
-        alpha=0.9,
-        beta=0.6,
-        epsilon=0.01,  # A floor: a sequence that had no step to learn from yet is drawn again when it has grown.
+        epsilon=0.01,  # A sequence that has no step to learn from yet is drawn again when it has grown.
         streams=STREAMS,
-        limiter=relive.MinSize(200),
         seed=buffer_rng,
     )
-    epsilons = 0.4 ** np.linspace(1, 8, STREAMS)  # From one that explores a lot to one that hardly does.
+    epsilons = 0.4 ** np.linspace(1, 8, STREAMS)  # From a stream that explores a lot to one that hardly does.
     state = torch.zeros(STREAMS, STATE_WIDTH)
-    curve = [(0, check(network, check_rng))]
-    last_line = time.monotonic()
+    at, shares, returns = list[int](), list[float](), list[float]()
     for turn in range(1, steps // STREAMS + 1):
-        observation = corridors.observation
-        actions, next_state = advance(network, observation, state)
-        actions = np.where(rng.random(STREAMS) < epsilons, rng.integers(DOORS, size=STREAMS), actions)
+        observation = corridors.observe()
+        with torch.no_grad():
+            values, next_state = network(torch.from_numpy(observation)[:, None], state)
+        explores = rng.random(STREAMS) < epsilons
+        actions = np.where(explores, rng.integers(DOORS, size=STREAMS), values[:, 0].argmax(dim=1).numpy())
         next_observation, rewards, terminated = corridors.step(actions)
         buffer.extend(observation, actions, rewards, next_observation, terminated=terminated, state=state.numpy())
         state = next_state * torch.from_numpy(~terminated)[:, None]
+        returns += rewards[8:][terminated[8:]].tolist()
         if turn % 2 == 0 and buffer.can_sample(BATCH_SIZE):
             batch = relive_torch.as_tensors(buffer.sample(BATCH_SIZE))
             loss, priorities = sequence_loss(network, target_network, batch)
@@ -175,51 +131,18 @@ def train(steps: int, seed: int, *, memory: bool) -> Curve:
             loss.backward()
             optimizer.step()
             buffer.update_priorities(batch.keys, priorities)
-        if turn % 100 == 0:
+        if turn % 50 == 0:
             target_network.load_state_dict(network.state_dict())
-            curve.append((turn * STREAMS, check(network, check_rng)))
-            if time.monotonic() > last_line + 2:
-                last_line = time.monotonic()
-                name = "with" if memory else "without"
-                print(f"{name} memory: step {curve[-1][0]}, mean return {curve[-1][1]:.2f}")
-    return curve
-
-
-def plot(curves: dict[str, Curve], path: str) -> None:
-    """Write a picture of the curves."""
-    from matplotlib import figure
-
-    picture = figure.Figure(figsize=(7, 4), layout="constrained")
-    axes = picture.add_subplot()
-    for label, curve in curves.items():
-        axes.plot(*np.transpose(curve), label=label)
-    axes.axhline(1 / DOORS, color="tab:gray", linestyle="--", label="guessing")
-    axes.set(title="Remembering a sign", xlabel="environment steps", ylabel="mean return of the greedy policy")
-    axes.set_ylim(0, 1.02)
-    axes.legend(loc="center right")
-    axes.grid(alpha=0.3)
-    picture.savefig(path, dpi=100)
+            at.append(turn * STREAMS)
+            shares.append(100 * float(np.mean(returns[-200:])))
+    return at, shares
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train with and without memory."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=80_000, help="environment steps of each of the two runs")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--short", action="store_true", help="2,000 steps: to see that it runs")
-    parser.add_argument("--plot", metavar="PATH", help="write both learning curves to this PNG")
-    options = parser.parse_args(arguments)
+    """Train with and without memory and several seeds, and print how each run ended."""
     torch.set_num_threads(1)
-    steps = 2_000 if options.short else options.steps
-
-    curves = {
-        "with memory": train(steps, options.seed, memory=True),
-        "without": train(steps, options.seed, memory=False),
-    }
-    if options.plot:
-        plot(curves, options.plot)
-    finals = {label: np.mean([value for _, value in curve[-5:]]) for label, curve in curves.items()}
-    print("mean return: " + ", ".join(f"{value:.2f} {label}" for label, value in finals.items()))
+    cases = {"relive, with memory": {"memory": True}, "relive, without": {"memory": False}}
+    curves.main(train, cases, arguments, steps=60_000, title="Remembering a sign", ylabel="right doors in percent")
 
 
 if __name__ == "__main__":

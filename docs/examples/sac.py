@@ -1,27 +1,21 @@
-"""SAC on Pendulum-v1, or on any other environment of Gymnasium with boxes for observations and actions.
+"""SAC on pendulums that are cut off every 25 steps: truncation told apart from termination, and taken for it.
 
     4 environments ── VectorRecorder ──> RingReplayBuffer(streams=4) ── as_tensors ──> critics, actor, temperature
 
-What to look at: a pendulum never falls for good; its episodes only run out of time. Such an end is `truncated` and not
-`terminated`, so the buffer returns `next_discount` = gamma behind the last step too, and the target is one line. Who
-takes both for the same teaches the critics that all is over after 200 steps. The learner is Soft Actor-Critic with
-twin critics and a temperature that is learned (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications").
+The time limit ends the episode, not the motion: such an end is `truncated`, not `terminated`, and the buffer returns
+`next_discount` = gamma for it. One flag `done` for both, as in the second curve, teaches the critics that no costs
+follow the last step (Pardo et al. 2018). The learner is Soft Actor-Critic (Haarnoja et al. 2018).
 
-    python sac.py                                          about -150 after 15,000 steps, in a minute or two
-    python sac.py --plot sac.png                           the same, and the learning curve
-    python sac.py --short                                  a few seconds that teach nothing much
-    python sac.py --env HalfCheetah-v5 --steps 60000       about 4000 in five minutes; needs gymnasium[mujoco]
+    python sac.py --plot sac.png           both ways with each of four seeds, and the learning curves
+    python sac.py --short                  one seed and too few steps to learn much, in seconds
 """
 
-import argparse
 from collections.abc import Sequence
 import copy
-import math
-import time
 from typing import Any
 
+import curves
 import gymnasium
-import numpy as np
 import torch
 from torch import nn
 
@@ -29,8 +23,9 @@ import relive
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations import torch as relive_torch
 
+Batch = relive.TransitionBatch[torch.Tensor]
 NUM_ENVS, WARM_UP, BATCH_SIZE, LEARNING_RATE, TARGET_RATE = 4, 1_000, 128, 1e-3, 0.005
-SECONDS_BETWEEN_LINES = 5
+TIME_LIMIT, MAX_TORQUE, TARGET_ENTROPY, STEPS_PER_EVALUATION = 25, 2, -1, 500
 
 
 def new_network(num_inputs: int, num_outputs: int, width: int = 128) -> nn.Sequential:
@@ -40,24 +35,21 @@ def new_network(num_inputs: int, num_outputs: int, width: int = 128) -> nn.Seque
 
 
 def drawn_actions(actor: Any, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return actions in (-1, 1) [B, A] that the actor draws, and the logarithms of their densities [B]."""
+    """Return torques drawn from the policy [B, 1], and the logarithms of the densities of torque / MAX_TORQUE [B]."""
     mean, log_std = actor(observation).chunk(2, dim=-1)
     normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
-    raw = normal.rsample()
-    # The density of tanh(raw): that of raw, over 1 - tanh(raw)^2, which is written so that it does not vanish.
-    log_slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
-    return raw.tanh(), (normal.log_prob(raw) - log_slope).sum(dim=-1)
+    policy = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
+    action = policy.rsample()
+    return MAX_TORQUE * action, policy.log_prob(action).sum(dim=-1)
 
 
 def values_of(critics: Any, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """Return what each critic says of the actions [critics, B]."""
+    """Return the value of each action by each critic [critics, B]."""
     return torch.stack([critic(torch.cat([observation, action], dim=-1)).squeeze(-1) for critic in critics])
 
 
-def critic_loss(
-    critics: Any, target_critics: Any, actor: Any, temperature: float, batch: relive.TransitionBatch[torch.Tensor]
-) -> torch.Tensor:
-    """Return how far the critics are from their targets: the mean square, added up over the critics."""
+def critic_loss(critics: Any, target_critics: Any, actor: Any, temperature: float, batch: Batch) -> torch.Tensor:
+    """Return the mean squared error of each critic, summed over the critics."""
     with torch.no_grad():
         next_action, log_density = drawn_actions(actor, batch.next_observation)
         next_value = values_of(target_critics, batch.next_observation, next_action).amin(dim=0)
@@ -76,132 +68,82 @@ class Learner:
     """The networks of SAC, and how they learn from a batch."""
 
     def __init__(self, observation_size: int, action_size: int) -> None:
-        self.actor = new_network(observation_size, 2 * action_size)
+        self.actor: nn.Module = new_network(observation_size, 2 * action_size)
         self.critics = nn.ModuleList(new_network(observation_size + action_size, 1) for _ in range(2))
         self.target_critics = copy.deepcopy(self.critics)
         self.log_temperature = torch.zeros((), requires_grad=True)
-        self.target_entropy = -action_size
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), LEARNING_RATE, fused=True)
         self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), LEARNING_RATE, fused=True)
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], LEARNING_RATE)
 
-    def learn(self, batch: relive.TransitionBatch[torch.Tensor]) -> None:
+    def learn(self, batch: Batch) -> None:
         """Take one step with each of the three optimizers, and move the target critics a little."""
         temperature = self.log_temperature.exp().item()
         descend(self.critic_optimizer, critic_loss(self.critics, self.target_critics, self.actor, temperature, batch))
         action, log_density = drawn_actions(self.actor, batch.observation)
         value = values_of(self.critics, batch.observation, action).amin(dim=0)
         descend(self.actor_optimizer, (temperature * log_density - value).mean())
-        surplus = -log_density.detach().mean() - self.target_entropy
+        surplus = -log_density.detach().mean() - TARGET_ENTROPY
         descend(self.temperature_optimizer, self.log_temperature * surplus)
-        with torch.no_grad():
-            for slow, fast in zip(self.target_critics.parameters(), self.critics.parameters(), strict=True):
-                slow.lerp_(fast, TARGET_RATE)
+        for slow, fast in zip(self.target_critics.parameters(), self.critics.parameters(), strict=True):
+            slow.data.lerp_(fast.data, TARGET_RATE)
 
-    def actions(self, observations: Any) -> Any:
-        """Return actions to explore with, as an array."""
-        with torch.no_grad():
-            return drawn_actions(self.actor, torch.from_numpy(observations))[0].numpy()
-
-    def best_action(self, observation: Any) -> Any:
-        """Return the action in the middle, without noise."""
-        with torch.no_grad():
-            return self.actor(torch.from_numpy(observation)).chunk(2, dim=-1)[0].tanh().numpy()
+    @torch.no_grad()
+    def actions(self, observations: Any, *, explores: bool) -> Any:
+        """Return actions drawn from the policy, or its best ones, as an array."""
+        observation = torch.from_numpy(observations)
+        best = MAX_TORQUE * self.actor(observation).chunk(2, dim=-1)[0].tanh()
+        return (drawn_actions(self.actor, observation)[0] if explores else best).numpy()
 
 
-def wrapped(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Wrapper[Any, Any, Any, Any]":
-    """Return an environment with observations in float32, and actions from -1 to 1."""
-    space = gymnasium.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
-    in_float32 = gymnasium.wrappers.TransformObservation(env, np.float32, space)
-    return gymnasium.wrappers.RescaleAction(in_float32, np.float32(-1), np.float32(1))
+class OneFlag(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Reports every end of an episode as termination, as an environment with a single flag `done` does."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step of the environment."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or truncated, False, info
 
 
-def mean_return(learner: Learner, env_id: str, num_episodes: int, seed: int) -> float:
-    """Return what episodes without noise return on average."""
-    env, total = wrapped(gymnasium.make(env_id)), 0.0
-    for episode in range(num_episodes):
-        observation, _ = env.reset(seed=seed + episode)
-        ended = False
-        while not ended:
-            observation, reward, terminated, truncated, _ = env.step(learner.best_action(observation))
-            total += float(reward)
-            ended = terminated or truncated
-    return total / num_episodes
+def mean_return(learner: Learner) -> float:
+    """Return the mean return of 10 whole episodes, of 200 steps each, without exploration."""
+    envs, total = gymnasium.make_vec("Pendulum-v1", 10, vectorization_mode="sync"), 0.0
+    observations, _ = envs.reset(seed=1_000_000)
+    for _ in range(200):
+        observations, rewards, *_ = envs.step(learner.actions(observations, explores=False))
+        total += rewards.mean()
+    return total
 
 
-def recent(returns: Sequence[float]) -> str:
-    """Return how the last 10 episodes went, of the returns of all of them."""
-    if not returns:
-        return "no episode has ended"
-    last = list(returns)[-10:]
-    return f"the last {len(last)} of {len(returns)} episodes return {np.mean(last):.1f} on average"
-
-
-def save_plot(path: str, env_id: str, lengths: Sequence[Any], returns: Sequence[Any], final: float) -> None:
-    """Draw the return of each episode over the steps up to its end, and the final figure, as a PNG."""
-    from matplotlib import figure
-
-    picture = figure.Figure(figsize=(7, 4), layout="constrained")
-    axes = picture.add_subplot()
-    steps, returns = np.cumsum(lengths), list(returns)
-    means = [np.mean(returns[max(0, end - 10) : end]) for end in range(1, len(returns) + 1)]
-    axes.plot(steps, returns, ".", color="tab:blue", alpha=0.3, label="an episode, exploring")
-    axes.plot(steps, means, color="tab:blue", label="mean of the last 10")
-    axes.axhline(final, color="tab:green", linestyle="--", label=f"20 episodes without noise at the end: {final:.1f}")
-    axes.set(title=f"SAC on {env_id}", xlabel="environment steps", ylabel="return")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    picture.savefig(path, format="png", dpi=100)
+def train(steps: int, seed: int, wrappers: Sequence[Any]) -> curves.Run:
+    """Return the steps at which the policy was evaluated, and its mean return at each."""
+    torch.manual_seed(seed)
+    envs = gymnasium.make_vec(
+        "Pendulum-v1", NUM_ENVS, vectorization_mode="sync", wrappers=wrappers, max_episode_steps=TIME_LIMIT
+    )
+    buffer = relive.RingReplayBuffer(
+        100_000, relive_gymnasium.from_env(envs), streams=NUM_ENVS, limiter=relive.MinSize(WARM_UP), seed=seed
+    )
+    recorder = relive_gymnasium.VectorRecorder(envs, buffer)
+    learner, returns = Learner(observation_size=3, action_size=1), {}
+    recorder.action_space.seed(seed)
+    observations, _ = recorder.reset(seed=seed)
+    for step in range(0, steps, NUM_ENVS):
+        if step % STEPS_PER_EVALUATION == 0:
+            returns[step] = mean_return(learner)
+        learns = buffer.can_sample(BATCH_SIZE)
+        actions = learner.actions(observations, explores=True) if learns else recorder.action_space.sample()
+        observations, *_ = recorder.step(actions)
+        for _ in range(NUM_ENVS if learns else 0):
+            learner.learn(relive_torch.as_tensors(buffer.sample(BATCH_SIZE)))
+    return list(returns), list(returns.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Learn, and set how well it went."""
-    parser = argparse.ArgumentParser(description="SAC on an environment of Gymnasium.")
-    parser.add_argument("--env", default="Pendulum-v1", help="which environment (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=15_000, help="environment steps (default: %(default)s)")
-    parser.add_argument("--short", dest="steps", action="store_const", const=1_200, help="the same as --steps 1200")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed, the same run (default: %(default)s)")
-    parser.add_argument("--plot", metavar="PATH", help="where to write the learning curve, as a PNG")
-    options = parser.parse_args(arguments)
-
+    """Train both ways with several seeds, and print how each run ended."""
     torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    envs = gymnasium.make_vec(options.env, NUM_ENVS, vectorization_mode="sync", wrappers=[wrapped])
-    buffer = relive.RingReplayBuffer(
-        1_000_000,
-        relive_gymnasium.from_env(envs),
-        gamma=0.99,
-        streams=NUM_ENVS,
-        limiter=relive.MinSize(WARM_UP),
-        seed=options.seed,
-    )
-    statistics = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs, buffer_length=options.steps)
-    envs = relive_gymnasium.VectorRecorder(statistics, buffer)
-    flatdim = gymnasium.spaces.flatdim
-    learner = Learner(flatdim(envs.single_observation_space), flatdim(envs.single_action_space))
-
-    envs.action_space.seed(options.seed)
-    observations, _ = envs.reset(seed=options.seed)
-    said = time.monotonic()
-    for step in range(0, options.steps, NUM_ENVS):
-        is_learning = buffer.can_sample(BATCH_SIZE)
-        actions = learner.actions(observations) if is_learning else envs.action_space.sample()
-        observations, *_ = envs.step(actions)
-        if is_learning:
-            for _ in range(NUM_ENVS):
-                learner.learn(relive_torch.as_tensors(buffer.sample(BATCH_SIZE)))
-        if time.monotonic() - said > SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            print(f"step {step + NUM_ENVS}: {recent(statistics.return_queue)}")
-
-    final = mean_return(learner, options.env, num_episodes=20, seed=options.seed + 1_000_000)
-    stats = buffer.get_stats()
-    print(
-        f"{stats.truncated_episodes} episodes were truncated, {stats.terminated_episodes} terminated; "
-        f"after {options.steps} steps, 20 episodes without noise return {final:.1f} on average"
-    )
-    if options.plot:
-        save_plot(options.plot, options.env, statistics.length_queue, statistics.return_queue, final)
+    cases = {"relive, truncated and terminated": {"wrappers": []}, "relive, one flag for both": {"wrappers": [OneFlag]}}
+    curves.main(train, cases, arguments, steps=7_000, title="SAC on Pendulum-v1", ylabel="return without exploration")
 
 
 if __name__ == "__main__":

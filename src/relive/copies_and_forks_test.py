@@ -114,7 +114,7 @@ def use_columns(buffer: Any) -> Any:
     return [*answers, buffer.sample(4)]
 
 
-class NewestSampler(relive.Sampler):
+class LastRowsSampler(relive.Sampler):
     """A custom sampler that keeps the slots passed to its hooks."""
 
     def _attached(self, capacity: int) -> None:
@@ -159,7 +159,7 @@ COLUMNS: dict[str, Callable[[], Any]] = {
     "ring without schema": lambda: ring(schema=None, streams=2),
     "n steps, limited draws, limiter": lambda: ring(n_step=3, max_times_sampled=50, **RATIO),
     "stacks": lambda: ring(frame_stack=2, stack_padding="first", limiter=relive.MinSize(2)),
-    "own sampler": lambda: ring(sampler=NewestSampler()),
+    "own sampler": lambda: ring(sampler=LastRowsSampler()),
     "own storage": lambda: ring(storage=Rows()),
     "given storage": lambda: ring(storage=relive.ColumnStorage(SCHEMA, 12)),
     "prioritized": lambda: prioritized(beta=relive.LinearSchedule(0.4, 1.0, 100)),
@@ -343,7 +343,7 @@ PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "uniform sampler": (lambda: ring().sampler, use_sampler),
     "prioritized sampler": (lambda: prioritized().sampler, use_sampler),
     "live prioritized sampler": (lambda: prioritized(new_priority="live").sampler, use_sampler),
-    "sampler with hooks": (lambda: ring(sampler=NewestSampler()).sampler, use_sampler),
+    "sampler with hooks": (lambda: ring(sampler=LastRowsSampler()).sampler, use_sampler),
     "asyncio shell": (lambda: relive.AsyncReplayBuffer(prioritized()), use_shell),
 }
 WHOLE = BUFFERS | PARTS

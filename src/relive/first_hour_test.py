@@ -297,7 +297,9 @@ def test_frames_that_are_not_stacked_are_not_warned_of(shape: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("report", [False, True])
-def test_episodes_without_terminated_or_truncated(report: bool) -> None:
+def test_episodes_without_terminated_or_truncated(report: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relive.buffers.misuse._FEWEST_STEPS", 0)
+
     def fill() -> None:
         buffer = ring()
         for number in range(25):
@@ -429,7 +431,8 @@ def test_a_recorder_for_another_environment(recorded: Any, kind: str) -> None:
         getattr(integration, kind)(env, buffer)
 
 
-def test_a_recorder_and_add_by_hand(recorded: Any) -> None:
+def test_a_recorder_and_add_by_hand(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relive.buffers.misuse._FEWEST_STEPS", 0)
     gymnasium, integration = recorded
 
     def fill() -> None:

@@ -13,14 +13,14 @@ import relive
 
 
 def listed_for_type_checkers() -> dict[str, str]:
-    """Return the module of each name that the type checkers are told of."""
+    """Return the module of each name that type checkers see."""
     tree = ast.parse(pathlib.Path(relive.__file__).read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {str(alias.asname): str(node.module) for node in imports for alias in node.names}
 
 
 def printed(program: str) -> str:
-    """Return what a fresh Python prints."""
+    """Return the output of a new Python process."""
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return result.stdout.strip()
 

@@ -14,7 +14,7 @@ import relive
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """An observation of an agent that talks."""
+    """An observation of an LLM agent."""
 
     text: str
 
@@ -178,7 +178,7 @@ def test_batches_of_jax_are_typed() -> None:
 
 
 def test_wrong_types_are_seen_by_the_checker() -> None:
-    """Each ignored error must be one: the checker is told to complain about ignores that it does not need."""
+    """Each ignored error must be a real one: the type checker reports unused ignores."""
     buffer = Talk()
     episode_id = buffer.start_episode_nowait("agent")
     buffer.append_observation_action_reward_nowait(episode_id, "text", "hi", 0.0)  # type: ignore[arg-type]

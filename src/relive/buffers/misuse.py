@@ -11,6 +11,7 @@ stacked frames    observations that a wrapper has stacked, in a buffer that stac
 import collections
 from collections.abc import Sequence
 import itertools
+import math
 import operator
 import sys
 from typing import Any
@@ -29,6 +30,8 @@ from relive.windows import transitions
 
 _LAST_STEPS = 200
 _FEWEST_SPLICES = 20
+_FEWEST_STEPS = 1000
+"""So many steps are needed to tell what few splices mean."""
 _FEWEST_RESETS = 10
 _MOST_ENVIRONMENTS = 64
 
@@ -45,6 +48,7 @@ class Watch:
         self.suspected_resets = 0
         self.has_ends = False
         self._num_spliced = 0
+        self._has_compared = False
         self._ends = 0
         self.finals: dict[int, list[bytes]] = {}
         """The final observations of the episodes that terminated with the newest step of their streams."""
@@ -56,7 +60,9 @@ class Watch:
         if "splices" in self._warned:
             return
         self._num_spliced += count
-        if 0 <= self._num_spliced - _FEWEST_SPLICES < count and _are_stored_twice(store):
+        is_telling = inserted >= _FEWEST_STEPS and self._num_spliced >= _FEWEST_SPLICES
+        is_new, self._has_compared = is_telling and not self._has_compared, self._has_compared or is_telling
+        if is_new and _are_stored_twice(store):
             self._warn(
                 "splices",
                 "steps are stored twice, each followed by the same observation, action, reward and next_observation: "
@@ -64,7 +70,7 @@ class Watch:
             )
             return
         # Where most steps are spliced, it is not for want of an end.
-        if not self.has_ends and _FEWEST_SPLICES <= self._num_spliced <= inserted // 2:
+        if not self.has_ends and is_telling and self._num_spliced <= inserted // 2:
             self._warn(
                 "ends",
                 f"no step was ever added with terminated= or truncated=, and {self._num_spliced} steps did not begin "
@@ -180,7 +186,9 @@ def _cause_of_splices(store: steps_lib.StepStore) -> str:
 
 def _bytes(tree: Any) -> list[bytes]:
     """Return the bytes of each row of some columns [B, ...]."""
-    columns = [column.reshape(len(column), -1) for column in trees.flat("observation", tree).values()]
+    columns = [
+        column.reshape(len(column), math.prod(column.shape[1:])) for column in trees.flat("observation", tree).values()
+    ]
     return [b"".join(part.tobytes() for part in row) for row in zip(*columns, strict=True)]
 
 

@@ -235,7 +235,8 @@ def episodes_without_ends(buffer: Any, numbers: range, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["add", "extend", "add_steps"])
-def test_ends_that_are_never_reported_are_warned_of_once(way: str) -> None:
+def test_ends_that_are_never_reported_are_warned_of_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(misuse, "_FEWEST_STEPS", 0)
     buffer = relive.RingReplayBuffer(1000)
     assert not caught(lambda: episodes_without_ends(buffer, range(20), way))
     buffer.clear()
@@ -281,8 +282,9 @@ def test_a_loaded_buffer_is_not_warned_of_ends_that_it_may_have_evicted() -> Non
 
 
 @pytest.mark.parametrize("way", ["add", "extend"])
-def test_steps_that_are_stored_twice_are_warned_of_once(way: str) -> None:
+def test_steps_that_are_stored_twice_are_warned_of_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a recorder, and by hand."""
+    monkeypatch.setattr(misuse, "_FEWEST_STEPS", 0)
     streams = 1 if way == "add" else 3
     buffer = relive.RingReplayBuffer(1000, streams=streams)
 
@@ -326,3 +328,10 @@ def test_steps_that_differ_are_not_stored_twice(differs: str) -> None:
 
     assert not caught(fill)
     assert buffer.get_stats().spliced_episodes == 79
+
+
+def test_few_steps_do_not_tell_what_splices_mean() -> None:
+    buffer = relive.RingReplayBuffer(2000)
+    buffer.add_episode([[0.0]] * 950, [0] * 949, [0.0] * 949, terminated=False)
+    warned = caught(lambda: [buffer.add([float(2 * t)], 0, 0.0, [float(2 * t + 1)]) for t in range(50)])
+    assert all("no step was ever added" not in str(each) for each in warned)

@@ -57,12 +57,13 @@ _CONVERT_EXAMPLES = """examples:
   relive convert steps.parquet replay
   relive convert minari:D4RL/pen/human-v2 replay
 
-FROM is recognised by its contents, TO by its name: minari:ID,
-FILE.parquet, or a directory: one that exists, or a name
-without an ending or with a slash at the end. Minari finds
-what was fetched with `minari download ID`. Priorities and counters are kept in
-checkpoints alone. Parquet needs the extra relive[arrow],
-Minari relive[minari].
+FROM is recognised by its contents, TO by its name:
+minari:ID, FILE.parquet, or a directory: one that exists, or
+a name without an ending or with a slash at the end. Minari
+finds what was fetched with `minari download ID`.
+Priorities and counters are kept in checkpoints alone.
+Parquet needs the extra relive[arrow], Minari
+relive[minari].
 """
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"

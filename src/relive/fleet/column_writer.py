@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from relive import errors
+from relive.common import trees
 from relive.common import validation
 from relive.fleet import chunks
 from relive.fleet import outbox as outbox_lib
@@ -90,11 +91,8 @@ class ColumnWriter(writer.Writer):
             )
         layout = [_layout(tree) for tree in (observation, action, reward, extras)]
         await self._room()
-        run = self._runs.setdefault(stream, _Run())
-        if run.next_observation is not None and not _are_equal(run.next_observation, observation):
-            self._send(stream, "TRUNCATED")
-            run = self._runs[stream] = _Run()
-        elif run.rewards and run.layout != layout:
+        run = self._run_from(stream, observation)
+        if run.rewards and run.layout != layout:
             # The buffer will refuse one of the two, which must not affect the other.
             self._send(stream, "OPEN")
             run = self._runs[stream]
@@ -104,11 +102,9 @@ class ColumnWriter(writer.Writer):
         run.rewards.append(reward)
         run.extras.append(extras)
         run.next_observation = next_observation
-        if terminated or truncated:
-            self._send(stream, "TERMINATED" if terminated else "TRUNCATED")
-            del self._runs[stream]
-        elif len(run.rewards) >= self._chunk_steps:
-            self._send(stream, "OPEN")
+        end = _end_of(terminated, truncated)
+        if end != "OPEN" or len(run.rewards) >= self._chunk_steps:
+            self._send(stream, end)
 
     async def add_episode(
         self, observations: Any, actions: Any, rewards: Any, *, terminated: Any, **extras: Any
@@ -127,19 +123,55 @@ class ColumnWriter(writer.Writer):
             ClosedError: The writer is closed.
         """
         terminated = validation.flag("terminated", terminated)
-        if not validation.leading_length("rewards", rewards):
-            raise errors.ArgumentError("an episode must have at least 1 step, got 0")
-        chunk = chunks.ColumnChunk(
-            stream=_WHOLE,
-            is_start=True,
-            observations=_owned("observations", observations),
-            actions=_owned("actions", actions),
-            rewards=_owned("rewards", rewards),
-            extras=_owned("extras", extras),
-            end="TERMINATED" if terminated else "TRUNCATED",
-        )
+        end: chunks.End = "TERMINATED" if terminated else "TRUNCATED"
+        chunk = _chunk(_WHOLE, observations, actions, rewards, extras, end)
         await self._room()
         self._outbox.take(chunk)
+
+    async def add_steps(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        *,
+        terminated: Any = False,
+        truncated: Any = False,
+        stream: int = 0,
+        **extras: Any,
+    ) -> None:
+        """Add consecutive steps of one stream; like `add` for each of them, and as fast as `add_episode`.
+
+        Args:
+            observations: o_t to o_{t+T} [T + 1, ...].
+            actions: a_t to a_{t+T-1} [T, ...].
+            rewards: r_t to r_{t+T-1} [T].
+            terminated: Whether the task ended with the last step.
+            truncated: Whether the episode was truncated after it.
+            stream: The writer's environment that the steps come from.
+            extras: The other fields of the schema [T, ...].
+
+        Raises:
+            ReplayError: A buffer refused steps sent earlier; raised once.
+            ClosedError: The writer is closed.
+        """
+        stream = validation.non_negative_int("stream", stream)
+        end = _end_of(validation.flag("terminated", terminated), validation.flag("truncated", truncated))
+        chunk = _chunk(stream, observations, actions, rewards, extras, end)
+        for name, column in trees.flat("observations", chunk.observations).items():
+            if column.shape[:1] != (chunk.rows + 1,):
+                raise errors.SchemaError(
+                    f"{name} must be {chunk.rows + 1}, one more than rewards, got an array of shape {column.shape}"
+                )
+        await self._room()
+        run = self._run_from(stream, trees.rows(chunk.observations, 0))
+        if run.rewards:
+            self._send(stream, "OPEN")
+            run = self._runs[stream]
+        self._outbox.take(dataclasses.replace(chunk, is_start=run.is_start))
+        if end == "OPEN":
+            self._runs[stream] = _Run(is_start=False, next_observation=trees.rows(chunk.observations, -1))
+        else:
+            del self._runs[stream]
 
     async def end_episode(self, stream: int = 0) -> bool:
         """End the open episode of a stream as truncated, and return whether there was one."""
@@ -148,7 +180,6 @@ class ColumnWriter(writer.Writer):
         is_open = stream in self._runs
         if is_open:
             self._send(stream, "TRUNCATED")
-            del self._runs[stream]
         return is_open
 
     def _seal(self) -> None:
@@ -159,11 +190,20 @@ class ColumnWriter(writer.Writer):
     def _end(self) -> None:
         for stream in list(self._runs):
             self._send(stream, "TRUNCATED")
-        self._runs.clear()
+
+    def _run_from(self, stream: int, observation: Any) -> _Run:
+        """Return the steps of a stream that the observation follows; what it does not follow is truncated."""
+        run = self._runs.setdefault(stream, _Run())
+        if run.next_observation is not None and not _are_equal(run.next_observation, observation):
+            self._send(stream, "TRUNCATED")
+            run = self._runs[stream] = _Run()
+        return run
 
     def _send(self, stream: int, end: chunks.End) -> None:
         """Send the steps of a stream."""
-        run = self._runs[stream]
+        run = self._runs.pop(stream)
+        if end == "OPEN":
+            self._runs[stream] = _Run(is_start=False, next_observation=run.next_observation)
         if not run.rewards:
             self._outbox.take(chunks.ColumnEnd(stream=stream))
             return
@@ -177,7 +217,30 @@ class ColumnWriter(writer.Writer):
             end=end,
         )
         self._outbox.take(chunk)
-        self._runs[stream] = _Run(is_start=False, next_observation=run.next_observation)
+
+
+def _end_of(terminated: bool, truncated: bool) -> chunks.End:
+    """Return how an episode ended; termination takes precedence."""
+    if terminated:
+        return "TERMINATED"
+    return "TRUNCATED" if truncated else "OPEN"
+
+
+def _chunk(
+    stream: int, observations: Any, actions: Any, rewards: Any, extras: Any, end: chunks.End
+) -> chunks.ColumnChunk:
+    """Return a chunk with copies of those steps, at the start of an episode."""
+    if not validation.leading_length("rewards", rewards):
+        raise errors.ArgumentError("an episode must have at least 1 step, got 0")
+    return chunks.ColumnChunk(
+        stream=stream,
+        is_start=True,
+        observations=_owned("observations", observations),
+        actions=_owned("actions", actions),
+        rewards=_owned("rewards", rewards),
+        extras=_owned("extras", extras),
+        end=end,
+    )
 
 
 def _owned(name: str, value: Any) -> Any:

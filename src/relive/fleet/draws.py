@@ -1,30 +1,46 @@
-"""Draws: draws a batch from many shards.
+"""Draws: draws batches from many shards, in one round trip.
 
-    masses of all shards ──► a multinomial draw ──► parts, side by side ──► one batch, shuffled
+    remembered weights ──► rows of each shard, asked for ──► parts, and the weights at the draw ──► rows taken ──► batch
 
-If a shard is lost or emptied in between, the missing part is drawn from the others. Shards share the draw count of the
-whole fleet, for schedules, and the policy version, for lags: a client passes on the newest of both with each call.
+A client remembers the sampling weight of each shard, guesses from it how many rows to ask for, and asks all shards at
+once. Each replies with a part of the batch and its weight at the draw. The client counts anew, with the same random
+numbers and the true weights, and takes that many rows of each part. So probabilities are exact however old the guess
+was: if weights have changed, a few rows were drawn in vain, or are asked for in a second trip. To spare that trip, some
+more rows are asked for while weights change.
+
+If a shard is lost or emptied in between, its rows are drawn from the others. Shards share the draw count of the whole
+fleet, for schedules, and the policy version, for lags: a client passes on the newest of both with each call.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+import itertools
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.episodes import versions as versions_lib
+from relive.fleet import adapter
 from relive.fleet import membership
-from relive.fleet import port
 from relive.fleet import shares
 from relive.samplers import schedules
 
-Masses: TypeAlias = dict[int, port.Mass]
-"""How much there is to draw from in each shard that is there."""
+Weights: TypeAlias = dict[int, adapter.SamplingWeight]
+"""How much there is to draw from, by shard."""
+Probabilities: TypeAlias = dict[int, float]
+"""The probability of each shard."""
+Counts: TypeAlias = dict[int, list[int]]
+"""The number of rows of each batch, by shard."""
+Drawn: TypeAlias = dict[int, tuple[adapter.SamplingWeight, list[tuple[Any, int, int]]]]
+"""By shard: how much there was to draw from; and for each batch rows, where its own begin, and how many they are."""
 
 _PAUSE = 0.02
-"""So many seconds lie between two looks for something to draw."""
+"""Seconds between two looks for something to draw."""
+_MOST_SPARE = 0.5
+_UNKNOWN = adapter.SamplingWeight(weight=0.0, size=0)
 
 
 class Draws:
@@ -40,19 +56,36 @@ class Draws:
     def __init__(
         self,
         shards: membership.Membership,
-        description: port.Description,
+        description: adapter.Description,
         recovery: float,
         rng: np.random.Generator,
     ) -> None:
         self._shards, self._description, self._recovery, self._rng = shards, description, recovery, rng
+        self._weights: Weights = {}
+        self._spare = 0.0
         self._ticks = 0
         self.policy_version: int | None = None
-        """Which version the learner's policy is of, as far as this client has heard."""
+        """The version of the learner's policy, as far as this client knows."""
 
-    async def masses(self, options: Mapping[str, Any]) -> Masses:
-        """Return the masses of all shards; waits until at least one is available.
+    @property
+    def size(self) -> int | None:
+        """Number of transitions in all shards, as far as this client knows; None if it does not."""
+        return sum([weight.size for weight in self._weights.values()]) if self._weights else None
+
+    def note(self, shard: int, weight: adapter.SamplingWeight) -> None:
+        """Remember the newest weight of a shard."""
+        self._weights[shard] = weight
+
+    async def refresh(self, options: Mapping[str, Any]) -> None:
+        """Ask all shards for their weights; raises like `batches`."""
+        await self._ask_all([], options, 0, 0)
+
+    async def batches(self, size: int, number: int, options: Mapping[str, Any]) -> list[Any]:
+        """Return batches, or lists, of that many samples each; waits until anything can be drawn.
 
         Args:
+            size: Number of samples in a batch.
+            number: Number of batches.
             options: Further arguments of the buffers' `sample`.
 
         Raises:
@@ -60,75 +93,140 @@ class Draws:
             ArgumentError: One of them is invalid.
             ShardLostError: No shard was available for `recovery` seconds.
         """
+        # One tick per batch, including concurrent ones.
+        tick, begun = self._ticks, number
+        self._ticks += number
+        parts: list[list[shares.Part]] = [[] for _ in range(number)]
+        missing = [size] * number
+        while any(missing):
+            points = [self._points(count) for count in missing]
+            guessed, drawn = await self._ask_all(points, options, tick, begun)
+            weights = {shard: weight for shard, (weight, _) in drawn.items()}
+            if begun:
+                tick, begun = max([tick, *[weight.ticks for weight in weights.values()]]), 0
+                self._ticks = max(self._ticks, tick + number)
+            if not any(weight.weight > 0 for weight in weights.values()):
+                await asyncio.sleep(_PAUSE)
+                continue
+            probabilities = _probabilities(weights)
+            self._spare = _spare(guessed, probabilities)
+            # Rows that may be drawn only so often are not drawn in vain.
+            wanted = _counts(guessed if self._description.is_used_up else probabilities, points)
+            left = _take(parts, wanted, drawn, probabilities)
+            if left:
+                _take(parts, left, await self._ask(left, options, tick, 0), probabilities)
+            missing = [size - sum([part.count for part in of_batch]) for of_batch in parts]
+        importance = [self._importance(weights, options.get("beta"), tick + i) for i in range(number)]
+        return [
+            shares.joined(of_batch, self._shards.num_shards, each, self._rng)
+            for of_batch, each in zip(parts, importance, strict=True)
+        ]
+
+    def _points(self, count: int) -> arrays.Floats:
+        """Return `count` random numbers from 0 to 1, each of which falls into the share of a shard."""
+        if not self._description.is_stratified:
+            return self._rng.random(count)
+        return (np.arange(count) + self._rng.random()) / max(count, 1)
+
+    async def _ask_all(
+        self, points: Sequence[arrays.Floats], options: Mapping[str, Any], tick: int, begun: int
+    ) -> tuple[Probabilities, Drawn]:
+        """Ask all shards for rows; return the probabilities from which their numbers were guessed, and the replies."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._recovery
         while True:
-            live = self._shards.live()
-            asked = [self._shards.ask_or_none(shard, "mass", options, self.policy_version) for shard in live]
-            answered = zip(live, await asyncio.gather(*asked), strict=True)
-            masses: Masses = {shard: mass for shard, mass in answered if mass is not None}
-            if not masses:
+            guessed = _probabilities({shard: self._weights.get(shard, _UNKNOWN) for shard in self._shards.live()})
+            spare = 0.0 if self._description.is_used_up else self._spare
+            drawn = await self._ask(_counts(guessed, points, spare), options, tick, begun)
+            if not drawn:
                 if loop.time() > deadline:
                     raise errors.ShardLostError(f"sample found no shard for {self._recovery:g} seconds")
                 await asyncio.sleep(_PAUSE)
-            elif self._have_one_version(masses, options):
-                return masses
+            elif self._have_one_version([weight for weight, _ in drawn.values()], options):
+                return guessed, drawn
 
-    async def batch(self, size: int, options: Mapping[str, Any], masses: Masses) -> Any:
-        """Return a batch, or a list, of that many samples; waits until anything can be drawn.
+    async def _ask(self, counts: Counts, options: Mapping[str, Any], tick: int, begun: int) -> Drawn:
+        """Ask shards for rows, and return the replies of those that are there."""
+        version = self.policy_version
+        replies = await asyncio.gather(
+            *[
+                self._shards.ask_or_none(shard, "draw", adapter.Request(of_batches, options, tick, begun, version))
+                for shard, of_batches in counts.items()
+            ]
+        )
+        drawn: Drawn = {}
+        for (shard, of_batches), reply in zip(counts.items(), replies, strict=True):
+            self._weights.pop(shard, None)
+            if reply is not None:
+                self._weights[shard], parts = reply
+                drawn[shard] = self._weights[shard], self._placed(of_batches, parts)
+        return drawn
 
-        Args:
-            size: Number of samples.
-            options: As in `masses`.
-            masses: The result of `masses` just now.
+    def _placed(self, counts: Sequence[int], parts: list[Any]) -> list[tuple[Any, int, int]]:
+        """Return for each batch the rows, where its own begin, and how many they are."""
+        if self._description.is_independent:
+            parts, starts = parts * len(counts), [0, *itertools.accumulate(counts)][: len(counts)]
+        else:
+            starts = [0] * len(counts)
+        lengths = [0 if rows is None else count for rows, count in zip(parts, counts, strict=True)]
+        return list(zip(parts, starts, lengths, strict=True))
 
-        Raises:
-            ShardLostError: As in `masses`.
-        """
-        parts: list[shares.Part] = []
-        missing, tick = size, -1
-        while True:
-            if any(mass.weight > 0 for mass in masses.values()):
-                if tick < 0:
-                    # One tick per batch, including concurrent ones.
-                    tick = max([self._ticks, *[mass.ticks for mass in masses.values()]])
-                    self._ticks = tick + 1
-                parts += await self._drawn(missing, masses, options, tick)
-                missing = size - sum([len(part.rows) for part in parts])
-                if not missing:
-                    break
-            await asyncio.sleep(_PAUSE)
-            masses = await self.masses(options)
-        importance = self._importance(masses, options.get("beta"), tick)
-        return shares.joined(parts, self._shards.num_shards, importance, self._rng)
-
-    def _have_one_version(self, masses: Masses, options: Mapping[str, Any]) -> bool:
+    def _have_one_version(self, weights: Iterable[adapter.SamplingWeight], options: Mapping[str, Any]) -> bool:
         """Return whether all shards have the same policy version; if not, the newest is sent with the next call."""
-        versions = {mass.policy_version for mass in masses.values()}
+        versions = {weight.policy_version for weight in weights}
         known = [version for version in [*versions, self.policy_version] if version is not None]
         self.policy_version = max(known, default=None)
         if not known and not self._description.has_columns:
             lags = versions_lib.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
             if lags is not None:
                 raise errors.ArgumentError(
-                    "max_lag and lag_decay ask for the learner's policy version: call set_policy_version first"
+                    "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
                 )
         return versions == {self.policy_version}
 
-    async def _drawn(self, size: int, masses: Masses, options: Mapping[str, Any], tick: int) -> list[shares.Part]:
-        """Return the parts of one draw; fewer if a shard was lost or emptied meanwhile."""
-        share = shares.of(list(masses.values()))
-        counts = self._rng.multinomial(size, share)
-        asked = [place for place in zip(masses, share.tolist(), counts.tolist(), strict=True) if place[2]]
-        calls = [self._shards.ask_or_none(shard, "draw", count, options, tick) for shard, _, count in asked]
-        answered = zip(asked, await asyncio.gather(*calls), strict=True)
-        return [shares.Part(shard, of_all, rows) for (shard, of_all, _), rows in answered if rows is not None]
-
-    def _importance(self, masses: Masses, beta: float | None, tick: int) -> shares.Importance | None:
+    def _importance(self, weights: Weights, beta: float | None, tick: int) -> shares.Importance | None:
         """Return how to compute importance weights; None without priorities."""
         exponent = self._description.beta if beta is None else beta
         if self._description.beta is None or exponent is None:
             return None
         if isinstance(exponent, schedules.Schedule):
             exponent = validation.non_negative_float("beta", exponent.value(tick))
-        return shares.importance(list(masses.values()), exponent, self._description.weight_normalization)
+        return shares.importance(list(weights.values()), exponent, self._description.weight_normalization)
+
+
+def _probabilities(weights: Weights) -> Probabilities:
+    """Return the probability of each shard; 0 for all if there is nothing to draw."""
+    if not any(weight.weight > 0 for weight in weights.values()):
+        return dict.fromkeys(weights, 0.0)
+    return dict(zip(weights, shares.probabilities(list(weights.values())), strict=True))
+
+
+def _counts(probabilities: Probabilities, points: Sequence[arrays.Floats], spare: float = 0.0) -> Counts:
+    """Return how many of the points of each batch fall into the interval of each shard, and some to spare."""
+    if not points or not any(probabilities.values()):
+        return {shard: [0] * len(points) for shard in probabilities}
+    counts = [shares.counts(list(probabilities.values()), of_batch) for of_batch in points]
+    if spare:
+        counts = [np.ceil(each * (1 + spare)).astype(np.int64) for each in counts]
+    return dict(zip(probabilities, np.stack(counts, axis=1).tolist(), strict=True))
+
+
+def _take(parts: list[list[shares.Part]], wanted: Counts, drawn: Drawn, probabilities: Probabilities) -> Counts:
+    """Take the wanted rows of what was drawn, and return how many are missing, if any."""
+    missing: Counts = {}
+    for shard, (_, of_batches) in drawn.items():
+        left = []
+        for of_batch, (rows, start, length), count in zip(parts, of_batches, wanted[shard], strict=True):
+            taken = min(length, count)
+            if taken:
+                of_batch.append(shares.Part(shard, probabilities[shard], rows, start, length, taken))
+            left.append(count - taken)
+        if any(left):
+            missing[shard] = left
+    return missing
+
+
+def _spare(guessed: Probabilities, probabilities: Probabilities) -> float:
+    """Return which part of the rows to ask for in addition: twice the largest relative error of the guess."""
+    errors_of = [abs(p / guessed[shard] - 1) for shard, p in probabilities.items() if guessed[shard]]
+    return min(2 * max(errors_of, default=0.0), _MOST_SPARE)

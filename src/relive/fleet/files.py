@@ -1,17 +1,17 @@
-"""Files: the journal of a shard's buffer, a checkpoint, and marks, in one directory.
+"""Files: the journal of a shard's buffer, a checkpoint, and a ledger, in one directory.
 
 directory/journal      every step and every end, before it is stored
 directory/checkpoint   the whole buffer, saved periodically, including priorities and draws
-directory/marks        which batch of each writer was begun
+directory/ledger       which batch of each writer was begun
 """
 
-import asyncio
+from concurrent import futures
 import contextlib
 import os
 from typing import Any
 
 from relive import errors
-from relive.fleet import marks as marks_lib
+from relive.fleet import ledger as ledger_lib
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
@@ -37,13 +37,14 @@ class Files:
         self._fsync: journal_lib.Policy = fsync
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
         self._journal: journal_lib.Journal | None = None
+        self._thread = futures.ThreadPoolExecutor(1)
         if directory is not None:
             try:
                 os.makedirs(directory, exist_ok=True)
             except OSError as error:
                 reason = files.reason(error)
                 raise errors.CheckpointError(f"{files.named(directory)} cannot be made: {reason}") from error
-        self.marks = marks_lib.Marks(None if directory is None else os.path.join(directory, "marks"))
+        self.ledger = ledger_lib.Ledger(None if directory is None else os.path.join(directory, "ledger"))
 
     def attached(self, buffer: Any) -> Any:
         """Return the saved buffer, or the given one if there is none, attached to the journal.
@@ -60,23 +61,25 @@ class Files:
         buffer.attach(self._journal, **self._options)
         return buffer
 
-    async def save(self, buffer: Any) -> None:
-        """Save the buffer as it is now, writing in a thread; the buffer may change meanwhile.
+    def save(self, buffer: Any) -> futures.Future[None]:
+        """Start saving the buffer as it is now, in a thread; the buffer may change meanwhile.
+
+        The future raises CheckpointError if the checkpoint could not be written.
 
         Raises:
             ArgumentError: There is no directory.
-            CheckpointError: The checkpoint could not be written.
         """
         if self._directory is None:
             raise errors.ArgumentError("save needs a fleet with a directory: give start(directory=...)")
         state = buffer.state_dict(**self._options)
-        await asyncio.to_thread(checkpoint_lib.save, state, os.path.join(self._directory, "checkpoint"))
+        return self._thread.submit(checkpoint_lib.save, state, os.path.join(self._directory, "checkpoint"))
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, once the checkpoints under way are written."""
+        self._thread.shutdown()
         if self._journal is not None:
             self._journal.close()
-        self.marks.close()
+        self.ledger.close()
 
     def _recovered(self, journal: str, kind: type[Any]) -> Any:
         assert self._directory is not None

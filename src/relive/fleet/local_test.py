@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import pytest
 
 from relive import errors
+from relive.fleet import limiter_service
 from relive.fleet import membership
 from relive.fleet import replay
 from relive.fleet import shard as shard_lib
-from relive.fleet import turns as turns_lib
 from relive.waiting import rate_limiters
 
 Answer = TypeVar("Answer")
@@ -82,6 +82,8 @@ class Process:
         self.shard = make()
         self.is_running = asyncio.Event()
         self.is_running.set()
+        self.arrival = 0.0
+        """When the newest call arrives."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """The calls under way, in order: a seed is one course of events."""
         self.is_dead = asyncio.get_running_loop().create_future()
@@ -92,13 +94,11 @@ class Process:
             task.cancel()
         self.is_dead.set_result(None)
         shard: Any = self.shard
-        if shard._watcher is not None:
-            shard._watcher.cancel()
         shard._files.close()
 
 
 class LocalFleet:
-    """A transport to shards of this event loop, and to their Turns.
+    """A transport to shards of this event loop, and to their LimiterService.
 
     Args:
         make_buffer: As for a shard.
@@ -132,7 +132,7 @@ class LocalFleet:
         _FLEETS.append(self)
         for shard in range(shards):
             self.start(shard)
-        self.limiter = limiter
+        self.rate_limiter = limiter
         self.settings = replay.Settings(
             shards=shards, timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None
         )
@@ -142,19 +142,19 @@ class LocalFleet:
         self.answered: Callable[[int, str], Awaitable[None]] | None = None
         """What happens before an answer is sent, if anything."""
         if limiter is not None:
-            self.start_turns()
+            self.start_limiter()
 
     def close(self) -> None:
         """Kill what is left."""
         for shard in range(self.num_shards):
             self.kill(shard)
 
-    def start_turns(self) -> None:
-        assert self.limiter is not None
-        self.turns_process = turns_lib.Turns(self.limiter, self._lease, self.count)
+    def start_limiter(self) -> None:
+        assert self.rate_limiter is not None
+        self.limiter_process = limiter_service.LimiterService(self.rate_limiter, self._lease, self.count)
 
     async def count(self) -> tuple[int, int, int]:
-        stats = [await self.shard(number).stats() for number in range(self.num_shards)]
+        stats = [self.shard(number).stats() for number in range(self.num_shards)]
         return sum([s.inserted for s in stats]), sum([s.sampled for s in stats]), sum([s.size for s in stats])
 
     def shard(self, number: int) -> shard_lib.Shard:
@@ -164,7 +164,7 @@ class LocalFleet:
 
     def buffer(self, number: int) -> Any:
         shard: Any = self.shard(number)
-        return shard._port.buffer
+        return shard._adapter.buffer
 
     def buffers(self) -> list[Any]:
         return [self.buffer(number) for number in range(self.num_shards)]
@@ -177,7 +177,9 @@ class LocalFleet:
             directory=place, fsync="never", checkpoint_seconds=self._checkpoint_seconds, codec=self._codec
         )
         self.processes[number] = Process(
-            lambda: shard_lib.Shard(self._make_buffer, number, self._lease, durability, self._recovery)
+            lambda: shard_lib.Shard(
+                self._make_buffer, number, self._lease, durability, self._recovery, asyncio.get_running_loop().time
+            )
         )
 
     def kill(self, number: int) -> None:
@@ -199,7 +201,7 @@ class LocalFleet:
     def replay(self, seed: int | None = 0) -> "replay.Replay[Any]":
         """Return a client."""
         shard: Any = self.shard(0)
-        client = replay.Replay[Any](self, self.settings, shard._port.describe(), seed)
+        client = replay.Replay[Any](self, self.settings, shard._adapter.describe(), seed)
         client._first = (seed or 0) % self.num_shards  # Otherwise chance decides where writers begin.
         return client
 
@@ -217,25 +219,33 @@ class LocalFleet:
         await asyncio.wait([task, process.is_dead], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() or task.cancelled():
             task.add_done_callback(_seen)
-            raise errors.ShardLostError(f"shard {shard} does not answer {method}")
+            raise errors.ShardLostError(f"shard {shard} does not respond to {method}")
         return task.result()
 
-    async def turns(self, method: str, *arguments: Any) -> Any:
+    async def limiter(self, method: str, *arguments: Any) -> Any:
         """See membership.Transport."""
         await self._on_its_way()
-        answer = await getattr(self.turns_process, method)(*arguments)
+        answer = await getattr(self.limiter_process, method)(*arguments)
         await self._on_its_way()
         return answer
 
     async def _serve(self, process: Process, shard: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        await self._on_its_way()
-        await process.is_running.wait()
-        answer = await getattr(process.shard, method)(*arguments)
+        await self._arrives(process)
+        while not process.is_running.is_set():  # Calls that waited with it go first, in the order in which they came.
+            await process.is_running.wait()
+        answer = getattr(process.shard, method)(*arguments)
         if self.answered is not None:
             await self.answered(shard, method)
         await self._on_its_way()
         await process.is_running.wait()
         return copy.deepcopy(answer) if method != "stats" else answer
+
+    async def _arrives(self, process: Process) -> None:
+        """Wait until a call is there: in the order in which calls were made."""
+        if self._rng is not None:
+            now = asyncio.get_running_loop().time()
+            process.arrival = max(process.arrival + 1e-9, now + self._rng.random() * self._delay)
+            await asyncio.sleep(process.arrival - now)
 
     async def _on_its_way(self) -> None:
         if self._rng is not None:

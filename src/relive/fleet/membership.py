@@ -12,7 +12,7 @@ import asyncio
 from typing import Any, Protocol
 
 from relive import errors
-from relive.fleet import answers
+from relive.fleet import replies
 
 
 class Transport(Protocol):
@@ -21,7 +21,8 @@ class Transport(Protocol):
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """Call a method of a shard; return its result or raise its exception.
 
-        Calls may overtake each other. A call without a reply may have happened, or may still happen.
+        Calls to a shard that are made in one process happen one at a time, in that order. A call without a reply may
+        have happened, or may still happen, or never.
 
         Args:
             shard: Its number.
@@ -35,8 +36,8 @@ class Transport(Protocol):
         """
         ...
 
-    async def turns(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the fleet's Turns; waits for a lost one to come back."""
+    async def limiter(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the fleet's LimiterService; waits for a lost one to come back."""
         ...
 
 
@@ -57,7 +58,7 @@ class Membership:
         self._searches: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
         self._gone: set[int] = set()
-        self._seen: dict[int, answers.Seen] = {}
+        self._progress: dict[int, replies.Progress] = {}
 
     def live(self) -> list[int]:
         """Return the numbers of the live shards, and start looking for the others.
@@ -81,7 +82,7 @@ class Membership:
             raise errors.ShardLostError(f"shard {shard} is gone")
         if shard in self._lost:
             self._search(shard)
-            raise errors.ShardLostError(f"shard {shard} does not answer: its process is being restarted")
+            raise errors.ShardLostError(f"shard {shard} does not respond: its process is being restarted")
         try:
             return await self._transport.call(shard, method, *arguments, seconds=self._timeout)
         except errors.ShardLostError:
@@ -105,17 +106,17 @@ class Membership:
             await asyncio.wait([self._search(shard)], timeout=seconds)
         return shard not in self._lost
 
-    async def note(self, shard: int, seen: answers.Seen | None) -> bool:
-        """Remember the newest state of a shard, and tell a new life of it what was seen of the old one.
+    async def note(self, shard: int, progress: replies.Progress | None) -> bool:
+        """Remember the newest state of a shard, and tell a new incarnation of it what was seen of the old one.
 
-        Returns whether there was anything to tell. `seen` is None for a lost shard.
+        Returns whether there was anything to tell. `progress` is None for a lost shard.
         """
-        if seen is None:
+        if progress is None:
             return False
-        before = self._seen.get(shard)
-        if before is None or before.life != seen.life or before.inserted < seen.inserted:
-            self._seen[shard] = seen
-        if before is None or before.life == seen.life:
+        before = self._progress.get(shard)
+        if before is None or before.incarnation != progress.incarnation or before.inserted < progress.inserted:
+            self._progress[shard] = progress
+        if before is None or before.incarnation == progress.incarnation:
             return False
         await self.ask_or_none(shard, "report", before)
         return True
@@ -137,8 +138,8 @@ class Membership:
         while True:
             try:
                 await self._transport.call(shard, "ping", seconds=self._timeout)
-                if shard in self._seen:
-                    await self._transport.call(shard, "report", self._seen[shard], seconds=self._timeout)
+                if shard in self._progress:
+                    await self._transport.call(shard, "report", self._progress[shard], seconds=self._timeout)
             except errors.ShardLostError:
                 await asyncio.sleep(self._retry)
             except errors.ClosedError:

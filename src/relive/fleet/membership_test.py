@@ -1,4 +1,4 @@
-"""Which shards answer: what is lost is asked again until it is there, and told what was seen of it."""
+"""Which shards answer: what is lost is asked again until it is there, and told what was progress of it."""
 
 import asyncio
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 
 import relive
 from relive import errors
-from relive.fleet import answers
+from relive.fleet import adapter_test
 from relive.fleet import local_test
 from relive.fleet import membership
-from relive.fleet import port_test
+from relive.fleet import replies
 
 W = b"w" * 16
 
@@ -23,10 +23,10 @@ def members_of(fleet: local_test.LocalFleet) -> membership.Membership:
     return membership.Membership(fleet, fleet.num_shards, timeout=1.0, retry=0.5)
 
 
-async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> answers.Seen:
-    chunk = port_test.columns(start, 5, "TERMINATED", is_start=True)
-    seen: answers.Seen = (await members.ask(shard, "insert", writer, 0, 0, (chunk,))).seen
-    return seen
+async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> replies.Progress:
+    chunk = adapter_test.columns(start, 5, "TERMINATED", is_start=True)
+    progress: replies.Progress = (await members.ask(shard, "insert", writer, 0, 0, (chunk,))).progress
+    return progress
 
 
 def test_a_shard_that_does_not_answer_is_lost_until_it_does() -> None:
@@ -36,11 +36,11 @@ def test_a_shard_that_does_not_answer_is_lost_until_it_does() -> None:
         assert members.live() == [0, 1]
         assert await members.ask(1, "ping") == "pong"
         fleet.hang(1)
-        with pytest.raises(errors.ShardLostError, match="shard 1 does not answer ping"):
+        with pytest.raises(errors.ShardLostError, match="shard 1 does not respond to ping"):
             await members.ask(1, "ping")
         assert members.live() == [0]
         calls = len(fleet.calls)
-        text = "shard 1 does not answer: its process is being restarted"
+        text = "shard 1 does not respond: its process is being restarted"
         with pytest.raises(errors.ShardLostError, match=text):
             await members.ask(1, "host")
         assert await members.ask_or_none(1, "host") is None
@@ -101,8 +101,8 @@ def test_a_shard_that_is_found_again_hears_what_was_seen_of_it() -> None:
         assert await members.ask_or_none(1, "ping") is None
         fleet.start(1)
         assert await members.is_back(1, 3.0)
-        assert (await fleet.shard(1).stats()).lost == 5
-        assert (await fleet.shard(0).stats()).lost == 0
+        assert (fleet.shard(1).stats()).lost == 5
+        assert (fleet.shard(0).stats()).lost == 0
 
     local_test.run(main())
 
@@ -112,15 +112,15 @@ def test_a_new_life_that_nobody_missed_hears_it_with_the_first_answer() -> None:
         fleet = fleet_of()
         members = members_of(fleet)
         newest = await insert(members, 1, W, 0)
-        older = answers.Seen(life=newest.life, inserted=3, rows=3, lost=0)
+        older = replies.Progress(incarnation=newest.incarnation, inserted=3, rows=3, lost=0)
         assert not await members.note(1, newest)
         assert not await members.note(1, older)
         fleet.kill(1)
         fleet.start(1)
         assert await members.note(1, await insert(members, 1, W, 0))
-        assert (await fleet.shard(1).stats()).lost == 5
+        assert (fleet.shard(1).stats()).lost == 5
         assert not await members.note(1, await insert(members, 1, b"v" * 16, 10))
-        assert (await fleet.shard(1).stats()).lost == 5
+        assert (fleet.shard(1).stats()).lost == 5
 
     local_test.run(main())
 
@@ -143,7 +143,7 @@ def test_a_report_that_does_not_arrive_is_made_again() -> None:
         fleet.answered = hang_once
         assert await members.is_back(1, 10.0)
         assert [method for _, method, _ in fleet.calls].count("report") == 2
-        assert (await fleet.shard(1).stats()).lost == 5
+        assert (fleet.shard(1).stats()).lost == 5
 
     local_test.run(main())
 
@@ -171,7 +171,7 @@ def test_in_another_event_loop_a_lost_shard_is_looked_for_anew() -> None:
         async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
             return await fleets[-1].call(shard, method, *arguments, seconds=seconds)
 
-        async def turns(self, method: str, *arguments: Any) -> Any:
+        async def limiter(self, method: str, *arguments: Any) -> Any:
             raise NotImplementedError
 
     members = membership.Membership(Switched(), 2, timeout=1.0, retry=0.5)

@@ -8,9 +8,9 @@
 A writer uses one shard. If that is lost, it switches to another at once, and batches in flight wait for the lost one to
 come back: each step is stored once. `room` waits while `max_in_flight` batches are not acknowledged.
 
-A shard knows a writer by name, which changes after a batch was not acknowledged: once `settle` was called, nothing more
-is stored under the old name. Resent steps get a separate name, since later steps may be stored already: steps are never
-stored after steps that follow them.
+A shard knows a writer by name, which changes after a batch was not acknowledged: once `resolve` was called, nothing
+more is stored under the old name. Resent steps get a separate name, since later steps may be stored already: steps are
+never stored after steps that follow them.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ import os
 from typing import TypeAlias
 
 from relive import errors
-from relive.fleet import answers
 from relive.fleet import chunks as chunks_lib
 from relive.fleet import membership
+from relive.fleet import replies
 
 Batch: TypeAlias = tuple[chunks_lib.Chunk, ...]
 
@@ -35,12 +35,12 @@ class Outbox:
 
     Args:
         shards: Reaches them.
-        transport: Reaches the fleet's Turns; None where no limiter holds inserts back.
+        transport: Reaches the fleet's LimiterService; None where no limiter holds inserts back.
         first: The number of the first shard to use.
         batch_steps: Number of steps in a batch.
         max_in_flight: Maximum number of unacknowledged batches.
         recovery: Seconds to wait for a lost shard before steps in flight count as lost.
-        lease: Seconds that a shard waits for a sign of life.
+        lease: Seconds after which a shard takes a silent writer for gone.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Outbox:
         recovery: float,
         lease: float,
     ) -> None:
-        self._shards, self._turns = shards, transport
+        self._shards, self._transport = shards, transport
         self._batch_steps, self._max_in_flight = batch_steps, max_in_flight
         self._recovery, self._lease = recovery, lease
         self._shard = first
@@ -65,7 +65,7 @@ class Outbox:
         self._unanswered = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pump: asyncio.Task[None] | None = None
-        self._heart: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._refusal: Exception | None = None
         self.stored = 0
@@ -93,7 +93,7 @@ class Outbox:
         self._open_steps += max(chunk.rows, 1)
         if self._open_steps >= self._batch_steps:
             self._seal()
-        self._beat()
+        self._keep_lease()
 
     async def flush(self) -> None:
         """Wait until everything is stored, or counted as refused or lost; raises like `room`."""
@@ -107,8 +107,8 @@ class Outbox:
         try:
             await self.flush()
         finally:
-            if self._heart is not None:
-                self._heart.cancel()
+            if self._renewal is not None:
+                self._renewal.cancel()
                 await self._tell("leave", self._shard, self._name)
 
     def _seal(self) -> None:
@@ -142,8 +142,8 @@ class Outbox:
             await asyncio.sleep(0)
 
     async def _take_turn(self, steps: int) -> None:
-        if self._turns is not None:
-            while not await self._turns.turns("insert_turn", steps):
+        if self._transport is not None:
+            while not await self._transport.limiter("insert_turn", steps):
                 pass
 
     async def _find(self) -> int | None:
@@ -191,7 +191,7 @@ class Outbox:
     async def _send(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> Batch | None:
         """Send a batch, and return the rest: nothing or all of it; None if in doubt."""
         try:
-            ack: answers.Ack | None = await self._shards.ask(shard, "insert", name, number, answered, batch)
+            ack: replies.Ack | None = await self._shards.ask(shard, "insert", name, number, answered, batch)
         except errors.ShardLostError:
             return None
         except Exception as error:  # Such as objects that cannot be serialized.
@@ -202,29 +202,29 @@ class Outbox:
         self.stored += _steps(batch) - ack.refused
         self.refused += ack.refused
         self._refusal = self._refusal or ack.error
-        await self._shards.note(shard, ack.seen)
+        await self._shards.note(shard, ack.progress)
         return ()
 
     async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
         """Ask what became of a batch without an acknowledgement, and return what must be sent again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._recovery
-        settlement: answers.Settlement | None = None
-        while settlement is None:
+        resolution: replies.Resolution | None = None
+        while resolution is None:
             if not await self._shards.is_back(shard, max(deadline - loop.time(), 0)):
                 self._lose(batch)
                 return ()
-            settlement = await self._shards.ask_or_none(shard, "settle", name, number)
-        await self._shards.note(shard, settlement.seen)
-        left = () if settlement.passed is None else chunks_lib.unstored(batch, settlement.passed)
-        self.stored += _steps(batch) - _steps(left) - settlement.refused
-        self.refused += settlement.refused
-        if settlement.refused:
+            resolution = await self._shards.ask_or_none(shard, "resolve", name, number)
+        await self._shards.note(shard, resolution.progress)
+        left = () if resolution.passed is None else chunks_lib.unstored(batch, resolution.passed)
+        self.stored += _steps(batch) - _steps(left) - resolution.refused
+        self.refused += resolution.refused
+        if resolution.refused:
             self._refusal = (
                 self._refusal
-                or settlement.error
+                or resolution.error
                 or errors.ArgumentError(
-                    f"shard {shard} has refused {settlement.refused} steps, and died before it could say why"
+                    f"shard {shard} has refused {resolution.refused} steps, and died before it could say why"
                 )
             )
         return left
@@ -261,12 +261,12 @@ class Outbox:
         if refusal is not None:
             raise refusal
 
-    def _beat(self) -> None:
+    def _keep_lease(self) -> None:
         """Renew the lease while the writer is open."""
-        if self._heart is None or self._heart.done():
-            self._heart = asyncio.get_running_loop().create_task(self._beating())
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.get_running_loop().create_task(self._renewing())
 
-    async def _beating(self) -> None:
+    async def _renewing(self) -> None:
         while True:
             await asyncio.sleep(self._lease / 4)
             await self._tell("renew", self._shard, self._name)

@@ -1,31 +1,35 @@
 """Replay: the client side of ShardedReplay, one replay buffer with rows in many shards.
 
-    writer() ─► Writer ─► Outbox ─► one shard          sample ─► a turn ─► Draws ─► all shards
+    writer() ─► Writer ─► Outbox ─► one shard          sample ─► the limiter ─► Draws ─► all shards
 
 Shards are reached through a Transport; this module does not depend on processes and machines.
 """
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 import contextlib
 import dataclasses
+import os
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from relive import errors
 from relive.common import validation
-from relive.fleet import answers
+from relive.fleet import adapter
 from relive.fleet import column_writer
 from relive.fleet import draws
 from relive.fleet import episodes_writer
 from relive.fleet import membership
 from relive.fleet import outbox
-from relive.fleet import port
+from relive.fleet import replies
 from relive.fleet import shares
 
 Batch = TypeVar("Batch")
+
+_PAUSE = 0.02
+"""Seconds between two questions whether a shard is saved."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +41,7 @@ class Settings:
         timeout: Seconds to wait for a call before its shard counts as lost.
         recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
         lease: Seconds after which a silent writer or learner counts as gone.
-        has_limiter: Whether inserts and samples wait for turns.
+        has_limiter: Whether inserts and samples wait for the limiter service.
     """
 
     shards: int
@@ -55,14 +59,14 @@ class FleetStats:
         shards: Statistics of each shard; None for one that does not respond, which is not in the sums.
         size: Transitions that can be drawn now.
         inserted: Steps ever stored.
-        sampled: Samples ever drawn.
+        sampled: Samples ever drawn, also those drawn in vain while the shards changed.
         lost: Steps, or transitions for episode buffers, lost with a process, as far as known to current clients.
         refused: Steps that a buffer refused.
         stale_priorities: Priorities that this client sent for steps no longer stored, or to shards that did not
             respond.
     """
 
-    shards: tuple[answers.ShardStats | None, ...]
+    shards: tuple[replies.ShardStats | None, ...]
     size: int
     inserted: int
     sampled: int
@@ -85,7 +89,7 @@ class Replay(Generic[Batch]):
         self,
         transport: membership.Transport,
         settings: Settings,
-        description: port.Description,
+        description: adapter.Description,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self._transport, self._settings, self._description = transport, settings, description
@@ -152,35 +156,39 @@ class Replay(Generic[Batch]):
             ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
             ShardLostError: No shard has responded for `recovery` seconds.
         """
-        size = validation.positive_int("batch_size", batch_size)
-        masses = await self._draws.masses(options)
-        if self._settings.has_limiter:
-            while not await self._turn(size, sum([mass.size for mass in masses.values()])):
-                masses = await self._draws.masses(options)
+        return (await self._some(validation.positive_int("batch_size", batch_size), 1, options))[0]
+
+    async def _some(self, size: int, number: int, options: Mapping[str, Any]) -> list[Batch]:
+        """Return from 1 to `number` batches: as many as the limiter allows now."""
+        if not self._settings.has_limiter:
+            return await self._draws.batches(size, number, options)
+        while True:
+            await self._draws.refresh(options)
+            granted = await self._turns(size, number)
+            if granted:
+                break
         try:
-            batch: Batch = await self._draws.batch(size, options, masses)
+            batches: list[Batch] = await self._draws.batches(size, granted, options)
         except BaseException:
-            if self._settings.has_limiter:
-                self._return(self._give_back(size))
+            self._return(self._give_back(size * granted))
             raise
-        return batch
+        return batches
 
-    async def _turn(self, size: int, there: int) -> bool:
-        """Wait for the turn of a batch, and return whether it came; a cancelled call takes no turn."""
-        asked = asyncio.ensure_future(self._transport.turns("sample_turn", size, there))
+    async def _turns(self, size: int, number: int) -> int:
+        """Wait for the turns of some batches, and return how many came; a cancelled call takes none."""
+        asked = asyncio.ensure_future(self._transport.limiter("sample_turns", size, number, self._draws.size))
         try:
-            return bool(await asyncio.shield(asked))
+            return int(await asyncio.shield(asked))
         except asyncio.CancelledError:
-            self._return(self._give_back_if(asked, size))
+            self._return(self._give_back_those(asked, size))
             raise
 
-    async def _give_back_if(self, asked: Awaitable[bool], size: int) -> None:
+    async def _give_back_those(self, asked: Awaitable[int], size: int) -> None:
         with contextlib.suppress(errors.ReplayError):
-            if await asked:
-                await self._give_back(size)
+            await self._give_back(size * await asked)
 
     async def _give_back(self, samples: int) -> None:
-        await self._transport.turns("give_back", samples)
+        await self._transport.limiter("give_back", samples)
 
     def _return(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -190,30 +198,34 @@ class Replay(Generic[Batch]):
     async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
         """Yield batches as from `sample`, endlessly, with prefetching while the learner works.
 
-        Additions and priorities after a batch was drawn do not affect it. Cancelling a wait for the next batch ends the
-        iteration.
+        Once half of them are used, the next ones are drawn in one request. Additions and priorities after a batch was
+        drawn do not affect it. Cancelling a wait for the next batch ends the iteration.
 
         Args:
             batch_size: The batch size, B.
-            prefetch: Number of batches drawn ahead.
+            prefetch: Number of batches drawn ahead, at most.
             options: As in `sample`.
 
         Raises:
             ArgumentError: An argument is invalid.
         """
-        prefetch = validation.non_negative_int("prefetch", prefetch)
-        ahead: collections.deque[asyncio.Task[Batch]] = collections.deque()
+        size = validation.positive_int("batch_size", batch_size)
+        most = validation.non_negative_int("prefetch", prefetch) + 1
+        ready: collections.deque[Batch] = collections.deque()
+        request: asyncio.Task[list[Batch]] | None = None
         try:
             while True:
-                while len(ahead) <= prefetch:
-                    ahead.append(asyncio.create_task(self.sample(batch_size, **options)))
-                batch = await ahead[0]
-                ahead.popleft()
-                yield batch
+                if request is None and len(ready) <= most // 2:
+                    request = asyncio.create_task(self._some(size, most - len(ready), options))
+                if not ready:
+                    assert request is not None
+                    ready.extend(await request)
+                    request = None
+                yield ready.popleft()
         finally:
-            for task in ahead:
-                task.cancel()
-            await asyncio.gather(*ahead, return_exceptions=True)
+            if request is not None:
+                request.cancel()
+                await asyncio.gather(request, return_exceptions=True)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Update the priorities of steps in their shards, and return how many of them were still stored.
@@ -238,7 +250,10 @@ class Replay(Generic[Batch]):
         async def update(shard: int) -> int:
             here = places.get(shard, nowhere)
             arguments = keys[here] // self._settings.shards, priorities[here], largest
-            alive = await self._shards.ask_or_none(shard, "update_priorities", *arguments) or 0
+            updated = await self._shards.ask_or_none(shard, "update_priorities", *arguments)
+            weight, alive = (None, 0) if updated is None else updated
+            if weight is not None:
+                self._draws.note(shard, weight)
             self._stale_priorities += len(here) - alive
             return int(alive)
 
@@ -256,7 +271,7 @@ class Replay(Generic[Batch]):
             ArgumentError: It is below 0, or below the previous version, or the shards have column buffers.
         """
         version = validation.next_version(version, self._draws.policy_version)
-        await self._of_each("learn", version)
+        await self._of_each("set_policy_version", version)
         self._draws.policy_version = max(version, self._draws.policy_version or 0)
 
     # Fleet management.
@@ -271,8 +286,8 @@ class Replay(Generic[Batch]):
 
     async def stats(self) -> FleetStats:
         """Return statistics of the fleet and of each shard."""
-        of_each: list[answers.ShardStats | None] = await self._of_each("stats")
-        seen = [None if stats is None else stats.seen for stats in of_each]
+        of_each: list[replies.ShardStats | None] = await self._of_each("stats")
+        seen = [None if stats is None else stats.progress for stats in of_each]
         notes = [await self._shards.note(shard, of_shard) for shard, of_shard in enumerate(seen)]
         if any(notes):
             of_each = await self._of_each("stats")
@@ -310,8 +325,14 @@ class Replay(Generic[Batch]):
             CheckpointError: A shard could not be saved.
             ShardLostError: A shard is lost.
         """
-        shards = range(self._settings.shards)
-        await asyncio.gather(*[self._transport.call(shard, "save", seconds=None) for shard in shards])
+        await asyncio.gather(*[self._save(shard) for shard in range(self._settings.shards)])
+
+    async def _save(self, shard: int) -> None:
+        request = os.urandom(16)
+        while True:
+            if await self._transport.call(shard, "save", request, seconds=None):
+                return
+            await asyncio.sleep(_PAUSE)
 
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:
         shards = range(self._settings.shards)

@@ -221,6 +221,84 @@ def test_a_schedule_has_one_tick_a_batch_however_many_shards_or_batches_are_unde
     local_test.run(main())
 
 
+@pytest.mark.parametrize("is_stratified", [True, False])
+@pytest.mark.parametrize("drift", [0.02, 0.2, 0.9])
+def test_draws_are_exact_for_the_weights_at_the_draw_whatever_they_were_before(
+    drift: float, is_stratified: bool
+) -> None:
+    async def main() -> None:
+        fleet = fleet_of(prioritized(stratified=is_stratified), seed=1)
+        fill(fleet)
+        client = fleet.replay()
+        await client.sample(1)
+        # Each draw is guessed from the weights at the draw before, which were others.
+        states = [[(1 + drift * (-1) ** (shard + odd)) * (t + 1) for shard, t in ALL] for odd in (0, 1)]
+        counts = [collections.Counter[Any](), collections.Counter[Any]()]
+        for draw in range(160):
+            weights = dict(zip(ALL, states[draw % 2], strict=True))
+            for shard, rows in enumerate(SIZES):
+                fleet.buffer(shard).update_priorities(np.arange(rows), [weights[shard, t] for t in range(rows)])
+            batch = await client.sample(60)
+            assert len(batch) == 60
+            counts[draw % 2].update(places(batch))
+            total = sum(weights.values())
+            expected = np.array([weights[place] / total for place in places(batch)])
+            np.testing.assert_allclose(batch.probabilities, expected, rtol=1e-14)
+        for state, of_state in zip(states, counts, strict=True):
+            assert_drawn(of_state, {place: weight / sum(state) for place, weight in zip(ALL, state, strict=True)})
+
+    local_test.run(main())
+
+
+def draws_of(fleet: local_test.LocalFleet) -> list[list[int]]:
+    """Return for how many rows of each batch the shards were asked since the last time, and forget it."""
+    asked = [arguments[0].counts for _, method, arguments in fleet.calls if method == "draw"]
+    fleet.calls.clear()
+    return asked
+
+
+def test_a_batch_takes_one_trip_once_the_weights_are_known_and_also_while_they_change_a_little() -> None:
+    async def main() -> None:
+        fleet = fleet_of(prioritized(), 4)
+        fill(fleet, (30, 20, 30, 20))
+        client = fleet.replay()
+        await client.sample(50)
+        assert draws_of(fleet) == [[0], [0], [0], [0], [15], [10], [15], [10]]
+        await client.sample(50)
+        assert draws_of(fleet) == [[15], [10], [15], [10]]
+        rng = np.random.default_rng(0)
+        trips = []
+        for _ in range(40):
+            for buffer, rows in zip(fleet.buffers(), (30, 20, 30, 20), strict=True):
+                buffer.update_priorities(np.arange(rows), np.full(rows, rng.uniform(0.99, 1.01)))
+            await client.sample(50)
+            trips.append(len(draws_of(fleet)) > 4)
+        assert sum(trips) < 10
+        # A priority that this client sends changes what it knows.
+        keys = np.unique((await client.sample(500)).keys)
+        await client.update_priorities(keys[keys % 4 == 0], np.full(30, 50.0))
+        draws_of(fleet)
+        await client.sample(50)
+        assert [asked[0] > 40 for asked in draws_of(fleet)] == [True, False, False, False]
+
+    local_test.run(main())
+
+
+def test_a_stratified_batch_is_spread_over_the_shards_as_evenly_as_over_one_buffer() -> None:
+    async def main() -> None:
+        even, independent = (fleet_of(prioritized(stratified=stratified), seed=1) for stratified in (True, False))
+        spreads = []
+        for fleet in (even, independent):
+            fill(fleet)
+            client = fleet.replay()
+            batches = [await client.sample(10) for _ in range(100)]
+            spreads.append([int((batch.observation[:, 0] == 0).sum()) for batch in batches])
+        assert set(spreads[0]) == {2, 3}  # 10 times 3/12
+        assert set(spreads[1]) > {1, 2, 3, 4}
+
+    local_test.run(main())
+
+
 def test_new_rows_get_the_largest_priority_of_the_whole_fleet() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 2, seed=1)
@@ -370,7 +448,7 @@ def test_a_shard_that_is_emptied_under_a_draw_is_made_up_for() -> None:
         fill(fleet, (3, 3))
 
         async def empty(shard: int, method: str) -> None:
-            if method == "mass" and shard == 1:
+            if method == "draw" and shard == 1:
                 fleet.buffer(1).clear()
 
         fleet.answered = empty
@@ -392,6 +470,26 @@ def test_what_may_be_drawn_so_often_only_is_waited_for_and_drawn_no_more_often()
         batch = await waiting
         assert len(batch) == 24
         assert max(collections.Counter(batch.keys.tolist()).values()) <= 2
+
+    local_test.run(main())
+
+
+def test_no_row_that_may_be_drawn_so_often_only_is_drawn_in_vain_while_the_shards_change() -> None:
+    async def main() -> None:
+        fleet = fleet_of(lambda: relive.RingReplayBuffer(1000, max_times_sampled=2, seed=0), 3, seed=1)
+        client = fleet.replay()
+        rng = np.random.default_rng(0)
+        counts: collections.Counter[int] = collections.Counter()
+        added = 0
+        for _ in range(30):
+            for buffer in fleet.buffers():
+                rows = int(rng.integers(5, 15))
+                buffer.add_episode(**columns_of(0, rows))
+                added += rows
+            counts.update((await client.sample(15)).keys.tolist())
+        counts.update((await client.sample(2 * added - 30 * 15)).keys.tolist())
+        assert len(counts) == added
+        assert set(counts.values()) == {2}
 
     local_test.run(main())
 
@@ -446,7 +544,7 @@ def test_while_no_shard_is_there_a_batch_waits_and_then_gives_up() -> None:
             3,
             {**EPISODES, "max_lag": 1},
             errors.ArgumentError,
-            "max_lag and lag_decay ask for the learner's policy version: call set_policy_version first",
+            "max_lag and lag_decay need the learner's policy version: call set_policy_version first",
         ),
     ],
 )
@@ -490,16 +588,16 @@ def test_batches_are_drawn_ahead_and_no_further() -> None:
         fill(fleet, (3, 3))
         client = fleet.replay()
         async with contextlib.aclosing(client.batches(4, prefetch=2)) as batches:
-            assert len(await anext(batches)) == 4
-            await local_test.settle(1.0)
-            assert (await client.stats()).sampled == 3 * 4
-            assert len(await anext(batches)) == 4
-            await local_test.settle(1.0)
-            assert (await client.stats()).sampled == 4 * 4
+            for drawn in (3, 3, 5, 5, 7):
+                assert len(await anext(batches)) == 4
+                await local_test.settle(1.0)
+                assert (await client.stats()).sampled == drawn * 4
+            numbers = [len(asked) for asked in draws_of(fleet)]
+            assert numbers == [3] * 4 + [2] * 4  # The first ones took two trips.
         async with contextlib.aclosing(client.batches(4, prefetch=0)) as batches:
             await anext(batches)
             await local_test.settle(1.0)
-        assert (await client.stats()).sampled == 5 * 4
+        assert (await client.stats()).sampled == 8 * 4
 
     local_test.run(main())
 
@@ -525,7 +623,7 @@ def test_an_iterator_that_is_closed_leaves_nothing_under_way() -> None:
     local_test.run(main())
 
 
-# Turns.
+# LimiterService.
 
 
 def limited(**more: Any) -> local_test.LocalFleet:
@@ -554,8 +652,10 @@ def test_a_limiter_holds_for_the_whole_fleet() -> None:
             await writer.close()
         stats = await client.stats()
         assert stats.inserted == 4 * 20 * 2
-        assert abs(stats.inserted - 10 - stats.sampled) <= 20 + 10
-        assert await fleet.turns_process.counts() == (stats.inserted, stats.sampled)
+        assert abs(stats.inserted - 10 - (await fleet.limiter_process.counts())[1]) <= 20 + 10
+        inserted, sampled = await fleet.limiter_process.counts()
+        assert inserted == stats.inserted
+        assert sampled <= stats.sampled <= 1.5 * sampled  # Some samples were drawn in vain.
         with pytest.raises(errors.ArgumentError, match="batch_size must be at most 39"):
             await client.sample(40)
 
@@ -575,7 +675,7 @@ def test_a_batch_waits_for_its_turn_however_long() -> None:
         await write(writer, 1)
         await writer.close()
         assert len(await waiting) == 5
-        assert await fleet.turns_process.counts() == (10, 5)
+        assert await fleet.limiter_process.counts() == (10, 5)
 
     local_test.run(main())
 
@@ -594,7 +694,28 @@ def test_a_cancelled_batch_takes_no_turn(awaits: int) -> None:
         await asyncio.gather(drawing, return_exceptions=True)
         await local_test.settle(5.0)
         drawn = 0 if drawing.cancelled() else 5
-        assert await fleet.turns_process.counts() == (16, drawn)
+        assert await fleet.limiter_process.counts() == (16, drawn)
+
+    local_test.run(main())
+
+
+def test_as_many_batches_are_drawn_ahead_as_the_limiter_allows() -> None:
+    async def main() -> None:
+        fleet = limited()
+        client = fleet.replay()
+        async with client.writer() as writer:
+            await write(writer, 8)
+            await writer.flush()
+            async with contextlib.aclosing(client.batches(10, prefetch=9)) as batches:
+                for _ in range(2):
+                    assert len(await anext(batches)) == 10
+                waiting = asyncio.ensure_future(anext(batches))
+                await local_test.settle(5.0)
+                assert not waiting.done()
+                assert await fleet.limiter_process.counts() == (16, 20)
+                await write(writer, 5)
+                await writer.flush()
+                assert len(await waiting) == 10
 
     local_test.run(main())
 
@@ -608,7 +729,7 @@ def test_a_batch_that_fails_gives_its_turn_back() -> None:
         with pytest.raises(errors.ArgumentError, match="n_step must be at least 1, got 0"):
             await client.sample(5, n_step=0)
         await local_test.settle(1.0)
-        assert await fleet.turns_process.counts() == (16, 0)
+        assert await fleet.limiter_process.counts() == (16, 0)
 
     local_test.run(main())
 
@@ -622,8 +743,8 @@ def test_a_batch_that_was_cancelled_while_turns_fail_is_forgotten() -> None:
             await asyncio.sleep(1.0)
             raise errors.ShardLostError("gone")
 
-        turns: Any = fleet.turns_process
-        turns.sample_turn = fail
+        service: Any = fleet.limiter_process
+        service.sample_turns = fail
         drawing = asyncio.create_task(client.sample(5))
         await local_test.settle(0.5)
         drawing.cancel()
@@ -642,10 +763,10 @@ def test_turns_that_begin_again_ask_the_shards_what_there_is() -> None:
         async with client.writer(batch_steps=2) as writer:
             await write(writer, 10)
         await client.sample(7)
-        fleet.start_turns()
-        assert await fleet.turns_process.counts() == (20, 7)
+        fleet.start_limiter()
+        assert await fleet.limiter_process.counts() == (20, 7)
         await client.sample(3)
-        assert await fleet.turns_process.counts() == (20, 10)
+        assert await fleet.limiter_process.counts() == (20, 10)
 
     local_test.run(main())
 
@@ -718,7 +839,7 @@ def test_a_version_reaches_every_shard_also_those_that_begin_again() -> None:
         assert versions_of(fleet) == [5, 5]
         await other.set_policy_version(9)
         await client.sample(10, **EPISODES)
-        with pytest.raises(errors.ArgumentError, match="version must be at least 9, the one before, got 8"):
+        with pytest.raises(errors.ArgumentError, match="version must be at least 9, the previous one, got 8"):
             await client.set_policy_version(8)
         assert versions_of(fleet) == [9, 9]
 

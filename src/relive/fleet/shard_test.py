@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import pytest
 
 import relive
 from relive import errors
-from relive.fleet import answers
+from relive.fleet import adapter
+from relive.fleet import adapter_test
 from relive.fleet import files
 from relive.fleet import local_test
-from relive.fleet import port_test
+from relive.fleet import replies
 from relive.fleet import shard as shard_lib
+from relive.persistence import checkpoint
 
 W, V, U = b"w" * 16, b"v" * 16, b"u" * 16
 OF_ONE = {"n": 1, "gamma": 1.0}
@@ -42,12 +45,12 @@ def episodes() -> Any:
 
 
 def whole(start: int, rows: int) -> Any:
-    return port_test.columns(start, rows, "TERMINATED", is_start=True)
+    return adapter_test.columns(start, rows, "TERMINATED", is_start=True)
 
 
 def wrong(rows: int) -> Any:
     """Return a chunk of which the first step alone is taken."""
-    return port_test.steps_of(0, 0, is_start=True, steps=((0, 0, 1.0, 5), *[(0, 0, 1.0, 4)] * (rows - 1)))
+    return adapter_test.steps_of(0, 0, is_start=True, steps=((0, 0, 1.0, 5), *[(0, 0, 1.0, 4)] * (rows - 1)))
 
 
 def fleet_of(make: Callable[[], Any], directory: pathlib.Path | None = None, **more: Any) -> local_test.LocalFleet:
@@ -60,13 +63,13 @@ def born_again(fleet: local_test.LocalFleet) -> shard_lib.Shard:
     return fleet.shard(0)
 
 
-async def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, answered: int | None = None) -> Any:
-    return await shard.insert(writer, number, number if answered is None else answered, batch)
+def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, acknowledged: int | None = None) -> Any:
+    return shard.insert(writer, number, number if acknowledged is None else acknowledged, batch)
 
 
-async def crash_at(shard: Any, chunk: int, writer: bytes, number: int, *batch: Any) -> None:
+def crash_at(shard: Any, chunk: int, writer: bytes, number: int, *batch: Any) -> None:
     """Store a batch, and dies before that chunk."""
-    insert, left = shard._port.insert, [chunk]
+    insert, left = shard._adapter.insert, [chunk]
 
     def until_the_crash(*arguments: Any) -> None:
         if not left[0]:
@@ -74,9 +77,9 @@ async def crash_at(shard: Any, chunk: int, writer: bytes, number: int, *batch: A
         left[0] -= 1
         insert(*arguments)
 
-    shard._port.insert = until_the_crash
+    shard._adapter.insert = until_the_crash
     with pytest.raises(Crash):
-        await put(shard, writer, number, *batch)
+        put(shard, writer, number, *batch)
 
 
 def observed(buffer: Any) -> list[int]:
@@ -92,10 +95,11 @@ def test_a_batch_is_stored_and_acknowledged() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
-        ack = await put(shard, W, 0, whole(0, 3), whole(10, 2))
-        assert (ack.seen.inserted, ack.seen.rows, ack.seen.lost, ack.refused, ack.error) == (5, 5, 0, 0, None)
-        assert (await put(shard, W, 1, whole(20, 1))).seen == answers.Seen(
-            life=ack.seen.life, inserted=6, rows=6, lost=0
+        ack = put(shard, W, 0, whole(0, 3), whole(10, 2))
+        assert (ack.progress.inserted, ack.progress.rows, ack.progress.lost) == (5, 5, 0)
+        assert (ack.refused, ack.error) == (0, None)
+        assert (put(shard, W, 1, whole(20, 1))).progress == replies.Progress(
+            incarnation=ack.progress.incarnation, inserted=6, rows=6, lost=0
         )
         assert observed(fleet.buffer(0)) == [0, 1, 2, 10, 11, 20]
 
@@ -106,32 +110,30 @@ def test_a_batch_that_comes_twice_is_stored_once_and_has_the_same_answer() -> No
     async def main() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
-        first = await put(shard, W, 0, wrong(3), answered=0)
-        again = await put(shard, W, 0, wrong(3), answered=0)
+        first = put(shard, W, 0, wrong(3), acknowledged=0)
+        again = put(shard, W, 0, wrong(3), acknowledged=0)
         assert (first.refused, first.error) == (again.refused, again.error)
         assert (first.refused, str(first.error)) == (
             2,
             "policy_version must be at least 5, that of the step before, got 4",
         )
-        stats = await shard.stats()
+        stats = shard.stats()
         assert (stats.inserted, stats.refused, stats.repeated) == (1, 2, 1)
 
     local_test.run(main())
 
 
-def test_batches_that_overtake_each_other_are_stored_in_order() -> None:
+def test_a_batch_whose_predecessor_was_lost_on_the_way_must_come_under_another_name() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
-        order = [3, 0, 2, 1]
-        calls = [
-            asyncio.create_task(put(shard, W, number, port_test.columns(number, 1, is_start=number == 0), answered=0))
-            for number in order
-        ]
-        acks = await asyncio.gather(*calls)
-        assert [ack.seen.inserted for ack in acks] == [4, 1, 3, 2]
-        assert observed(fleet.buffer(0)) == [0, 1, 2, 3]
-        assert fleet.buffer(0).get_stats().spliced_episodes == 0
+        put(shard, W, 0, adapter_test.columns(0, 1, is_start=True), acknowledged=0)
+        assert put(shard, W, 2, adapter_test.columns(2, 1), acknowledged=0) is None
+        assert put(shard, W, 1, adapter_test.columns(1, 1), acknowledged=0) is None
+        assert put(shard, V, 0, adapter_test.columns(2, 1)).progress.inserted == 2
+        assert observed(fleet.buffer(0)) == [0, 2]
+        stats = fleet.buffer(0).get_stats()
+        assert (stats.spliced_episodes, stats.truncated_episodes, stats.open_episodes) == (0, 1, 1)
 
     local_test.run(main())
 
@@ -140,16 +142,16 @@ def test_the_refused_steps_of_a_chunk_are_counted_and_the_other_chunks_are_store
     async def main() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
-        good = port_test.steps_of(0, 3, is_start=True, episode=7, final=(3, "COMPLETED"))
-        odd = port_test.steps_of(0, 2, is_start=True, episode=8, agent_id=3)
-        ack = await put(shard, W, 0, wrong(3), good, odd)
-        assert (ack.refused, ack.seen.inserted) == (2 + 2, 1 + 3)
+        good = adapter_test.steps_of(0, 3, is_start=True, episode=7, final=(3, "COMPLETED"))
+        odd = adapter_test.steps_of(0, 2, is_start=True, episode=8, agent_id=3)
+        ack = put(shard, W, 0, wrong(3), good, odd)
+        assert (ack.refused, ack.progress.inserted) == (2 + 2, 1 + 3)
         assert "policy_version must be at least 5" in str(ack.error)
-        assert (await shard.stats()).refused == 4
+        assert shard.stats().refused == 4
         # What is no error of this package does not take the others with it either.
-        ack = await put(shard, W, 1, port_test.steps_of(0, 0, episode=9, is_start=True, steps=((1,),)), good)
+        ack = put(shard, W, 1, adapter_test.steps_of(0, 0, episode=9, is_start=True, steps=((1,),)), good)
         assert isinstance(ack.error, ValueError)
-        assert (ack.refused, ack.seen.inserted) == (1, 7)
+        assert (ack.refused, ack.progress.inserted) == (1, 7)
 
     local_test.run(main())
 
@@ -157,36 +159,34 @@ def test_the_refused_steps_of_a_chunk_are_counted_and_the_other_chunks_are_store
 # What a writer is told that had no answer.
 
 
-def test_of_a_batch_of_this_life_all_has_passed_or_nothing_ever_will() -> None:
+def test_of_a_batch_of_this_incarnation_all_has_passed_or_nothing_ever_will() -> None:
     async def main() -> None:
         shard = fleet_of(episodes).shard(0)
-        await put(shard, W, 0, wrong(3), answered=0)
-        late = asyncio.create_task(put(shard, W, 2, wrong(3), answered=0))
-        await local_test.settle()
-        settled = await shard.settle(W, 0)
-        assert (settled.passed, settled.refused) == (None, 2)
-        assert "policy_version must be at least 5" in str(settled.error)
-        assert await late is None
-        assert await shard.settle(W, 1) == answers.Settlement(passed=0)
-        assert await shard.settle(W, 2) == answers.Settlement(passed=0)
+        put(shard, W, 0, wrong(3), acknowledged=0)
+        resolution = shard.resolve(W, 0)
+        assert (resolution.passed, resolution.refused) == (None, 2)
+        assert "policy_version must be at least 5" in str(resolution.error)
+        assert put(shard, W, 2, wrong(3), acknowledged=0) is None
+        assert shard.resolve(W, 1) == replies.Resolution(passed=0)
+        assert shard.resolve(W, 2) == replies.Resolution(passed=0)
         # What comes now comes too late.
-        assert await put(shard, W, 1, wrong(3), answered=0) is None
-        assert await shard.settle(V, 0) == answers.Settlement(passed=0)
-        assert await put(shard, V, 0, wrong(3)) is None
-        assert (await shard.stats()).inserted == 1
+        assert put(shard, W, 1, wrong(3), acknowledged=0) is None
+        assert shard.resolve(V, 0) == replies.Resolution(passed=0)
+        assert put(shard, V, 0, wrong(3)) is None
+        assert shard.stats().inserted == 1
 
     local_test.run(main())
 
 
-def test_settling_ends_what_the_writer_has_open_under_that_name() -> None:
+def test_resolving_ends_what_the_writer_has_open_under_that_name() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
-        await put(shard, W, 0, port_test.columns(0, 2, is_start=True))
-        await put(shard, V, 0, port_test.columns(0, 2, is_start=True))
-        assert await shard.settle(W, 0) == answers.Settlement(passed=None)
+        put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
+        put(shard, V, 0, adapter_test.columns(0, 2, is_start=True))
+        assert shard.resolve(W, 0) == replies.Resolution(passed=None)
         assert fleet.buffer(0).get_stats().open_episodes == 1
-        stats = await shard.stats()
+        stats = shard.stats()
         assert (stats.aborted, stats.writers) == (1, 1)
 
     local_test.run(main())
@@ -196,19 +196,19 @@ def test_settling_ends_what_the_writer_has_open_under_that_name() -> None:
 def test_after_a_crash_in_a_batch_its_first_steps_have_passed(crash: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
-        await put(fleet.shard(0), W, 0, whole(0, 4))
-        await put(fleet.shard(0), V, 0, whole(50, 4))
-        await crash_at(fleet.shard(0), crash, W, 1, whole(10, 2), whole(20, 3), whole(30, 1))
+        put(fleet.shard(0), W, 0, whole(0, 4))
+        put(fleet.shard(0), V, 0, whole(50, 4))
+        crash_at(fleet.shard(0), crash, W, 1, whole(10, 2), whole(20, 3), whole(30, 1))
         for _ in range(2):
             shard = born_again(fleet)
-            assert await shard.settle(W, 0) == answers.Settlement(passed=None)
-            assert await shard.settle(W, 1) == answers.Settlement(passed=[0, 2, 5][crash])
-            assert await shard.settle(W, 2) == answers.Settlement(passed=0)
-            assert await shard.settle(V, 0) == answers.Settlement(passed=4)
-            assert await shard.settle(U, 0) == answers.Settlement(passed=0)
-            # What others store after it changes nothing, also in the life after that.
-            await put(shard, os.urandom(16), 0, whole(100, 9))
-        assert (await fleet.shard(0).stats()).recovered == 8 + [0, 2, 5][crash] + 9
+            assert shard.resolve(W, 0) == replies.Resolution(passed=None)
+            assert shard.resolve(W, 1) == replies.Resolution(passed=[0, 2, 5][crash])
+            assert shard.resolve(W, 2) == replies.Resolution(passed=0)
+            assert shard.resolve(V, 0) == replies.Resolution(passed=4)
+            assert shard.resolve(U, 0) == replies.Resolution(passed=0)
+            # What others store after it changes nothing, also in the incarnation after that.
+            put(shard, os.urandom(16), 0, whole(100, 9))
+        assert fleet.shard(0).stats().recovered == 8 + [0, 2, 5][crash] + 9
 
     local_test.run(main())
 
@@ -216,10 +216,9 @@ def test_after_a_crash_in_a_batch_its_first_steps_have_passed(crash: int, tmp_pa
 def test_after_a_crash_refused_steps_have_passed_and_are_known_as_refused(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, tmp_path)
-        chunks = [port_test.steps_of(0, 2, is_start=True, episode=number) for number in range(3)]
-        await crash_at(fleet.shard(0), 3, W, 0, chunks[0], wrong(4), chunks[1], chunks[2])
-        settled = await born_again(fleet).settle(W, 0)
-        assert settled == answers.Settlement(passed=2 + 4 + 2, refused=3)
+        chunks = [adapter_test.steps_of(0, 2, is_start=True, episode=number) for number in range(3)]
+        crash_at(fleet.shard(0), 3, W, 0, chunks[0], wrong(4), chunks[1], chunks[2])
+        assert born_again(fleet).resolve(W, 0) == replies.Resolution(passed=2 + 4 + 2, refused=3)
 
     local_test.run(main())
 
@@ -227,15 +226,15 @@ def test_after_a_crash_refused_steps_have_passed_and_are_known_as_refused(tmp_pa
 def test_a_writer_that_did_not_notice_the_crash_goes_on(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
-        await put(fleet.shard(0), W, 0, port_test.columns(0, 2, is_start=True))
+        put(fleet.shard(0), W, 0, adapter_test.columns(0, 2, is_start=True))
         shard = born_again(fleet)
-        assert (await shard.stats()).aborted == 1
-        ack = await put(shard, W, 1, port_test.columns(2, 2, "TERMINATED"))
-        assert ack.seen.inserted == 4
+        assert shard.stats().aborted == 1
+        ack = put(shard, W, 1, adapter_test.columns(2, 2, "TERMINATED"))
+        assert ack.progress.inserted == 4
         assert observed(fleet.buffer(0)) == [0, 1, 2, 3]
         assert fleet.buffer(0).get_stats().truncated_episodes == 1
-        # Its next batch in doubt is that of this life.
-        assert await shard.settle(W, 1) == answers.Settlement(passed=None)
+        # Its next batch in doubt is that of this incarnation.
+        assert shard.resolve(W, 1) == replies.Resolution(passed=None)
 
     local_test.run(main())
 
@@ -248,18 +247,18 @@ def test_a_writer_that_gives_no_sign_of_life_leaves_its_episode_aborted() -> Non
         fleet = fleet_of(episodes, lease=10.0)
         shard = fleet.shard(0)
         for writer in (W, V):
-            await put(shard, writer, 0, port_test.steps_of(0, 3, is_start=True))
+            put(shard, writer, 0, adapter_test.steps_of(0, 3, is_start=True))
         for _ in range(4):
             await asyncio.sleep(5.0)
-            await shard.renew(V)
-        seen = await shard.renew(V)
-        assert (seen.inserted, seen.rows) == (6, 4)
+            shard.renew(V)
+        progress = shard.renew(V)
+        assert (progress.inserted, progress.rows) == (6, 4)
         assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "IN_PROGRESS"]
-        stats = await shard.stats()
+        stats = shard.stats()
         assert (stats.expired_leases, stats.aborted, stats.writers, stats.size) == (1, 1, 1, 4)
-        await shard.leave(V)
+        shard.leave(V)
         assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "ABORTED"]
-        stats = await shard.stats()
+        stats = shard.stats()
         assert (stats.expired_leases, stats.aborted, stats.writers) == (1, 2, 0)
 
     local_test.run(main())
@@ -269,18 +268,19 @@ def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, lease=10.0)
         shard = fleet.shard(0)
-        await put(shard, W, 0, port_test.columns(0, 2, is_start=True))
+        put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
         await asyncio.sleep(20.0)
+        shard.ping()
         assert fleet.buffer(0).get_stats().truncated_episodes == 1
-        ack = await put(shard, W, 1, port_test.columns(2, 2, "TERMINATED"))
-        assert ack.seen.inserted == 4
+        ack = put(shard, W, 1, adapter_test.columns(2, 2, "TERMINATED"))
+        assert ack.progress.inserted == 4
         assert fleet.buffer(0).get_stats().terminated_episodes == 1
-        stats = await shard.stats()
+        stats = shard.stats()
         assert (stats.writers, stats.expired_leases) == (1, 1)
         # Also after so long that nothing is known of it any more.
         await asyncio.sleep(1000.0)
-        ack = await put(shard, W, 2, port_test.columns(4, 2))
-        assert ack.seen.inserted == 6
+        ack = put(shard, W, 2, adapter_test.columns(4, 2))
+        assert ack.progress.inserted == 6
 
     local_test.run(main())
 
@@ -288,37 +288,17 @@ def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
 def test_what_a_writer_has_sent_is_known_as_long_as_it_may_ask(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path, lease=1.0, recovery=100.0)
-        await put(fleet.shard(0), W, 0, whole(0, 3))
+        put(fleet.shard(0), W, 0, whole(0, 3))
         await asyncio.sleep(150.0)
-        assert await fleet.shard(0).settle(W, 0) == answers.Settlement(passed=None)
+        assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=None)
         shard = born_again(fleet)
-        await shard.ping()
+        shard.ping()
         await asyncio.sleep(150.0)
-        assert await shard.settle(W, 0) == answers.Settlement(passed=3)
+        assert shard.resolve(W, 0) == replies.Resolution(passed=3)
         await asyncio.sleep(250.0)
+        shard.ping()
         born_again(fleet)
-        assert await fleet.shard(0).settle(W, 0) == answers.Settlement(passed=0)
-
-    local_test.run(main())
-
-
-def test_a_full_disk_does_not_end_the_leases(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path, lease=10.0)
-        shard: Any = fleet.shard(0)
-        for writer in (W, V):
-            await put(shard, writer, 0, port_test.columns(0, 2, is_start=True))
-
-        def full(**_: Any) -> None:
-            raise errors.CheckpointError("no space left")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(fleet.buffer(0), "end_episode", full)
-            await asyncio.sleep(20.0)
-            assert fleet.buffer(0).get_stats().open_episodes == 2
-        await asyncio.sleep(20.0)
-        stats = await shard.stats()
-        assert (fleet.buffer(0).get_stats().open_episodes, stats.expired_leases, stats.writers) == (0, 2, 0)
+        assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=0)
 
     local_test.run(main())
 
@@ -327,21 +307,23 @@ def test_a_full_disk_does_not_end_the_leases(tmp_path: pathlib.Path, monkeypatch
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-def test_what_was_seen_of_an_earlier_life_and_is_not_there_is_lost(has_files: bool, tmp_path: pathlib.Path) -> None:
+def test_what_was_seen_of_an_earlier_incarnation_and_is_not_there_is_lost(
+    has_files: bool, tmp_path: pathlib.Path
+) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path if has_files else None)
-        first = (await put(fleet.shard(0), W, 0, whole(0, 5))).seen
+        first = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
         shard = born_again(fleet)
-        await shard.report(first)
-        await shard.report(first)
-        assert (await shard.stats()).lost == (0 if has_files else 5)
-        second = (await put(shard, V, 0, whole(0, 2))).seen
-        await shard.report(second)
-        assert second.lost == (await shard.stats()).lost == (0 if has_files else 5)
+        shard.report(first)
+        shard.report(first)
+        assert shard.stats().lost == (0 if has_files else 5)
+        second = (put(shard, V, 0, whole(0, 2))).progress
+        shard.report(second)
+        assert second.lost == shard.stats().lost == (0 if has_files else 5)
         shard = born_again(fleet)
-        await shard.report(first)
-        await shard.report(second)
-        assert (await shard.stats()).lost == (0 if has_files else 7)
+        shard.report(first)
+        shard.report(second)
+        assert shard.stats().lost == (0 if has_files else 7)
 
     local_test.run(main())
 
@@ -349,14 +331,14 @@ def test_what_was_seen_of_an_earlier_life_and_is_not_there_is_lost(has_files: bo
 def test_rows_that_were_not_synced_are_lost_and_that_is_not_forgotten(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
-        seen = (await put(fleet.shard(0), W, 0, whole(0, 5))).seen
+        progress = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
         # As if power had failed, and the disk had only so much of the journal.
-        more = answers.Seen(life=seen.life, inserted=9, rows=9, lost=0)
+        more = replies.Progress(incarnation=progress.incarnation, inserted=9, rows=9, lost=0)
         shard = born_again(fleet)
-        await shard.report(more)
-        stats = await shard.stats()
+        shard.report(more)
+        stats = shard.stats()
         assert (stats.lost, stats.recovered) == (4, 5)
-        assert (await born_again(fleet).stats()).lost == 4
+        assert born_again(fleet).stats().lost == 4
 
     local_test.run(main())
 
@@ -364,22 +346,22 @@ def test_rows_that_were_not_synced_are_lost_and_that_is_not_forgotten(tmp_path: 
 def test_of_rows_that_were_evicted_long_ago_none_is_lost() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
-        await shard.report(answers.Seen(life=1, inserted=10**6, rows=1000, lost=0))
-        assert (await shard.stats()).lost == 1000
+        shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0))
+        assert shard.stats().lost == 1000
 
     local_test.run(main())
 
 
-def test_a_key_of_an_earlier_life_is_none_of_this_one() -> None:
+def test_a_key_of_an_earlier_incarnation_is_none_of_this_one() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized)
-        await put(fleet.shard(0), W, 0, whole(0, 5))
-        batch = await fleet.shard(0).draw(10, {}, 0)
+        put(fleet.shard(0), W, 0, whole(0, 5))
+        batch = fleet.shard(0).draw(adapter.Request([10], {}))[1][0]
         ones = np.ones(10)
-        assert await fleet.shard(0).update_priorities(batch.keys, ones, 1.0) == 10
+        assert fleet.shard(0).update_priorities(batch.keys, ones, 1.0)[1] == 10
         shard = born_again(fleet)
-        await put(shard, W, 0, whole(0, 5))
-        assert await shard.update_priorities(batch.keys, ones, 1.0) == 0
+        put(shard, W, 0, whole(0, 5))
+        assert shard.update_priorities(batch.keys, ones, 1.0)[1] == 0
         assert fleet.buffer(0).get_stats().stale_keys == 10
 
     local_test.run(main())
@@ -388,28 +370,28 @@ def test_a_key_of_an_earlier_life_is_none_of_this_one() -> None:
 def test_with_files_keys_go_on(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized, tmp_path)
-        await put(fleet.shard(0), W, 0, whole(0, 5))
-        batch = await fleet.shard(0).draw(10, {}, 0)
+        put(fleet.shard(0), W, 0, whole(0, 5))
+        batch = fleet.shard(0).draw(adapter.Request([10], {}))[1][0]
         assert (batch.keys == batch.observation).all()
-        assert await born_again(fleet).update_priorities(batch.keys, np.full(10, 3.0), 7.0) == 10
+        assert born_again(fleet).update_priorities(batch.keys, np.full(10, 3.0), 7.0)[1] == 10
         buffer = fleet.buffer(0)
         assert buffer.get_priorities(batch.keys).tolist() == [3.0] * 10
         # What is added now has the largest priority anywhere.
-        await put(fleet.shard(0), V, 0, whole(0, 1))
+        put(fleet.shard(0), V, 0, whole(0, 1))
         assert buffer.get_priorities([5]).tolist() == [7.0]
 
     local_test.run(main())
 
 
-def test_the_draws_of_all_lives_are_counted(tmp_path: pathlib.Path) -> None:
+def test_the_draws_of_all_incarnations_are_counted(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, tmp_path)
-        await put(fleet.shard(0), W, 0, port_test.steps_of(0, 3, is_start=True))
-        assert len(await fleet.shard(0).draw(10, OF_ONE, 0)) == 10
+        put(fleet.shard(0), W, 0, adapter_test.steps_of(0, 3, is_start=True))
+        assert len(fleet.shard(0).draw(adapter.Request([10], OF_ONE))[1][0]) == 10
         shard = born_again(fleet)
-        await shard.draw(5, OF_ONE, 0)
-        assert (await shard.stats()).sampled == 15
-        assert (await born_again(fleet).stats()).sampled == 15
+        shard.draw(adapter.Request([2, 0, 3], OF_ONE))
+        assert shard.stats().sampled == 15
+        assert born_again(fleet).stats().sampled == 15
 
     local_test.run(main())
 
@@ -417,41 +399,37 @@ def test_the_draws_of_all_lives_are_counted(tmp_path: pathlib.Path) -> None:
 # Checkpoints.
 
 
-def durable(directory: pathlib.Path, **more: Any) -> shard_lib.Shard:
+def durable(directory: pathlib.Path, clock: Callable[[], float] = time.monotonic, **more: Any) -> Any:
     durability = shard_lib.Durability(directory=str(directory), fsync="never", **more)
-    return shard_lib.Shard(prioritized, 0, 30.0, durability)
+    return shard_lib.Shard(prioritized, 0, 30.0, durability, clock=clock)
 
 
-async def priorities_after(shard: shard_lib.Shard) -> list[float]:
-    answer: list[float] = await shard.apply(lambda buffer: buffer.get_priorities([0, 1, 2]).tolist())
-    return answer
+def save(shard: shard_lib.Shard) -> None:
+    deadline, request = time.monotonic() + PATIENCE, os.urandom(16)
+    while not shard.save(request):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture
 def saved(tmp_path: pathlib.Path) -> pathlib.Path:
     """Return the directory of a shard that was saved: rated before, added to after that."""
 
-    async def main() -> None:
-        shard = durable(tmp_path)
-        await put(shard, W, 0, whole(0, 3))
-        await shard.update_priorities(np.arange(3), np.array([1.0, 2.0, 3.0]), 9.0)
-        await shard.save()
-        await put(shard, W, 1, whole(10, 2))
-        await shard.close()
-
-    asyncio.run(main())
+    shard = durable(tmp_path)
+    put(shard, W, 0, whole(0, 3))
+    shard.update_priorities(np.arange(3), np.array([1.0, 2.0, 3.0]), 9.0)
+    save(shard)
+    put(shard, W, 1, whole(10, 2))
+    shard.close()
     return tmp_path
 
 
 def reopened(directory: pathlib.Path) -> tuple[list[float], int]:
-    async def main() -> tuple[list[float], int]:
-        shard = durable(directory)
-        try:
-            return await priorities_after(shard), (await shard.stats()).recovered
-        finally:
-            await shard.close()
-
-    return asyncio.run(main())
+    shard = durable(directory)
+    try:
+        return shard.apply(lambda buffer: buffer.get_priorities([0, 1, 2]).tolist()), shard.stats().recovered
+    finally:
+        shard.close()
 
 
 def test_priorities_come_back_from_the_checkpoint_and_later_steps_from_the_journal(saved: pathlib.Path) -> None:
@@ -476,25 +454,51 @@ def test_a_journal_that_cannot_be_read_is_no_empty_one(saved: pathlib.Path) -> N
         reopened(saved)
 
 
-def test_shards_are_saved_now_and_then(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        shard = durable(tmp_path, checkpoint_seconds=0.05)
-        await put(shard, W, 0, whole(0, 3))
-        await shard.update_priorities(np.arange(3), np.array([1.0, 2.0, 3.0]), 9.0)
-        async with asyncio.timeout(PATIENCE):
-            while not (tmp_path / "checkpoint").exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await shard.close()
-
-    asyncio.run(main())
+def test_a_shard_is_saved_with_the_first_call_after_the_time_for_it(tmp_path: pathlib.Path) -> None:
+    clock = [0.0]
+    shard = durable(tmp_path, clock=lambda: clock[0], checkpoint_seconds=300.0)
+    put(shard, W, 0, whole(0, 3))
+    shard.update_priorities(np.arange(3), np.array([1.0, 2.0, 3.0]), 9.0)
+    clock[0] = 299.0
+    shard.ping()
+    shard._files._thread.submit(int).result()
+    assert not (tmp_path / "checkpoint").exists()
+    clock[0] = 300.0
+    shard.ping()
+    shard.close()
     assert reopened(tmp_path) == ([1.0, 2.0, 3.0], 3)
+
+
+def test_a_checkpoint_that_cannot_be_written_holds_up_no_call_and_is_written_later(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    shard = durable(tmp_path, clock=lambda: clock[0], checkpoint_seconds=300.0)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise errors.CheckpointError("no space left")
+
+    for module, name in ((shard._files, "save"), (checkpoint, "save")):
+        clock[0] += 300.0
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, fail)
+            put(shard, W, shard.stats().inserted, whole(0, 1))
+            shard._files._thread.submit(int).result()
+        assert not (tmp_path / "checkpoint").exists()
+    monkeypatch.setattr(checkpoint, "save", fail)
+    with pytest.raises(errors.CheckpointError, match="no space left"):
+        save(shard)
+    monkeypatch.undo()
+    save(shard)
+    assert (tmp_path / "checkpoint").exists()
+    shard.close()
 
 
 def test_what_has_no_directory_cannot_be_saved() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
         with pytest.raises(errors.ArgumentError, match=r"save needs a fleet with a directory: give start\(directory="):
-            await shard.save()
+            shard.save(b"")
 
     local_test.run(main())
 
@@ -506,18 +510,18 @@ def test_a_shard_answers_who_it_is() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(ring, 2)
         shard = fleet.shard(1)
-        assert await shard.ping() == "pong"
-        assert await shard.host() == platform.node()
-        stats = await shard.stats()
+        assert shard.ping() == "pong"
+        assert shard.host() == platform.node()
+        stats = shard.stats()
         assert (stats.number, stats.host, stats.pid) == (1, platform.node(), os.getpid())
-        assert stats.seen == answers.Seen(life=stats.life, inserted=0, rows=0, lost=0)
+        assert stats.progress == replies.Progress(incarnation=stats.incarnation, inserted=0, rows=0, lost=0)
         assert stats.buffer == fleet.buffer(1).get_stats()
-        assert (await shard.describe()).kind == "RingReplayBuffer"
-        assert await shard.apply(lambda buffer, more: buffer.capacity + more, 5) == 1005
+        assert shard.describe().kind == "RingReplayBuffer"
+        assert shard.apply(lambda buffer, more: buffer.capacity + more, 5) == 1005
         with pytest.raises(ZeroDivisionError):
-            await shard.apply(lambda buffer: 1 / len(buffer))
+            shard.apply(lambda buffer: 1 / len(buffer))
         born_again(fleet)
-        assert (await fleet.shard(0).stats()).life != stats.life
+        assert fleet.shard(0).stats().incarnation != stats.incarnation
 
     local_test.run(main())
 
@@ -525,21 +529,32 @@ def test_a_shard_answers_who_it_is() -> None:
 def test_an_empty_shard_has_nothing_to_draw_from() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
-        assert (await shard.mass({}, None)).weight == 0
-        assert await shard.draw(3, {}, 0) is None
-        assert (await shard.stats()).sampled == 0
+        weight, parts = shard.draw(adapter.Request([3, 0], {}))
+        assert (weight.weight, parts) == (0.0, [None])
+        assert shard.stats().sampled == 0
 
     local_test.run(main())
 
 
-def test_a_shard_learns_the_version_of_the_policy_with_every_look() -> None:
+@pytest.mark.parametrize(("make", "lengths"), [(ring, [7]), (prioritized, [3, None, 4])])
+def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths: list[int | None]) -> None:
+    async def main() -> None:
+        shard = fleet_of(make).shard(0)
+        put(shard, W, 0, whole(0, 5))
+        _, parts = shard.draw(adapter.Request([3, 0, 4], {}))
+        assert [part and len(part) for part in parts] == lengths
+
+    local_test.run(main())
+
+
+def test_a_shard_is_told_the_version_of_the_policy_with_every_draw() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
-        assert (await shard.mass(OF_ONE, None)).policy_version is None
-        assert (await shard.mass(OF_ONE, 4)).policy_version == 4
-        assert (await shard.mass(OF_ONE, 3)).policy_version == 4
-        await shard.learn(6)
+        for version, known in ((None, None), (4, 4), (3, 4)):
+            weight, _ = shard.draw(adapter.Request([], OF_ONE, policy_version=version))
+            assert weight.policy_version == known
+        shard.set_policy_version(6)
         assert fleet.buffer(0).policy_version == 6
 
     local_test.run(main())
@@ -570,28 +585,15 @@ def test_a_closed_shard_takes_nothing_and_its_files_are_free(tmp_path: pathlib.P
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
         shard: Any = fleet.shard(0)
-        await put(shard, W, 0, port_test.columns(0, 2, is_start=True))
-        late = asyncio.create_task(put(shard, W, 5, whole(0, 2), answered=1))
-        await local_test.settle()
-        await shard.close()
-        await shard.close()
-        assert await late is None
+        put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
+        shard.close()
+        shard.close()
         with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
-            await put(shard, W, 1, whole(0, 2))
-        await shard.ping()
-        assert shard._watcher.cancelled() or shard._watcher.cancelling()
-        stats = await born_again(fleet).stats()
+            put(shard, W, 1, whole(0, 2))
+        await asyncio.sleep(1000.0)
+        assert shard.ping() == "pong"
+        stats = born_again(fleet).stats()
         assert (stats.recovered, stats.aborted) == (2, 0)
-
-    local_test.run(main())
-
-
-def test_a_shard_that_nobody_asked_anything_is_closed_too() -> None:
-    async def main() -> None:
-        shard: Any = fleet_of(ring).shard(0)
-        await shard.close()
-        await shard.ping()
-        assert shard._watcher is None
 
     local_test.run(main())
 
@@ -604,27 +606,25 @@ def test_a_buffer_that_no_shard_can_have_leaves_no_file(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_shard_is_what_was_passed_to_it_whatever_comes_twice_late_or_in_another_order(seed: int) -> None:
+def test_a_shard_is_what_was_passed_to_it_whatever_comes_twice_or_late(seed: int) -> None:
     async def main() -> None:
         rng = random.Random(seed)
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
-        calls = [(writer, number) for writer in (W, V, U) for number in range(8)] * 2
-        rng.shuffle(calls)
-        start = {W: 0, V: 100, U: 200}
-
-        async def call(writer: bytes, number: int) -> Any:
-            await asyncio.sleep(rng.random())
-            return await put(shard, writer, number, whole(start[writer] + 10 * number, 2), answered=0)
-
-        acks = await asyncio.gather(*[call(*each) for each in calls])
-        assert all(ack.refused == 0 for ack in acks)
+        nexts, start = {W: 0, V: 0, U: 0}, {W: 0, V: 100, U: 200}
+        repeated = 0
+        while min(nexts.values()) < 8:
+            writer = rng.choice([writer for writer, number in nexts.items() if number < 8])
+            number = rng.randint(0, nexts[writer])
+            repeated += number < nexts[writer]
+            nexts[writer] = max(nexts[writer], number + 1)
+            assert put(shard, writer, number, whole(start[writer] + 10 * number, 2), acknowledged=0).refused == 0
         found = observed(fleet.buffer(0))
         for first in start.values():
             of_writer = [first + 10 * number + t for number in range(8) for t in range(2)]
             assert [step for step in found if step in of_writer] == of_writer
         assert len(found) == 48
-        assert (await shard.stats()).repeated == 24
+        assert shard.stats().repeated == repeated > 0
 
     local_test.run(main())
 

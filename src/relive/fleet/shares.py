@@ -1,21 +1,23 @@
 """Combines draws of many shards into one with the distribution of a single buffer.
 
-    masses    [30, 10, 0, 40]          how much there is in each shard
-    counts    [ 3,  1, 0,  4]          of a batch of 8: a multinomial draw, as of episodes within a buffer
-    parts     3 rows, 1 row, 4 rows    gathered in parallel, joined and shuffled
+    weights         [30, 10, 0, 40]          how much there is in each shard
+    probabilities   [3/8, 1/8, 0, 1/2]
+    counts          [ 3,  1, 0,  4]          of a batch of 8: how many random numbers fall into the share of each
+    parts           3 rows, 1 row, 4 rows    gathered in parallel, joined and shuffled
 
 A row i of shard s is drawn with probability (m_s / M) (w_i / m_s) = w_i / M, that of one buffer with all rows.
 """
 
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from relive.common import arrays
 from relive.common import copies
-from relive.fleet import port
+from relive.fleet import adapter
 from relive.samplers import prioritized
 
 
@@ -43,26 +45,36 @@ class Importance:
         return (probabilities / least) ** -self.exponent
 
 
-def of(masses: Sequence[port.Mass]) -> arrays.Floats:
-    """Return the share of each shard in the total mass, m_s / M [k]; at least one must be above 0."""
-    scales = np.array([mass.log_scale if mass.weight > 0 else -np.inf for mass in masses])
-    weights = np.array([mass.weight for mass in masses]) * np.exp(scales - scales.max())
+def probabilities(weights: Sequence[adapter.SamplingWeight]) -> list[float]:
+    """Return the probability of each shard, m_s / M [k]; at least one weight must be above 0."""
+    scale = max([weight.log_scale for weight in weights if weight.weight > 0])
+    # Of an empty shard the scale says nothing.
+    likely = [each.weight and each.weight * math.exp(each.log_scale - scale) for each in weights]
     # Divided by the largest first, since their sum could overflow.
-    weights /= weights.max()
-    answer: arrays.Floats = weights / weights.sum()
-    return answer
+    most = max(likely)
+    likely = [each / most for each in likely]
+    total = math.fsum(likely)
+    return [each / total for each in likely]
+
+
+def counts(probabilities: Sequence[float], points: arrays.Floats) -> arrays.Ints:
+    """Return how many of the points [B], from 0 to 1, fall into the interval of each shard [k]."""
+    if len(probabilities) == 1:
+        return np.array([len(points)])
+    shards = np.searchsorted(np.cumsum(probabilities)[:-1], points, side="right")
+    return np.bincount(shards, minlength=len(probabilities))
 
 
 def importance(
-    masses: Sequence[port.Mass], exponent: float, normalization: prioritized.WeightNormalization
+    weights: Sequence[adapter.SamplingWeight], exponent: float, normalization: prioritized.WeightNormalization
 ) -> Importance:
-    """Return how to compute the importance weights of a batch drawn from shards with those masses."""
-    likely = [(share, mass) for share, mass in zip(of(masses).tolist(), masses, strict=True) if mass.weight > 0]
+    """Return how to compute the importance weights of a batch drawn from shards with those weights."""
+    likely = [(p, weight) for p, weight in zip(probabilities(weights), weights, strict=True) if weight.weight]
     return Importance(
         exponent=exponent,
         normalization=normalization,
-        size=sum([mass.size for mass in masses]),
-        least=min([share * (mass.least / mass.weight) for share, mass in likely]),
+        size=sum([weight.size for weight in weights]),
+        least=min([p * (weight.least / weight.weight) for p, weight in likely]),
     )
 
 
@@ -72,13 +84,23 @@ class Part:
 
     Attributes:
         shard: Its number.
-        share: Its share of the total mass, m_s / M.
-        rows: A batch, or a list of samples.
+        probability: Its probability, m_s / M.
+        rows: Batches, or a list of samples.
+        start: Where the rows of this one begin.
+        length: How many there are.
+        count: How many of them to take.
     """
 
     shard: int
-    share: float
+    probability: float
     rows: Any
+    start: int
+    length: int
+    count: int
+
+    def of(self, column: Any) -> Any:
+        """Return the rows of this part in a column of all of them."""
+        return column[self.start : self.start + self.length]
 
 
 def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None, rng: np.random.Generator) -> Any:
@@ -88,18 +110,19 @@ def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None
         parts: At least one.
         num_shards: Number of shards, k: key x of shard s becomes x k + s.
         importance: How to compute importance weights; None to keep them.
-        rng: Shuffles.
+        rng: Chooses the rows to take, and shuffles.
     """
-    order = rng.permutation(sum(len(part.rows) for part in parts))
+    # One whole part is in random order already.
+    order = None if len(parts) == 1 and parts[0].length == parts[0].count else _order(parts, rng)
     if isinstance(parts[0].rows, list):
-        # Arrays from other processes may be read-only.
-        samples = [copies.copied(sample) for part in parts for sample in part.rows]
-        return [samples[place] for place in order.tolist()]
+        samples = [sample for part in parts for sample in part.of(part.rows)]
+        chosen = samples if order is None else [samples[place] for place in order.tolist()]
+        return [copies.copied(sample) for sample in chosen]  # Arrays from other processes may be read-only.
     kind = type(parts[0].rows)
-    columns = {name: [getattr(part.rows, name) for part in parts] for name in _names(kind)}
+    columns = {name: [getattr(part.rows, name) for part in parts] for name in kind.__dataclass_fields__}
     columns["keys"] = [part.rows.keys * num_shards + part.shard for part in parts]
-    columns["probabilities"] = [part.rows.probabilities * part.share for part in parts]
-    batch = kind(**{name: _shuffled(column, order) for name, column in columns.items()})
+    columns["probabilities"] = [part.rows.probabilities * part.probability for part in parts]
+    batch = kind(**{name: _taken(column, parts, order) for name, column in columns.items()})
     if importance is not None:
         batch.weights = importance.weights(batch.probabilities)
     return batch
@@ -111,13 +134,21 @@ def by_shard(keys: arrays.Ints, num_shards: int) -> dict[int, arrays.Ints]:
     return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
 
 
-def _names(kind: type[Any]) -> list[str]:
-    """Return the names of a batch's fields."""
-    return [field.name for field in dataclasses.fields(kind)]
+def _order(parts: Sequence[Part], rng: np.random.Generator) -> arrays.Ints:
+    """Return which rows of all parts [sum of their lengths] to take [B], in random order."""
+    places, start = [], 0
+    for part in parts:
+        is_whole = part.count == part.length
+        places.append(start + (np.arange(part.count) if is_whole else rng.permutation(part.length)[: part.count]))
+        start += part.length
+    return rng.permutation(np.concatenate(places))
 
 
-def _shuffled(parts: list[Any], order: arrays.Ints) -> Any:
-    """Concatenate trees of arrays [B_i, ...] into one [B, ...], in the given order."""
-    if isinstance(parts[0], dict):
-        return {name: _shuffled([part[name] for part in parts], order) for name in parts[0]}
-    return np.concatenate(parts).take(order, axis=0)
+def _taken(columns: list[Any], parts: Sequence[Part], order: arrays.Ints | None) -> Any:
+    """Join the parts of trees of arrays, and take rows in that order; None for one part, copied if it is read-only."""
+    if isinstance(columns[0], dict):
+        return {name: _taken([column[name] for column in columns], parts, order) for name in columns[0]}
+    pieces = [part.of(column) for part, column in zip(parts, columns, strict=True)]
+    if order is not None:
+        return np.concatenate(pieces).take(order, axis=0)
+    return pieces[0] if pieces[0].flags.writeable else pieces[0].copy()

@@ -1,6 +1,8 @@
 """Shares: draws of many shards that are one draw, to the last bit or the last but one."""
 
 import collections
+import dataclasses
+import itertools
 from typing import Any
 
 import hypothesis
@@ -10,31 +12,40 @@ import pytest
 
 import relive
 from relive import testing
-from relive.fleet import port
+from relive.fleet import adapter
 from relive.fleet import shares
 
 
-def masses(*weights: float) -> list[port.Mass]:
-    return [port.Mass(weight=weight, size=int(weight > 0)) for weight in weights]
+def weights_of(*weights: float) -> list[adapter.SamplingWeight]:
+    return [adapter.SamplingWeight(weight=weight, size=int(weight > 0)) for weight in weights]
 
 
 def test_a_shard_has_its_part_of_all_there_is() -> None:
-    assert shares.of(masses(30, 10, 0, 40)).tolist() == [0.375, 0.125, 0.0, 0.5]
+    assert shares.probabilities(weights_of(30, 10, 0, 40)) == [0.375, 0.125, 0.0, 0.5]
 
 
 def test_shares_of_weights_that_no_float_holds_together_sum_to_1() -> None:
-    assert shares.of(masses(1.5e308, 1.5e308)).tolist() == [0.5, 0.5]
-    assert shares.of(masses(5e-324, 5e-324)).tolist() == [0.5, 0.5]
+    assert shares.probabilities(weights_of(1.5e308, 1.5e308)) == [0.5, 0.5]
+    assert shares.probabilities(weights_of(5e-324, 5e-324)) == [0.5, 0.5]
 
 
 def test_weights_in_other_units_are_compared_in_the_same() -> None:
-    tiny = [port.Mass(weight=3.0, size=3, log_scale=-5000.0), port.Mass(weight=1.0, size=1, log_scale=-5000.0)]
-    assert shares.of(tiny).tolist() == [0.75, 0.25]
-    mixed = [port.Mass(weight=3.0, size=3, log_scale=np.log(0.5)), port.Mass(weight=1.0, size=1)]
-    np.testing.assert_allclose(shares.of(mixed), [0.6, 0.4], rtol=1e-15)
+    tiny = [
+        adapter.SamplingWeight(weight=3.0, size=3, log_scale=-5000.0),
+        adapter.SamplingWeight(weight=1.0, size=1, log_scale=-5000.0),
+    ]
+    assert shares.probabilities(tiny) == [0.75, 0.25]
+    mixed = [
+        adapter.SamplingWeight(weight=3.0, size=3, log_scale=np.log(0.5)),
+        adapter.SamplingWeight(weight=1.0, size=1),
+    ]
+    np.testing.assert_allclose(shares.probabilities(mixed), [0.6, 0.4], rtol=1e-15)
     # Of an empty shard the units say nothing.
-    empty = [port.Mass(weight=0.0, size=0, log_scale=0.0), port.Mass(weight=1.0, size=1, log_scale=-5000.0)]
-    assert shares.of(empty).tolist() == [0.0, 1.0]
+    empty = [
+        adapter.SamplingWeight(weight=0.0, size=0, log_scale=0.0),
+        adapter.SamplingWeight(weight=1.0, size=1, log_scale=-5000.0),
+    ]
+    assert shares.probabilities(empty) == [0.0, 1.0]
 
 
 @hypothesis.given(st.lists(st.integers(-(2**60), 2**60), max_size=30), st.integers(1, 7))
@@ -54,7 +65,7 @@ def parts_of(count: int, rows: int) -> list[shares.Part]:
         told = [{"shard": shard, "t": [t, t]} for t in range(11)]
         columns = {"shard": [shard] * 11, "t": [each["t"] for each in told]}
         buffer.add_episode(columns, range(10), np.arange(10.0), terminated=True, said={"shard": [shard] * 10})
-        parts.append(shares.Part(shard, 1 / count, buffer.sample(rows + shard)))
+        parts.append(shares.Part(shard, 1 / count, buffer.sample(rows + shard), 0, rows + shard, rows + shard))
     return parts
 
 
@@ -78,9 +89,60 @@ def test_every_order_of_the_rows_is_as_likely() -> None:
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     rng = np.random.default_rng(1)
     for _ in range(600):
-        counts[tuple(shares.joined([shares.Part(0, 0.5, [1, 2]), shares.Part(1, 0.5, [3])], 2, None, rng))] += 1
+        counts[
+            tuple(
+                shares.joined(
+                    [shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], 2, None, rng
+                )
+            )
+        ] += 1
     assert len(counts) == 6
     testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
+
+
+def test_of_a_part_any_rows_are_taken_as_likely_and_in_any_order() -> None:
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    rng = np.random.default_rng(1)
+    for _ in range(600):
+        counts[tuple(shares.joined([shares.Part(0, 1.0, [0, 1, 2, 3, 0], 1, 3, 2)], 1, None, rng))] += 1
+    assert len(counts) == 6
+    testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
+    parts = [dataclasses.replace(part, count=part.count - 3 * part.shard) for part in parts_of(3, 20)]
+    batch = shares.joined(parts, 3, None, rng)
+    assert collections.Counter(batch.observation["shard"].tolist()) == {0: 20, 1: 18, 2: 16}
+    assert (batch.keys % 3 == batch.observation["shard"]).all()
+    assert (batch.keys // 3 == batch.observation["t"][:, 0]).all()
+
+
+def test_the_rows_of_a_part_are_those_from_its_start() -> None:
+    (whole,) = parts_of(1, 20)
+    first, second = (dataclasses.replace(whole, start=start, length=5, count=5) for start in (3, 8))
+    for parts in ([first], [first, second]):
+        batch = shares.joined(parts, 1, None, np.random.default_rng(0))
+        assert sorted(batch.keys.tolist()) == sorted(whole.rows.keys[3 : 3 + 5 * len(parts)].tolist())
+        assert (batch.keys == batch.observation["t"][:, 0]).all()
+
+
+def test_one_whole_part_is_copied_only_where_it_is_read_only() -> None:
+    (part,) = parts_of(1, 5)
+    part.rows.reward.flags.writeable = False
+    batch = shares.joined([part], 1, None, np.random.default_rng(0))
+    assert np.shares_memory(batch.action, part.rows.action)
+    assert batch.reward.flags.writeable
+    assert (batch.reward == part.rows.reward).all()
+
+
+@hypothesis.given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any),
+    st.lists(st.floats(0, 1, exclude_max=True), max_size=30),
+)
+def test_every_point_falls_into_the_interval_of_one_shard(weights: list[int], points: list[float]) -> None:
+    probabilities = shares.probabilities(weights_of(*weights))
+    expected = [0] * len(weights)
+    for point in points:
+        ends = list(itertools.accumulate(probabilities))
+        expected[min([shard for shard, end in enumerate(ends[:-1]) if point < end], default=len(weights) - 1)] += 1
+    assert shares.counts(probabilities, np.array(points)).tolist() == expected
 
 
 def test_what_was_drawn_is_the_callers_own() -> None:
@@ -94,14 +156,17 @@ def test_what_was_drawn_is_the_callers_own() -> None:
     assert (parts[0].rows.keys == keys).all()
     samples = [np.zeros(2)]
     samples[0].flags.writeable = False
-    (sample,) = shares.joined([shares.Part(0, 1.0, samples)], 1, None, np.random.default_rng(0))
+    (sample,) = shares.joined([shares.Part(0, 1.0, samples, 0, 1, 1)], 1, None, np.random.default_rng(0))
     sample[...] = 1
     assert (samples[0] == 0).all()
 
 
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
-    likely = [port.Mass(weight=3.0, size=2, least=1.0), port.Mass(weight=7.0, size=2, least=3.0)]
+    likely = [
+        adapter.SamplingWeight(weight=3.0, size=2, least=1.0),
+        adapter.SamplingWeight(weight=7.0, size=2, least=3.0),
+    ]
     probabilities = np.array([0.2, 0.3, 0.4])
     weights = shares.importance(likely, 0.5, normalization).weights(probabilities)
     expected = {
@@ -113,6 +178,9 @@ def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
 
 
 def test_a_shard_without_weight_counts_in_n_and_has_no_least_weight() -> None:
-    some = [port.Mass(weight=0.0, size=3, least=0.0), port.Mass(weight=4.0, size=2, least=1.0)]
+    some = [
+        adapter.SamplingWeight(weight=0.0, size=3, least=0.0),
+        adapter.SamplingWeight(weight=4.0, size=2, least=1.0),
+    ]
     importance = shares.importance(some, 1.0, "buffer")
     assert (importance.size, importance.least) == (5, 0.25)

@@ -153,7 +153,7 @@ def test_with_files_every_step_is_in_one_shard_once_whatever_dies_or_hangs(
         assert [actor.writer.lost for actor in actors] == [0, 0, 0]
         stored = stored_in(fleet, kind)
         assert stored == given_by(actors)
-        stats = [await fleet.shard(shard).stats() for shard in range(3)]
+        stats = [fleet.shard(shard).stats() for shard in range(3)]
         assert sum(each.inserted for each in stats) == len(stored)
         assert [(each.lost, each.refused) for each in stats] == [(0, 0)] * 3
         # And once more, from the files alone.

@@ -59,7 +59,7 @@ class Writer(duplicates.NeverCopied):
 
     async def _room(self) -> None:
         if self._is_closed:
-            raise errors.ClosedError("writer is closed: the fleet's writer() answers a new one")
+            raise errors.ClosedError("writer is closed: take a new one from the fleet's writer()")
         await self._outbox.room()
 
     def _seal(self) -> None:

@@ -162,10 +162,10 @@ def test_a_closed_writer_leaves_nothing_open_and_takes_nothing() -> None:
             await add(writer, 0, 1, stream=3)
         assert in_columns(fleet) == [(0, 0), (1, 0)]
         assert fleet.buffer(0).get_stats().truncated_episodes == 2
-        assert (await fleet.shard(0).stats()).writers == 0
+        assert fleet.shard(0).stats().writers == 0
         await writer.close()
         for call in (add(writer, 1), writer.end_episode(), writer.add_episode([1, 2], [1], [1.0], terminated=True)):
-            with pytest.raises(errors.ClosedError, match=r"writer is closed: the fleet's writer\(\) answers a new one"):
+            with pytest.raises(errors.ClosedError, match="writer is closed: take a new one from the fleet"):
                 await call
         nobody = fleet.replay().writer()
         await nobody.close()
@@ -249,6 +249,80 @@ def test_an_episode_that_cannot_be_is_refused_at_once() -> None:
     local_test.run(main())
 
 
+@pytest.mark.parametrize("batch_steps", [1, 7, 1000])
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_at_once_are_those_that_come_one_by_one(seed: int, batch_steps: int) -> None:
+    async def main() -> None:
+        rng = np.random.default_rng(seed)
+        fleet, one = fleet_of(ring), ring()
+        writer = fleet.replay().writer(batch_steps=batch_steps)
+        episodes, steps = {1: 1, 2: 2}, {1: 0, 2: 0}
+        for _ in range(60):
+            stream, count, what = int(rng.integers(1, 3)), int(rng.integers(1, 5)), int(rng.integers(8))
+            if what == 7:  # Steps that do not follow.
+                episodes[stream], steps[stream] = episodes[stream] + 2, 0
+            episode, start = episodes[stream], steps[stream]
+            terminated, truncated = what == 0, what == 1
+            times = range(start, start + count)
+            if rng.random() < 0.5:
+                observations = [at(t, episode) for t in range(start, start + count + 1)]
+                flags = {"terminated": terminated, "truncated": truncated}
+                await writer.add_steps(observations, list(times), np.ones(count), stream=stream, **flags)
+            else:
+                for t in times:
+                    is_last = t == times[-1]
+                    await add(
+                        writer,
+                        t,
+                        episode,
+                        terminated=terminated and is_last,
+                        truncated=truncated and is_last,
+                        stream=stream,
+                    )
+            for t in times:
+                is_last = t == times[-1]
+                flags = {"terminated": terminated and is_last, "truncated": truncated and is_last}
+                one.add(at(t, episode), t, 1.0, at(t + 1, episode), stream=stream, **flags)
+            steps[stream] += count
+            if terminated or truncated:
+                episodes[stream], steps[stream] = episode + 2, 0
+        await writer.flush()
+        found, expected = (buffer.read(buffer.eligible_keys()) for buffer in (fleet.buffer(0), one))
+        order, twin = (np.lexsort(batch.observation.T) for batch in (found, expected))
+        for name in ("observation", "action", "reward", "next_observation", "is_terminal", "steps"):
+            assert (getattr(found, name)[order] == getattr(expected, name)[twin]).all()
+        stats, of_one = fleet.buffer(0).get_stats(), one.get_stats()
+        assert stats.terminated_episodes == of_one.terminated_episodes
+        assert stats.open_episodes == of_one.open_episodes
+        assert stats.truncated_episodes == of_one.truncated_episodes
+        assert stats.spliced_episodes == 0
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (([at(0)], [], []), "an episode must have at least 1 step, got 0"),
+        (([at(0)], [0], [1.0]), r"observations must be 2, one more than rewards, got an array of shape \(1, 3\)"),
+        ((0, [0], [1.0]), r"observations must be 2, one more than rewards, got an array of shape \(\)"),
+    ],
+)
+def test_steps_at_once_that_cannot_be_are_refused_at_once(steps: Any, text: str) -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer()
+        await add(writer, 0)
+        with pytest.raises(errors.ReplayError, match=text):
+            await writer.add_steps(*steps)
+        await add(writer, 1, terminated=True)
+        await writer.close()
+        assert in_columns(fleet) == [(0, 0), (0, 1)]
+        assert fleet.buffer(0).get_stats().terminated_episodes == 1
+
+    local_test.run(main())
+
+
 def test_steps_of_another_shape_are_refused_alone_and_raised_once() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
@@ -264,7 +338,7 @@ def test_steps_of_another_shape_are_refused_alone_and_raised_once() -> None:
         await writer.flush()
         assert in_columns(fleet) == [(0, t) for t in (0, 1, 4, 5)]
         assert (writer.stored, writer.refused) == (4, 2)
-        stats = await fleet.shard(0).stats()
+        stats = fleet.shard(0).stats()
         assert stats.refused == 2
         assert (stats.buffer.truncated_episodes, stats.buffer.terminated_episodes) == (1, 1)
 
@@ -278,7 +352,7 @@ def test_a_layout_that_changes_in_mid_episode_begins_a_chunk() -> None:
         await writer.add(0, 0, 0.0, 1)
         await writer.add(1, [0, 1], 0.0, 2)
         await writer.add(2, 0, 0.0, 3, terminated=True)
-        with pytest.raises(errors.SchemaError, match=r"action must be of shape \(\), got \(2,\)"):
+        with pytest.raises(errors.SchemaError, match=r"action must be of shape \(1,\), got \(1, 2\)"):
             await writer.flush()
         assert fleet.buffer(0).read([0, 1]).observation.tolist() == [0, 2]
 
@@ -350,7 +424,7 @@ def test_a_piece_of_an_episode_knows_the_version_that_it_goes_on_with() -> None:
             await episode.append(0, 0, 1.0, policy_version=5)
             await writer.flush()
             shard: Any = fleet.shard(0)
-            assert shard._port.abandon_all() == 1
+            assert shard._adapter.abandon_all() == 1
             await episode.append(1, 1, 1.0)
             await episode.end(2)
         await writer.flush()
@@ -625,7 +699,7 @@ def test_what_is_to_be_sent_again_is_lost_too_if_then_no_shard_is_there() -> Non
                 fleet.kill(shard)
                 members._lost.add(shard)  # As if another call had found it out.
 
-            if method == "settle":
+            if method == "resolve":
                 asyncio.get_running_loop().call_soon(die)
 
         fleet.answered = die_after_it
@@ -645,7 +719,7 @@ def test_under_a_name_that_the_shard_has_closed_a_writer_does_not_go_on() -> Non
         await add(writer, 0)
         await writer.flush()
         outbox: Any = writer._outbox
-        await fleet.shard(0).leave(outbox._name)
+        fleet.shard(0).leave(outbox._name)
         name = outbox._name
         await add(writer, 1)
         await add(writer, 2, terminated=True)
@@ -653,7 +727,7 @@ def test_under_a_name_that_the_shard_has_closed_a_writer_does_not_go_on() -> Non
         assert outbox._name != name
         assert in_columns(fleet) == [(0, 0), (0, 1), (0, 2)]
         assert (writer.stored, writer.lost) == (3, 0)
-        assert (await fleet.shard(0).stats()).buffer.open_episodes == 0
+        assert fleet.shard(0).stats().buffer.open_episodes == 0
         await writer.close()
 
     local_test.run(main())
@@ -715,7 +789,7 @@ def test_turns_that_fail_refuse_what_they_were_asked_for() -> None:
         async def fail(rows: int) -> bool:
             raise ZeroDivisionError(f"of a limiter, {rows}")
 
-        turns: Any = fleet.turns_process
+        turns: Any = fleet.limiter_process
         turns.insert_turn = fail
         await add(writer, 0)
         with pytest.raises(ZeroDivisionError, match="of a limiter, 1"):
@@ -728,7 +802,7 @@ def test_turns_that_fail_refuse_what_they_were_asked_for() -> None:
     local_test.run(main())
 
 
-def test_a_writer_whose_heart_beats_keeps_its_episode_open() -> None:
+def test_a_writer_that_renews_its_lease_keeps_its_episode_open() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes, lease=10.0)
         writer = fleet.replay().episodes_writer(batch_steps=1)
@@ -738,8 +812,9 @@ def test_a_writer_whose_heart_beats_keeps_its_episode_open() -> None:
             assert lived(fleet) == [([0], "IN_PROGRESS")]
             # As if the process were stopped: no call of it arrives.
             outbox: Any = writer._outbox
-            outbox._heart.cancel()
+            outbox._renewal.cancel()
             await asyncio.sleep(13.0)
+            fleet.shard(0).ping()
             assert lived(fleet) == [([0], "ABORTED")]
             await episode.append(1, 1, 1.0)
             await episode.end(2)
@@ -750,7 +825,7 @@ def test_a_writer_whose_heart_beats_keeps_its_episode_open() -> None:
     local_test.run(main())
 
 
-def test_a_loss_that_nobody_wrote_about_is_noticed_by_the_beating_heart() -> None:
+def test_a_loss_that_nobody_wrote_about_is_noticed_by_the_beating_renewal() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, lease=10.0)
         writer = fleet.replay().writer(batch_steps=1)
@@ -759,7 +834,7 @@ def test_a_loss_that_nobody_wrote_about_is_noticed_by_the_beating_heart() -> Non
         fleet.kill(0)
         fleet.start(0)
         await asyncio.sleep(5.0)
-        assert (await fleet.shard(0).stats()).lost == 1
+        assert fleet.shard(0).stats().lost == 1
         await writer.close()
 
     local_test.run(main())

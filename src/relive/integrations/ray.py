@@ -2,7 +2,7 @@
 
     writers, anywhere  ──batches──►  shard 0   shard 1   ...   shard k-1     each a buffer, in a process of its own
     learners           ◄──parts───
-                                     Turns                                   where a rate limiter holds for all of them
+                                     LimiterService                          a rate limiter that holds for all of them
 
 The logic of shards and clients is in `relive.fleet`, which does not depend on Ray. Ray places and starts the processes,
 restarts dead ones, and passes arrays through its object store without a copy.
@@ -20,12 +20,12 @@ import numpy as np
 from relive import errors
 from relive.common import imports
 from relive.common import validation
-from relive.fleet import answers
-from relive.fleet import port
-from relive.fleet import ports
+from relive.fleet import adapter
+from relive.fleet import adapters
+from relive.fleet import limiter_service
 from relive.fleet import replay
+from relive.fleet import replies
 from relive.fleet import shard as shard_lib
-from relive.fleet import turns as turns_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal
@@ -54,7 +54,7 @@ class ShardedReplay(replay.Replay[Batch]):
     @classmethod
     def start(
         cls,
-        make_buffer: Callable[[], ports.Buffer],
+        make_buffer: Callable[[], adapters.Buffer],
         *,
         shards: int = 1,
         limiter: rate_limiters.RateLimiter | None = None,
@@ -133,11 +133,11 @@ class ShardedReplay(replay.Replay[Batch]):
             handles = [actors.remote(*each) for each in arguments]
         except TypeError as error:
             raise errors.ArgumentTypeError(f"make_buffer {_unsent(error)}") from error
-        turns = None
+        service = None
         try:
             descriptions = _described(handles, arguments, float(start_timeout))
             if limiter is not None:
-                turns = _actors(_Turns, {"num_cpus": 0}).remote(limiter, float(lease), handles)
+                service = _actors(_LimiterService, {"num_cpus": 0}).remote(limiter, float(lease), handles)
         except BaseException:
             for handle in handles:
                 ray.kill(handle)
@@ -149,7 +149,7 @@ class ShardedReplay(replay.Replay[Batch]):
             lease=float(lease),
             has_limiter=limiter is not None,
         )
-        return cls(_Transport(handles, turns), settings, descriptions[0], rng)
+        return cls(_Transport(handles, service), settings, descriptions[0], rng)
 
     @property
     def shards(self) -> tuple[Any, ...]:
@@ -157,9 +157,9 @@ class ShardedReplay(replay.Replay[Batch]):
         return tuple(self._processes.handles)
 
     @property
-    def turns(self) -> Any:
+    def limiter_service(self) -> Any:
         """The handle of the actor that applies the limiter; None without a limiter."""
-        return self._processes.turns_handle
+        return self._processes.limiter_handle
 
     async def close(self) -> None:
         """Shut the fleet down for every client: shards close their files, and their processes end."""
@@ -177,8 +177,8 @@ class ShardedReplay(replay.Replay[Batch]):
         return type(self), (self._transport, self._settings, self._description)
 
 
-class _Turns(turns_lib.Turns):
-    """The fleet's Turns as an actor, which initializes its counts from the shards."""
+class _LimiterService(limiter_service.LimiterService):
+    """The fleet's LimiterService as an actor, which initializes its counts from the shards."""
 
     def __init__(self, limiter: rate_limiters.RateLimiter, lease: float, handles: Sequence[Any]) -> None:
         async def count() -> tuple[int, int, int]:
@@ -214,7 +214,9 @@ def _check_directory(directory: str, num_shards: int) -> None:
             )
 
 
-def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], seconds: float) -> list[port.Description]:
+def _described(
+    handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], seconds: float
+) -> list[adapter.Description]:
     """Return the description of each shard's buffer, once all are running."""
     references = [handle.describe.remote() for handle in handles]
     _, missing = ray.wait(references, num_returns=len(references), timeout=seconds)
@@ -223,7 +225,7 @@ def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], sec
             f"{len(missing)} of {len(references)} shards were not there after {seconds:g} seconds: "
             "does the cluster have room for them?"
         )
-    descriptions: list[port.Description] = []
+    descriptions: list[adapter.Description] = []
     for handle, reference, each in zip(handles, references, arguments, strict=True):
         try:
             descriptions.append(ray.get(reference))
@@ -233,11 +235,11 @@ def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], sec
     return descriptions
 
 
-async def _stats(handle: Any) -> answers.ShardStats:
+async def _stats(handle: Any) -> replies.ShardStats:
     """Return the statistics of a shard; waits for one that is being restarted."""
     while True:
         try:
-            stats: answers.ShardStats = await handle.stats.remote()
+            stats: replies.ShardStats = await handle.stats.remote()
         except exceptions.RayActorError:
             await asyncio.sleep(_RETRY)
         else:
@@ -247,9 +249,9 @@ async def _stats(handle: Any) -> answers.ShardStats:
 class _Transport:
     """A transport to shards that are Ray actors."""
 
-    def __init__(self, handles: Sequence[Any], turns: Any) -> None:
+    def __init__(self, handles: Sequence[Any], limiter_handle: Any) -> None:
         self.handles = list(handles)
-        self.turns_handle = turns
+        self.limiter_handle = limiter_handle
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """Call a method of a shard; see membership.Transport."""
@@ -259,20 +261,23 @@ class _Transport:
         except TypeError as error:
             raise errors.ArgumentTypeError(f"what is sent to a shard {_unsent(error)}") from error
         try:
-            return await asyncio.wait_for(reference, seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.wrap_future(reference.future())
         except exceptions.RayTaskError as error:
             raise _raised(error) from error
         except exceptions.ActorDiedError as error:
             raise errors.ClosedError(f"shard {shard} will not come back: {type(error).__name__}") from error
         except (exceptions.RayError, TimeoutError) as error:
-            raise errors.ShardLostError(f"shard {shard} does not answer {method}: {type(error).__name__}") from error
+            raise errors.ShardLostError(
+                f"shard {shard} does not respond to {method}: {type(error).__name__}"
+            ) from error
 
-    async def turns(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the fleet's Turns; waits for it to restart if its process has died."""
+    async def limiter(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the fleet's LimiterService; waits for it to restart if its process has died."""
         while True:
             _check_ray()
             try:
-                return await getattr(self.turns_handle, method).remote(*arguments)
+                return await getattr(self.limiter_handle, method).remote(*arguments)
             except exceptions.RayTaskError as error:
                 raise _raised(error) from error
             except exceptions.ActorDiedError as error:
@@ -282,7 +287,7 @@ class _Transport:
 
     def kill(self) -> None:
         """End the processes."""
-        for handle in [*self.handles, *([] if self.turns_handle is None else [self.turns_handle])]:
+        for handle in [*self.handles, *([] if self.limiter_handle is None else [self.limiter_handle])]:
             ray.kill(handle)
 
 

@@ -515,7 +515,7 @@ async def test_turns_are_kept_across_a_death_of_their_process_and_a_closed_fleet
                 break
             await asyncio.wait_for(replay.sample(5), PATIENCE)
             if number == 20:
-                ray.kill(replay.turns, no_restart=False)
+                ray.kill(replay.limiter_service, no_restart=False)
         await asyncio.wait_for(writing, PATIENCE)
         await writer.flush()
         stats = await replay.stats()
@@ -610,7 +610,7 @@ async def test_turns_begin_with_what_the_shards_have_also_one_that_is_being_star
         return types.SimpleNamespace(inserted=30, sampled=7, size=20)
 
     handle = types.SimpleNamespace(stats=types.SimpleNamespace(remote=stats))
-    turns = relive_ray._Turns(relive.MinSize(1), 1.0, [handle, handle])
+    turns = relive_ray._LimiterService(relive.MinSize(1), 1.0, [handle, handle])
     assert await turns.counts() == (60, 14)
 
 

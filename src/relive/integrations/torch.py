@@ -152,7 +152,7 @@ def data_loader(
     workers = validation.non_negative_int("num_workers", num_workers)
     if workers and buffer.has_priorities:
         raise errors.ArgumentError(
-            f"num_workers must be 0 for a buffer with priorities, which copies would not be told of, got {workers}"
+            f"num_workers must be 0 for a buffer with priorities, whose updates workers would not see, got {workers}"
         )
     return data.DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=pin_memory)
 

@@ -11,6 +11,7 @@ import difflib
 import math
 import numbers
 import operator
+import re
 import types
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
@@ -370,7 +371,8 @@ def require(name: str, schema: object) -> None:
 
 def _remedy(given: object) -> str:
     """Return what to do if a Gymnasium environment, its id or a space was given instead of a schema."""
-    is_environment = hasattr(given, "action_space") or hasattr(given, "single_action_space") or isinstance(given, str)
+    is_environment = hasattr(given, "action_space") or hasattr(given, "single_action_space")
+    is_environment = is_environment or (isinstance(given, str) and re.search(r"-v\d+$", given) is not None)
     if is_environment or (hasattr(given, "sample") and hasattr(given, "contains")):
         return ": relive.integrations.gymnasium.from_env makes a schema of an environment"
     return ""

@@ -1,4 +1,4 @@
-"""Ports: how chunks of writers become episodes of a buffer, and how much there is to draw."""
+"""Adapters: how chunks of writers become episodes of a buffer, and how much there is to draw."""
 
 import collections
 from typing import Any
@@ -9,10 +9,10 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.fleet import adapters
 from relive.fleet import chunks
-from relive.fleet import column_port
-from relive.fleet import episode_port
-from relive.fleet import ports
+from relive.fleet import column_adapter
+from relive.fleet import episode_adapter
 from relive.samplers import sampler
 
 W, V = b"w" * 16, b"v" * 16
@@ -37,14 +37,14 @@ def steps_of(start: int, rows: int, *, is_start: bool = False, episode: int = 0,
     return chunks.EpisodeChunk(episode=episode, is_start=is_start, steps=steps, **fields)
 
 
-def column_of(**settings: Any) -> tuple[column_port.ColumnPort, Any]:
+def column_of(**settings: Any) -> tuple[column_adapter.ColumnAdapter, Any]:
     buffer = relive.RingReplayBuffer(100, n_step=10, gamma=1.0, seed=0, **{"streams": 3, **settings})
-    return column_port.ColumnPort(buffer), buffer
+    return column_adapter.ColumnAdapter(buffer), buffer
 
 
-def episode_of() -> tuple[episode_port.EpisodePort, Any]:
+def episode_of() -> tuple[episode_adapter.EpisodeAdapter, Any]:
     buffer: Any = relive.EpisodeReplayBuffer(seed=0)
-    return episode_port.EpisodePort(buffer), buffer
+    return episode_adapter.EpisodeAdapter(buffer), buffer
 
 
 def windows(buffer: Any) -> list[tuple[int, int, bool]]:
@@ -60,98 +60,98 @@ def windows(buffer: Any) -> list[tuple[int, int, bool]]:
 
 
 def test_chunks_of_a_stream_are_one_episode() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 2, is_start=True))
-    port.insert(W, columns(2, 1))
-    port.insert(W, columns(3, 2, "TERMINATED"))
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 2, is_start=True))
+    adapter.insert(W, columns(2, 1))
+    adapter.insert(W, columns(3, 2, "TERMINATED"))
     assert windows(buffer) == [(t, 5, True) for t in range(5)]
-    assert (port.inserted, port.rows, port.size) == (5, 5, 5)
+    assert (adapter.inserted, adapter.rows, adapter.size) == (5, 5, 5)
     assert buffer.get_stats().open_episodes == 0
 
 
 def test_writers_and_their_streams_do_not_meet() -> None:
-    port, buffer = column_of(streams=4)
+    adapter, buffer = column_of(streams=4)
     for start, writer, stream in ((0, W, 0), (20, V, 0), (40, W, 1)):
-        port.insert(writer, columns(start, 1, is_start=True, stream=stream))
+        adapter.insert(writer, columns(start, 1, is_start=True, stream=stream))
     for start, writer, stream in ((1, W, 0), (21, V, 0), (41, W, 1)):
-        port.insert(writer, columns(start, 1, "TRUNCATED", stream=stream))
+        adapter.insert(writer, columns(start, 1, "TRUNCATED", stream=stream))
     expected = [(0, 2), (20, 22), (40, 42), (1, 2), (21, 22), (41, 42)]
     assert [window[:2] for window in windows(buffer)] == expected
     assert buffer.get_stats().spliced_episodes == 0
 
 
 def test_a_whole_episode_needs_no_stream_and_ends_none() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 1, is_start=True))
-    port.insert(W, columns(20, 2, "TERMINATED", is_start=True))
-    port.insert(W, columns(1, 1, "TRUNCATED"))
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 1, is_start=True))
+    adapter.insert(W, columns(20, 2, "TERMINATED", is_start=True))
+    adapter.insert(W, columns(1, 1, "TRUNCATED"))
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (20, 22), (21, 22), (1, 2)]
 
 
 def test_an_episode_that_begins_ends_the_one_before_it_in_its_stream() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 2, is_start=True))
-    port.insert(W, columns(2, 2, is_start=True))  # As if o_2 of the first were o_0 of the second by chance.
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 2, is_start=True))
+    adapter.insert(W, columns(2, 2, is_start=True))  # As if o_2 of the first were o_0 of the second by chance.
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 4), (3, 4)]
     assert buffer.get_stats().truncated_episodes == 1
 
 
 def test_an_end_truncates_what_is_open_and_nothing_else() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 2, is_start=True))
-    port.insert(W, chunks.ColumnEnd(stream=1))
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 2, is_start=True))
+    adapter.insert(W, chunks.ColumnEnd(stream=1))
     assert buffer.get_stats().open_episodes == 1
-    port.insert(W, chunks.ColumnEnd(stream=0))
-    port.insert(W, chunks.ColumnEnd(stream=0))
+    adapter.insert(W, chunks.ColumnEnd(stream=0))
+    adapter.insert(W, chunks.ColumnEnd(stream=0))
     assert (buffer.get_stats().open_episodes, buffer.get_stats().truncated_episodes) == (0, 1)
 
 
 def test_steps_that_go_on_where_nothing_is_open_begin_an_episode() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 2, is_start=True))
-    assert port.abandon(W) == 1
-    port.insert(W, columns(2, 2))
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 2, is_start=True))
+    assert adapter.abandon(W) == 1
+    adapter.insert(W, columns(2, 2))
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 4), (3, 4)]
 
 
 def test_the_open_episodes_of_a_writer_that_is_gone_end_and_its_streams_are_free() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 1, is_start=True))
-    port.insert(V, columns(20, 1, is_start=True))
-    assert [port.abandon(W), port.abandon(W)] == [1, 0]
-    port.insert(b"u" * 16, columns(40, 1, is_start=True))
-    assert (buffer.get_stats().open_episodes, port.cut) == (2, 0)
-    assert port.abandon_all() == 2
-    port.insert(W, columns(60, 1, is_start=True))
-    port.insert(V, columns(80, 1, is_start=True))
-    assert port.cut == 0
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 1, is_start=True))
+    adapter.insert(V, columns(20, 1, is_start=True))
+    assert [adapter.abandon(W), adapter.abandon(W)] == [1, 0]
+    adapter.insert(b"u" * 16, columns(40, 1, is_start=True))
+    assert (buffer.get_stats().open_episodes, adapter.cut) == (2, 0)
+    assert adapter.abandon_all() == 2
+    adapter.insert(W, columns(60, 1, is_start=True))
+    adapter.insert(V, columns(80, 1, is_start=True))
+    assert adapter.cut == 0
 
 
 def test_of_more_episodes_than_streams_the_one_that_waits_longest_is_truncated() -> None:
-    port, buffer = column_of()
+    adapter, buffer = column_of()
     for start, stream in ((0, 0), (20, 1)):
-        port.insert(W, columns(start, 1, is_start=True, stream=stream))
-    port.insert(W, columns(1, 1, stream=0))
-    port.insert(W, columns(40, 1, is_start=True, stream=2))
-    assert (port.cut, buffer.get_stats().truncated_episodes) == (1, 1)
-    port.insert(W, columns(2, 1, stream=0))
+        adapter.insert(W, columns(start, 1, is_start=True, stream=stream))
+    adapter.insert(W, columns(1, 1, stream=0))
+    adapter.insert(W, columns(40, 1, is_start=True, stream=2))
+    assert (adapter.cut, buffer.get_stats().truncated_episodes) == (1, 1)
+    adapter.insert(W, columns(2, 1, stream=0))
     assert (0, 3) in [window[:2] for window in windows(buffer)]
     assert (20, 21) in [window[:2] for window in windows(buffer)]
 
 
 def test_a_buffer_of_one_stream_takes_whole_episodes_alone() -> None:
-    port, _ = column_of(streams=1)
-    port.insert(W, columns(0, 2, "TERMINATED", is_start=True))
+    adapter, _ = column_of(streams=1)
+    adapter.insert(W, columns(0, 2, "TERMINATED", is_start=True))
     with pytest.raises(
         errors.ArgumentError, match="make_buffer must return a buffer of at least 2 streams, got 1: one"
     ):
-        port.insert(W, columns(2, 2, is_start=True))
-    assert port.inserted == 2
+        adapter.insert(W, columns(2, 2, is_start=True))
+    assert adapter.inserted == 2
 
 
 def test_an_episode_ends_before_the_step_that_is_refused() -> None:
-    port, buffer = column_of()
-    port.insert(W, columns(0, 1, is_start=True))
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 1, is_start=True))
     wrong = columns(1, 3)
     wrong = chunks.ColumnChunk(
         stream=0,
@@ -163,11 +163,20 @@ def test_an_episode_ends_before_the_step_that_is_refused() -> None:
         end="OPEN",
     )
     with pytest.raises(errors.SchemaError, match=r"action must fit int64, got 2\.5"):
-        port.insert(W, wrong)
-    assert port.inserted == 2
+        adapter.insert(W, wrong)
+    assert adapter.inserted == 2
     # It goes on with what follows the refused step, as another episode.
-    port.insert(W, columns(2, 1))
+    adapter.insert(W, columns(2, 1))
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 3)]
+
+
+def test_a_chunk_of_more_steps_than_the_buffer_has_room_for_is_stored_in_pieces() -> None:
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 250, is_start=True))
+    adapter.insert(W, columns(250, 150, "TERMINATED"))
+    assert windows(buffer)[0] == (300, 310, False)
+    assert windows(buffer)[-1] == (399, 400, True)
+    assert (adapter.inserted, buffer.get_stats().spliced_episodes) == (400, 0)
 
 
 # Episodes.
@@ -179,110 +188,113 @@ def lived(buffer: Any) -> list[tuple[str, list[Any], str]]:
 
 
 def test_chunks_of_an_episode_are_one_episode() -> None:
-    port, buffer = episode_of()
-    port.insert(W, steps_of(0, 2, is_start=True))
-    port.insert(W, steps_of(2, 1))
-    port.insert(W, steps_of(3, 1, final=(4, "TRUNCATED")))
+    adapter, buffer = episode_of()
+    adapter.insert(W, steps_of(0, 2, is_start=True))
+    adapter.insert(W, steps_of(2, 1))
+    adapter.insert(W, steps_of(3, 1, final=(4, "TRUNCATED")))
     assert lived(buffer) == [("a", [0, 1, 2, 3, 4], "TRUNCATED")]
-    assert (port.inserted, port.rows, port.size, port.cut) == (4, 4, 4, 0)
+    assert (adapter.inserted, adapter.rows, adapter.size, adapter.cut) == (4, 4, 4, 0)
 
 
 def test_what_is_said_of_an_episode_and_of_its_steps_is_kept() -> None:
-    port, buffer = episode_of()
+    adapter, buffer = episode_of()
     steps = ((0, 0, 1.0, None), (1, 1, 1.0, 5))
-    port.insert(W, steps_of(0, 0, is_start=True, group_id="g", policy_version=3, steps=steps, final=(2, "COMPLETED")))
+    adapter.insert(
+        W, steps_of(0, 0, is_start=True, group_id="g", policy_version=3, steps=steps, final=(2, "COMPLETED"))
+    )
     (episode,) = buffer._store
     assert (episode.group_id, episode.policy_version, episode.policy_versions) == ("g", 3, [3, 5])
 
 
 def test_episodes_side_by_side_do_not_meet() -> None:
-    port, buffer = episode_of()
+    adapter, buffer = episode_of()
     for writer, episode, start in ((W, 0, 0), (W, 1, 10), (V, 0, 20)):
-        port.insert(writer, steps_of(start, 2, is_start=True, episode=episode))
-    port.insert(W, steps_of(2, 0, episode=0, final=(2, "COMPLETED")))
-    port.insert(V, steps_of(22, 1, episode=0, is_aborted=True))
+        adapter.insert(writer, steps_of(start, 2, is_start=True, episode=episode))
+    adapter.insert(W, steps_of(2, 0, episode=0, final=(2, "COMPLETED")))
+    adapter.insert(V, steps_of(22, 1, episode=0, is_aborted=True))
     assert lived(buffer) == [
         ("a", [0, 1, 2], "COMPLETED"),
         ("a", [10, 11], "IN_PROGRESS"),
         ("a", [20, 21, 22], "ABORTED"),
     ]
-    assert [port.abandon(V), port.abandon(W)] == [0, 1]
+    assert [adapter.abandon(V), adapter.abandon(W)] == [0, 1]
     assert lived(buffer)[1] == ("a", [10, 11], "ABORTED")
 
 
 def test_what_is_left_of_an_episode_that_has_ended_is_another_one_and_its_end_alone_is_none() -> None:
-    port, buffer = episode_of()
-    port.insert(W, steps_of(0, 2, is_start=True))
-    assert port.abandon_all() == 1
-    port.insert(W, steps_of(2, 2))
-    assert port.abandon(W) == 1
-    port.insert(W, steps_of(4, 0, final=(4, "COMPLETED")))
-    port.insert(W, steps_of(4, 0, is_aborted=True))
+    adapter, buffer = episode_of()
+    adapter.insert(W, steps_of(0, 2, is_start=True))
+    assert adapter.abandon_all() == 1
+    adapter.insert(W, steps_of(2, 2))
+    assert adapter.abandon(W) == 1
+    adapter.insert(W, steps_of(4, 0, final=(4, "COMPLETED")))
+    adapter.insert(W, steps_of(4, 0, is_aborted=True))
     assert lived(buffer) == [("a", [0, 1], "ABORTED"), ("a", [2, 3], "ABORTED")]
-    port.insert(W, steps_of(0, 0, is_start=True, episode=1, final=(4, "COMPLETED")))
+    adapter.insert(W, steps_of(0, 0, is_start=True, episode=1, final=(4, "COMPLETED")))
     assert lived(buffer)[-1] == ("a", [4], "COMPLETED")
 
 
 def test_an_episode_is_aborted_before_the_step_that_is_refused() -> None:
-    port, buffer = episode_of()
+    adapter, buffer = episode_of()
     steps = ((0, 0, 1.0, 5), (1, 1, 1.0, 4), (2, 2, 1.0, 4))
     with pytest.raises(errors.ArgumentError, match="policy_version must be at least 5, that of the step before, got 4"):
-        port.insert(W, steps_of(0, 0, is_start=True, steps=steps))
-    assert port.inserted == 1
-    port.insert(W, steps_of(2, 1, final=(3, "COMPLETED")))
+        adapter.insert(W, steps_of(0, 0, is_start=True, steps=steps))
+    assert adapter.inserted == 1
+    adapter.insert(W, steps_of(2, 1, final=(3, "COMPLETED")))
     assert lived(buffer) == [("a", [0], "ABORTED"), ("a", [2, 3], "COMPLETED")]
 
 
 def test_an_episode_that_cannot_begin_leaves_no_trace() -> None:
-    port, buffer = episode_of()
+    adapter, buffer = episode_of()
     with pytest.raises(errors.ArgumentTypeError, match="group_id must be a string, got 3"):
-        port.insert(W, steps_of(0, 2, is_start=True, group_id=3))
+        adapter.insert(W, steps_of(0, 2, is_start=True, group_id=3))
     assert lived(buffer) == []
-    assert port.abandon(W) == 0
+    assert adapter.abandon(W) == 0
 
 
 def test_who_writes_on_after_a_clear_begins_an_episode() -> None:
-    port, buffer = episode_of()
-    port.insert(W, steps_of(0, 2, is_start=True))
+    adapter, buffer = episode_of()
+    adapter.insert(W, steps_of(0, 2, is_start=True))
     buffer.clear()
     with pytest.raises(errors.UnknownEpisodeError, match="not found"):
-        port.insert(W, steps_of(2, 2))
-    port.insert(W, steps_of(4, 2))
+        adapter.insert(W, steps_of(2, 2))
+    adapter.insert(W, steps_of(4, 2))
     assert lived(buffer) == [("a", [4, 5], "IN_PROGRESS")]
 
 
 # How much there is to draw.
 
 
-def test_the_mass_of_columns_is_what_is_eligible() -> None:
-    port, buffer = column_of()
-    empty = port.mass({})
+def test_the_weight_of_columns_is_what_is_eligible() -> None:
+    adapter, buffer = column_of()
+    empty = adapter.weight({})
     assert (empty.weight, empty.size) == (0.0, 0)
-    port.insert(W, columns(0, 5, "TERMINATED", is_start=True))
+    adapter.insert(W, columns(0, 5, "TERMINATED", is_start=True))
     buffer.set_eligible([0, 1], False)
-    mass = port.mass({"n_step": 2})
-    assert (mass.weight, mass.size, mass.least, mass.ticks, mass.policy_version) == (3.0, 3, 1.0, 0, None)
-    assert (port.rows, port.size) == (5, 3)
+    weight = adapter.weight({"n_step": 2})
+    assert (weight.weight, weight.size, weight.least, weight.ticks, weight.policy_version) == (3.0, 3, 1.0, 0, None)
+    assert (adapter.rows, adapter.size) == (5, 3)
 
 
-def test_the_mass_of_priorities_is_their_sum() -> None:
+def test_the_weight_of_priorities_is_their_sum() -> None:
     buffer = relive.PrioritizedReplayBuffer(100, alpha=1.0, epsilon=0.0, seed=0)
-    port = column_port.ColumnPort(buffer)
-    assert (port.mass({}).weight, port.mass({}).least) == (0.0, 0.0)
-    port.insert(W, columns(0, 4, "TERMINATED", is_start=True))
+    adapter = column_adapter.ColumnAdapter(buffer)
+    assert (adapter.weight({}).weight, adapter.weight({}).least) == (0.0, 0.0)
+    adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
     buffer.update_priorities([0, 1, 2, 3], [0.5, 2.0, 0.0, 4.0])
-    mass = port.mass({"beta": 1.0})
-    assert (mass.weight, mass.size, mass.least, mass.ticks) == (6.5, 4, 0.5, 0)
+    weight = adapter.weight({"beta": 1.0})
+    assert (weight.weight, weight.size, weight.least, weight.ticks) == (6.5, 4, 0.5, 0)
 
 
-def test_ticks_of_a_fleet_never_go_back() -> None:
+def test_the_ticks_of_a_buffer_are_those_of_its_fleet() -> None:
     buffer = relive.PrioritizedReplayBuffer(100, seed=0)
-    port = column_port.ColumnPort(buffer)
-    port.insert(W, columns(0, 4, "TERMINATED", is_start=True))
-    for tick, known in ((0, 1), (6, 7), (5, 7), (7, 8)):
-        assert len(port.draw(3, {}, tick)) == 3
-        assert port.mass({}).ticks == known
-    assert port.sampled == 12
+    adapter = column_adapter.ColumnAdapter(buffer)
+    adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
+    for ticks in (1, 7):
+        assert len(adapter.draw(3, {})) == 3
+        adapter.set_ticks(ticks)
+        assert adapter.weight({}).ticks == ticks
+    assert adapter.sampled == 6
 
 
 @pytest.mark.parametrize(
@@ -295,9 +307,9 @@ def test_ticks_of_a_fleet_never_go_back() -> None:
 def test_options_that_a_buffer_of_columns_does_not_know_are_refused_before_there_is_something_to_draw(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    port, _ = column_of()
+    adapter, _ = column_of()
     with pytest.raises(error, match=text):
-        port.mass(options)
+        adapter.check(options)
 
 
 @pytest.mark.parametrize(
@@ -314,75 +326,82 @@ def test_options_that_a_buffer_of_columns_does_not_know_are_refused_before_there
 def test_options_that_a_buffer_of_episodes_does_not_know_are_refused_before_there_is_something_to_draw(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    port, _ = episode_of()
+    adapter, _ = episode_of()
     with pytest.raises(error, match=text):
-        port.mass(options)
+        adapter.check(options)
 
 
 def test_a_version_is_learned_and_an_older_one_changes_nothing() -> None:
-    port, buffer = episode_of()
+    adapter, buffer = episode_of()
     options = {"n": 1, "gamma": 1.0}
-    assert port.mass(options).policy_version is None
+    assert adapter.weight(options).policy_version is None
     for version, known in ((3, 3), (2, 3), (3, 3), (4, 4)):
-        port.learn(version)
-        assert buffer.policy_version == port.mass(options).policy_version == known
+        adapter.set_policy_version(version)
+        assert buffer.policy_version == adapter.weight(options).policy_version == known
     with pytest.raises(errors.ArgumentError, match="set_policy_version needs buffers of episodes, got RingReplay"):
-        column_of()[0].learn(3)
+        column_of()[0].set_policy_version(3)
 
 
 @pytest.mark.parametrize("max_lag", [None, 0, 2, 5])
 @pytest.mark.parametrize("decay", [1.0, 0.5, 1e-3])
-def test_the_mass_of_lags_is_what_a_draw_takes(max_lag: int | None, decay: float) -> None:
-    port, _ = episode_of()
+def test_the_weight_of_lags_is_what_a_draw_takes(max_lag: int | None, decay: float) -> None:
+    adapter, _ = episode_of()
     for version, rows in ((1, 2), (4, 3), (6, 5), (9, 1)):
         chunk = steps_of(0, rows, is_start=True, episode=version, policy_version=version, final=(rows, "COMPLETED"))
-        port.insert(W, chunk)
-    port.insert(W, steps_of(0, 7, is_start=True, episode=99, final=(7, "COMPLETED")))
+        adapter.insert(W, chunk)
+    adapter.insert(W, steps_of(0, 7, is_start=True, episode=99, final=(7, "COMPLETED")))
     options = {"n": 1, "gamma": 1.0, "max_lag": max_lag, "lag_decay": decay}
-    port.learn(8)
-    mass = port.mass(options)
+    adapter.set_policy_version(8)
+    weight = adapter.weight(options)
     lags = {7: 2, 4: 3, 2: 5, 0: 1}
-    weights = {lag: rows * decay**lag for lag, rows in lags.items() if max_lag is None or lag <= max_lag}
+    expected = {lag: rows * decay**lag for lag, rows in lags.items() if max_lag is None or lag <= max_lag}
     if max_lag is None and decay == 1:
-        assert mass.weight == 18
+        assert weight.weight == 18
     else:
-        assert mass.weight * np.exp(mass.log_scale) == pytest.approx(sum(weights.values()), rel=1e-12)
-    assert (mass.size, mass.policy_version) == (18, 8)
+        assert weight.weight * np.exp(weight.log_scale) == pytest.approx(sum(expected.values()), rel=1e-12)
+    assert (weight.size, weight.policy_version) == (18, 8)
 
 
-def test_nothing_of_such_a_lag_has_no_mass_and_far_lags_have_one() -> None:
-    port, _ = episode_of()
-    port.insert(W, steps_of(0, 2, is_start=True, policy_version=0, final=(2, "COMPLETED")))
+def test_nothing_of_such_a_lag_has_no_weight_and_far_lags_have_one() -> None:
+    adapter, _ = episode_of()
+    adapter.insert(W, steps_of(0, 2, is_start=True, policy_version=0, final=(2, "COMPLETED")))
     options = {"n": 1, "gamma": 1.0}
-    assert port.mass({**options, "max_lag": 3}).weight == 0
-    port.learn(100_000)
-    assert port.mass({**options, "max_lag": 3}).weight == 0
-    mass = port.mass({**options, "lag_decay": 0.5})
-    assert (mass.weight, mass.log_scale) == (2.0, 100_000 * np.log(0.5))
+    assert adapter.weight({**options, "max_lag": 3}).weight == 0
+    adapter.set_policy_version(100_000)
+    assert adapter.weight({**options, "max_lag": 3}).weight == 0
+    weight = adapter.weight({**options, "lag_decay": 0.5})
+    assert (weight.weight, weight.log_scale) == (2.0, 100_000 * np.log(0.5))
 
 
-def test_draws_of_a_port_are_those_of_its_buffer() -> None:
-    port, buffer = episode_of()
-    port.insert(W, steps_of(0, 4, is_start=True, final=(4, "COMPLETED")))
-    samples = port.draw(400, {"n": 2, "gamma": 0.5}, 0)
+def test_draws_of_an_adapter_are_those_of_its_buffer() -> None:
+    adapter, buffer = episode_of()
+    adapter.insert(W, steps_of(0, 4, is_start=True, final=(4, "COMPLETED")))
+    samples = adapter.draw(400, {"n": 2, "gamma": 0.5})
     counts = collections.Counter(sample.start_step for sample in samples)
     testing.assert_frequencies([counts[t] for t in range(4)], [0.25] * 4)
-    assert port.sampled == buffer.get_stats().sampled == 400
+    assert adapter.sampled == buffer.get_stats().sampled == 400
 
 
 # Which buffers have one.
 
 
-def test_a_port_says_what_kind_of_buffer_it_has() -> None:
+def test_an_adapter_says_what_kind_of_buffer_it_has() -> None:
     beta = relive.LinearSchedule(0.4, 1.0, 100)
     prioritized = relive.PrioritizedReplayBuffer(10, beta=beta, weight_normalization="buffer")
-    described = ports.port_of(prioritized).describe()
+    described = adapters.adapter_of(prioritized).describe()
     assert (described.kind, described.has_columns) == ("PrioritizedReplayBuffer", True)
     assert described.beta is beta
     assert described.weight_normalization == "buffer"
-    described = ports.port_of(relive.SequenceReplayBuffer(10, length=3)).describe()
+    assert (described.is_stratified, described.is_independent, described.is_used_up) == (True, False, False)
+    independent = relive.PrioritizedReplayBuffer(10, stratified=False, max_times_sampled=3)
+    described = adapters.adapter_of(independent).describe()
+    assert (described.is_stratified, described.is_independent, described.is_used_up) == (False, False, True)
+    described = adapters.adapter_of(relive.PrioritizedReplayBuffer(10, stratified=False)).describe()
+    assert (described.is_stratified, described.is_independent) == (False, True)
+    described = adapters.adapter_of(relive.SequenceReplayBuffer(10, length=3)).describe()
     assert (described.kind, described.has_columns, described.beta) == ("SequenceReplayBuffer", True, None)
-    described = ports.port_of(relive.EpisodeReplayBuffer[Any, Any]()).describe()
+    assert (described.is_stratified, described.is_independent, described.is_used_up) == (False, True, False)
+    described = adapters.adapter_of(relive.EpisodeReplayBuffer[Any, Any]()).describe()
     assert (described.kind, described.has_columns, described.beta) == ("EpisodeReplayBuffer", False, None)
 
 
@@ -396,10 +415,11 @@ class EvenSampler(sampler.Sampler):
 
 def test_a_sampler_of_ones_own_is_drawn_by_what_is_eligible() -> None:
     buffer = relive.RingReplayBuffer(10, sampler=EvenSampler(), seed=0)
-    port = ports.port_of(buffer)
-    port.insert(W, columns(0, 4, "TERMINATED", is_start=True))
-    assert port.mass({}).weight == 4
-    assert len(port.draw(7, {}, 3)) == 7
+    adapter = adapters.adapter_of(buffer)
+    adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
+    assert adapter.weight({}).weight == 4
+    assert len(adapter.draw(7, {})) == 7
+    assert not adapter.describe().is_independent
 
 
 @pytest.mark.parametrize("limiter", [relive.MinSize(2), relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)])
@@ -407,14 +427,14 @@ def test_a_buffer_has_no_limiter_of_its_own(limiter: Any) -> None:
     text = "make_buffer must return a buffer without a limiter, which ShardedReplay.start takes, got "
     for buffer in (relive.RingReplayBuffer(10, limiter=limiter), relive.EpisodeReplayBuffer[Any, Any](limiter=limiter)):
         with pytest.raises(errors.ArgumentError, match=text):
-            ports.port_of(buffer)
-    ports.port_of(relive.RingReplayBuffer(10, limiter=relive.MinSize(1)))
+            adapters.adapter_of(buffer)
+    adapters.adapter_of(relive.RingReplayBuffer(10, limiter=relive.MinSize(1)))
 
 
-def test_what_is_no_buffer_has_no_port() -> None:
+def test_what_is_no_buffer_has_no_adapter() -> None:
     text = "make_buffer must return a buffer of columns or of episodes, got list"
     with pytest.raises(errors.ArgumentTypeError, match=text):
-        ports.port_of([])
+        adapters.adapter_of([])
 
 
 @pytest.mark.parametrize(
@@ -425,4 +445,4 @@ def test_what_one_process_alone_can_have_is_refused(name: str, settings: dict[st
     buffer = relive.EpisodeReplayBuffer[int, int](**settings)
     text = f"make_buffer must return a buffer without {name}, which are for one process, got "
     with pytest.raises(errors.ArgumentError, match=text):
-        ports.port_of(buffer)
+        adapters.adapter_of(buffer)

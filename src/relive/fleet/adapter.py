@@ -1,13 +1,13 @@
-"""Port: the interface between a shard and its buffer, one for each family of buffers.
+"""Adapter: the interface between a shard and its buffer, one for each family of buffers.
 
-    chunks of writers   ──insert──►   port   ──►   buffer
-    sub-batches         ◄──draw────   port   ◄──   buffer
+    chunks of writers   ──insert──►   adapter   ──►   buffer
+    sub-batches         ◄──draw────   adapter   ◄──   buffer
 
-A port tracks which open episode of the buffer belongs to which writer, and ends it when the writer is gone.
+An adapter tracks which open episode of the buffer belongs to which writer, and ends it when the writer is gone.
 """
 
 import abc
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -16,8 +16,8 @@ from relive.samplers import schedules
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Mass:
-    """The mass of a shard: how much there is to draw from.
+class SamplingWeight:
+    """How much there is to draw from in a shard.
 
     Attributes:
         weight: The shard is drawn in proportion to it: eligible anchors, or with priorities the sum of their weights.
@@ -36,6 +36,25 @@ class Mass:
     policy_version: int | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks of a shard for some batches.
+
+    Attributes:
+        counts: Number of samples for each batch.
+        options: Further arguments of the buffer's `sample`.
+        ticks: Number of batches that the client's schedules have counted.
+        begun: Number of batches that begin with this call.
+        policy_version: The learner's policy version, if known.
+    """
+
+    counts: Sequence[int]
+    options: Mapping[str, Any]
+    ticks: int = 0
+    begun: int = 0
+    policy_version: int | None = None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
     """A description of the buffers of a fleet.
@@ -45,15 +64,21 @@ class Description:
         has_columns: Whether it is a column buffer; otherwise an episode buffer.
         beta: The exponent of importance weights, or its schedule; None without priorities.
         weight_normalization: What they are divided by; see PrioritizedSampler.
+        is_stratified: Whether a batch is spread evenly over the weights.
+        is_independent: Whether samples are drawn independently, so that any part of a draw is a draw.
+        is_used_up: Whether a row that is drawn may be drawn less often from then on.
     """
 
     kind: str
     has_columns: bool
     beta: float | schedules.Schedule | None = None
     weight_normalization: prioritized.WeightNormalization = "batch"
+    is_stratified: bool = False
+    is_independent: bool = False
+    is_used_up: bool = False
 
 
-class Port(abc.ABC):
+class Adapter(abc.ABC):
     """The interface between a shard and its buffer."""
 
     buffer: Any
@@ -67,7 +92,7 @@ class Port(abc.ABC):
     def insert(self, writer: Hashable, chunk: Any) -> None:
         """Store a chunk of a writer. If its episode is no longer open, it begins a new one: nothing is spliced.
 
-        Exceptions of the buffer propagate, and the chunk's episode is ended before the refused step.
+        Exceptions of the buffer propagate, and the chunk's episode is ended before the refused steps.
         """
 
     @abc.abstractmethod
@@ -79,16 +104,23 @@ class Port(abc.ABC):
         """End every open episode of all writers, and return how many."""
 
     @abc.abstractmethod
-    def learn(self, policy_version: int) -> None:
+    def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version; older versions are ignored."""
 
     @abc.abstractmethod
-    def mass(self, options: Mapping[str, Any]) -> Mass:
-        """Return the mass for those options of `draw`; raise if they are invalid."""
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise TypeError or ArgumentError if `draw` has no such options."""
 
     @abc.abstractmethod
-    def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Return `count` samples, as the buffer's own `sample` does; `tick` counts the draws of the whole fleet."""
+    def weight(self, options: Mapping[str, Any]) -> SamplingWeight:
+        """Return the sampling weight for those options of `draw`."""
+
+    @abc.abstractmethod
+    def draw(self, count: int, options: Mapping[str, Any]) -> Any:
+        """Return `count` samples, as the buffer's own `sample` does."""
+
+    def set_ticks(self, ticks: int) -> None:
+        """Set how many draws the schedules of the buffer have counted."""
 
     @property
     def size(self) -> int:
@@ -103,14 +135,14 @@ class Port(abc.ABC):
     @property
     def inserted(self) -> int:
         """Number of steps ever stored."""
-        answer: int = self.buffer.appended
-        return answer
+        appended: int = self.buffer.appended
+        return appended
 
     @property
     def sampled(self) -> int:
         """Number of samples ever drawn."""
-        answer: int = self.buffer.get_stats().sampled
-        return answer
+        sampled: int = self.buffer.get_stats().sampled
+        return sampled
 
     @property
     def cut(self) -> int:

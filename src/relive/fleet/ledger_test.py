@@ -1,4 +1,4 @@
-"""Marks in a file: what a crash leaves of them, places used again, and files that nobody wrote."""
+"""Ledger in a file: what a crash leaves of them, places used again, and files that nobody wrote."""
 
 import pathlib
 import tempfile
@@ -7,21 +7,21 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive.fleet import marks
+from relive.fleet import ledger
 
 NUMBERS = st.integers(0, 2**63)
 NAMES = st.binary(min_size=16, max_size=16)
-MARKS = st.builds(marks.Mark, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
-A, B, C = (marks.Mark(letter * 16, number, 100, 10) for number, letter in enumerate((b"a", b"b", b"c")))
+MARKS = st.builds(ledger.Entry, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+A, B, C = (ledger.Entry(letter * 16, number, 100, 10) for number, letter in enumerate((b"a", b"b", b"c")))
 
 
-def reopened(path: pathlib.Path) -> marks.Marks:
-    found = marks.Marks(str(path))
+def reopened(path: pathlib.Path) -> ledger.Ledger:
+    found = ledger.Ledger(str(path))
     found.close()
     return found
 
 
-def named(*some: marks.Mark) -> dict[bytes, marks.Mark]:
+def named(*some: ledger.Entry) -> dict[bytes, ledger.Entry]:
     return {mark.writer: mark for mark in some}
 
 
@@ -33,23 +33,25 @@ def test_what_was_stored_after_a_mark_is_of_its_batch_as_far_as_that_goes(insert
 
 
 def test_refused_steps_have_passed_too() -> None:
-    mark = marks.Mark(b"w" * 16, 3, before=100, rows=10, refused=4)
+    mark = ledger.Entry(b"w" * 16, 3, before=100, rows=10, refused=4)
     assert [mark.passed(inserted) for inserted in (100, 103, 106, 107)] == [4, 7, 10, 10]
 
 
 @hypothesis.given(mark=MARKS, stored=NUMBERS, more=NUMBERS)
-def test_a_settled_mark_says_the_same_however_much_is_stored_later(mark: marks.Mark, stored: int, more: int) -> None:
+def test_a_resolved_entry_says_the_same_however_much_is_stored_later(
+    mark: ledger.Entry, stored: int, more: int
+) -> None:
     inserted = mark.before + stored
-    settled = mark.settled(inserted)
+    settled = mark.resolved(inserted)
     assert settled.passed(inserted + more) == mark.passed(inserted)
-    assert settled.settled(inserted + more) == settled
+    assert settled.resolved(inserted + more) == settled
 
 
 @hypothesis.given(given=st.lists(MARKS, max_size=8), counts=st.tuples(NUMBERS, NUMBERS))
-def test_marks_and_counts_outlive_the_process(given: list[marks.Mark], counts: tuple[int, int]) -> None:
+def test_entries_and_counts_outlive_the_process(given: list[ledger.Entry], counts: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
-        written = marks.Marks(str(path))
+        written = ledger.Ledger(str(path))
         for mark in given:
             written.put(mark)
         written.put_counts(*counts)
@@ -61,8 +63,8 @@ def test_marks_and_counts_outlive_the_process(given: list[marks.Mark], counts: t
 
 def test_the_newest_mark_of_a_writer_takes_the_place_of_its_last_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
-    written = marks.Marks(str(path))
-    newer = marks.Mark(A.writer, 7, 200, 3, 1)
+    written = ledger.Ledger(str(path))
+    newer = ledger.Entry(A.writer, 7, 200, 3, 1)
     for mark in (A, B, newer):
         written.put(mark)
     assert reopened(path).found == named(newer, B)
@@ -72,7 +74,7 @@ def test_the_newest_mark_of_a_writer_takes_the_place_of_its_last_one(tmp_path: p
 
 def test_a_forgotten_writers_place_is_used_again(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
-    written = marks.Marks(str(path))
+    written = ledger.Ledger(str(path))
     written.put(A)
     written.put(B)
     written.forget(A.writer)
@@ -83,7 +85,7 @@ def test_a_forgotten_writers_place_is_used_again(tmp_path: pathlib.Path) -> None
     assert path.stat().st_size == 3 * 64
     written.close()
     # And by a process that comes after it.
-    later = marks.Marks(str(path))
+    later = ledger.Ledger(str(path))
     later.forget(B.writer)
     later.put(A)
     later.put(B)
@@ -93,7 +95,7 @@ def test_a_forgotten_writers_place_is_used_again(tmp_path: pathlib.Path) -> None
 
 
 def test_without_a_file_nothing_is_kept() -> None:
-    nowhere = marks.Marks(None)
+    nowhere = ledger.Ledger(None)
     nowhere.put(A)
     nowhere.put_counts(1, 2)
     nowhere.forget(A.writer)
@@ -102,7 +104,7 @@ def test_without_a_file_nothing_is_kept() -> None:
 
 
 def test_closed_marks_are_let_go_of_once(tmp_path: pathlib.Path) -> None:
-    written = marks.Marks(str(tmp_path / "marks"))
+    written = ledger.Ledger(str(tmp_path / "marks"))
     written.close()
     written.close()
     written.put(A)
@@ -110,10 +112,10 @@ def test_closed_marks_are_let_go_of_once(tmp_path: pathlib.Path) -> None:
 
 
 @hypothesis.given(place=st.integers(0, 3), at=st.integers(0, 63), flip=st.integers(1, 255))
-def test_a_damaged_mark_is_none_and_the_others_are_as_they_were(place: int, at: int, flip: int) -> None:
+def test_a_damaged_entry_is_none_and_the_others_are_as_they_were(place: int, at: int, flip: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
-        written = marks.Marks(str(path))
+        written = ledger.Ledger(str(path))
         for mark in (A, B, C):
             written.put(mark)
         written.put_counts(5, 6)
@@ -128,15 +130,15 @@ def test_a_damaged_mark_is_none_and_the_others_are_as_they_were(place: int, at: 
 
 
 @hypothesis.given(size=st.integers(0, 4 * 64))
-def test_of_a_torn_file_the_whole_marks_are_left(size: int) -> None:
+def test_of_a_torn_file_the_whole_entries_are_left(size: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
-        written = marks.Marks(str(path))
+        written = ledger.Ledger(str(path))
         for mark in (A, B, C):
             written.put(mark)
         written.close()
         path.write_bytes(path.read_bytes()[:size])
-        found = marks.Marks(str(path))
+        found = ledger.Ledger(str(path))
         assert found.found == named(*[A, B, C][: max(size // 64 - 1, 0)])
         # Who writes on does so in places of its own.
         for mark in (A, B, C):
@@ -147,7 +149,7 @@ def test_of_a_torn_file_the_whole_marks_are_left(size: int) -> None:
 
 
 @hypothesis.given(content=st.binary(max_size=300))
-def test_what_nobody_wrote_holds_no_mark(content: bytes) -> None:
+def test_what_nobody_wrote_holds_no_entry(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
         path.write_bytes(content)
@@ -157,12 +159,12 @@ def test_what_nobody_wrote_holds_no_mark(content: bytes) -> None:
 
 def test_a_mark_that_is_there_twice_counts_once(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
-    written = marks.Marks(str(path))
+    written = ledger.Ledger(str(path))
     written.put(A)
     written.close()
     content = path.read_bytes()
     path.write_bytes(content + content[64:])
-    found = marks.Marks(str(path))
+    found = ledger.Ledger(str(path))
     assert found.found == named(A)
     found.put(B)
     found.close()
@@ -171,7 +173,7 @@ def test_a_mark_that_is_there_twice_counts_once(tmp_path: pathlib.Path) -> None:
 
 def test_a_mark_in_the_place_of_the_counts_is_none(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
-    written = marks.Marks(str(path))
+    written = ledger.Ledger(str(path))
     written.put(A)
     written.close()
     path.write_bytes(path.read_bytes()[64:])

@@ -1,26 +1,28 @@
-"""ColumnPort: the port of a column buffer.
+"""ColumnAdapter: the adapter of a column buffer.
 
 stream 0        whole episodes, of all writers
 stream 1, 2 ..  one open episode each that arrives in several chunks
 """
 
 from collections.abc import Hashable, Mapping
+import dataclasses
 import inspect
 from typing import Any, TypeAlias
 
 from relive import errors
 from relive.buffers import column as column_lib
 from relive.common import trees
+from relive.fleet import adapter
 from relive.fleet import chunks
-from relive.fleet import port
 from relive.samplers import prioritized
+from relive.samplers import uniform
 
 Place: TypeAlias = tuple[Hashable, int]
 """A writer, and one of its own streams."""
 
 
-class ColumnPort(port.Port):
-    """The port between a shard and its column buffer.
+class ColumnAdapter(adapter.Adapter):
+    """The adapter between a shard and its column buffer.
 
     If more episodes are open than there are streams, the one that has waited longest for its next steps is truncated.
     """
@@ -31,16 +33,25 @@ class ColumnPort(port.Port):
         self._cut = 0
         self._forget_streams()
 
-    def describe(self) -> port.Description:
+    def describe(self) -> adapter.Description:
         """Describe the column buffer."""
-        kind, sampler = type(self._buffer).__name__, self._buffer.sampler
-        if not isinstance(sampler, prioritized.PrioritizedSampler):
-            return port.Description(kind=kind, has_columns=True)
-        return port.Description(
-            kind=kind,
+        sampler = self._buffer.sampler
+        is_used_up = self._buffer._setting("max_times_sampled") is not None
+        described = adapter.Description(
+            kind=type(self._buffer).__name__,
             has_columns=True,
+            is_independent=type(sampler) is uniform.UniformSampler and not is_used_up,
+            is_used_up=is_used_up,
+        )
+        if not isinstance(sampler, prioritized.PrioritizedSampler):
+            return described
+        is_stratified = sampler.settings()["stratified"]
+        return dataclasses.replace(
+            described,
             beta=sampler.schedule,
             weight_normalization=sampler.weight_normalization,
+            is_stratified=is_stratified,
+            is_independent=type(sampler) is prioritized.PrioritizedSampler and not is_stratified and not is_used_up,
         )
 
     def insert(self, writer: Hashable, chunk: chunks.ColumnChunk | chunks.ColumnEnd) -> None:
@@ -58,7 +69,7 @@ class ColumnPort(port.Port):
                 self._end(place)
             stream = self._stream(place)
             try:
-                self._add(stream, chunk)
+                self._add(stream, chunk, 0, chunk.rows)
             except BaseException:
                 self._end(place)
                 raise
@@ -74,27 +85,32 @@ class ColumnPort(port.Port):
         self._forget_streams()
         return sum([self._buffer.end_episode(stream=stream) for stream in range(self._buffer.streams)])
 
-    def learn(self, policy_version: int) -> None:
+    def set_policy_version(self, version: int) -> None:
         """Raise ArgumentError: column buffers do not draw by policy version."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
 
-    def mass(self, options: Mapping[str, Any]) -> port.Mass:
-        """Return the number of eligible anchors, or the sum of their weights."""
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise TypeError for an unknown option, and ArgumentError for an invalid beta."""
         self._signature.bind(1, **options)
-        sampler, size = self._buffer.sampler, self.size
-        sampler.exponent(options.get("beta"))
-        if isinstance(sampler, prioritized.PrioritizedSampler):
-            return port.Mass(weight=sampler.total_weight, size=size, least=sampler.least_weight, ticks=sampler.ticks)
-        return port.Mass(weight=float(size), size=size)
+        self._buffer.sampler.exponent(options.get("beta"))
 
-    def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Return a batch of `count` windows."""
-        rows = self._buffer.sample(count, **options)
-        sampler = self._buffer.sampler
+    def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        """Return the number of eligible anchors, or the sum of their weights."""
+        sampler, size = self._buffer.sampler, self.size
         if isinstance(sampler, prioritized.PrioritizedSampler):
-            # The sampler has counted its own draw; ticks of the fleet may arrive out of order, so the latest counts.
-            sampler.ticks = max(sampler.ticks - 1, tick + 1)
-        return rows
+            return adapter.SamplingWeight(
+                weight=sampler.total_weight, size=size, least=sampler.least_weight, ticks=sampler.ticks
+            )
+        return adapter.SamplingWeight(weight=float(size), size=size)
+
+    def draw(self, count: int, options: Mapping[str, Any]) -> Any:
+        """Return a batch of `count` windows."""
+        return self._buffer.sample(count, **options)
+
+    def set_ticks(self, ticks: int) -> None:
+        """Set how many draws a schedule of beta has counted."""
+        if isinstance(self._buffer.sampler, prioritized.PrioritizedSampler):
+            self._buffer.sampler.ticks = ticks
 
     @property
     def size(self) -> int:
@@ -106,19 +122,25 @@ class ColumnPort(port.Port):
         """Number of open episodes truncated because another one needed their stream."""
         return self._cut
 
-    def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
-        last = chunk.rows - 1
-        for t in range(chunk.rows):
-            self._buffer.add(
-                trees.rows(chunk.observations, t),
-                trees.rows(chunk.actions, t),
-                chunk.rewards[t],
-                trees.rows(chunk.observations, t + 1),
-                terminated=t == last and chunk.end == "TERMINATED",
-                truncated=t == last and chunk.end == "TRUNCATED",
+    def _add(self, stream: int, chunk: chunks.ColumnChunk, start: int, stop: int) -> None:
+        """Add the steps of a chunk from `start` to `stop`; if they are refused, those before the first wrong one."""
+        steps, is_last = slice(start, stop), stop == chunk.rows
+        try:
+            self._buffer.add_steps(
+                trees.rows(chunk.observations, slice(start, stop + 1)),
+                trees.rows(chunk.actions, steps),
+                chunk.rewards[steps],
+                terminated=is_last and chunk.end == "TERMINATED",
+                truncated=is_last and chunk.end == "TRUNCATED",
                 stream=stream,
-                **{name: trees.rows(column, t) for name, column in chunk.extras.items()},
+                **{name: trees.rows(column, steps) for name, column in chunk.extras.items()},
             )
+        except Exception:
+            if stop - start == 1:
+                raise
+            middle = (start + stop) // 2
+            self._add(stream, chunk, start, middle)
+            self._add(stream, chunk, middle, stop)
 
     def _stream(self, place: Place) -> int:
         """Return the buffer's stream for a writer's stream, and mark it as most recently used."""

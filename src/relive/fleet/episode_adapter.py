@@ -1,4 +1,4 @@
-"""EpisodePort: the port of an episode buffer."""
+"""EpisodeAdapter: the adapter of an episode buffer."""
 
 from collections.abc import Hashable, Mapping
 import inspect
@@ -8,21 +8,21 @@ from typing import Any
 from relive.common import validation
 from relive.episodes import buffer as buffer_lib
 from relive.episodes import versions
+from relive.fleet import adapter
 from relive.fleet import chunks
-from relive.fleet import port
 
 
-class EpisodePort(port.Port):
-    """The port between a shard and its episode buffer."""
+class EpisodeAdapter(adapter.Adapter):
+    """The adapter between a shard and its episode buffer."""
 
     def __init__(self, buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> None:
         self.buffer = self._buffer = buffer
         self._signature = inspect.signature(buffer.sample_n_step_nowait)
         self._episodes: dict[tuple[Hashable, int], str] = {}
 
-    def describe(self) -> port.Description:
+    def describe(self) -> adapter.Description:
         """Describe the episode buffer."""
-        return port.Description(kind=type(self._buffer).__name__, has_columns=False)
+        return adapter.Description(kind=type(self._buffer).__name__, has_columns=False)
 
     def insert(self, writer: Hashable, chunk: chunks.EpisodeChunk) -> None:
         """Store a chunk."""
@@ -62,27 +62,33 @@ class EpisodePort(port.Port):
         open_ids = list(self._buffer.get_stats().open_ages)
         return sum([self._buffer.abort_episode_nowait(episode_id) for episode_id in open_ids])
 
-    def learn(self, policy_version: int) -> None:
+    def set_policy_version(self, version: int) -> None:
         """Set the policy version of the buffer."""
         known = self._buffer.policy_version
-        if known is None or known < policy_version:
-            self._buffer.set_policy_version(policy_version)
+        if known is None or known < version:
+            self._buffer.set_policy_version(version)
 
-    def mass(self, options: Mapping[str, Any]) -> port.Mass:
-        """Return the number of complete transitions, or the sum of their weights by lag."""
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise TypeError for an option that is unknown or missing, and ArgumentError for an invalid one."""
         given = self._signature.bind(1, **options).arguments
         validation.positive_int("n", given["n"])
         validation.discount("gamma", given["gamma"])
-        lags = versions.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
+        versions.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
+
+    def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        """Return the number of complete transitions, or the sum of their weights by lag."""
+        lags = versions.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
         size, learner = self.size, self._buffer.policy_version
         if lags is None:
-            return port.Mass(weight=float(size), size=size, policy_version=learner)
+            return adapter.SamplingWeight(weight=float(size), size=size, policy_version=learner)
         if learner is None:
-            return port.Mass(weight=0.0, size=size)
+            return adapter.SamplingWeight(weight=0.0, size=size)
         weight, least_lag = _weighed(self._buffer.transitions_by_version(), learner, lags)
-        return port.Mass(weight=weight, size=size, log_scale=least_lag * math.log(lags.decay), policy_version=learner)
+        return adapter.SamplingWeight(
+            weight=weight, size=size, log_scale=least_lag * math.log(lags.decay), policy_version=learner
+        )
 
-    def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
+    def draw(self, count: int, options: Mapping[str, Any]) -> Any:
         """Return a list of `count` samples."""
         return self._buffer.sample_n_step_nowait(count, **options)
 

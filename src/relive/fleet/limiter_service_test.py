@@ -1,4 +1,4 @@
-"""Turns: the limiter of a whole fleet, learners that die, and a process that begins again."""
+"""LimiterService: the limiter of a whole fleet, learners that die, and a process that begins again."""
 
 import asyncio
 import collections
@@ -9,8 +9,8 @@ import pytest
 
 import relive
 from relive import errors
+from relive.fleet import limiter_service
 from relive.fleet import local_test
-from relive.fleet import turns
 from relive.waiting import rate_limiters
 
 LEASE = 10.0
@@ -20,15 +20,15 @@ def ratio(value: float = 1.0, min_size: int = 10, error_buffer: float = 20.0) ->
     return relive.SampleToInsertRatio(value, min_size=min_size, error_buffer=error_buffer)
 
 
-def turns_of(limiter: Any, inserted: int = 0, sampled: int = 0, size: int = 0) -> turns.Turns:
+def turns_of(limiter: Any, inserted: int = 0, sampled: int = 0, size: int = 0) -> limiter_service.LimiterService:
     async def count() -> tuple[int, int, int]:
         await asyncio.sleep(1.0)
         return inserted, sampled, size
 
-    return turns.Turns(limiter, LEASE, count)
+    return limiter_service.LimiterService(limiter, LEASE, count)
 
 
-async def insert_until_held(line: turns.Turns, rows: int = 1, most: int = 1000) -> int:
+async def insert_until_held(line: limiter_service.LimiterService, rows: int = 1, most: int = 1000) -> int:
     """Return how many inserts pass before one is held up."""
     for count in range(most):
         if not await line.insert_turn(rows):
@@ -36,9 +36,11 @@ async def insert_until_held(line: turns.Turns, rows: int = 1, most: int = 1000) 
     return most
 
 
-async def sample_until_held(line: turns.Turns, size: int, batch_size: int = 1, most: int = 1000) -> int:
+async def sample_until_held(
+    line: limiter_service.LimiterService, size: int, batch_size: int = 1, most: int = 1000
+) -> int:
     for count in range(most):
-        if not await line.sample_turn(batch_size, size):
+        if not await line.sample_turns(batch_size, 1, size):
             return count
     return most
 
@@ -51,6 +53,19 @@ def test_inserts_and_samples_hold_each_other_to_the_ratio() -> None:
         assert await sample_until_held(line, 30) == 40
         assert await line.counts() == (30, 40)
         assert await insert_until_held(line) == 40
+
+    local_test.run(main())
+
+
+def test_of_several_batches_as_many_are_granted_as_may_be_drawn_one_by_one() -> None:
+    async def main() -> None:
+        several, one_by_one = turns_of(ratio()), turns_of(ratio())
+        for line in (several, one_by_one):
+            assert await insert_until_held(line) == 30
+        assert await several.sample_turns(3, 5, 30) == 5
+        assert await several.sample_turns(3, 100, 30) == await sample_until_held(one_by_one, 30, 3) - 5
+        assert await several.sample_turns(3, 100, 30) == 0
+        assert await several.counts() == await one_by_one.counts()
 
     local_test.run(main())
 
@@ -94,7 +109,7 @@ def test_turns_are_those_of_the_limiter(limiter: Any, seed: int) -> None:
                 assert await line.insert_turn(rows) == twin.may_insert(rows)
             else:
                 batch_size = rng.randrange(1, int(min(limiter.max_batch_size or 20, 20)) + 1)
-                assert await line.sample_turn(batch_size, twin.inserted) == twin.may_sample(batch_size)
+                assert await line.sample_turns(batch_size, 1, twin.inserted) == twin.may_sample(batch_size)
         assert await line.counts() == (twin.inserted, twin.sampled)
 
     local_test.run(main())
@@ -109,11 +124,11 @@ def test_who_waits_goes_on_as_soon_as_the_other_side_has() -> None:
         await local_test.settle(0.5)
         assert not waiting.done()
         start = now()
-        assert await line.sample_turn(1, 30)
+        assert await line.sample_turns(1, 1, 30)
         assert await waiting
         assert now() == start
         await sample_until_held(line, 31)
-        drawing = asyncio.create_task(line.sample_turn(1, 31))
+        drawing = asyncio.create_task(line.sample_turns(1, 1, 31))
         await local_test.settle(0.5)
         assert not drawing.done()
         await line.insert_turn(1)
@@ -134,7 +149,7 @@ def test_first_come_first_served() -> None:
         waiting = [asyncio.create_task(insert(number)) for number in range(5)]
         await local_test.settle()
         for _ in range(5):
-            assert await line.sample_turn(1, 30)
+            assert await line.sample_turns(1, 1, 30)
         await asyncio.gather(*waiting)
         assert order == list(range(5))
 
@@ -145,7 +160,7 @@ def test_a_batch_that_could_never_pass_is_refused() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         with pytest.raises(errors.ArgumentError, match="batch_size must be at most 39 with SampleToInsertRatio"):
-            await line.sample_turn(40, 100)
+            await line.sample_turns(40, 1, 100)
 
     local_test.run(main())
 
@@ -172,7 +187,7 @@ def test_a_learner_that_died_holds_nobody_up_and_one_that_comes_back_finds_no_de
     async def main() -> None:
         line = turns_of(ratio())
         assert await insert_until_held(line) == 30
-        assert await line.sample_turn(10, 30)
+        assert await line.sample_turns(10, 1, 30)
         assert await insert_until_held(line) == 10
         await asyncio.sleep(LEASE - 1.5)
         assert not await line.insert_turn(1)
@@ -190,9 +205,9 @@ def test_a_learner_that_waits_is_there_however_long() -> None:
     async def main() -> None:
         line = turns_of(ratio(min_size=1000))
         for _ in range(30):
-            assert not await line.sample_turn(1, 0)
+            assert not await line.sample_turns(1, 1, 0)
         assert await insert_until_held(line, rows=100) == 11
-        waiting = asyncio.create_task(line.sample_turn(30, 1100))
+        waiting = asyncio.create_task(line.sample_turns(30, 1, 1100))
         assert await waiting
 
     local_test.run(main())
@@ -205,15 +220,15 @@ def test_who_was_cancelled_while_waiting_holds_nobody_up() -> None:
         first, second = (asyncio.create_task(line.insert_turn(1)) for _ in range(2))
         await local_test.settle()
         first.cancel()
-        assert await line.sample_turn(1, 30)
+        assert await line.sample_turns(1, 1, 30)
         assert await second
         assert await line.counts() == (31, 1)
         await sample_until_held(line, 31)
-        first, second = (asyncio.create_task(line.sample_turn(1, 31)) for _ in range(2))
+        drawing, next_one = (asyncio.create_task(line.sample_turns(1, 1, 31)) for _ in range(2))
         await local_test.settle()
-        first.cancel()
+        drawing.cancel()
         assert await line.insert_turn(1)
-        assert await second
+        assert await next_one == 1
         assert await line.counts() == (32, 42)
         # A second later that learner counts as gone as if it had had its turn.
         await asyncio.sleep(LEASE + 0.1)
@@ -226,8 +241,8 @@ def test_samples_that_were_given_back_may_be_drawn_by_somebody_else() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         await insert_until_held(line)
-        assert await line.sample_turn(39, 30)
-        waiting = asyncio.create_task(line.sample_turn(20, 30))
+        assert await line.sample_turns(39, 1, 30)
+        waiting = asyncio.create_task(line.sample_turns(20, 1, 30))
         await local_test.settle()
         await line.give_back(39)
         assert await waiting
@@ -258,8 +273,8 @@ def test_many_that_ask_at_once_wait_for_one_count() -> None:
             await asyncio.sleep(1.0)
             return 100, 80, 100
 
-        line = turns.Turns(ratio(), LEASE, count)
-        await asyncio.gather(*[line.insert_turn(1) for _ in range(5)], line.sample_turn(1, 100))
+        line = limiter_service.LimiterService(ratio(), LEASE, count)
+        await asyncio.gather(*[line.insert_turn(1) for _ in range(5)], line.sample_turns(1, 1, 100))
         assert calls["count"] == 1
         assert await line.counts() == (105, 81)
 
@@ -275,7 +290,7 @@ def test_if_the_count_fails_the_next_one_who_asks_counts() -> None:
                 raise failures.pop()
             return 100, 80, 100
 
-        line = turns.Turns(ratio(), LEASE, count)
+        line = limiter_service.LimiterService(ratio(), LEASE, count)
         with pytest.raises(errors.ShardLostError):
             await line.insert_turn(1)
         assert await line.counts() == (100, 80)

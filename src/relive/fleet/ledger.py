@@ -1,12 +1,12 @@
-"""Marks: records which batch of each writer a shard has begun to store, beside the buffer's journal.
+"""Ledger: records which batch of each writer a shard has begun to store, beside the buffer's journal.
 
     place 0    the shard: steps lost and samples drawn so far
     place 1    writer, number of the batch, steps stored before it, steps in it, refused ones, CRC      one system call
     place 2    writer, ...                                                                              for each
 
-A mark is written before the batch is stored, and batches are stored one at a time. So after a crash the buffer's step
-count tells how much of the last marked batch was stored; every earlier one was stored completely. A writer without an
-acknowledgement asks, and resends what is missing: no step is stored twice or left out.
+An entry is written before the batch is stored, and batches are stored one at a time. So after a crash the buffer's step
+count tells how much of the batch of the last entry was stored; every earlier one was stored completely. A writer
+without an acknowledgement asks, and resends what is missing: no step is stored twice or left out.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ _SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mark:
+class Entry:
     """The newest batch of one writer that a shard began to store.
 
     Attributes:
@@ -46,13 +46,13 @@ class Mark:
         """
         return min(max(inserted - self.before, 0) + self.refused, self.rows)
 
-    def settled(self, inserted: int) -> "Mark":
-        """Return the mark reduced to the steps counted by `passed`, unaffected by later steps."""
+    def resolved(self, inserted: int) -> "Entry":
+        """Return the entry reduced to the steps counted by `passed`, unaffected by later steps."""
         return dataclasses.replace(self, before=0, rows=self.passed(inserted))
 
 
-class Marks:
-    """The marks of one shard, in a file.
+class Ledger:
+    """The entries of one shard, in a file.
 
     Args:
         path: The file, created if missing. None for no persistence.
@@ -66,8 +66,8 @@ class Marks:
         self._places: dict[bytes, int] = {}
         self._free: list[int] = []
         self._num_places = 1
-        self.found: dict[bytes, Mark] = {}
-        """The marks that were there when the file was opened, by writer."""
+        self.found: dict[bytes, Entry] = {}
+        """The entries that were there when the file was opened, by writer."""
         self.lost = 0
         """How many steps were lost before that."""
         self.sampled = 0
@@ -75,14 +75,16 @@ class Marks:
         if self._descriptor is not None:
             self._read(self._descriptor)
 
-    def put(self, mark: Mark) -> None:
-        """Write the mark of a writer, replacing its previous one."""
+    def put(self, entry: Entry) -> None:
+        """Write the entry of a writer, replacing its previous one."""
         if self._descriptor is None:
             return
-        place = self._places.get(mark.writer)
+        place = self._places.get(entry.writer)
         if place is None:
-            place = self._places[mark.writer] = self._free_place()
-        self._write(self._descriptor, place, _framed(mark.writer, mark.number, mark.before, mark.rows, mark.refused))
+            place = self._places[entry.writer] = self._free_place()
+        self._write(
+            self._descriptor, place, _framed(entry.writer, entry.number, entry.before, entry.rows, entry.refused)
+        )
 
     def forget(self, writer: bytes) -> None:
         """Free the place of a writer that will not return."""
@@ -112,7 +114,7 @@ class Marks:
         os.pwrite(descriptor, content.ljust(_SIZE, b"\0"), place * _SIZE)
 
     def _read(self, descriptor: int) -> None:
-        # A torn place holds no mark: its batch counts as unknown and is sent again.
+        # A torn place holds no entry: its batch counts as unknown and is sent again.
         content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         self._num_places = max(len(content) // _SIZE, 1)
         for place in range(len(content) // _SIZE):
@@ -124,7 +126,7 @@ class Marks:
                 if is_whole and writer == _COUNTS:
                     self.lost, self.sampled = numbers[:2]
             elif is_whole:
-                self.found[writer] = Mark(writer, *numbers)
+                self.found[writer] = Entry(writer, *numbers)
                 self._places[writer] = place
             else:
                 self._free.append(place)

@@ -1,8 +1,8 @@
-"""Turns: the rate limiter of a whole fleet, where writers and learners wait, first come, first served.
+"""LimiterService: the rate limiter of a whole fleet, where writers and learners wait, first come, first served.
 
-    writers     await insert_turn(rows)              ┐
-                                                     ├──►  Turns  ──►  RateLimiter
-    learners    await sample_turn(batch_size, size)  ┘
+    writers     await insert_turn(rows)                        ┐
+                                                               ├──►  LimiterService  ──►  RateLimiter
+    learners    await sample_turns(batch_size, number, size)   ┘
 
 Granted turns are counted. A learner that is gone does not block writers: if none has asked for `lease` seconds, inserts
 pass without being counted, so that the next learner has no backlog. After a restart of this process, which continues
@@ -19,10 +19,10 @@ from relive.waiting import gate
 from relive.waiting import rate_limiters
 
 _PATIENCE = 1.0
-"""For so many seconds a turn is waited for at most in one call."""
+"""Seconds to wait for a turn in one call, at most."""
 
 
-class Turns:
+class LimiterService:
     """Decides when writers may insert and learners may draw.
 
     Args:
@@ -42,7 +42,7 @@ class Turns:
         self._count: Callable[[], Awaitable[tuple[int, int, int]]] | None = count
         self._begins = asyncio.Lock()
         self._inserted = self._sampled = self._size = 0
-        self._learner_heard: float | None = None
+        self._last_draw: float | None = None
         self._waiting_learners = 0
         self._inserters, self._samplers = gate.FairCondition(), gate.FairCondition()
 
@@ -64,11 +64,12 @@ class Turns:
 
         return await self._take_turn(self._inserters, self._may_insert, take)
 
-    async def sample_turn(self, batch_size: int, size: int) -> bool:
-        """Wait until a batch may be drawn, and return True; return False to make the caller ask again.
+    async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
+        """Wait until a batch may be drawn, and return how many may; return 0 to make the caller ask again.
 
         Args:
-            batch_size: Number of samples.
+            batch_size: Number of samples in a batch.
+            number: Number of batches, at most.
             size: Number of transitions in all shards, updated with each call.
 
         Raises:
@@ -79,18 +80,23 @@ class Turns:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {batch_size}")
         await self._begin()
         self._size = size
-        self._learner_heard = _now()
+        self._last_draw = _now()
         self._waiting_learners += 1
         self._wake()
+        granted = 0
 
         def take() -> None:
-            self._sampled += batch_size
+            nonlocal granted
+            while granted < number and self._may_sample(batch_size):
+                self._sampled += batch_size
+                granted += 1
 
         try:
-            return await self._take_turn(self._samplers, lambda: self._may_sample(batch_size), take)
+            await self._take_turn(self._samplers, lambda: self._may_sample(batch_size), take)
         finally:
             self._waiting_learners -= 1
-            self._learner_heard = _now()
+            self._last_draw = _now()
+        return granted
 
     async def give_back(self, samples: int) -> None:
         """Record that `samples` granted samples were not drawn, because the caller was cancelled."""
@@ -108,7 +114,7 @@ class Turns:
             if self._count is not None:
                 self._inserted, self._sampled, self._size = await self._count()
                 self._count = None
-                self._learner_heard = _now() if self._sampled else None
+                self._last_draw = _now() if self._sampled else None
                 self._forgive()
 
     def _forgive(self) -> None:
@@ -151,9 +157,9 @@ class Turns:
 
     def _is_learner_gone(self) -> bool:
         """Return whether there was a learner and none is left."""
-        if self._waiting_learners or self._learner_heard is None:
+        if self._waiting_learners or self._last_draw is None:
             return False
-        return _now() - self._learner_heard > self._lease
+        return _now() - self._last_draw > self._lease
 
 
 def _now() -> float:

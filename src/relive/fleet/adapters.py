@@ -1,30 +1,30 @@
-"""The port of each kind of buffer."""
+"""The adapter of each kind of buffer."""
 
 from typing import Any, TypeAlias
 
 from relive import errors
 from relive.buffers import column
 from relive.episodes import buffer as buffer_lib
-from relive.fleet import column_port
-from relive.fleet import episode_port
-from relive.fleet import port
+from relive.fleet import adapter
+from relive.fleet import column_adapter
+from relive.fleet import episode_adapter
 from relive.waiting import rate_limiters
 
 Buffer: TypeAlias = column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
 
 
-def port_of(buffer: Any) -> port.Port:
-    """Return the port of a buffer.
+def adapter_of(buffer: Any) -> adapter.Adapter:
+    """Return the adapter of a buffer.
 
     Raises:
         ArgumentTypeError: It is not a supported buffer.
         ArgumentError: The buffer has a rate limiter, an admission or groups, which would not cover the other shards.
     """
-    answer: port.Port
+    found: adapter.Adapter
     if isinstance(buffer, column.ColumnReplayBuffer):
-        answer, limiter = column_port.ColumnPort(buffer), buffer.limiter
+        found, limiter = column_adapter.ColumnAdapter(buffer), buffer.limiter
     elif isinstance(buffer, buffer_lib.EpisodeReplayBuffer):
-        answer, limiter = episode_port.EpisodePort(buffer), buffer.limiter
+        found, limiter = episode_adapter.EpisodeAdapter(buffer), buffer.limiter
         for name, setting in (("admission", buffer.admission), ("groups", buffer.groups)):
             if setting is not None:
                 raise errors.ArgumentError(
@@ -38,4 +38,4 @@ def port_of(buffer: Any) -> port.Port:
         raise errors.ArgumentError(
             f"make_buffer must return a buffer without a limiter, which ShardedReplay.start takes, got {limiter!r}"
         )
-    return answer
+    return found

@@ -1,0 +1,164 @@
+"""The example of DQN: its short form runs, and its losses are those on paper."""
+
+from collections.abc import Iterator
+import pathlib
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+pytest.importorskip("matplotlib")
+pytest.importorskip("torch")
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
+import dqn
+import torch
+
+import relive
+from relive.integrations import torch as relive_torch
+
+
+@pytest.fixture(autouse=True)
+def _restored_torch() -> Iterator[None]:
+    """Restore the number of threads and the random state of torch after each test."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture(autouse=True)
+def _early_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin to learn after 100 steps."""
+    monkeypatch.setattr(dqn, "WARM_UP", 100)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(["--steps", "300", "--seeds", "1"], id="tiny"),
+        pytest.param(["--short"], marks=pytest.mark.long, id="short"),
+    ],
+)
+def test_a_run_ends_with_its_returns_and_a_picture(
+    size: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "curve.png"
+    dqn.main([*size, "--plot", str(path)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"relive, prioritized 3-step, seed 0: return, mean of 20 episodes at the end: -?\d+\.\d", first)
+    assert re.fullmatch(r"relive, uniform 1-step, seed 0: return, mean of 20 episodes at the end: -?\d+\.\d", second)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_curve() -> None:
+    first, again, other = (dqn.train(140, seed, n_step=3) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+# An episode of four steps, whose observations are one-hot.
+
+ACTIONS, REWARDS, GAMMA = [0, 1, 0, 1], [1.0, 2.0, 4.0, 8.0], 0.5
+
+
+def read_episode(
+    buffer: relive.RingReplayBuffer, actions: Any, *, terminated: bool
+) -> relive.TransitionBatch[torch.Tensor]:
+    """Write the episode, and return the transitions from each of its steps."""
+    observations = np.eye(5, dtype=np.float32)
+    keys = buffer.add_episode(observations, actions, np.array(REWARDS, np.float32), terminated=terminated)
+    return relive_torch.as_tensors(buffer.read(keys))
+
+
+VALUES = [[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [5.0, 4.0], [6.0, 7.0]]
+TARGET_VALUES = [[0.0, 1.0], [9.0, 9.0], [1.0, 1.0], [2.0, 8.0], [9.0, 4.0]]
+"""By observation and action. The networks disagree about the best action in the third and in the last observation."""
+
+
+def table(values: list[list[float]]) -> torch.nn.Linear:
+    """Return a network with these values."""
+    network = torch.nn.Linear(5, 2, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor(values).T)
+    return network
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_errors_are_values_less_double_q_targets_over_three_steps(*, terminated: bool) -> None:
+    buffer = relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA)
+    batch = read_episode(buffer, ACTIONS, terminated=terminated)
+    expected = []
+    for start in range(4):
+        end = min(start + 3, 4)
+        target = sum(GAMMA ** (t - start) * REWARDS[t] for t in range(start, end))
+        if not (terminated and end == 4):
+            best = VALUES[end].index(max(VALUES[end]))
+            target += GAMMA ** (end - start) * TARGET_VALUES[end][best]
+        expected.append(VALUES[start][ACTIONS[start]] - target)
+    assert dqn.errors_of(table(VALUES), table(TARGET_VALUES), batch).tolist() == expected
+
+
+def test_only_the_values_learn_and_not_their_targets() -> None:
+    network, target_network = table(VALUES), table(TARGET_VALUES)
+    batch = read_episode(relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA), ACTIONS, terminated=False)
+    dqn.errors_of(network, target_network, batch).sum().backward()
+    assert network.weight.grad is not None
+    assert network.weight.grad.T.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    assert target_network.weight.grad is None
+
+
+def test_a_loss_is_squared_near_zero_and_straight_far_away_and_counts_by_its_weight() -> None:
+    errors, weights = torch.tensor([0.5, -2.0, 3.0, 7.0]), torch.tensor([1.0, 0.5, 0.25, 0.0])
+    assert dqn.loss_of(errors, weights).item() == (0.125 + 0.5 * 1.5 + 0.25 * 2.5) / 4
+
+
+def test_a_target_network_follows_slowly() -> None:
+    target_network, network = table([[0.0, 100.0]] * 5), table([[1000.0, 0.0]] * 5)
+    dqn.follow(target_network, network)
+    assert target_network.weight.T.tolist()[0] == pytest.approx([1000 * dqn.TARGET_RATE, 100 * (1 - dqn.TARGET_RATE)])
+    assert network.weight.T.tolist()[0] == [1000.0, 0.0]
+
+
+def test_the_greedy_action_is_the_best_by_the_values() -> None:
+    actions = [dqn.greedy_action(table(VALUES), observation) for observation in np.eye(5, dtype=np.float32)]
+    assert actions == [values.index(max(values)) for values in VALUES]
+
+
+@pytest.mark.parametrize(("name", "n_step"), list(zip(dqn.REPLAYS, [3, 1], strict=True)))
+def test_the_loop_weights_the_losses_returns_the_errors_and_moves_the_target(
+    name: str, n_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[Any] = []
+    losses: list[tuple[Any, Any]] = []
+    updates: list[tuple[Any, Any]] = []
+    followed: list[Any] = []
+    loss_of = dqn.loss_of
+
+    class Spied(relive.PrioritizedReplayBuffer):
+        def sample(self, *arguments: Any, **options: Any) -> Any:
+            batches.append(super().sample(*arguments, **options))
+            return batches[-1]
+
+        def update_priorities(self, keys: Any, priorities: Any) -> int:
+            updates.append((keys, priorities))
+            return super().update_priorities(keys, priorities)
+
+    def spied(errors: torch.Tensor, weights: torch.Tensor) -> Any:
+        losses.append((errors.detach().numpy(), weights.numpy()))
+        return loss_of(errors, weights)
+
+    monkeypatch.setattr(relive, "PrioritizedReplayBuffer", Spied)
+    monkeypatch.setattr(dqn, "loss_of", spied)
+    monkeypatch.setattr(dqn, "follow", lambda target_network, network: followed.append((target_network, network)))
+    dqn.train(140, 0, **dqn.REPLAYS[name])
+    assert len(batches) == len(losses) == len(updates) == len(followed) == 41
+    assert batches[-1].weights.min() < 1 if n_step == 3 else (batches[-1].weights == 1).all()
+    assert {batch.steps.max() for batch in batches} == {n_step}
+    for batch, (errors, weights), (keys, priorities) in zip(batches, losses, updates, strict=True):
+        assert weights.tolist() == np.float32(batch.weights).tolist()
+        assert keys.tolist() == batch.keys.tolist()
+        assert priorities.tolist() == abs(errors).tolist()
+    assert followed[0][0] is not followed[0][1]
