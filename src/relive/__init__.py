@@ -112,7 +112,7 @@ else:  # Hidden from type checkers, which would otherwise accept any name.
         raise AttributeError(f"module 'relive' has no attribute {name!r}")
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Admission",

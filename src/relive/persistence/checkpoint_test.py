@@ -91,7 +91,7 @@ def test_the_manifest_is_text_that_says_everything(tmp_path: pathlib.Path) -> No
     text = f"""{{
  "format": "relive checkpoint",
  "version": 1,
- "relive": "0.1.0",
+ "relive": "0.2.0",
  "name": "é",
  "n": 1267650600228229401496703205376,
  "arrays": {{

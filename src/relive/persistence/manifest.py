@@ -3,7 +3,7 @@
     {
      "format": "relive checkpoint",
      "version": 1,
-     "relive": "0.1.0",
+     "relive": "0.2.0",
      ...                                        the state, but for its arrays
      "arrays": {
       "rows/reward": {"file": "rows.reward.npy", "dtype": "<f8", "shape": [100], "crc32": 7, "nbytes": 928}
