@@ -36,7 +36,7 @@ class Sharable(Protocol[Batch_co]):
         """Return whether an insert may happen now."""
         ...
 
-    def can_sample(self, batch_size: int) -> bool:
+    def can_sample(self, batch_size: int, /) -> bool:
         """Return whether a batch of that size may be drawn now."""
         ...
 
