@@ -192,7 +192,7 @@ E = TypeVar("E")
 class Delivery(Generic[E]):
     """The calls of a buffer that admit episodes and deliver each of them, as an E, to the learner."""
 
-    _store: queue.Store
+    _store: Any  # A queue.Store.
     _gate: gate_lib.Gate
     _hand_outs: queue.LearnerQueue
     _journal: Any

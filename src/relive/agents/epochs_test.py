@@ -300,6 +300,8 @@ def test_what_was_not_acknowledged_comes_again_and_nothing_else(tmp_path: pathli
             recovered.attach(journal)
             assert ids(recovered.next_episodes_nowait(2)) == lived[2:]
             recovered.detach()
+    recovered = relive.recover(tmp_path / "journal", buffer_class=Buffer)
+    assert ids(recovered.next_episodes_nowait(2)) == lived[2:]
     recovered.ack(3)
     recovered.save(tmp_path / "saved")
     loaded = Buffer.load(tmp_path / "saved")

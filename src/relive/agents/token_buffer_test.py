@@ -370,7 +370,7 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
 )
 def test_the_constructor_checks(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        token_buffer.TokenReplayBuffer(**{"max_tokens": 10} | arguments)
+        token_buffer.TokenReplayBuffer(**{"max_tokens": 10, **arguments})
 
 
 def test_versions_do_not_go_back() -> None:

@@ -26,7 +26,8 @@ step_of = token_episode_test.step_of
 
 def add(buffer: relive.TokenReplayBuffer, number: int = 0, **options: Any) -> str:
     """Add an episode of one step, and return its id."""
-    keys = buffer.add_episode([step_of([number], [1, 2], reward=float(number))], **{"agent_id": "a"} | options)
+    described: dict[str, Any] = {"agent_id": "a", **options}
+    keys = buffer.add_episode([step_of([number], [1, 2], reward=float(number))], **described)
     return buffer.read(keys).episode_ids[0]
 
 
@@ -112,7 +113,8 @@ def test_learners_and_actors_wait_for_each_other_until_the_buffer_is_closed() ->
         waits = asyncio.create_task(buffer.next_groups(2, accept=lambda found: False))
         await asyncio.sleep(0)
         buffer.close()
-        results = await asyncio.gather(*actors, waits, return_exceptions=True)
+        tasks: list[asyncio.Task[Any]] = [*actors, waits]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(each) for each in results} == {errors.ClosedError}
         with pytest.raises(errors.ClosedError):
             buffer.add_episode([step_of([1], [2])], agent_id="a")

@@ -159,7 +159,7 @@ class Replay:
             self._store.policy_version = value
         elif kind == HANDED and type(value) is list and len(value) == 3:
             self._hand_out(*value)
-        elif kind == ACKED and _is_count(value):
+        elif kind == ACKED and type(value) is int and _is_count(value):
             self._acknowledged(value)
         elif kind == RESTART and value is None:
             self._restarted()

@@ -56,7 +56,7 @@ def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations:
 
 
 def worked(seed: int, operations: int, **settings: Any) -> token_buffer.TokenReplayBuffer:
-    buffer = token_buffer.TokenReplayBuffer(**{"max_tokens": 150, "seed": seed} | settings)
+    buffer = token_buffer.TokenReplayBuffer(**{"max_tokens": 150, "seed": seed, **settings})
     work(buffer, random.Random(seed), operations)
     return buffer
 

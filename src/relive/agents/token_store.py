@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence, ValuesView
 import dataclasses
 import itertools
 import types
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -68,9 +68,6 @@ class EpisodeFacts:
         mismatches: Why each of its sequences does not continue the previous one; None for the first.
     """
 
-    version_changes: ClassVar[tuple[tuple[int, int], ...]] = ()
-    """Empty: the version of each token is stored with it."""
-
     episode_id: str
     agent_id: str
     group_id: str | None
@@ -80,6 +77,11 @@ class EpisodeFacts:
     first_key: int
     rewards: tuple[float, ...] = dataclasses.field(repr=False)
     mismatches: tuple[tokens.TokenMismatch | None, ...] = dataclasses.field(repr=False)
+
+    @property
+    def version_changes(self) -> tuple[tuple[int, int], ...]:
+        """Empty: the version of each token is stored with it."""
+        return ()
 
     @property
     def names(self) -> dict[str, Any]:
@@ -125,10 +127,6 @@ class TokenStore(duplicates.CopiedWhole):
         max_episodes: There is no such limit.
     """
 
-    open: ClassVar[Mapping[str, EpisodeFacts]] = types.MappingProxyType({})
-    max_transitions: ClassVar[int | None] = None
-    max_episodes: ClassVar[int | None] = None
-
     def __init__(self, max_tokens: int, token_extras: Fields, sequence_extras: Fields) -> None:
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
         self.rows: ragged.RaggedColumns | None = None
@@ -141,6 +139,21 @@ class TokenStore(duplicates.CopiedWhole):
         self._drawn: set[EpisodeFacts] = set()
 
     # Episodes.
+
+    @property
+    def open(self) -> Mapping[str, EpisodeFacts]:
+        """Empty: episodes are added when they have ended."""
+        return types.MappingProxyType({})
+
+    @property
+    def max_transitions(self) -> int | None:
+        """None: the limit is one of tokens."""
+        return None
+
+    @property
+    def max_episodes(self) -> int | None:
+        """None: the limit is one of tokens."""
+        return None
 
     @property
     def finished(self) -> ValuesView[EpisodeFacts]:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 import dataclasses
-import functools
 import json
 import random
 from typing import Any, ClassVar, TypeAlias
@@ -986,9 +985,12 @@ class TestAsColumns:
 
     def test_most_steps_that_do_not_follow_are_warned_of(self) -> None:
         buffer = Buffer(300, SCHEMAS, agents=AGENTS)
-        fill_apart = functools.partial(map, lambda t: buffer.add(**rows_of(t, 0, ["left"])))
+
+        def fill_apart(steps: range) -> list[int]:
+            return [buffer.add(**rows_of(t, 0, ["left"])) for t in steps]
+
         with pytest.warns(errors.MisuseWarning, match="^more than half of the last 200 steps did not begin where"):
-            assert len([*fill_apart(range(300))]) == 300
+            assert len(fill_apart(range(300))) == 300
 
 
 # Sequences.

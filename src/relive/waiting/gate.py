@@ -107,7 +107,7 @@ class Rules(Protocol):
         """Return whether a step may be inserted now."""
         ...
 
-    def can_sample(self, batch_size: int) -> bool:
+    def can_sample(self, batch_size: int, /) -> bool:
         """Return whether a batch may be drawn now."""
         ...
 
@@ -165,7 +165,7 @@ class Gate:
         self.refuse_if_closed()
         return self._rules.can_insert() or self._is_more_wanted()
 
-    def can_sample(self, batch_size: int) -> bool:
+    def can_sample(self, batch_size: int, /) -> bool:
         """Return whether a batch may be drawn now; raise ClosedError if the gate is closed."""
         self.refuse_if_closed()
         return self._rules.can_sample(batch_size)
