@@ -98,6 +98,7 @@ class Draws:
         self._ticks += number
         parts: list[list[shares.Part]] = [[] for _ in range(number)]
         missing = [size] * number
+        weights: Weights = {}
         while any(missing):
             points = [self._points(count) for count in missing]
             guessed, drawn = await self._ask_all(points, options, tick, begun)
