@@ -63,7 +63,7 @@ INTERNAL = {
     "Sampler": "added appended attach check_state draw drawn exponent has_hooks importance removed restore state "
     "unweigh weigh",
     "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight weigh_rated",
-    "SumTree": "draw read set_one settle write",
+    "SumTree": "draw read settle write",
     "TransitionWindow": "assembled",
     "Window": "is_readable newly_readable older read why_not_ready",
     "Admission": "most_admitted",

@@ -44,6 +44,9 @@ def main(train: Callable[..., Run], cases: Any, arguments: Any, *, steps: int, t
     for seed in range(seeds):
         for name, case in cases.items():
             runs[name].append(train(steps, seed, **case))
-            print(f"{name}, seed {seed}: {ylabel} at the end: {runs[name][-1][1][-1]:.1f}")
+            values = runs[name][-1][1]
+            if not len(values):
+                parser.error(f"--steps must be more than {steps}: nothing could be measured in so few")
+            print(f"{name}, seed {seed}: {ylabel} at the end: {values[-1]:.1f}")
     if options.plot:
         plot(options.plot, runs, ylabel=ylabel, title=title)

@@ -73,3 +73,9 @@ def test_the_picture_shows_the_runs_of_all_cases(tmp_path: pathlib.Path, monkeyp
     arguments = ["--plot", "path", "--seeds", "2"]
     curves.main(lambda steps, seed: ([seed], [steps]), {"A": {}}, arguments, steps=5, title="T", ylabel="score")
     assert pictures == [(("path", {"A": [([0], [5]), ([1], [5])]}), {"ylabel": "score", "title": "T"})]
+
+
+def test_a_run_in_which_nothing_could_be_measured_asks_for_more_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        curves.main(lambda steps, seed: ([], []), {"A": {}}, ["--steps", "7"], steps=5, title="T", ylabel="score")
+    assert capsys.readouterr().err.endswith("--steps must be more than 7: nothing could be measured in so few\n")

@@ -12,8 +12,8 @@ history. Blocks are wider than two because of the overhead of numpy calls: one g
 comparison descend a level for the whole batch. The levels above the leaves are updated lazily, for all leaves set
 since. With capacity c, a batch of k costs
 
-    set, set_one    O(k log c) in the long run      find, sample, stratified_sample     O(k log c)
-    get             O(k)                            total, max, min                     O(log c) for each leaf set since
+    set    O(k log c) in the long run      find, sample, stratified_sample     O(k log c)
+    get    O(k)                            total, max, min                     O(log c) for each leaf set since
 
 The idea, in a binary tree: Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1.
 """
@@ -163,22 +163,6 @@ class SumTree(arrays.Derived):
         if end <= len(self._touched):
             self._touched[self._num_touched : end] = leaves
         self._num_touched = end
-
-    def set_one(self, leaf: int, weight: float) -> None:
-        """Set the weight of one leaf, in a fraction of the time of `set`.
-
-        Raises:
-            OutOfRangeError: The leaf is not in [0, capacity).
-            ArgumentError: The weight is negative, NaN, infinite or so large that sums could overflow.
-        """
-        if not (0 <= leaf < self._capacity and 0 <= weight <= self.heaviest):
-            self.set([leaf], [weight])  # Raises the error.
-        if self._num_unsettled == len(self._unsettled):
-            self.settle(self._unsettled)
-            self._num_unsettled = 0
-        self.leaves[leaf] = weight + 0.0
-        self._unsettled[self._num_unsettled] = leaf
-        self._num_unsettled += 1
 
     def get(self, leaves: npt.ArrayLike) -> arrays.Floats:
         """Return the weights [k] of `leaves` [k], as a copy.

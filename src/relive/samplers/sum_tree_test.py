@@ -128,7 +128,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         for _ in range(count):
             leaf, weight = int(rng.integers(self.tree.capacity)), int(rng.integers(41)) / 8
             if rng.random() < 0.5:
-                self.tree.set_one(leaf, weight)
+                self.tree.set([leaf], weight)
                 self.naive.weights[leaf] = weight
             else:
                 leaves = [leaf, (leaf + 1) % self.tree.capacity]
@@ -144,9 +144,9 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         with pytest.raises(errors.OutOfRangeError):
             self.tree.set([*leaves, outside], 5.0)
         with pytest.raises(errors.ArgumentError):
-            self.tree.set_one(0, wrong)
+            self.tree.set([0], wrong)
         with pytest.raises(errors.OutOfRangeError):
-            self.tree.set_one(outside, 5.0)
+            self.tree.set([outside], 5.0)
 
     @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
     def write_from_outside(self, rng: np.random.Generator, weight: float) -> None:
@@ -691,20 +691,20 @@ def test_one_weight_is_refused_as_many_are(leaf: int, weight: float, message: st
     tree = tree_of(np.arange(8))
     before = levels_of(tree)
     with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
-        tree.set_one(leaf, weight)
+        tree.set([leaf], weight)
     assert levels_of(tree) == before
     assert tree.total == 28.0
-    tree.set_one(7, tree.heaviest)
-    tree.set_one(0, 0.0)
+    tree.set([7], tree.heaviest)
+    tree.set([0], 0.0)
     assert tree.total == 21.0 + tree.heaviest
 
 
-def test_what_is_set_one_by_one_is_what_is_set_at_once() -> None:
+def test_weights_set_one_at_a_time_are_those_set_at_once() -> None:
     rng = np.random.default_rng(3)
     leaves, weights = rng.integers(70_000, size=5_000), rng.random(5_000)
     one, many = sum_tree.SumTree(70_000), sum_tree.SumTree(70_000)
     for leaf, weight in zip(leaves.tolist(), weights.tolist(), strict=True):
-        one.set_one(leaf, weight)
+        one.set([leaf], weight)
     many.set(leaves, weights)
     assert (one.total, one.max, one.min) == (many.total, many.max, many.min)
     assert levels_of(one) == levels_of(many)
@@ -718,9 +718,9 @@ def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
     before = tree._nodes[len(tree.leaves) :].tolist()
     size = len(tree._unsettled)
     for leaf in range(size):
-        tree.set_one(leaf, 2.0)
+        tree.set([leaf], 2.0)
     assert tree._nodes[len(tree.leaves) :].tolist() == before
-    tree.set_one(size, 2.0)
+    tree.set([size], 2.0)
     assert tree._nodes[len(tree.leaves) :].tolist() != before
     assert len(tree._unsettled) == size
     assert tree.total == 5000.0 + size + 1
@@ -728,10 +728,10 @@ def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
 
 def test_a_cleared_tree_forgets_what_waits_too() -> None:
     tree = sum_tree.SumTree(5000)
-    tree.set_one(4, 2.0)
+    tree.set([4], 2.0)
     tree.clear()
     assert tree.total == 0.0
-    tree.set_one(5, 1.0)
+    tree.set([5], 1.0)
     assert (tree.total, tree.find([0.5]).tolist()) == (1.0, [5])
     tree.check()
 
@@ -792,6 +792,6 @@ def test_blocks_are_cache_lines() -> None:
 
 def test_a_weight_below_zero_by_its_sign_alone_is_zero() -> None:
     tree = tree_of([-0.0] * 8)
-    tree.set_one(1, -0.0)
+    tree.set([1], -0.0)
     assert str(tree.total) == "0.0"
     assert not np.signbit(tree.leaves).any()
