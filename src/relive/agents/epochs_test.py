@@ -324,6 +324,17 @@ def test_what_was_delivered_before_any_version_is_acknowledged_with_the_first() 
         buffer.next_episodes_nowait(1)
 
 
+def test_a_group_comes_again_although_an_episode_that_was_dropped_from_it_was_evicted() -> None:
+    buffer = Buffer(max_episodes=3, groups=groups_lib.Groups(2), redeliver=True)
+    dropped = live(buffer, "a", group_id="g", status="ABORTED")
+    group = [live(buffer, "a", group_id="g") for _ in range(2)]
+    assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]
+    live(buffer, "a")
+    assert not buffer._store.has(dropped)
+    buffer.load_state_dict(buffer.state_dict())
+    assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]
+
+
 def test_acknowledgements_are_checked() -> None:
     with pytest.raises(relive.ArgumentError, match="^ack needs a buffer .*: give it redeliver=True$"):
         Buffer().ack(0)

@@ -203,9 +203,10 @@ class LearnerQueue:
 
     def forget(self, episode: Episode) -> None:
         """Forget an episode that is removed."""
-        self._handed.pop(episode, None)
         self._uncounted.discard(episode)
-        self._unacked.pop(self._unit_of(episode), None)
+        # Others of its group may have been delivered without it.
+        if self._handed.pop(episode, None) is not None:
+            self._unacked.pop(self._unit_of(episode), None)
 
     def stop_clock(self) -> None:
         """Stop the clock of the groups until `start_clock`, while a journal is replayed."""
