@@ -35,6 +35,7 @@ from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.schema import schema
+from relive.storage import ragged
 from relive.waiting import gate
 from relive.waiting import rate_limiters
 
@@ -115,6 +116,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
         epochs: How often `next_episodes` and `next_groups` deliver each episode or group.
         redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
+        allocate: Returns an array of zeros of a shape and dtype for each column of tokens, when the first episode is
+            added: np.zeros for memory, or a `relive.storage.memmap.TemporaryMaps` for more tokens than memory holds.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
@@ -153,6 +156,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
         groups: groups_lib.Groups | None = None,
         epochs: int = 1,
         redeliver: bool = False,
+        allocate: ragged.Allocate = np.zeros,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         max_tokens = validation.positive_int("max_tokens", max_tokens)
@@ -163,7 +167,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
                 raise errors.ArgumentError(f"sequence_extras must be of shape (), got {field.shape} for {name!r}")
         self._pad_token_id, self._pad_to_multiple_of = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
-        self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences)
+        self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate)
         self._limited = rate_limiters.LimitedBuffer(None, self._store, "max_tokens", max_tokens)
         self._gate = gate.Gate(self._limited, "sample, read and the calls that end in _nowait")
         self._begin_handing_out(admission, groups, epochs, redeliver)
@@ -487,7 +491,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
 
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         own = self._store
-        store = token_store.TokenStore(own.max_tokens, own.token_extras, own.sequence_extras)
+        store = token_store.TokenStore(own.max_tokens, own.token_extras, own.sequence_extras, own.allocate)
         token_state.load(given, store)
         hand_outs = self._loaded_hand_outs(given, store)
         self._store = self._limited.counts = store

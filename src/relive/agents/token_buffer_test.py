@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import math
+import pathlib
 import tracemalloc
 from typing import Any
 import uuid
@@ -22,6 +23,7 @@ from relive.agents import token_episode_test
 from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
 from relive.schema import schema
+from relive.storage import memmap
 
 ADVANTAGE = schema.Field((), np.float32)
 NUMBER = schema.Field((), float)
@@ -786,3 +788,21 @@ def test_check_finds_what_is_wrong(
         return
     with pytest.raises(errors.CorruptionError, match=f"^{text}$"):
         buffer.check()
+
+
+def test_tokens_may_be_in_files_and_are_loaded_into_files(tmp_path: pathlib.Path) -> None:
+    allocated: list[tuple[tuple[int, ...], Any]] = []
+    maps = memmap.TemporaryMaps(tmp_path)
+
+    def allocate(shape: tuple[int, ...], dtype: Any) -> Any:
+        allocated.append((shape, dtype))
+        return maps(shape, dtype)
+
+    in_memory, in_files = filled(20), filled(20, allocate=allocate)
+    assert len(allocated) == 6
+    assert rows_of(in_files.sample(5)) == rows_of(in_memory.sample(5))
+    in_files.save(tmp_path / "saved")
+    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "saved", allocate=allocate)
+    loaded.load_state_dict(loaded.state_dict())
+    assert allocated == allocated[:6] * 3
+    assert rows_of(loaded.sample(5)) == rows_of(in_memory.sample(5))

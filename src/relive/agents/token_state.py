@@ -99,9 +99,8 @@ def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged
     dtype = npy.dtype_of(given.value("log_probability_dtype"))
     if dtype.type not in tokens.FLOATS or not dtype.isnative:
         raise given.refused("log_probability_dtype", "one of floats", given.value("log_probability_dtype"))
-    rows = ragged.RaggedColumns.loaded(
-        given, store.max_tokens, *store.fields(dtype), first_key=store.evicted + store.cleared
-    )
+    options: dict[str, Any] = {"first_key": store.evicted + store.cleared, "allocate": store.allocate}
+    rows = ragged.RaggedColumns.loaded(given, store.max_tokens, *store.fields(dtype), **options)
     given.booleans("rows/is_exact", len(rows))
     for part, fields in (("values", store.token_extras), ("rows", store.sequence_extras)):
         for name in [name for name, field in fields.items() if field.dtype == np.bool_]:

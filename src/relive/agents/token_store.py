@@ -115,6 +115,7 @@ class TokenStore(duplicates.CopiedWhole):
         max_tokens: Maximum number of stored tokens.
         token_extras: The fields of the extras of tokens.
         sequence_extras: Those of sequences.
+        allocate: Returns the array of a field of the tokens.
 
     Attributes:
         rows: The sequences; None before the first episode.
@@ -127,8 +128,11 @@ class TokenStore(duplicates.CopiedWhole):
         max_episodes: There is no such limit.
     """
 
-    def __init__(self, max_tokens: int, token_extras: Fields, sequence_extras: Fields) -> None:
+    def __init__(
+        self, max_tokens: int, token_extras: Fields, sequence_extras: Fields, allocate: ragged.Allocate = np.zeros
+    ) -> None:
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
+        self.allocate = allocate
         self.rows: ragged.RaggedColumns | None = None
         self.owners: dict[int, EpisodeFacts] = {}
         self.policy_version: int | None = None
@@ -240,7 +244,8 @@ class TokenStore(duplicates.CopiedWhole):
             sequence_extras: The extras of its sequences [S, ...].
         """
         if self.rows is None:
-            self.rows = ragged.RaggedColumns(self.max_tokens, *self.fields(joined.columns["logprobs"].dtype))
+            fields = self.fields(joined.columns["logprobs"].dtype)
+            self.rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
         rows, count = self.rows, len(joined.lengths)
         while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
             self._evict()

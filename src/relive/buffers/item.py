@@ -74,6 +74,8 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             rows; column seq_lens says how long each is. "episodes": consecutive rows with equal eps_id; stored only if
             complete, that is, if the first t is 0 and the last row is terminated or truncated, else dropped and
             counted. "fragments": the batch as it is; its columns may differ in length.
+        allocate: Returns an array of zeros of a shape and dtype for each column: np.zeros for memory, or a
+            `relive.storage.memmap.TemporaryMaps` for more than memory holds.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
@@ -95,6 +97,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         capacity: int,
         storage_unit: StorageUnit = "timesteps",
         *,
+        allocate: ragged.Allocate = np.zeros,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
@@ -104,6 +107,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
                 f"storage_unit must be one of {units}, got {validation.short_repr(storage_unit)}"
             )
         self._unit: StorageUnit = storage_unit
+        self._allocate = allocate
         self._rng = validation.generator("seed", seed)
         self._rows: dict[str, arrays_lib.Array] = {}
         """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
@@ -207,7 +211,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         }
 
     def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
-        self._rows, self._items, counters = item_state.read(given, self._unit, self._capacity)
+        self._rows, self._items, counters = item_state.read(given, self._unit, self._capacity, self._allocate)
         for name, count in counters.items():
             setattr(self, f"_{name}", count)
 
@@ -254,7 +258,9 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         """Return an empty store for items of such rows."""
         fields = item_cuts.fields_of(rows)
         with memory.room_for(self._capacity, sum(field.nbytes for field in fields.values())):
-            return ragged.RaggedColumns(self._capacity, fields, is_uneven=self._unit == "fragments")
+            return ragged.RaggedColumns(
+                self._capacity, fields, is_uneven=self._unit == "fragments", allocate=self._allocate
+            )
 
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, arrays_lib.Array]:
         """Return the columns as arrays, checked against those of the first add."""

@@ -38,7 +38,7 @@ def described(columns: Mapping[str, arrays.Array]) -> list[Any]:
 
 
 def read(
-    given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int
+    given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int, allocate: ragged.Allocate
 ) -> tuple[dict[str, arrays.Array], ragged.RaggedColumns, dict[str, int]]:
     """Return an empty column for each required name, the items, and the counters of a buffer of that capacity.
 
@@ -52,7 +52,7 @@ def read(
         except errors.SchemaError as error:
             raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
     fields = item_cuts.fields_of(item_cuts.stored(columns, unit))
-    items = ragged.RaggedColumns.loaded(given, capacity, fields, is_uneven=unit == "fragments")
+    items = ragged.RaggedColumns.loaded(given, capacity, fields, is_uneven=unit == "fragments", allocate=allocate)
     if len(items) and not columns:
         raise errors.CheckpointError("columns must be there where there is an item")
     longest = items.lengths.max(initial=0)

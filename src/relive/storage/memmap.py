@@ -11,8 +11,11 @@ the order of rows, belongs to the buffer and is saved in its checkpoint.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import itertools
+import math
+import mmap
 import os
 import pathlib
+import tempfile
 from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
 import weakref
 
@@ -222,6 +225,47 @@ class MemmapStorage(memory.ColumnStorage):
         raise errors.ArgumentTypeError(
             f"a memory map cannot be copied or pickled: open {self._path} where it is needed"
         )
+
+
+class TemporaryMaps:
+    """Allocates arrays in temporary memory-mapped files, which may be larger than memory and vanish with the process.
+
+    Pass it as `allocate` to a buffer. The files are sparse, as those of a MemmapStorage. They are shared with forks,
+    which must not write to them.
+
+    Args:
+        directory: Where the files are, which have no names there; on a disk with enough room.
+
+    Raises:
+        CheckpointError: No file can be created there.
+
+    >>> import tempfile
+    >>> import relive
+    >>> from relive.storage import memmap
+    >>> buffer = relive.TokenReplayBuffer(10_000_000, allocate=memmap.TemporaryMaps(tempfile.gettempdir()))
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = files.absolute("directory", directory)
+        self((1,), np.dtype(np.uint8))
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+        """Return an array of zeros.
+
+        Raises:
+            CheckpointError: The file cannot be created.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        try:
+            with tempfile.TemporaryFile(dir=self._directory) as stream:
+                stream.truncate(max(size, 1))
+                return np.ndarray(shape, dtype, mmap.mmap(stream.fileno(), max(size, 1)))
+        except OSError as error:
+            named = files.named(self._directory)
+            raise errors.CheckpointError(f"{named} cannot hold {size} bytes: {files.reason(error)}") from error
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._directory!r})"
 
 
 class _First(Generic[T]):

@@ -934,3 +934,21 @@ def test_one_that_is_closed_is_closed_in_a_fork_too(path: pathlib.Path) -> None:
     rows._begin_in_a_fork()
     with pytest.raises(errors.ClosedError, match=f"^{path} was closed: open it again$"):
         rows.write(0, row(1.0))
+
+
+# Temporary maps.
+
+
+def test_temporary_maps_hold_zeros_and_leave_nothing_behind(tmp_path: pathlib.Path) -> None:
+    allocate = memmap.TemporaryMaps(tmp_path)
+    array = allocate((3, 2), np.dtype(np.int16))
+    assert array.tolist() == [[0, 0]] * 3
+    array[1] = 7
+    assert (array.tolist(), array.dtype.str) == ([[0, 0], [7, 7], [0, 0]], "<i2")
+    assert allocate((0, 2), np.dtype(np.int16)).shape == (0, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_maps_need_a_directory(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match="nowhere cannot hold 1 bytes: No such file or directory$"):
+        memmap.TemporaryMaps(tmp_path / "nowhere")

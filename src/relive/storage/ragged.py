@@ -12,7 +12,8 @@ length of a row is that of its longest field. Each field has its own offsets the
 double when it runs out of them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+import os
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -28,6 +29,8 @@ from relive.schema import schema
 
 FieldLike: TypeAlias = schema.Field | npt.DTypeLike
 """A Field, or the dtype of one of shape []."""
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], arrays_lib.Array]
+"""Returns an array of zeros of a shape and dtype."""
 _SMALLEST = 64
 
 
@@ -43,6 +46,9 @@ class RaggedColumns(duplicates.CopiedWhole):
         row_fields: What the value of each row field is.
         is_uneven: Whether the fields of a row may differ in length. Then `lengths` below are [k, fields], a row is as
             long as its longest field, and the memory of a field grows with its stored values.
+        allocate: Returns an array of zeros of a shape and dtype for the values of a field, such as
+            `memmap.TemporaryMaps`. A fork must not write to those that share memory with its parent. Copies are in
+            memory.
 
     >>> from relive.storage import ragged
     >>> rows = ragged.RaggedColumns(6, {"token": "int32"}, {"score": "float64"})
@@ -65,11 +71,13 @@ class RaggedColumns(duplicates.CopiedWhole):
         row_fields: Mapping[str, FieldLike] | None = None,
         *,
         is_uneven: bool = False,
+        allocate: Allocate = np.zeros,
     ) -> None:
         self._max_values = validation.positive_int("max_values", max_values)
-        self._is_uneven = is_uneven
-        self._columns = {name: _zeros(1 if is_uneven else self._max_values, field) for name, field in fields.items()}
-        self._row_columns = {name: _zeros(_SMALLEST, field) for name, field in (row_fields or {}).items()}
+        self._is_uneven, self._allocate, self._process = is_uneven, allocate, os.getpid()
+        count = 1 if is_uneven else self._max_values
+        self._columns = {name: allocate(*_layout(count, field)) for name, field in fields.items()}
+        self._row_columns = {name: np.zeros(*_layout(_SMALLEST, field)) for name, field in (row_fields or {}).items()}
         # The offsets of the rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever
         # added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
         self._tracks = {name: place if is_uneven else 0 for place, name in enumerate(fields, 1)}
@@ -86,6 +94,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         *,
         is_uneven: bool = False,
         first_key: int = 0,
+        allocate: Allocate = np.zeros,
     ) -> Self:
         """Return the rows of a state, with keys from first_key on.
 
@@ -93,7 +102,7 @@ class RaggedColumns(duplicates.CopiedWhole):
             CheckpointError: The state does not have such rows, or there is no memory for them.
         """
         try:
-            rows = cls(max_values, fields, row_fields, is_uneven=is_uneven)
+            rows = cls(max_values, fields, row_fields, is_uneven=is_uneven, allocate=allocate)
         except (MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"there is no memory for the rows: {error}") from error
         if is_uneven:
@@ -120,6 +129,9 @@ class RaggedColumns(duplicates.CopiedWhole):
         rows._offsets[:, 1 : len(lengths) + 1] = table.cumsum(axis=1)
         rows._next += len(lengths)
         return rows
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _allocate=np.zeros)
 
     def __len__(self) -> int:
         """Return how many rows are held."""
@@ -170,6 +182,7 @@ class RaggedColumns(duplicates.CopiedWhole):
             SchemaError: A value does not fit its field, or there is none.
             ArgumentError: A row is empty, or the rows have more than max_values values together.
         """
+        self._refuse_forks()
         table = self._table(lengths)
         count = len(table[0])
         total, totals = self._totals(table)
@@ -221,6 +234,7 @@ class RaggedColumns(duplicates.CopiedWhole):
             SchemaError: A value does not fit its field, or there is no such field. Nothing has changed.
             ArgumentError: A row has another length. Nothing has changed.
         """
+        self._refuse_forks()
         names, table = validation.integers("keys", keys), self._table(lengths)
         if len(table[0]) != len(names):
             raise errors.ArgumentError(f"lengths must be those of {len(names)} rows, one a key, got {len(table[0])}")
@@ -315,6 +329,12 @@ class RaggedColumns(duplicates.CopiedWhole):
         if self.num_values > self._max_values:
             raise errors.CorruptionError(f"the rows have {self.num_values} values, above the limit {self._max_values}")
 
+    def _refuse_forks(self) -> None:
+        if self._allocate is not np.zeros and self._process != os.getpid():
+            raise errors.ArgumentError(
+                f"rows of {self._allocate!r} must not be written by a fork of the process that made them: write there"
+            )
+
     def _table(self, lengths: npt.ArrayLike) -> arrays_lib.Ints:
         """Return the lengths of rows for each track [tracks, k]."""
         sizes = validation.integers("lengths", lengths)
@@ -390,7 +410,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         needed = min(end - begin + count, self._max_values)
         if needed <= len(column):
             return column
-        larger: arrays_lib.Array = np.zeros((min(2 * needed, self._max_values), *column.shape[1:]), column.dtype)
+        larger = self._allocate((min(2 * needed, self._max_values), *column.shape[1:]), column.dtype)
         stored = np.arange(begin, end)
         larger[stored % len(larger)] = column[stored % len(column)]
         return larger
@@ -411,9 +431,10 @@ class RaggedColumns(duplicates.CopiedWhole):
         self._offsets, self._row_columns, self._base = offsets, columns, self._oldest
 
 
-def _zeros(count: int, field: FieldLike) -> arrays_lib.Array:
+def _layout(count: int, field: FieldLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the dtype of an array of that many values of a field."""
     field = field if isinstance(field, schema.Field) else schema.Field((), field)
-    return np.zeros((count, *field.shape), field.dtype)
+    return (count, *field.shape), field.dtype
 
 
 def _fitted(

@@ -1,5 +1,10 @@
 """Tests of ragged columns, with a naive twin: a list of lists."""
 
+import copy
+import os
+import pathlib
+import pickle
+import tempfile
 from typing import Any
 
 from hypothesis import stateful
@@ -10,10 +15,12 @@ import pytest
 from relive import errors
 from relive.persistence import state as state_lib
 from relive.schema import schema
+from relive.storage import memmap
 from relive.storage import ragged
 
 UNEVEN: dict[str, ragged.FieldLike] = {"a": "int32", "b": schema.Field(2, "int64")}
 FIELDS = {"token": "int32", "score": "float64"}
+ALLOCATE = st.sampled_from([np.zeros, memmap.TemporaryMaps(tempfile.gettempdir())])
 
 
 def values_of(numbers: list[list[int]]) -> dict[str, list[Any]]:
@@ -26,8 +33,8 @@ def added(rows: ragged.RaggedColumns, numbers: list[list[int]]) -> int:
     return rows.extend(values_of(numbers), lengths, {"name": [row[0] for row in numbers]})
 
 
-def new(max_values: int) -> ragged.RaggedColumns:
-    return ragged.RaggedColumns(max_values, FIELDS, {"name": "int64"})
+def new(max_values: int, allocate: ragged.Allocate = np.zeros) -> ragged.RaggedColumns:
+    return ragged.RaggedColumns(max_values, FIELDS, {"name": "int64"}, allocate=allocate)
 
 
 def held(rows: ragged.RaggedColumns) -> list[list[int]]:
@@ -164,8 +171,8 @@ def test_the_oldest_rows_are_evicted_on_request() -> None:
     assert held(rows) == [[4, 4, 4]]
 
 
-def uneven(max_values: int) -> ragged.RaggedColumns:
-    return ragged.RaggedColumns(max_values, UNEVEN, is_uneven=True)
+def uneven(max_values: int, allocate: ragged.Allocate = np.zeros) -> ragged.RaggedColumns:
+    return ragged.RaggedColumns(max_values, UNEVEN, is_uneven=True, allocate=allocate)
 
 
 def added_unevenly(rows: ragged.RaggedColumns, numbers: list[tuple[list[int], list[int]]]) -> int:
@@ -451,13 +458,40 @@ def test_a_state_of_even_rows_that_cannot_be_is_refused() -> None:
         ragged.RaggedColumns.loaded(given, 2**62, FIELDS)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda rows: pickle.loads(pickle.dumps(rows))])
+def test_copies_of_mapped_rows_are_in_memory_and_their_own(copied: Any, tmp_path: pathlib.Path) -> None:
+    rows = new(4, memmap.TemporaryMaps(tmp_path))
+    added(rows, [[1, 2], [3]])
+    other = copied(rows)
+    other._process = -1
+    added(other, [[4, 5]])
+    assert held(other) == [[3], [4, 5]]
+    assert held(rows) == [[1, 2], [3]]
+
+
+def test_a_fork_reads_mapped_rows_and_must_not_write_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, own = new(4, memmap.TemporaryMaps(tmp_path)), new(4)
+    for each in (rows, own):
+        added(each, [[1, 2]])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(errors.ArgumentError, match="^rows of TemporaryMaps.* must not be written by a fork"):
+        added(rows, [[3]])
+    with pytest.raises(errors.ArgumentError, match="^rows of TemporaryMaps.* must not be written by a fork"):
+        rows.update([0], {"token": [7, 7]}, [2])
+    assert held(rows) == [[1, 2]]
+    added(own, [[3]])
+    assert held(own) == [[1, 2], [3]]
+
+
 class RaggedMachine(stateful.RuleBasedStateMachine):
     """Compares with lists under any order of calls."""
 
-    @stateful.initialize(max_values=st.integers(1, 30))
-    def start(self, max_values: int) -> None:
+    @stateful.initialize(max_values=st.integers(1, 30), allocate=ALLOCATE)
+    def start(self, max_values: int, allocate: ragged.Allocate) -> None:
         self.max_values = max_values
-        self.rows = new(max_values)
+        self.rows = new(max_values, allocate)
         self.twin: list[list[int]] = []
         self.first_key = 0
         self.counter = 0
@@ -555,10 +589,10 @@ TestRaggedMachine = RaggedMachine.TestCase
 class UnevenMachine(stateful.RuleBasedStateMachine):
     """Compares rows whose fields differ in length with lists."""
 
-    @stateful.initialize(max_values=st.integers(1, 20))
-    def start(self, max_values: int) -> None:
+    @stateful.initialize(max_values=st.integers(1, 20), allocate=ALLOCATE)
+    def start(self, max_values: int, allocate: ragged.Allocate) -> None:
         self.max_values = max_values
-        self.rows = uneven(max_values)
+        self.rows = uneven(max_values, allocate)
         self.twin: list[tuple[list[int], list[int]]] = []
         self.gone = self.counter = 0
 
