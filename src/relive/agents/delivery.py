@@ -31,11 +31,13 @@ from relive.agents import queue
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
+from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.waiting import gate as gate_lib
 
 if TYPE_CHECKING:
     from relive.agents import queue_state
+    from relive.persistence import journal as journal_lib
     from relive.persistence import settings
 else:
     queue_state = imports.lazy_module("relive.agents.queue_state")
@@ -189,13 +191,12 @@ class DeliveryWaiters:
 E = TypeVar("E")
 
 
-class Delivery(Generic[E]):
+class Delivery(checkpointable.Journalable, Generic[E]):
     """The calls of a buffer that admit episodes and deliver each of them, as an E, to the learner."""
 
     _store: Any  # A queue.Store.
     _gate: gate_lib.Gate
     _hand_outs: queue.LearnerQueue
-    _journal: Any
     _queues: DeliveryWaiters
     _rng: np.random.Generator
     _is_warned = False
@@ -406,6 +407,23 @@ class Delivery(Generic[E]):
             self._journal.acknowledge(version)
         self._hand_outs.acknowledge(version)
 
+    def set_policy_version(self, version: int) -> None:
+        """Set the learner's policy version, from which the lag of what is stored is counted.
+
+        Raises:
+            ArgumentTypeError: `version` is not an integer.
+            ArgumentError: It is below 0, or below the previous version.
+            CheckpointError: The journal could not be written or synced.
+        """
+        before = self._store.policy_version
+        version = validation.next_version(version, before)
+        if self._journal is not None:
+            self._journal.learn(version)
+        self._store.policy_version = version
+        self._hand_outs.move_on(self._store, 0 if before is None else version - before)
+        self._gate.wake()
+        self._queues.wake_learner()
+
     def _restarted(self) -> Self:
         """Let what was not acknowledged wait again, and return the buffer."""
         self._hand_outs.restart()
@@ -481,12 +499,32 @@ class Delivery(Generic[E]):
         queue_state.load(given, store, hand_outs, is_same_rule=is_same_rule)
         return hand_outs
 
-    def _replay_hand_out(self, delivered: list[str], dropped: list[str], reason: str) -> None:
-        """Apply a record of the journal that says which episodes were delivered, and which dropped."""
-        if not delivered and not dropped:
-            self._hand_outs.begin_line(self._store)
-        self._hand_outs.deliver(self._store, delivered)
-        self._hand_outs.reject(self._store, dropped, reason)
+    def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
+        is_restart = self._position is not None and self.redeliver
+        super()._attach(journal, **options)
+        if is_restart:
+            self._journal.restart()
+
+    def _queue_replay(self) -> dict[str, Any]:
+        """Return what to call for the records of a journal that concern the queue, and at its end."""
+        written, store, hand_outs = self._written(), self._store, self._hand_outs
+        hand_outs.stop_clock()
+        hand_outs.restart_times()
+
+        def handed(delivered: list[str], dropped: list[str], reason: str) -> None:
+            if not delivered and not dropped:
+                hand_outs.begin_line(store)
+            hand_outs.deliver(store, delivered)
+            hand_outs.reject(store, dropped, reason)
+
+        def ended() -> None:
+            hand_outs.start_clock()
+            if self._written() != written:
+                # From now on, each new learner version frees places.
+                hand_outs.begin_count(store, None if store.policy_version is None else 0)
+
+        acknowledged, restarted = hand_outs.acknowledge, hand_outs.restart
+        return {"handed": handed, "acknowledged": acknowledged, "restarted": restarted, "ended": ended}
 
     def _wake_ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""

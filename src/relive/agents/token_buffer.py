@@ -93,7 +93,7 @@ class TokenBufferStats(statistics.Statistics):
     stale_keys: int
 
 
-class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointable.Journalable):
+class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
     """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
     The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
@@ -280,22 +280,6 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
         if self._journal is not None:
             self._journal.update(names, lengths, values)
         return store.update(names, lengths, values)
-
-    def set_policy_version(self, version: int) -> None:
-        """Set the learner's policy version, from which the lag of sequences is counted.
-
-        Raises:
-            ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the previous version.
-            CheckpointError: The journal could not be written or synced.
-        """
-        before = self._store.policy_version
-        version = validation.next_version(version, before)
-        if self._journal is not None:
-            self._journal.learn(version)
-        self._store.policy_version = version
-        self._hand_outs.move_on(self._store, 0 if before is None else version - before)
-        self._queues.wake_learner()
 
     def clear(self) -> None:
         """Remove every episode. Keys, counters, the random generator and the policy version are not reset."""
@@ -513,10 +497,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
             ArgumentError: A journal is already attached, or this one does not match the buffer.
             CheckpointError: The journal could not be written.
         """
-        is_restart = self._position is not None and self.redeliver
         self._attach(journal)
-        if is_restart:
-            self._journal.restart()
 
     def _written(self) -> tuple[int, ...]:
         store = self._store
@@ -527,23 +508,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts], checkpointa
         return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun[1:])
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        written, queue = self._written(), self._hand_outs
-        queue.stop_clock()
-        queue.restart_times()
-
-        def ended() -> None:
-            queue.start_clock()
-            if self._written() != written:
-                # From now on, each new learner version frees places.
-                queue.begin_count(self._store, None if self._store.policy_version is None else 0)
-
-        return token_journal.Replay(
-            self._store,
-            handed=self._replay_hand_out,
-            acknowledged=queue.acknowledge,
-            restarted=queue.restart,
-            ended=ended,
-        )
+        return token_journal.Replay(self._store, **self._queue_replay())
 
     def _check_names(self, extras: Mapping[str, Any]) -> None:
         """Raise SchemaError unless every extra is declared."""

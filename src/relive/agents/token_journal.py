@@ -4,24 +4,19 @@
               their tokens [N, ...] by name, extras included, and the extras of the sequences [S, ...] by name
     UPDATE    a tuple: keys i64 [k], the length of each i64 [k], extras by name, and the stale keys counted so far
     CLEAR     how many sequences were evicted so far
-    LEARNED   the learner's version
-    HANDED    which episodes the learner was given and which not: a list of the ids of the episodes that were delivered,
-              of those that were dropped, and of the reason for these; with neither, that the learner asks for single
-              episodes for the first time
-    ACKED     the version before which all deliveries are acknowledged
-    RESTART   nothing: what is not acknowledged waits again
 
-All payloads are written by a PlainCodec. Each record is written before its change is applied. Evictions follow from the
-additions. No call waits for HANDED and RESTART to be on disk: they are synced with the next record.
+Payloads are written by a PlainCodec. Each record is written before its change is applied. Evictions follow from the
+additions. The records of the learner's queue are in `queue_journal`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import itertools
 from typing import Any
 
 import numpy as np
 
 from relive import errors
+from relive.agents import queue_journal
 from relive.agents import token_state
 from relive.agents import token_store
 from relive.agents import tokens
@@ -31,10 +26,10 @@ from relive.persistence import journal as journal_lib
 from relive.persistence import state as state_lib
 from relive.schema import schema
 
-ADD, UPDATE, CLEAR, LEARNED, HANDED, ACKED, RESTART = range(1, 8)
+ADD, UPDATE, CLEAR = range(1, 4)
 
 
-class TokenJournal:
+class TokenJournal(queue_journal.QueueJournal):
     """Writes the changes of a buffer to a journal, before they are applied.
 
     Args:
@@ -77,27 +72,8 @@ class TokenJournal:
         """Journal that every episode is removed."""
         self._write(CLEAR, self._store.evicted)
 
-    def learn(self, policy_version: int) -> None:
-        """Journal the learner's policy version."""
-        self._write(LEARNED, policy_version)
-
-    def hand_out(
-        self, delivered: Iterable[token_store.EpisodeFacts], dropped: Iterable[token_store.EpisodeFacts], reason: str
-    ) -> None:
-        """Journal which episodes are delivered to the learner, and which are dropped for that reason."""
-        ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
-        self._write(HANDED, [*ids, reason], sync=False)
-
-    def acknowledge(self, version: int) -> None:
-        """Journal that all deliveries before a version are acknowledged."""
-        self._write(ACKED, version)
-
-    def restart(self) -> None:
-        """Journal that what is not acknowledged waits again."""
-        self._write(RESTART, None, sync=False)
-
-    def _write(self, kind: int, value: Any, *, sync: bool = True) -> None:
-        self._journal.append(kind, self._codec.encode(value), sync=sync)
+    def _write(self, kind: int, value: Any) -> None:
+        self._journal.append(kind, self._codec.encode(value))
 
     def _prune(self) -> None:
         """Delete segments of which no sequence is left.
@@ -111,28 +87,11 @@ class TokenJournal:
             del self._begun[0]
 
 
-class Replay:
-    """Replays the records of a journal.
+class Replay(queue_journal.QueueReplay):
+    """Replays the records of a journal; see QueueReplay for its arguments."""
 
-    Args:
-        store: The episodes.
-        handed: Called with the ids of delivered episodes, the ids of dropped ones, and the reason.
-        acknowledged: Called with a version before which all deliveries are acknowledged.
-        restarted: Called when what is not acknowledged waits again.
-        ended: Called at the end.
-    """
-
-    def __init__(
-        self,
-        store: token_store.TokenStore,
-        *,
-        handed: Callable[[list[str], list[str], str], None],
-        acknowledged: Callable[[int], None],
-        restarted: Callable[[], None],
-        ended: Callable[[], None],
-    ) -> None:
-        self._store, self._handed, self._ended = store, handed, ended
-        self._acknowledged, self._restarted = acknowledged, restarted
+    def __init__(self, store: token_store.TokenStore, **queue: Any) -> None:
+        super().__init__(store, **queue)
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first sequence that is in none before it."""
 
@@ -146,6 +105,9 @@ class Replay:
         Raises:
             CheckpointError: The record is unknown or malformed.
         """
+        if kind not in (ADD, UPDATE, CLEAR):
+            super().apply(kind, payload)
+            return
         value = codec_lib.PlainCodec().decode(payload)
         if kind == ADD and _is_tuple(value, tuple, np.ndarray, dict, dict):
             self._add(*value)
@@ -155,21 +117,8 @@ class Replay:
             self._store.clear()
             # Sequences present when the segment began were counted as evicted, but were in fact cleared.
             self._store.evicted, self._store.cleared = value, self._store.inserted - value
-        elif kind == LEARNED and _is_count(value) and value >= (self._store.policy_version or 0):
-            self._store.policy_version = value
-        elif kind == HANDED and type(value) is list and len(value) == 3:
-            self._hand_out(*value)
-        elif kind == ACKED and type(value) is int and _is_count(value):
-            self._acknowledged(value)
-        elif kind == RESTART and value is None:
-            self._restarted()
         else:
-            rule = f"is of kind {kind} with {len(payload)} bytes"
-            raise errors.CheckpointError(f"{rule}, which is not valid here")
-
-    def end(self) -> None:
-        """Finish the replay: there are no more records."""
-        self._ended()
+            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
 
     def _add(self, names: Any, lengths: arrays.Array, columns: Any, sequence_extras: Any) -> None:
         checked, store = token_state.checked_names(names), self._store
@@ -211,14 +160,6 @@ class Replay:
             raise errors.CheckpointError(f"is an invalid update: {error}") from error
         # The update counts as stale here what is only missing because it was not in the first base.
         store.stale_keys = stale_keys
-
-    def _hand_out(self, delivered: Any, dropped: Any, reason: Any) -> None:
-        is_list = type(delivered) is type(dropped) is list and all(type(each) is str for each in delivered + dropped)
-        if not is_list or type(reason) is not str or bool(dropped) != bool(reason):
-            raise errors.CheckpointError(
-                "hands out something that is not a list of episodes, or drops without a reason"
-            )
-        self._handed(delivered, dropped, reason)
 
 
 def _check_columns(columns: dict[str, Any], fields: Mapping[str, Any], count: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
@@ -752,7 +753,7 @@ def stepped(version: int, length: int = 1, reward: float = 0.0) -> tuple[int, by
 
 
 def learned(version: int) -> tuple[int, bytes]:
-    return episode_journal.LEARNED, struct.pack("<Q", version)
+    return queue_journal.LEARNED, struct.pack("<Q", version)
 
 
 FORGED: dict[str, list[tuple[int, bytes]]] = {
@@ -774,7 +775,7 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
     "ends in the middle of a value": [(episode_journal.STEPPED, stepped(1)[1][:55])],
     "is of kind 8 with 35 bytes, which is not valid here": [(episode_journal.STEPPED, bytes(35))],
     "is of kind 7 with 35 bytes, which is not valid here": [(episode_journal.STARTED, bytes(35))],
-    "is of kind 9 with 7 bytes, which is not valid here": [(episode_journal.LEARNED, bytes(7))],
+    "is of kind 9 with 7 bytes, which is not valid here": [(queue_journal.LEARNED, bytes(7))],
     "sets the learner's policy version to 3, which is not valid": [learned(4), learned(3)],
     "sets the learner's policy version to 4611686018427387905, which is not valid": [learned(2**62 + 1)],
 }

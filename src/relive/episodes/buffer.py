@@ -58,9 +58,7 @@ Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(
-    delivery.Delivery[episode_lib.Episode[Obs, Act]], checkpointable.Journalable, Generic[Obs, Act]
-):
+class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Generic[Obs, Act]):
     """Stores the episodes of many agents and samples n-step transitions, uniformly by default.
 
     Observations and actions may be any objects. Arrays, built-in containers, dataclasses, objects with a method
@@ -347,22 +345,6 @@ class EpisodeReplayBuffer(
         """The learner's policy version; None before the first `set_policy_version`."""
         return self._store.policy_version
 
-    def set_policy_version(self, version: int) -> None:
-        """Set the learner's policy version, from which the lag of steps is counted.
-
-        Raises:
-            ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the previous version.
-        """
-        before = self._store.policy_version
-        version = validation.next_version(version, before)
-        if self._journal is not None:
-            self._journal.learn(version)
-        self._store.policy_version = version
-        self._hand_outs.move_on(self._store, 0 if before is None else version - before)
-        self._gate.wake()
-        self._queues.wake_learner()
-
     async def sample_n_step(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
@@ -615,10 +597,7 @@ class EpisodeReplayBuffer(
             ArgumentError: A journal is already attached, or this one does not match the buffer.
             CheckpointError: The journal could not be written, or the codec does not support an object.
         """
-        is_restart = self._position is not None and self.redeliver
         self._attach(journal, codec=codec_lib.checked(codec))
-        if is_restart:
-            self._journal.restart()
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
@@ -636,24 +615,7 @@ class EpisodeReplayBuffer(
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        written, queue = self._written(), self._hand_outs
-        queue.stop_clock()
-        queue.restart_times()
-
-        def ended() -> None:
-            queue.start_clock()
-            if self._written() != written:
-                # From now on, each new learner version frees places.
-                queue.begin_count(self._store, None if self._store.policy_version is None else 0)
-
-        return episode_journal.Replay(
-            self._store,
-            handed=self._replay_hand_out,
-            acknowledged=queue.acknowledge,
-            restarted=queue.restart,
-            ended=ended,
-            **options,
-        )
+        return episode_journal.Replay(self._store, **self._queue_replay(), **options)
 
     # Statistics and checks.
 

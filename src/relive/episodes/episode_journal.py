@@ -8,24 +8,19 @@
     EVICT     how many episodes and how many transitions were evicted so far, u64 each; the ids of those that went now
     STARTED   as START, but in the place of the agent's id a list: that id, the group's id, and the policy's version
     STEPPED   as APPEND, but with the policy's version u64 before the observation, where it is another than before
-    LEARNED   the learner's version u64
     CARRIED   the kind u8 of a record above and its payload: START, then APPEND for each step so far
-    HANDED    which episodes the learner was given and which not: a list, as a PlainCodec writes it, of the ids of the
-              episodes that were delivered, of those that were dropped, and of the reason for these; with neither,
-              that the learner asks for single episodes for the first time
-    ACKED     the version u64 before which all deliveries are acknowledged
-    RESTART   nothing: what is not acknowledged waits again
+
+The records of the learner's queue are in `agents.queue_journal`.
 
 All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each record is
 written before its change is applied, except EVICT, which is written after. If EVICT is lost, the episode is back, and
-is evicted again when its place is needed. No call waits for EVICT and HANDED to be on disk: they are synced with the
-next record.
+is evicted again when its place is needed. No call waits for EVICT to be on disk: it is synced with the next record.
 
 Episodes that are open when a segment begins are carried over: they are written again after its base. So no open episode
 needs an earlier segment, and old segments can be deleted with the finished episodes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import itertools
 import math
@@ -34,6 +29,7 @@ import struct
 from typing import Any, TypeAlias
 
 from relive import errors
+from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
@@ -43,7 +39,8 @@ from relive.persistence import journal as journal_lib
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
-START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED, CARRIED, HANDED, ACKED, RESTART = range(1, 14)
+START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED = range(1, 9)
+CARRIED = 10
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ID_SIZE = 36
 _APPEND = struct.Struct("<36sdI")
@@ -51,10 +48,9 @@ _STEPPED = struct.Struct("<36sdIQ")
 _START = struct.Struct("<36sd")
 _END = struct.Struct("<36sB")
 _EVICT = struct.Struct("<QQ")
-_LEARNED = struct.Struct("<Q")
 
 
-class EpisodeJournal:
+class EpisodeJournal(queue_journal.QueueJournal):
     """Writes the changes of a buffer to a journal, before they are applied."""
 
     def __init__(
@@ -115,29 +111,12 @@ class EpisodeJournal:
         """Journal that an episode ends without a final observation."""
         self._journal.append(ABORT, episode_id.encode())
 
-    def learn(self, policy_version: int) -> None:
-        """Journal the learner's policy version."""
-        self._journal.append(LEARNED, _LEARNED.pack(policy_version))
-
     def clear(self) -> None:
         """Journal that every episode is removed."""
         self._journal.append(CLEAR, b"")
         self._begun = [(first, None) for first, _ in self._begun]
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
             self._prune()
-
-    def hand_out(self, delivered: Iterable[Episode], dropped: Iterable[Episode], reason: str) -> None:
-        """Journal which episodes are delivered to the learner, and which are dropped for that reason."""
-        ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
-        self._journal.append(HANDED, codec_lib.PlainCodec().encode([*ids, reason]), sync=False)
-
-    def acknowledge(self, version: int) -> None:
-        """Journal that all deliveries before a version are acknowledged."""
-        self._journal.append(ACKED, _LEARNED.pack(version))
-
-    def restart(self) -> None:
-        """Journal that what is not acknowledged waits again."""
-        self._journal.append(RESTART, b"", sync=False)
 
     # Listener of the store.
 
@@ -222,27 +201,18 @@ def _finished_last(store: Store) -> str | None:
     return store.finished[-1].episode_id if len(store.finished) else None
 
 
-class Replay:
+class Replay(queue_journal.QueueReplay):
     """Replays the records of a journal.
 
     Args:
         store: The episodes.
         codec: The codec the journal was written with.
-        handed: Called with the ids of delivered episodes, the ids of dropped ones, and the reason.
-        ended: Called at the end.
+        queue: What to call for the records of the queue; see QueueReplay.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        codec: codec_lib.Codec,
-        handed: Callable[[list[str], list[str], str], None] = lambda *_: None,
-        acknowledged: Callable[[int], None] = lambda _: None,
-        restarted: Callable[[], None] = lambda: None,
-        ended: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._store, self._codec, self._handed, self._ended = store, codec, handed, ended
-        self._acknowledged, self._restarted = acknowledged, restarted
+    def __init__(self, store: Store, codec: codec_lib.Codec, **queue: Any) -> None:
+        super().__init__(store, **queue)
+        self._codec = codec
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
         self._limits = store.max_transitions, store.max_episodes
@@ -279,17 +249,6 @@ class Replay:
                 self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
             self._store.set_evicted(*counts)
             self._begin_episode()
-        elif kind == LEARNED and len(payload) == _LEARNED.size:
-            (version,) = _LEARNED.unpack(payload)
-            if not (self._store.policy_version or 0) <= version <= validation.LARGEST:
-                raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
-            self._store.policy_version = version
-        elif kind == HANDED:
-            self._hand_out(codec_lib.PlainCodec().decode(payload))
-        elif kind == ACKED and len(payload) == _LEARNED.size:
-            self._acknowledged(*_LEARNED.unpack(payload))
-        elif kind == RESTART and not payload:
-            self._restarted()
         elif kind in (START, STARTED) and len(payload) >= _ID_SIZE:
             self._start(payload, is_described=kind == STARTED)
         elif kind in (APPEND, STEPPED) and len(payload) >= _ID_SIZE:
@@ -297,7 +256,7 @@ class Replay:
         elif kind in (END, ABORT) and len(payload) >= _ID_SIZE:
             {END: self._end, ABORT: self._abort}[kind](payload)
         else:
-            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
+            super().apply(kind, payload)
 
     def end(self) -> None:
         """Finish the replay: there are no more records.
@@ -313,16 +272,7 @@ class Replay:
                 f"counts {stats.appended} steps as appended, fewer than the {least} that are stored, evicted or aborted"
             )
         self._store.set_limits(*self._limits)
-        self._ended()
-
-    def _hand_out(self, value: Any) -> None:
-        is_list = type(value) is list and len(value) == 3 and type(value[0]) is type(value[1]) is list
-        if not is_list or type(value[2]) is not str or not all(type(each) is str for each in value[0] + value[1]):
-            raise errors.CheckpointError("hands out something that is not a list of episodes")
-        delivered, dropped, reason = value
-        if bool(dropped) != bool(reason):
-            raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
-        self._handed(delivered, dropped, reason)
+        super().end()
 
     def _carry(self, kind: int, payload: bytes) -> None:
         """Apply a record that was carried over, unless the episode is known; the base has counted its steps."""

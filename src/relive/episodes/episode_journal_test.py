@@ -14,6 +14,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
 from relive.persistence import checkpointable_test
@@ -487,7 +488,7 @@ def carried(record: tuple[int, bytes]) -> tuple[int, bytes]:
 
 
 def handed(value: Any) -> tuple[int, bytes]:
-    return episode_journal.HANDED, codec.PlainCodec().encode(value)
+    return queue_journal.HANDED, codec.PlainCodec().encode(value)
 
 
 ABORTED = episode_journal.ABORT, UUID.encode()
