@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import contextlib
 import pathlib
 import re
+import sys
 import tempfile
 from typing import Any
 
@@ -56,3 +57,16 @@ class Page(pytest.File):
 def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect each page."""
     return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None
+
+
+@pytest.fixture(autouse=True)
+def _restored_torch() -> Iterator[None]:
+    """Restore the number of threads and the random state of torch after each test."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)

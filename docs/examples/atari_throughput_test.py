@@ -1,8 +1,6 @@
 """The example of Atari frames: its short form runs, and its figures are what its text says."""
 
-import pathlib
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 
 pytest.importorskip("ale_py")
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
 import atari_throughput
 
 import relive

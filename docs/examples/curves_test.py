@@ -1,7 +1,6 @@
 """The shared part of the examples: means over runs, their bands, and the command line."""
 
 import pathlib
-import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 figure = pytest.importorskip("matplotlib.figure")
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
 import curves
 
 

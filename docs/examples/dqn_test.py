@@ -1,9 +1,5 @@
-"""The example of DQN: its short form runs, and its losses are those on paper."""
+"""The example of DQN: its losses are those on paper."""
 
-from collections.abc import Iterator
-import pathlib
-import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +9,6 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
 import dqn
 import torch
 
@@ -22,41 +17,9 @@ from relive.integrations import torch as relive_torch
 
 
 @pytest.fixture(autouse=True)
-def _restored_torch() -> Iterator[None]:
-    """Restore the number of threads and the random state of torch after each test."""
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
-
-
-@pytest.fixture(autouse=True)
 def _early_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin to learn after 100 steps."""
     monkeypatch.setattr(dqn, "WARM_UP", 100)
-
-
-@pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param(["--steps", "300", "--seeds", "1"], id="tiny"),
-        pytest.param(["--short"], marks=pytest.mark.long, id="short"),
-    ],
-)
-def test_a_run_ends_with_its_returns_and_a_picture(
-    size: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "curve.png"
-    dqn.main([*size, "--plot", str(path)])
-    first, second = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"relive, prioritized 3-step, seed 0: return, mean of 20 episodes at the end: -?\d+\.\d", first)
-    assert re.fullmatch(r"relive, uniform 1-step, seed 0: return, mean of 20 episodes at the end: -?\d+\.\d", second)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_same_seed_gives_the_same_curve() -> None:
-    first, again, other = (dqn.train(140, seed, n_step=3) for seed in (0, 0, 1))
-    assert first == again != other
 
 
 # An episode of four steps, whose observations are one-hot.

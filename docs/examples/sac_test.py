@@ -1,10 +1,6 @@
-"""The example of SAC: its short form runs, and its losses are those on paper."""
+"""The example of SAC: its losses are those on paper."""
 
-from collections.abc import Iterator
 import math
-import pathlib
-import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +10,6 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
 import sac
 import torch
 
@@ -23,43 +18,9 @@ from relive.integrations import torch as relive_torch
 
 
 @pytest.fixture(autouse=True)
-def _restored_torch() -> Iterator[None]:
-    """Restore the number of threads and the random state of torch after each test."""
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
-
-
-@pytest.fixture(autouse=True)
 def _early_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin to learn after 100 steps."""
     monkeypatch.setattr(sac, "WARM_UP", 100)
-
-
-@pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param(["--steps", "140", "--seeds", "1"], id="tiny"),
-        pytest.param(["--short"], marks=pytest.mark.long, id="short"),
-    ],
-)
-def test_a_run_ends_with_its_returns_and_a_picture(
-    size: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "curve.png"
-    sac.main([*size, "--plot", str(path)])
-    first, second = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(
-        r"relive, truncated and terminated, seed 0: return without exploration at the end: -?\d+\.\d", first
-    )
-    assert re.fullmatch(r"relive, one flag for both, seed 0: return without exploration at the end: -?\d+\.\d", second)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_same_seed_gives_the_same_curve() -> None:
-    first, again, other = (sac.train(140, seed, wrappers=[]) for seed in (0, 0, 1))
-    assert first == again != other
 
 
 # An episode of four steps, whose observations are one-hot.

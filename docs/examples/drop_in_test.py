@@ -5,7 +5,6 @@ import dataclasses
 import pathlib
 import random
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("stable_baselines3")
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # An example imports what lies beside it.
 import drop_in
 import torch
 

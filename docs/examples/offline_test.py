@@ -1,0 +1,63 @@
+"""The example of offline data: its loss is that on paper, and its buffer holds what was recorded."""
+
+import gc
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("minari")
+pytest.importorskip("torch")
+
+import offline
+import torch
+
+import relive
+from relive.integrations import torch as relive_torch
+
+
+def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
+    """Return a network with these values for every observation."""
+    network = torch.nn.Linear(num_inputs, len(values))
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor(values))
+    return network
+
+
+def test_cloning_loss_is_the_mean_of_minus_log_p() -> None:
+    network = constant_network([0.0, math.log(3.0)], 4)
+    batch = relive_torch.as_tensors(
+        relive.TransitionBatch(
+            observation=np.zeros((3, 4), np.float32),
+            action=np.array([0, 1, 1]),
+            reward=np.ones(3, np.float32),
+            next_observation=np.zeros((3, 4), np.float32),
+            next_discount=np.ones(3, np.float32),
+            is_terminal=np.zeros(3, np.bool_),
+            steps=np.ones(3, np.int64),
+            keys=np.arange(3),
+            probabilities=np.ones(3),
+            weights=np.ones(3),
+            extras={},
+        )
+    )
+    assert offline.cloning_loss(network, batch).item() == pytest.approx(-(math.log(1 / 4) + 2 * math.log(3 / 4)) / 3)
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_the_buffer_holds_what_was_recorded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = offline.record(3, seed=0)
+    buffer = offline.load(dataset)
+    assert len(buffer) == buffer.capacity == buffer.num_eligible == dataset.total_steps
+    batch = buffer.read(buffer.eligible_keys())
+    episodes = list(dataset.iterate_episodes())
+    assert np.array_equal(batch.observation, np.concatenate([episode.observations[:-1] for episode in episodes]))
+    assert np.array_equal(batch.next_observation, np.concatenate([episode.observations[1:] for episode in episodes]))
+    assert np.array_equal(batch.action, np.concatenate([episode.actions for episode in episodes]))
+    assert np.array_equal(batch.is_terminal, np.concatenate([episode.terminations for episode in episodes]))
+    del dataset, episodes
+    gc.collect()
