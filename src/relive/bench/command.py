@@ -1,7 +1,7 @@
 """`relive bench`: measures the workloads that were asked for, prints tables, and writes what it was asked to write."""
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import json
 import os
 import pathlib
@@ -33,22 +33,21 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(_listing())
         return 0
     families = {one.name: family for family, members in workloads.FAMILIES.items() for one in members}
-    try:
-        _check_known("workload", options.workload, {*families, *families.values()})
-        _check_known("peers", options.peers, catalogue.PEERS)
-    except errors.ArgumentError as error:
-        parser: argparse.ArgumentParser = options.parser
-        parser.error(str(error))
+    for option, known in {"workload": {*families, *families.values()}, "peers": {*catalogue.PEERS}}.items():
+        for name in getattr(options, option) or ():
+            if name not in known:
+                options.parser.error(f"--{option} must be one of {', '.join(sorted(known))}, got {name}")
     wanted = set(options.workload or families)
     chosen = [one for name, one in workloads.WORKLOADS.items() if {name, families[name]} & wanted]
     peers = {name: peer for name, peer in catalogue.PEERS.items() if not options.peers or name in options.peers}
     for name in _FILES:
-        _check_path(name, getattr(options, name))
+        path = getattr(options, name)
+        if path is not None and (os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or ".")):
+            raise errors.ArgumentError(f"--{name} must be a file in a directory that exists, got {path}")
     if options.plot:
         picture.check([one.name for one in chosen])
     arguments = _arguments(options)
-    if not machine.is_held_to_one_thread(os.environ):
-        machine.start_anew(arguments)
+    machine.hold_libraries(arguments)
     machine.hold_torch()
     settings = runner.Settings(options.repeats or (3 if options.quick else 7), options.quick)
     with warnings.catch_warnings(action="ignore"):
@@ -60,15 +59,26 @@ def run(options: argparse.Namespace) -> int:
         settings=settings.in_words(),
         rows=rows,
     )
-    if options.json:
-        _write("json", options.json, json.dumps(measured.as_json(), indent=1) + "\n")
-    if options.markdown:
-        seen_from = pathlib.Path(options.markdown).parent
-        seen = os.path.relpath(options.plot, seen_from) if options.plot else None
-        _write("markdown", options.markdown, report.page(measured, seen))
-    if options.plot:
-        picture.save(measured, options.plot)
+    for name in _FILES:
+        try:
+            _write(measured, name, options)
+        except OSError as error:
+            path = getattr(options, name)
+            raise errors.ArgumentError(f"--{name} could not be written to {path}: {error.strerror}") from error
     return 0
+
+
+def _write(measured: results.Run, name: str, options: argparse.Namespace) -> None:
+    path = getattr(options, name)
+    if not path:
+        return
+    if name == "json":
+        pathlib.Path(path).write_text(json.dumps(measured.as_json(), indent=1) + "\n", encoding="utf-8")
+    elif name == "markdown":
+        seen = os.path.relpath(options.plot, pathlib.Path(path).parent) if options.plot else None
+        pathlib.Path(path).write_text(report.page(measured, seen), encoding="utf-8")
+    else:
+        picture.save(measured, path)
 
 
 def _measured(
@@ -90,14 +100,7 @@ def _measured(
         yield row
 
 
-def _check_known(option: str, names: Sequence[str] | None, known: Collection[str]) -> None:
-    for name in names or ():
-        if name not in known:
-            raise errors.ArgumentError(f"--{option} must be one of {', '.join(sorted(known))}, got {name}")
-
-
 def _listing() -> str:
-    """Return every name there is and what it stands for."""
     width = max(map(len, [*workloads.WORKLOADS, *catalogue.PEERS]))
     lines = ["workloads (the name of a family selects all of its workloads):"]
     for family, members in workloads.FAMILIES.items():
@@ -117,16 +120,3 @@ def _arguments(options: argparse.Namespace) -> list[str]:
             values = [] if value is True else value if isinstance(value, list) else [str(value)]
             arguments += [f"--{name}", *values]
     return arguments
-
-
-def _check_path(name: str, path: str | None) -> None:
-    """Raise ArgumentError if a file cannot be there; before the measuring, not after it."""
-    if path is not None and (os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or ".")):
-        raise errors.ArgumentError(f"--{name} must be a file in a directory that exists, got {path}")
-
-
-def _write(name: str, path: str, content: str) -> None:
-    try:
-        pathlib.Path(path).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise errors.ArgumentError(f"--{name} could not be written to {path}: {error.strerror}") from error

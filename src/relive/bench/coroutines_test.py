@@ -33,7 +33,6 @@ def test_a_learner_that_is_held_to_the_actors_draws_each_step_once(peer: str) ->
 
 
 def shares(entrant: verification.Entrant, drawn: object) -> dict[str, float]:
-    """Return the faults found in the result of a call."""
     findings = verification.Findings()
     assert entrant.check
     entrant.check(drawn, findings)

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 import dataclasses
-import io
-import json
 import pathlib
 import tempfile
 import types
@@ -11,11 +9,9 @@ import types
 import numpy as np
 import psutil
 import pytest
-from rich import console
 
 from relive.bench import catalogue
 from relive.bench import machine
-from relive.bench import report
 from relive.bench import results
 from relive.bench import runner
 from relive.bench import tasks
@@ -33,7 +29,6 @@ TREE = workloads.WORKLOADS["growth-tree"]
 
 
 def measured(workload: workloads.Workload, *names: str) -> results.Row:
-    """Return the outcome of a workload in a quick run."""
     return runner.measure(workload, {name: catalogue.PEERS[name] for name in names}, QUICK, lambda line: None)
 
 
@@ -137,7 +132,6 @@ def test_a_tree_that_draws_or_sums_wrongly_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def shares(entrant: verification.Entrant, drawn: list[int]) -> dict[str, float]:
-    """Return the faults found in drawn leaves."""
     findings = verification.Findings()
     assert entrant.check
     entrant.check(np.array(drawn), findings)
@@ -151,68 +145,3 @@ def test_every_leaf_of_the_tree_is_filled_in_chunks(monkeypatch: pytest.MonkeyPa
     entrant.check(entrant.call(), findings)
     assert findings.rows
     assert not findings.shares()
-
-
-def timed(peer: str, size: int, microseconds: float, **wrong: float) -> results.Outcome:
-    """Return the outcome of a peer with that duration and those faults."""
-    seconds = microseconds / 1e6
-    timing = results.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
-    return results.Outcome(peer=peer, size=size, value=microseconds, seconds=timing, wrong=wrong)
-
-
-ROW = results.Row(
-    dataclasses.replace(workloads.WORKLOADS["growth-uniform"], name="growth-x", title="a draw"),
-    [
-        timed("relive", 10, 20.0),
-        timed("relive", 1_000, 30.0, reward=0.5),
-        timed("take", 10, 4.0),
-        results.Outcome(peer="take", size=1_000, not_measured="takes 3 GB"),
-    ],
-)
-RUN = results.Run(command="", machine={}, versions={}, settings="", rows=[ROW])
-
-
-def test_growth_is_the_ratio_to_the_smallest_size() -> None:
-    assert [ROW.times(one) for one in ROW.outcomes] == [1.0, 1.5, 1.0, None]
-
-
-def printed(row: results.Row) -> list[str]:
-    """Return the lines of a table."""
-    file = io.StringIO()
-    report.print_table(row, console.Console(file=file, width=200, markup=False))
-    return [line.rstrip() for line in file.getvalue().splitlines()]
-
-
-def test_the_table_has_a_line_a_size() -> None:
-    assert printed(ROW) == [
-        "",
-        "growth-x: a draw, microseconds a batch",
-        "        steps  median    rounds  x smallest  answers",
-        "relive     10      20  10 to 40        1.00  right",
-        "relive  1,000      30  15 to 60        1.50  WRONG: reward in 50.0%",
-        "take       10       4    2 to 8        1.00  limit",
-        "not measured: take at 1,000: takes 3 GB",
-    ]
-    assert printed(measured(TREE, "cpprb"))[2:] == ["not measured: none of the peers takes part"]
-
-
-def test_the_page_shows_growth_with_its_faults() -> None:
-    page = report.page(RUN, "picture.png").splitlines()
-    for line in (
-        "`relive bench --workload growth-x`, microseconds a batch",
-        "|  | steps | median | rounds | x smallest | answers |",
-        "| relive | 10 | 20 | 10 to 40 | 1.00 | right |",
-        "| relive | 1,000 | 30 | 15 to 60 | 1.50 | WRONG: reward in 50.0% |",
-        "| take | 10 | 4 | 2 to 8 | 1.00 | limit |",
-        "- Not measured: take at 1,000: takes 3 GB",
-        "| relive | growth-x | reward in 50.0% |",
-    ):
-        assert line in page
-
-
-def test_the_sizes_survive_json() -> None:
-    [written] = json.loads(json.dumps(RUN.as_json()))["workloads"]
-    first, second, _, fourth = written["outcomes"]
-    assert (first["peer"], first["size"], first["times_smallest"], first["is_right"]) == ("relive", 10, 1.0, True)
-    assert (second["value"], second["times_smallest"], second["wrong"]) == (30.0, 1.5, {"reward": 0.5})
-    assert (fourth["peer"], fourth["value"], fourth["not_measured"]) == ("take", None, "takes 3 GB")

@@ -1,17 +1,15 @@
 """The machine and the versions of a run, its free memory and disk, and threads held to one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import gc
 import importlib
-import io
 import os
 import pathlib
 import platform
 import re
 import sys
 import tempfile
-from typing import NoReturn
 
 import numpy as np
 
@@ -31,22 +29,18 @@ ONE_THREAD = {
 }
 """What holds the libraries to one thread; most of them look at it once, when they load."""
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "RL_LOGGING_LEVEL": "ERROR"}
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "RL_LOGGING_LEVEL": "ERROR"}
 """Environment variables that keep the libraries on the CPU and quiet."""
 
 _SLACK = 1.25
 """Times what is wanted that has to be free, so that a run leaves something to others."""
 
 
-def is_held_to_one_thread(environment: Mapping[str, str]) -> bool:
-    """Return whether a process with that environment uses one thread."""
-    return all(environment.get(name) == value for name, value in ONE_THREAD.items())
-
-
-def start_anew(arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by `relive` with those arguments, each library held to one thread."""
-    sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "relive", *arguments], {**os.environ, **QUIET, **ONE_THREAD})
+def hold_libraries(arguments: Sequence[str]) -> None:
+    """Replace this process by `relive` with those arguments, unless each library is held to one thread already."""
+    if not ONE_THREAD.items() <= os.environ.items():
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, "-m", "relive", *arguments], {**os.environ, **_QUIET, **ONE_THREAD})
 
 
 def hold_torch() -> None:
@@ -60,18 +54,16 @@ def silence() -> Iterator[None]:
     """Keep what is printed in the block, by Python or by C, from being seen."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    kept = {number: os.dup(number) for number in (1, 2)}
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        try:
+            for number in kept:
+                os.dup2(nowhere.fileno(), number)
             yield
-    finally:
-        for number, file in enumerate(kept, start=1):
-            os.dup2(file, number)
-            os.close(file)
-        os.close(nowhere)
+        finally:
+            for number, file in kept.items():
+                os.dup2(file, number)
+                os.close(file)
 
 
 def facts() -> dict[str, str]:

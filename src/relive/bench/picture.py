@@ -39,7 +39,8 @@ def save(run: results.Run, path: str) -> None:
     """Write the picture as a PNG.
 
     Raises:
-        ArgumentError: The file cannot be written, or nothing was measured.
+        ArgumentError: Nothing that is drawn was measured.
+        OSError: The file cannot be written.
     """
     rows = [row for row in run.rows if row.workload.name in PANELS and row.measured]
     if not rows:
@@ -55,10 +56,7 @@ def save(run: results.Run, path: str) -> None:
     picture.suptitle(
         "relive in blue, peers in gray; hatched where results are wrong; light: limits of numpy", fontsize=10
     )
-    try:
-        picture.savefig(path, format="png", dpi=150)
-    except OSError as error:
-        raise errors.ArgumentError(f"--plot could not be written to {path}: {error.strerror}") from error
+    picture.savefig(path, format="png", dpi=150)
 
 
 def _draw(panel: "matplotlib_axes.Axes", row: results.Row) -> None:

@@ -120,7 +120,6 @@ def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
 
 
 def _glance(row: results.Row) -> list[str]:
-    """Return the row of a workload in the overview."""
     limits = {one.peer: row.ratio(row.own, one) for one in row.measured if one.is_limit}
     return [
         row.workload.title,

@@ -13,15 +13,7 @@ OWN = ("relive", "relive-numba", "relive-episodes")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What a call took, in seconds a call.
-
-    Attributes:
-        median: Over the rounds.
-        low: In the fastest round.
-        high: In the slowest round.
-        rounds: How many there were.
-        repeats: How many calls a round made.
-    """
+    """What a call took, in seconds: the median over the rounds, the fastest and the slowest; each made `repeats`."""
 
     median: float
     low: float
@@ -152,15 +144,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run of the command.
-
-    Attributes:
-        command: The command line.
-        machine: Facts about it and the interpreter.
-        versions: Of the peers that were measured, by name.
-        settings: Of the measuring, in words.
-        rows: One for each workload.
-    """
+    """A run of the command: how and where it was made, with which peers, and a row a workload."""
 
     command: str
     machine: Mapping[str, str]

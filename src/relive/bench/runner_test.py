@@ -1,6 +1,5 @@
 """Peers that are right, wrong, missing or broken, in one run."""
 
-from collections.abc import Iterable
 from concurrent.futures import process
 import dataclasses
 import gc
@@ -22,7 +21,6 @@ from relive.bench import verification
 from relive.bench import workloads
 from relive.bench.peers import own
 from relive.kernels import choice
-from relive.testing import synthetic
 
 QUICK = runner.Settings(2, is_quick=True)
 SAME_IN_SMALL = (
@@ -33,48 +31,29 @@ SAME_IN_SMALL = (
 
 
 def task_of(name: str) -> tasks.Task:
-    """Return the task of a workload."""
     return workloads.WORKLOADS[name].task
 
 
-class Fake(tasks.Buffer):
+class Fake(own._Columns):
     """relive's own buffer, with a fault."""
 
-    fault = ""
-
     def __init__(self, task: tasks.Task) -> None:
-        super().__init__(task)
-        self._inner, self._is_large = own.make(task), task.capacity > 1_000
+        super().__init__("relive", task)
         self._draws = 0
-
-    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
-        self._inner.fill(episodes)
-
-    def prepared(self, step: synthetic.Step) -> Any:
-        return self._inner.prepared(step)
-
-    def add(self, prepared: Any) -> None:
-        self._inner.add(prepared)
-
-    def sample(self) -> Any:
-        self._draws += 1
-        if self.fault == "breaks" and self._is_large and self._draws > 1:
-            raise ZeroDivisionError
-        return self._inner.sample()
-
-    def answer(self, sample: Any) -> tasks.Answer:
-        answer = self._inner.answer(sample)
-        if self.fault == "wrong":
-            answer["reward"] = answer["reward"] + 1
-        return answer
 
 
 class Wrong(Fake):
-    fault = "wrong"
+    def answer(self, sample: Any) -> tasks.Answer:
+        answer = super().answer(sample)
+        return answer | {"reward": answer["reward"] + 1}
 
 
 class Breaking(Fake):
-    fault = "breaks"
+    def sample(self) -> Any:
+        self._draws += 1
+        if self.task.capacity > 1_000 and self._draws > 1:
+            raise ZeroDivisionError
+        return super().sample()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,12 @@ import functools
 import itertools
 import math
 import tempfile
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from relive.common import arrays
+from relive.schema import schema as schemas
 from relive.testing import synthetic
 
 Answer: TypeAlias = dict[str, arrays.Array]
@@ -21,15 +22,10 @@ terminal [B] and, where the peer returns one, discount [B], for the bootstrap va
 reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importance weights are weights [B].
 """
 
-DISCRETE = synthetic.Kind((), "int64")
-"""The action of most tasks."""
-
 _MOST_STEPS, _MOST_BYTES = 4_000, 1 << 26
+_DISCRETE = schemas.Field((), "int64")
 
-Feature: TypeAlias = Literal["n_step", "frame_stack", "sequence_length", "prioritized", "streams", "by_episode"]
-"""What a task may ask for, and not every peer has."""
-
-_WORDS: dict[Feature, str] = {
+_FEATURES = {
     "n_step": "several steps at once",
     "frame_stack": "stacks of frames",
     "sequence_length": "sequences",
@@ -37,6 +33,7 @@ _WORDS: dict[Feature, str] = {
     "streams": "many streams at once",
     "by_episode": "whole episodes",
 }
+"""What a task may ask for, and not every peer has, by the attribute of the task."""
 
 
 class CannotError(Exception):
@@ -64,8 +61,8 @@ class Task:
     """
 
     capacity: int
-    observation: synthetic.Kind
-    action: synthetic.Kind = DISCRETE
+    observation: schemas.Field
+    action: schemas.Field = _DISCRETE
     batch_size: int = 256
     n_step: int = 1
     gamma: float = 0.99
@@ -89,7 +86,7 @@ class Task:
         steps = max(steps, self.streams * self.episode_lengths[1])  # An episode for every stream.
         return synthetic.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
 
-    def asks(self, feature: Feature) -> bool:
+    def asks(self, feature: str) -> bool:
         """Return whether a buffer needs that feature."""
         return bool(getattr(self, feature) != getattr(Task, feature))
 
@@ -114,18 +111,18 @@ class Buffer:
         names: Under which name, or by which key, a batch has what is called so in an Answer.
     """
 
-    lacks: Sequence[Feature] = ()
-    needs: Sequence[Feature] = ()
+    lacks: Sequence[str] = ()
+    needs: Sequence[str] = ()
     most: float = math.inf
     names: Mapping[str, Any] = {}
 
     def __init__(self, task: Task) -> None:
         for feature in self.lacks:
             if task.asks(feature):
-                raise CannotError(f"has nothing for {_WORDS[feature]}")
+                raise CannotError(f"has nothing for {_FEATURES[feature]}")
         for feature in self.needs:
             if not task.asks(feature):
-                raise CannotError(f"is for {_WORDS[feature]} alone")
+                raise CannotError(f"is for {_FEATURES[feature]} alone")
         if task.capacity > self.most:
             raise CannotError(f"keeps Python objects for each step: more than {self.most:,} of them do not fit")
         self.task = task

@@ -12,6 +12,7 @@ import numpy as np
 
 from relive.bench import tasks
 from relive.common import arrays
+from relive.schema import schema as schemas
 from relive.testing import synthetic
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-3
@@ -86,10 +87,9 @@ class Entrant:
 
 def check(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer, findings: Findings) -> None:
     """Add to the findings what is wrong with a batch."""
-    asked = task.batch_size
     rows = len(answer["observation"])
     wrong = _sequences(task, story, answer) if task.sequence_length else _transitions(task, story, answer)
-    if rows != asked:
+    if rows != task.batch_size:
         wrong["batch size"] = np.ones(rows or 1, bool)
     findings.add(max(rows, 1), wrong)
 
@@ -111,11 +111,12 @@ def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer)
     left = story.lengths[episodes] - steps
     horizons = np.arange(1, task.n_step + 1)[:, np.newaxis]  # [n, 1]
     ends_here = story.is_terminated[episodes] & (left == horizons)  # [n, B]
+    rewards = synthetic.rewards_of(episodes, steps + horizons - 1) * task.gamma ** (horizons - 1)  # [n, B]
     discounts = np.where(terminal, 0.0, task.gamma**task.n_step)
     if "discount" in answer:
         discounts = np.where(terminal, 0.0, answer["discount"])
     fits = {
-        "reward": np.isclose(answer["reward"], _returns(task, episodes, steps), _RELATIVE, _ABSOLUTE),
+        "reward": np.isclose(answer["reward"], np.cumsum(rewards, axis=0), _RELATIVE, _ABSOLUTE),
         "terminal flag": terminal == ends_here,
         "discount": np.isclose(discounts, np.where(ends_here, 0.0, task.gamma**horizons), _RELATIVE, _ABSOLUTE)
         | (terminal != ends_here),
@@ -133,13 +134,6 @@ def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer)
         matters = is_next_known & ~terminal & ~wrong["next observation"]
         wrong["next observation"] |= matters & ~_is_stack(story, following, next_episodes, next_steps)
     return wrong
-
-
-def _returns(task: tasks.Task, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Array:
-    """Return the discounted sums of m rewards, for m of 1 to n [n, B]."""
-    offsets = np.arange(task.n_step)[:, np.newaxis]
-    rewards = synthetic.rewards_of(episodes, steps + offsets)
-    return np.cumsum(rewards * task.gamma**offsets, axis=0)
 
 
 def _is_stack(story: synthetic.Story, stacks: arrays.Array, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Bools:
@@ -175,17 +169,10 @@ def _sequences(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -
         "reward": real & ~np.isclose(answer["reward"], rewards, _RELATIVE, _ABSOLUTE),
         "action": real & ~actions,
         "terminal flag": real & (answer["terminal"].astype(bool) != is_end),
-        "episode crossing": _spread(episodes, real)[:, np.newaxis] > 0,
+        "episode crossing": np.ma.ptp(np.ma.array(episodes, mask=~real), axis=1).filled(0)[:, np.newaxis] > 0,
         "order of steps": both & is_same & ~is_following,
     }
     return {part: np.asarray(marks.any(axis=1)) for part, marks in wrong.items()}
-
-
-def _spread(numbers: arrays.Ints, is_real: arrays.Bools) -> arrays.Ints:
-    """Return how far apart the largest and the smallest of the real numbers of each row are [B]."""
-    least = np.where(is_real, numbers, np.iinfo(np.int64).max).min(axis=1)
-    most = np.where(is_real, numbers, 0).max(axis=1)
-    return np.where(is_real.any(axis=1), most - least, 0)
 
 
 def _all(equal: arrays.Bools, size: int) -> arrays.Bools:
@@ -203,7 +190,6 @@ def check_small_ring(make: tasks.Make, task: tasks.Task) -> Findings:
 
 
 def _checked(make: tasks.Make, task: tasks.Task) -> Findings:
-    """Return what is wrong with the returns of one buffer."""
     small, findings = _small(task), Findings()
     filled = int(2.3 * small.capacity)
     buffer, story, following = tasks.filled(make, small, filled, 2 * small.capacity)
@@ -232,7 +218,7 @@ def _small(task: tasks.Task) -> tasks.Task:
     observation = task.observation
     if len(observation.shape) > 1:
         shape = tuple(min(side, _SIDE) for side in observation.shape)
-        observation = synthetic.Kind(shape, observation.dtype)
+        observation = schemas.Field(shape, observation.dtype)
     return dataclasses.replace(
         task, capacity=capacity, observation=observation, episode_lengths=lengths, is_mapped=False
     )

@@ -12,12 +12,13 @@ from relive.bench import verification
 from relive.bench import workloads
 from relive.bench.peers import own
 from relive.common import arrays
+from relive.schema import schema as schemas
 from relive.testing import synthetic
 
-SMALL = synthetic.Kind((4,), "float32")
+SMALL = schemas.Field((4,), "float32")
 ONE = tasks.Task(capacity=500, observation=SMALL, episode_lengths=(5, 20))
 FIVE = dataclasses.replace(ONE, n_step=5)
-STACKED = tasks.Task(capacity=500, observation=synthetic.Kind((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
+STACKED = tasks.Task(capacity=500, observation=schemas.Field((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
 RUNS = tasks.Task(capacity=500, observation=SMALL, sequence_length=4, episode_lengths=(5, 20))
 
 Spoil = Callable[[tasks.Answer, synthetic.Story], None]
@@ -41,7 +42,6 @@ def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
 
 
 def task_of(name: str) -> tasks.Task:
-    """Return the task of a workload."""
     return workloads.WORKLOADS[name].task
 
 
@@ -184,36 +184,29 @@ def test_what_is_masked_does_not_matter() -> None:
     assert found(RUNS, spoil) == {}
 
 
-class Skewed(tasks.Buffer):
+class Skewed(own._Columns):
     """relive's own prioritized buffer, whose every second draw is uniform, or whose weights are all alike."""
 
     def __init__(self, task: tasks.Task, fault: str) -> None:
-        super().__init__(task)
-        self._inner, self._uniform = own.make(task), own.make(dataclasses.replace(task, prioritized=False))
+        super().__init__("relive", task)
+        self._uniform = own.make(dataclasses.replace(task, prioritized=False))
         self._fault, self._draws = fault, 0
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         kept = list(episodes)
-        self._inner.fill(kept)
+        super().fill(kept)
         self._uniform.fill(kept)
 
-    def prepared(self, step: synthetic.Step) -> object:
-        return self._inner.prepared(step)
-
-    def add(self, prepared: object) -> None:
-        self._inner.add(prepared)
+    def add(self, prepared: Any) -> None:
+        super().add(prepared)
         self._uniform.add(prepared)
 
-    def sample(self) -> object:
+    def sample(self) -> Any:
         self._draws += 1
-        is_uniform = self._fault == "share of draws" and self._draws % 2
-        return (self._uniform if is_uniform else self._inner).sample()
+        return self._uniform.sample() if self._fault == "share of draws" and self._draws % 2 else super().sample()
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
-        self._inner.update(sample, priorities)
-
-    def answer(self, sample: object) -> tasks.Answer:
-        answer = self._inner.answer(sample)
+    def answer(self, sample: Any) -> tasks.Answer:
+        answer = super().answer(sample)
         if self._fault == "importance weight":
             answer["weights"] = np.ones(len(answer["weights"]))
         else:

@@ -19,7 +19,7 @@ from relive.bench import machine
 from relive.bench import tasks
 from relive.bench import verification
 from relive.bench.peers import own
-from relive.testing import synthetic
+from relive.schema import schema as schemas
 
 Call: TypeAlias = Callable[[], object]
 Timed: TypeAlias = Callable[[tasks.Buffer, tasks.Following], Call]
@@ -177,8 +177,8 @@ def _divided(episodes: int) -> dict[str, Any]:
     return {"capacity": length * episodes, "episode_lengths": (length, length)}
 
 
-_F4, _F6, _F17 = (synthetic.Kind((size,), "float32") for size in (4, 6, 17))
-_FRAME, _CLIP = synthetic.Kind((84, 84), "uint8"), synthetic.Kind((64, 64, 3), "uint8")
+_F4, _F6, _F17 = (schemas.Field((size,), "float32") for size in (4, 6, 17))
+_FRAME, _CLIP = schemas.Field((84, 84), "uint8"), schemas.Field((64, 64, 3), "uint8")
 _COLUMNS, _EPISODES = tuple(own.KERNELS), ("relive-episodes",)
 _OWN, _AWAIT = (*_COLUMNS, *_EPISODES), (*_COLUMNS, *_EPISODES, "await")
 _crowd = functools.partial(functools.partial, coroutines.crowd)

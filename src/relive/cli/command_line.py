@@ -270,19 +270,13 @@ def _add_convert(commands: _Commands) -> None:
     )
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return what was typed, or exit with 2."""
-    options, unknown = parser().parse_known_args(arguments)
-    if unknown:
-        options.parser.refuse(unknown, options.command)
-    return options
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     name = "relive"
     try:
-        options = _options(arguments)
+        options, unknown = parser().parse_known_args(arguments)
+        if unknown:
+            options.parser.refuse(unknown, options.command)
         name = options.parser.prog
         code: int = pkgutil.resolve_name(options.run)(options) if options.command else options.parser.print_help() or 0
         sys.stdout.flush()

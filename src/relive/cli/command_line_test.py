@@ -1,7 +1,6 @@
 """The command line as a user meets it: what is printed, and the exit code."""
 
 import os
-import pathlib
 import re
 import runpy
 import signal
@@ -17,11 +16,6 @@ from relive.cli import saved_examples_test as examples
 from relive.persistence import places
 
 PATIENCE = 60.0
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def exit_code(*arguments: str) -> int:
@@ -175,7 +169,7 @@ def test_a_full_disk_for_what_is_printed_is_one_line(arguments: list[str]) -> No
     assert (ended.returncode, ended.stderr) == (1, f"{name}: No space left on device\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "replay", "--json"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "replay", "--json"], ["demo", "--steps", "50"]])
 def test_a_reader_that_leaves_is_no_error_of_ours(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     process = subprocess.Popen(

@@ -27,8 +27,7 @@ ENDING = "(a new directory has no ending, or ends with a slash)"
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
 
 
@@ -378,18 +377,6 @@ def test_a_missing_library_is_said_before_anything_is_read(target: str) -> None:
     )
 
 
-def test_what_does_not_fit_into_memory_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*arguments: object) -> Any:
-        raise MemoryError("cannot allocate 8 TiB")
-
-    buffer().save("replay")
-    monkeypatch.setattr(convert, "_read", refuse)
-    message = "there is not enough memory: cannot allocate 8 TiB\n"
-    assert converted(capsys, "replay", "steps.parquet") == (1, "", message)
-
-
 def test_an_interrupt_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(descriptor: int) -> None:
         raise KeyboardInterrupt
@@ -423,9 +410,3 @@ def test_reading_and_writing_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
             done, total = numbers[-1]
             assert done == total > 0
     shutil.rmtree("replay")
-
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = converted(capsys, "--help")
-    assert code == 0
-    assert "relive convert replay steps.parquet" in out

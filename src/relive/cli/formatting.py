@@ -64,7 +64,6 @@ def setting(value: Any) -> str:
 
 
 def _dtype(description: Any) -> str:
-    """Return numpy's name of a dtype."""
     if not isinstance(description, str):
         return "structured"
     try:

@@ -1,10 +1,12 @@
 """`relive inspect` as a user meets it: what is printed, what is written, and the exit code."""
 
+from collections.abc import Callable
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +14,23 @@ import pytest
 import relive
 from relive import cli
 from relive.cli import command_line
-from relive.cli import plots
+from relive.cli import report
 from relive.cli import saved_examples_test as examples
 from relive.persistence import checkpoint
+from relive.persistence import inspect_test
+
+MAKERS: dict[str, Callable[[], Any]] = inspect_test.MAKERS | {"learner's queue": examples.queued}
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _saved(_elsewhere: None) -> None:
     examples.prioritized().save("buffer")
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """Return the lines of a table, each with single spaces."""
+    assert command_line.main(["inspect", *arguments]) == 0
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +58,7 @@ def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "charts", lambda found: [])
+    monkeypatch.setattr(report, "charts", lambda found: [])
 
 
 @pytest.mark.usefixtures("_no_charts")
@@ -82,10 +92,36 @@ def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["faults"] == [fault]
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_checkpoint_of_every_class_is_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made = MAKERS[name]()
+    made.save("every")
+    words = type(made).__name__
+    lines = inspected(capsys, "every", "--report", "page.html")
+    assert {"kind checkpoint", f"class {words}", "health nothing is broken", "Statistics"} <= set(lines)
+    assert words in pathlib.Path("page.html").read_text(encoding="utf-8")
+    assert command_line.main(["verify", "every"]) == 0
+    assert f", which loads <{words} " in capsys.readouterr().out
+    for command in ("inspect", "verify"):
+        assert command_line.main([command, "every", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["kind"] == "checkpoint"
+
+
+def test_a_memory_map_and_a_parquet_file_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
+    relive.MemmapStorage("map", schema, 10).close()
+    arrow = pytest.importorskip("relive.integrations.arrow", exc_type=ImportError)
+    arrow.write_parquet(examples.prioritized(), "steps.parquet")
+    for path, kind in (("map", "memory map"), ("steps.parquet", "Parquet file")):
+        lines = inspected(capsys, path)
+        assert {f"kind {kind}", "class unknown", "health nothing is broken", "Statistics"} <= set(lines)
+        assert command_line.main(["verify", path]) == 0
+        assert f"{path} is whole: a {kind}\n" in capsys.readouterr().out
+
+
 def test_a_journal_has_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
     examples.journal(pathlib.Path("journal"))
-    assert command_line.main(["inspect", "journal"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = inspected(capsys, "journal")
     assert "kind journal" in lines
     assert "size 30" in lines
     assert "health nothing is broken" in lines
@@ -93,8 +129,7 @@ def test_a_journal_has_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
     examples.episodes().save("episodes")
-    assert command_line.main(["inspect", "episodes"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = inspected(capsys, "episodes")
     assert "total transitions 7" in lines
     assert "completed 1" in lines
     assert any(line.startswith("open ages ") for line in lines)
@@ -105,8 +140,7 @@ def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[st
 @pytest.mark.usefixtures("_no_charts")
 def test_a_state_of_no_buffer_of_ours_is_described_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint.save({"class": "Mine", "arrays": {"notes": np.arange(4)}}, "mine")
-    assert command_line.main(["inspect", "mine", "--report", "page.html"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = inspected(capsys, "mine", "--report", "page.html")
     assert "class Mine" in lines
     assert "notes.npy int64 [4] 160 B" in lines
     assert "Statistics" not in lines
@@ -116,8 +150,7 @@ def test_a_buffer_of_items_says_how_many_there_are(capsys: pytest.CaptureFixture
     buffer = relive.ItemReplayBuffer(100, "sequences", seed=0)
     buffer.add({"x": np.arange(10), "seq_lens": [3, 7]})
     buffer.save("items")
-    assert command_line.main(["inspect", "items", "--report", "page.html"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = inspected(capsys, "items", "--report", "page.html")
     assert "timesteps 10" in lines
     assert "items 2" in lines
     assert "<b>2</b><span>items</span>" in pathlib.Path("page.html").read_text(encoding="utf-8")
@@ -128,8 +161,7 @@ def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixt
     for t in range(20):
         buffer.add(t, 0, 0.0, t + 1)
     buffer.save("sequences")
-    assert command_line.main(["inspect", "sequences"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = inspected(capsys, "sequences")
     assert "rewards priorities" in lines
     assert "count 20 16" in lines
     assert "without 0 4" in lines
@@ -189,9 +221,8 @@ def test_a_missing_library_is_one_line_that_names_the_extra(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    for module in ("report", "plots"):  # Import them anew.
-        monkeypatch.delitem(sys.modules, f"relive.cli.{module}", raising=False)
-        monkeypatch.delattr(cli, module, raising=False)
+    monkeypatch.delitem(sys.modules, "relive.cli.report")  # Import it anew.
+    monkeypatch.delattr(cli, "report")
     assert command_line.main(["inspect", "buffer", "--report", "page.html"]) == 1
     shown = capsys.readouterr()
     assert shown.err == f"relive inspect: {name} is not installed: run pip install 'relive[cli]'\n"

@@ -11,11 +11,6 @@ from relive.cli import saved_examples_test as examples
 from relive.persistence import journal_reader
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def repaired(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Return the exit code, what was printed, and the errors."""
     code = command_line.main(["repair", *arguments])

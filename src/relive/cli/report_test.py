@@ -55,7 +55,6 @@ class Page(html.parser.HTMLParser):
 
 
 def looked_at(path: pathlib.Path) -> tuple[dict[str, Any], Any]:
-    """Return what a page is made of."""
     examined = inspect.examine(str(path))
     return examined.summary(), examined.buffer
 
@@ -219,7 +218,6 @@ class Browser:
             self.events.append(message)
 
     def wait_for(self, method: str) -> None:
-        """Wait for an event of the browser."""
         while not any(event["method"] == method for event in self.events):
             self.events.append(self._next())
 

@@ -68,7 +68,6 @@ def segments(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def change_byte(path: pathlib.Path, place: int) -> None:
-    """Change a byte of a file."""
     content = bytearray(path.read_bytes())
     content[place] ^= 0xFF
     path.write_bytes(content)

@@ -35,7 +35,16 @@ class Table:
 
 def of(said: dict[str, Any], found: contents.Contents) -> list[Table]:
     """Return the tables that have rows: of what was said of a path, and of what was found in its buffer."""
-    tables = [_overview(said), _distributions(found), _statistics(said), _settings(said), _arrays(said)]
+    settings = ({} if said["schema"] is None else {"schema": said["schema"]}) | said["settings"]
+    tables = [
+        _overview(said),
+        _distributions(found),
+        Table("Statistics", (), [(name.replace("_", " "), _value(value)) for name, value in said["stats"].items()]),
+        Table(
+            "Settings", (), [(formatting.plain(name), formatting.setting(value)) for name, value in settings.items()]
+        ),
+        Table("Files", ("file", "array", "size"), [_array(each) for each in said["arrays"].values()]),
+    ]
     return [table for table in tables if table.rows]
 
 
@@ -62,7 +71,6 @@ def _distributions(found: contents.Contents) -> Table:
 
 
 def _numbers(values: contents.Values) -> list[str]:
-    """Return the summary of numbers as texts, by `_LABELS`."""
     finite = values[np.isfinite(values)]
     counts = [len(finite), len(values) - len(finite)]
     if not len(finite):
@@ -70,11 +78,6 @@ def _numbers(values: contents.Values) -> list[str]:
     mean = np.sum(finite / len(finite)).item()  # The sum of the largest floats has no value.
     quartiles = np.quantile(finite, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf").tolist()
     return [formatting.number(number) for number in (*counts, *quartiles, mean)]
-
-
-def _statistics(said: dict[str, Any]) -> Table:
-    rows = [(name.replace("_", " "), _value(value)) for name, value in said["stats"].items()]
-    return Table("Statistics", (), rows)
 
 
 def _value(value: Any) -> str:
@@ -86,15 +89,5 @@ def _value(value: Any) -> str:
     return str(value) if isinstance(value, bool) else formatting.number(value)
 
 
-def _settings(said: dict[str, Any]) -> Table:
-    schema = {} if said["schema"] is None else {"schema": said["schema"]}
-    rows = [(formatting.plain(name), formatting.setting(value)) for name, value in (schema | said["settings"]).items()]
-    return Table("Settings", (), rows)
-
-
-def _arrays(said: dict[str, Any]) -> Table:
-    rows = [
-        (formatting.plain(each["file"]), f"{each['dtype']} {each['shape']}", formatting.size(each["bytes"]))
-        for each in said["arrays"].values()
-    ]
-    return Table("Files", ("file", "array", "size"), rows)
+def _array(each: dict[str, Any]) -> tuple[str, str, str]:
+    return formatting.plain(each["file"]), f"{each['dtype']} {each['shape']}", formatting.size(each["bytes"])

@@ -18,7 +18,6 @@ SAID: dict[str, Any] = {
 
 
 def distributions(**found: list[float]) -> tables.Table:
-    """Return the table of numbers."""
     (table,) = tables.of(SAID, {name: np.array(values) for name, values in found.items()})[1:]
     return table
 

@@ -30,7 +30,6 @@ _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
 
 
 def _is_drawn(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal, and rich is there to draw."""
     return stream.isatty() and importlib.util.find_spec("rich") is not None
 
 

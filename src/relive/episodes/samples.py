@@ -103,7 +103,7 @@ def read(
         copy_observation = copiers[type(observation)]
         copy_action = copiers[type(action)]
         copy_next_observation = copiers[type(next_observation)]
-        # Setting attributes one by one takes half the time of a call with keywords: see relive.bench.episode_costs.
+        # Setting attributes one by one takes half the time of a call with keywords.
         sample: ReplaySample[Obs, Act] = new(ReplaySample)
         sample.episode_id = episode.episode_id
         sample.agent_id = episode.agent_id

@@ -94,5 +94,4 @@ def _buffer(sampler: samplers.EpisodeSampler[Any, Any]) -> _Buffer:
 
 
 def _places(buffer: _Buffer) -> list[tuple[str, int]]:
-    """Return agents and start steps of some samples."""
     return [(sample.agent_id, sample.start_step) for sample in buffer.sample_n_step_nowait(10, 1, 0.9)]

@@ -233,11 +233,9 @@ class _Anchors:
         self._rating = sampler.attach(self.eligible)
 
     def can_draw(self) -> bool:
-        """Return whether there are anchors that the sampler can draw."""
         return len(self.eligible) > 0 and self.sampler.can_draw()
 
     def change(self, rng: np.random.Generator) -> None:
-        """Make a random change."""
         capacity = self.eligible.capacity
         some = rng.permutation(capacity)[: rng.integers(1, capacity + 1)]
         eligible = self.eligible
@@ -270,11 +268,9 @@ class _Anchors:
         self._tell(*self.eligible.set(append.READABLE, readable))
 
     def bar(self, slots: arrays.Slots) -> None:
-        """Set `slots` ineligible, as a user would."""
         self._tell(*self.eligible.set(append.BARRED, slots))
 
     def admit(self, slots: arrays.Slots) -> None:
-        """Set `slots` eligible, as a user would."""
         self._tell(*self.eligible.unset(append.BARRED, slots))
 
     def _tell(self, entered: arrays.Slots, left: arrays.Slots) -> None:

@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 
 from relive import testing
-from relive.testing import expectations
 
 SUITES = [testing.BufferTests, testing.EpisodeSamplerTests, testing.SamplerTests, testing.StorageTests]
 
@@ -19,7 +18,3 @@ def test_pytest_collects_no_suite_itself(suite: type) -> None:
     """Pytest collects classes whose name begins with Test: those of users."""
     assert not suite.__name__.startswith("Test")
     assert any(name.startswith("test_") for name in vars(suite))
-
-
-def test_frequencies_are_asserted() -> None:
-    assert testing.assert_frequencies is expectations.assert_frequencies

@@ -8,7 +8,6 @@ Episodes are numbered from 1, so that no observation is all zeros, as padding is
 
 from collections.abc import Iterator
 import dataclasses
-import functools
 import itertools
 import math
 from typing import Any, Literal, TypeAlias
@@ -23,19 +22,6 @@ from relive.windows import batches
 
 _ACTIONS = 18
 _BYTE = 256
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """The shape and the dtype of one value."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes of one value."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,51 +45,25 @@ class Episode:
 
     Attributes:
         frames: [T + 1, ...], single ones also with a frame stack.
-        actions: [T, ...].
-        rewards: [T], float32.
+        rows: All of its steps in arrays [T, ...]; stacks are a view of fewer frames.
         terminated: Whether the task ended with the last step.
         truncated: Whether it was left after the last step.
-        frame_stack: Frames in an observation.
         start: How many steps came before.
-        lead: The frames that came before [frame_stack - 1, ...], zeros where there were none.
     """
 
     frames: arrays.Array
-    actions: arrays.Array
-    rewards: npt.NDArray[np.float32]
+    rows: Step
     terminated: bool
     truncated: bool
-    frame_stack: int
     start: int
-    lead: arrays.Array
-
-    def __len__(self) -> int:
-        """Return T."""
-        return len(self.rewards)
-
-    @functools.cached_property
-    def observations(self) -> arrays.Array:
-        """What the agent saw [T + 1, ...], or [T + 1, stack, ...] with a frame stack: a view of fewer frames."""
-        if self.frame_stack == 1:
-            return self.frames
-        padded = np.concatenate([self.lead, self.frames])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, self.frame_stack, axis=0)
-        return np.moveaxis(windows, -1, 1)
-
-    @property
-    def rows(self) -> Step:
-        """All of its steps in arrays [T, ...]."""
-        is_last, observations = np.arange(len(self)) == len(self) - 1, self.observations
-        ends = (is_last & self.terminated, is_last & self.truncated)
-        return Step(observations[:-1], self.actions, self.rewards, observations[1:], *ends)
 
     def steps(self) -> Iterator[Step]:
         """Yield its steps in order, each with arrays of its own."""
-        rows, following = self.rows, np.array(self.observations[0])
+        rows, following = self.rows, np.array(self.rows.observation[0])
         flags = zip(rows.terminated.tolist(), rows.truncated.tolist(), strict=True)
         for t, ends in enumerate(flags):
             observation, following = following, np.array(rows.next_observation[t])
-            yield Step(observation, self.actions[t], float(self.rewards[t]), following, *ends)
+            yield Step(observation, rows.action[t], float(rows.reward[t]), following, *ends)
 
 
 class Story:
@@ -122,7 +82,12 @@ class Story:
     """
 
     def __init__(
-        self, observation: Kind, action: Kind, lengths: tuple[int, int], steps: int, frame_stack: int = 1
+        self,
+        observation: schemas.Field,
+        action: schemas.Field,
+        lengths: tuple[int, int],
+        steps: int,
+        frame_stack: int = 1,
     ) -> None:
         self.observation, self.action, self.frame_stack = observation, action, frame_stack
         rng = np.random.default_rng(0)
@@ -149,25 +114,30 @@ class Story:
 
     def part(self, number: int, start: int, stop: int) -> Episode:
         """Return the steps [start, stop) of an episode."""
-        is_whole = stop == self.lengths[number]
-        steps = np.arange(start, stop + 1)
-        lead = self.frames(number, np.arange(start - self.frame_stack + 1, start))
-        return Episode(
-            self.frames(number, steps),
-            self.actions(number, steps[:-1]),
-            rewards_of(number, steps[:-1]).astype(np.float32),
-            bool(is_whole and self.is_terminated[number]),
-            bool(is_whole and not self.is_terminated[number]),
-            self.frame_stack,
-            start,
-            lead,
+        steps = np.arange(start, stop)
+        # With a stack, so many frames before the first one that it has a stack, too.
+        observations = frames = self.frames(number, np.arange(start - self.frame_stack + 1, stop + 1))
+        if self.frame_stack > 1:
+            windows = np.lib.stride_tricks.sliding_window_view(frames, self.frame_stack, axis=0)
+            observations = np.moveaxis(windows, -1, 1)
+        is_whole, is_last = stop == self.lengths[number], steps == stop - 1
+        terminated = bool(is_whole and self.is_terminated[number])
+        truncated = bool(is_whole and not terminated)
+        rows = Step(
+            observations[:-1],
+            self.actions(number, steps),
+            rewards_of(number, steps).astype(np.float32),
+            observations[1:],
+            is_last & terminated,
+            is_last & truncated,
         )
+        return Episode(frames[self.frame_stack - 1 :], rows, terminated, truncated, start)
 
     def frames(self, episodes: Any, steps: Any) -> arrays.Array:
         """Return single observations [..., *shape] of those steps [...]; zeros before the first one."""
         episodes, steps = np.broadcast_arrays(np.asarray(episodes, np.int64), np.asarray(steps, np.int64))
         checksum = (31 * episodes + 7 * steps) % 255 + 1
-        lead, dtype = episodes.shape, np.dtype(self.observation.dtype)
+        lead, dtype = episodes.shape, self.observation.dtype
         flat = np.empty((*lead, math.prod(self.observation.shape)), dtype)
         flat[...] = checksum[..., np.newaxis]
         if dtype == np.uint8:
@@ -191,7 +161,7 @@ class Story:
         """
         lead = frames.shape[: frames.ndim - len(self.observation.shape)]
         flat = frames.reshape((*lead, -1))
-        if np.dtype(self.observation.dtype) == np.uint8:
+        if self.observation.dtype == np.uint8:
             digits = flat[..., :5].astype(np.int64)
             episodes = digits[..., 0] + _BYTE * digits[..., 1] + _BYTE**2 * digits[..., 2]
             steps = digits[..., 3] + _BYTE * digits[..., 4]
@@ -226,11 +196,31 @@ def checksums_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
     return np.asarray(1_000_000 * np.asarray(streams) + 1_000 * np.asarray(episodes) + np.asarray(steps) + 1)
 
 
+def columns_of(streams: Any, episodes: Any, steps: Any) -> dict[str, arrays.Array]:
+    """Return the columns of those steps [...], by the names of `add`."""
+    return {
+        "observation": observations_of(streams, episodes, steps),
+        "action": np.array(steps),
+        "reward": rewards_of(episodes, steps),
+        "checksum": checksums_of(streams, episodes, steps),
+    }
+
+
+def episode_of(stream: int, number: int, length: int) -> dict[str, arrays.Array]:
+    """Return the arrays of an episode of that many steps, by the names of `add_episode`."""
+    columns = columns_of(stream, number, np.arange(length))
+    return {
+        "observations": observations_of(stream, number, np.arange(length + 1)),
+        "actions": columns["action"],
+        "rewards": columns["reward"],
+        "checksum": columns["checksum"],
+    }
+
+
 @dataclasses.dataclass
 class _Episode:
     """The facts of an episode; `is_known_to_the_end` tells whether the observation after it was given."""
 
-    stream: int
     number: int
     planned: int
     length: int = 0
@@ -305,14 +295,8 @@ class Writer:
         episode.length, episode.is_known_to_the_end = length, True
         episode.end = "terminated" if self.rng.random() < 0.5 else "truncated"
         self._open[stream] = None
-        steps = np.arange(length)
         self._rows += [(stream, episode.number, step) for step in range(length)]
-        self.given = {
-            "observations": observations_of(stream, episode.number, np.arange(length + 1)),
-            "actions": steps,
-            "rewards": rewards_of(episode.number, steps),
-            "checksum": checksums_of(stream, episode.number, steps),
-        }
+        self.given = episode_of(stream, episode.number, length)
         terminated = episode.end == "terminated"
         keys: list[int] = self.buffer.add_episode(**self.given, terminated=terminated, stream=stream).tolist()
         return keys
@@ -337,19 +321,12 @@ class Writer:
                 episode.end = "terminated" if terminated[place] else "truncated"
                 self._open[stream] = None
         numbers, episodes, steps = np.array(self._rows[-len(streams) :]).T
-        columns = {
-            "observation": observations_of(numbers, episodes, steps),
-            "action": steps.copy(),
-            "reward": rewards_of(episodes, steps),
-            "checksum": checksums_of(numbers, episodes, steps),
-            "terminated": terminated,
-            "truncated": truncated,
-        }
+        columns = columns_of(numbers, episodes, steps) | {"terminated": terminated, "truncated": truncated}
         return columns | ({"next_observation": observations_of(numbers, episodes, steps + 1)} if gives_next else {})
 
     def _begin(self, stream: int) -> _Episode:
         longest = 2 * self.buffer.capacity if self.rng.random() < 0.2 else 8
-        episode = _Episode(stream, len(self._episodes) + 1, planned=int(self.rng.integers(1, longest + 1)))
+        episode = _Episode(len(self._episodes) + 1, planned=int(self.rng.integers(1, longest + 1)))
         self._episodes.append(episode)
         self._open[stream] = episode
         return episode

@@ -1,29 +1,29 @@
 import numpy as np
 import pytest
 
+from relive.schema import schema as schemas
 from relive.testing import synthetic
 
-DISCRETE = synthetic.Kind((), "int64")
-KINDS = [synthetic.Kind((4,), "float32"), synthetic.Kind((8, 8), "uint8"), synthetic.Kind((4, 4, 3), "uint8")]
+DISCRETE = schemas.Field((), "int64")
+KINDS = [schemas.Field((4,), "float32"), schemas.Field((8, 8), "uint8"), schemas.Field((4, 4, 3), "uint8")]
 
 
-def story(kind: synthetic.Kind, frame_stack: int = 1) -> synthetic.Story:
-    """Return the steps of a few short episodes."""
+def story(kind: schemas.Field, frame_stack: int = 1) -> synthetic.Story:
     return synthetic.Story(kind, DISCRETE, (3, 9), 200, frame_stack)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_observation_says_where_it_belongs(kind: synthetic.Kind) -> None:
+def test_an_observation_says_where_it_belongs(kind: schemas.Field) -> None:
     told = story(kind)
     for number, episode in enumerate(told.episodes(), start=1):
         episodes, steps, is_known = told.place(episode.frames)
         assert is_known.all()
         assert (episodes == number).all()
-        assert steps.tolist() == list(range(len(episode) + 1))
+        assert steps.tolist() == list(range(told.lengths[number] + 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_observation_is_known_as_such(kind: synthetic.Kind) -> None:
+def test_what_is_no_observation_is_known_as_such(kind: schemas.Field) -> None:
     told = story(kind)
     frames = told.frames([1, 1, 1, 1, 10_000], [0, 1, 2, 100, 0])
     frames[1] = 0
@@ -60,14 +60,14 @@ def test_a_story_that_is_cut_goes_on_where_it_was_cut(frame_stack: int) -> None:
 
 def test_a_stack_holds_the_newest_frame_last_and_zeros_before_the_first() -> None:
     told = story(KINDS[1], 3)
-    observations = next(told.episodes()).observations
-    assert observations.shape == (told.lengths[1] + 1, 3, 8, 8)
-    assert not observations[0, :2].any()
-    np.testing.assert_equal(observations[4], told.frames(1, [2, 3, 4]))
+    rows = next(told.episodes()).rows
+    assert rows.observation.shape == rows.next_observation.shape == (told.lengths[1], 3, 8, 8)
+    assert not rows.observation[0, :2].any()
+    np.testing.assert_equal(rows.next_observation[2], told.frames(1, [1, 2, 3]))
 
 
 def test_actions_have_the_shape_that_was_asked_for() -> None:
-    told = synthetic.Story(KINDS[0], synthetic.Kind((6,), "float32"), (3, 9), 20)
+    told = synthetic.Story(KINDS[0], schemas.Field((6,), "float32"), (3, 9), 20)
     actions = told.actions([1, 2], [3, 4])
     assert actions.shape == (2, 6)
     assert actions.dtype == np.float32

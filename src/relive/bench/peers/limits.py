@@ -10,6 +10,7 @@ import numpy as np
 
 from relive.bench import tasks
 from relive.common import arrays
+from relive.schema import schema as schemas
 from relive.testing import synthetic
 
 _BATCHES = 4096
@@ -21,11 +22,11 @@ class _Written(tasks.Buffer):
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
-        kinds = {"observation": task.observation, "action": task.action, "reward": synthetic.Kind((), "float32")}
-        kinds |= dict.fromkeys(("terminated", "truncated"), synthetic.Kind((), "bool"))
+        kinds = {"observation": task.observation, "action": task.action, "reward": schemas.Field((), "float32")}
+        kinds |= dict.fromkeys(("terminated", "truncated"), schemas.Field((), "bool"))
         self.columns: dict[str, arrays.Array] = {}
         for name, kind in kinds.items():
-            column = self.columns[name] = task.allocate((task.capacity, *kind.shape), np.dtype(kind.dtype))
+            column = self.columns[name] = task.allocate((task.capacity, *kind.shape), kind.dtype)
             column.fill(kind.dtype != "bool")
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:

@@ -50,11 +50,7 @@ class _Columns(tasks.Buffer):
         ends = {"terminal": "terminated"} if task.sequence_length else {"terminal": "is_terminal"}
         self.names = same | ends | {"discount": "next_discount"}
         self._kernels = KERNELS[peer]
-        schema = relive.Schema(
-            relive.Field(task.observation.shape, task.observation.dtype),
-            relive.Field(task.action.shape, task.action.dtype),
-            reward=relive.Field((), "float32"),
-        )
+        schema = relive.Schema(task.observation, task.action, reward=relive.Field((), "float32"))
         settings: dict[str, Any] = {"streams": task.streams, "seed": 0}
         if task.is_mapped:
             settings["storage"] = relive.ColumnStorage(schema, task.capacity, allocate=task.allocate)
@@ -72,7 +68,8 @@ class _Columns(tasks.Buffer):
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             if episode.terminated or episode.truncated:
-                self.buffer.add_episode(episode.frames, episode.actions, episode.rewards, terminated=episode.terminated)
+                rows = episode.rows
+                self.buffer.add_episode(episode.frames, rows.action, rows.reward, terminated=episode.terminated)
             else:
                 super().fill([episode])
 

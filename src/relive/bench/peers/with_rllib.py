@@ -29,7 +29,7 @@ class _Buffer(tasks.Buffer):
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
-            columns = map(list, (episode.frames, episode.actions, episode.rewards))
+            columns = map(list, (episode.frames, episode.rows.action, episode.rows.reward))
             self.add((*columns, episode.terminated, episode.truncated))
 
     def prepared(self, step: synthetic.Step) -> Any:

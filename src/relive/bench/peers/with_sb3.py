@@ -8,15 +8,16 @@ import numpy as np
 import stable_baselines3.common.buffers as buffers
 
 from relive.bench import tasks
+from relive.schema import schema as schemas
 from relive.testing import synthetic
 
 
-def _space(kind: synthetic.Kind) -> spaces.Space[Any]:
+def _space(kind: schemas.Field) -> spaces.Space[Any]:
     if kind.dtype == "uint8":
         return spaces.Box(0, 255, kind.shape, np.uint8)
-    if kind.dtype.startswith("int"):
+    if kind.dtype.kind == "i":
         return spaces.Discrete(2**31)
-    return spaces.Box(-np.inf, np.inf, kind.shape, np.dtype(kind.dtype).type)
+    return spaces.Box(-np.inf, np.inf, kind.shape, kind.dtype.type)
 
 
 class _Buffer(tasks.Buffer):
@@ -32,7 +33,7 @@ class _Buffer(tasks.Buffer):
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
-        observation = _space(synthetic.Kind(task.stacked_shape, task.observation.dtype))
+        observation = _space(schemas.Field(task.stacked_shape, task.observation.dtype))
         settings = {"device": "cpu", "n_envs": task.streams}
         if task.n_step > 1:
             settings |= {"n_steps": task.n_step, "gamma": task.gamma}
