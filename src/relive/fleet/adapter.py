@@ -61,21 +61,27 @@ class Description:
 
     Attributes:
         kind: The name of its class.
-        has_columns: Whether it is a column buffer; otherwise an episode buffer.
+        writer: The name of the method of a client that returns a writer for it.
+        has_columns: Whether it is a column buffer; otherwise it has episodes, which are also consumed once.
         beta: The exponent of importance weights, or its schedule; None without priorities.
         weight_normalization: What they are divided by; see PrioritizedSampler.
         is_stratified: Whether a batch is spread evenly over the weights.
         is_independent: Whether samples are drawn independently, so that any part of a draw is a draw.
         is_used_up: Whether a row that is drawn may be drawn less often from then on.
+        has_groups: Whether episodes of a group are delivered together.
+        padding: The pad_token_id and pad_to_multiple_of of batches of tokens.
     """
 
     kind: str
+    writer: str
     has_columns: bool
     beta: float | schedules.Schedule | None = None
     weight_normalization: prioritized.WeightNormalization = "batch"
     is_stratified: bool = False
     is_independent: bool = False
     is_used_up: bool = False
+    has_groups: bool = False
+    padding: tuple[int, int] = (0, 1)
 
 
 class Adapter(abc.ABC):
@@ -137,6 +143,15 @@ class Adapter(abc.ABC):
         """Number of steps ever stored."""
         appended: int = self.buffer.appended
         return appended
+
+    def is_sent_whole(self, chunk: Any) -> bool:
+        """Return whether a chunk that was stored in part will be sent again as a whole."""
+        return False
+
+    @property
+    def torn(self) -> int:
+        """Number of steps of open episodes that their writers will send again as a whole."""
+        return 0
 
     @property
     def sampled(self) -> int:

@@ -432,17 +432,14 @@ def test_a_buffer_has_no_limiter_of_its_own(limiter: Any) -> None:
 
 
 def test_what_is_no_buffer_has_no_adapter() -> None:
-    text = "make_buffer must return a buffer of columns or of episodes, got list"
+    text = "make_buffer must return a buffer of columns, episodes or tokens, got list"
     with pytest.raises(errors.ArgumentTypeError, match=text):
         adapters.adapter_of([])
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [("groups", {"groups": relive.Groups(2)}), ("admission", {"admission": relive.Admission(1, 2)})],
-)
-def test_what_one_process_alone_can_have_is_refused(name: str, settings: dict[str, Any]) -> None:
-    buffer = relive.EpisodeReplayBuffer[int, int](**settings)
-    text = f"make_buffer must return a buffer without {name}, which are for one process, got "
-    with pytest.raises(errors.ArgumentError, match=text):
-        adapters.adapter_of(buffer)
+def test_a_buffer_has_no_admission_of_its_own() -> None:
+    rule = relive.Admission(1, 2)
+    text = "make_buffer must return a buffer without admission, which ShardedReplay.start takes, got "
+    for buffer in (relive.EpisodeReplayBuffer[int, int](admission=rule), relive.TokenReplayBuffer(9, admission=rule)):
+        with pytest.raises(errors.ArgumentError, match=text):
+            adapters.adapter_of(buffer)

@@ -6,11 +6,15 @@
 A chunk can be split: if a shard dies while storing one, the rest becomes a separate chunk.
 """
 
+from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from relive.agents import tokens
 from relive.common import trees
 
+Use: TypeAlias = tuple[bytes, int]
+"""The name of a ticket, and which of its episodes one is."""
 End: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]
 """Whether an episode goes on after a chunk, or how it ended with it."""
 Step: TypeAlias = tuple[Any, Any, float, int | None]
@@ -64,6 +68,37 @@ class ColumnChunk:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class JointChunk:
+    """Consecutive joint steps of one stream of a writer, for a shard with a joint buffer.
+
+    Attributes:
+        stream: The writer's stream, which the shard maps to one of its own.
+        is_start: Whether an episode begins with them.
+        steps: The arguments of `add` for each step [T].
+        end: Whether the episode ended with the last step.
+    """
+
+    stream: int
+    is_start: bool
+    steps: tuple[Mapping[str, Any], ...]
+    end: End
+
+    @property
+    def rows(self) -> int:
+        """Number of steps, T."""
+        return len(self.steps)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a complete episode."""
+        return self.is_start and self.end != "OPEN"
+
+    def rest(self, stored: int) -> "JointChunk":
+        """Return a chunk without the first `stored` steps, which must not be all."""
+        return dataclasses.replace(self, is_start=False, steps=self.steps[stored:])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnEnd:
     """The end of an episode whose steps were all sent: truncated after the newest.
 
@@ -88,6 +123,7 @@ class EpisodeChunk:
         steps: Observation, action, reward, and the policy version if it changed, for each step [T].
         final: The tuple of final observation and status, if the episode ended after the steps.
         is_aborted: Whether it ended without a final observation.
+        ticket: What admitted the episode, in its first chunk.
     """
 
     episode: int
@@ -98,11 +134,17 @@ class EpisodeChunk:
     steps: tuple[Step, ...]
     final: tuple[Any, Any] | None
     is_aborted: bool = False
+    ticket: Use | None = None
 
     @property
     def rows(self) -> int:
         """Number of steps, T."""
         return len(self.steps)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the episode ended as ABORTED after the steps."""
+        return self.is_aborted or (self.final is not None and self.final[1] == "ABORTED")
 
     def version_after(self, count: int) -> int | None:
         """Return the policy version of the step after the first `count`, unless it specifies one."""
@@ -116,16 +158,42 @@ class EpisodeChunk:
         )
 
 
-Chunk: TypeAlias = ColumnChunk | ColumnEnd | EpisodeChunk
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TokenChunk:
+    """A whole episode of tokens; stored as a whole or not at all, it counts as one row.
+
+    Attributes:
+        steps: The first argument of `add_episode`.
+        options: The other ones.
+        ticket: What admitted the episode.
+    """
+
+    steps: tuple[tokens.TokenStep, ...]
+    options: Mapping[str, Any]
+    ticket: Use | None = None
+    rows: ClassVar[int] = 1
+
+
+Chunk: TypeAlias = ColumnChunk | JointChunk | ColumnEnd | EpisodeChunk | TokenChunk
+
+
+def episode(chunk: Chunk) -> tuple[int, bool]:
+    """Return to which of a writer's episodes a chunk belongs, and whether that is open after it."""
+    if isinstance(chunk, TokenChunk):
+        return 0, False
+    if isinstance(chunk, EpisodeChunk):
+        return chunk.episode, chunk.final is None and not chunk.is_aborted
+    return chunk.stream, not isinstance(chunk, ColumnEnd) and chunk.end == "OPEN"
 
 
 def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:
     """Return the chunks without their first `stored` steps."""
     left: list[Chunk] = []
     for chunk in chunks:
-        if isinstance(chunk, ColumnEnd) or not chunk.rows or not stored:
+        if not chunk.rows or not stored:
             left.append(chunk)
         elif stored < chunk.rows:
+            assert not isinstance(chunk, ColumnEnd | TokenChunk)
             left.append(chunk.rest(stored))
         stored -= min(stored, chunk.rows)
     return tuple(left)

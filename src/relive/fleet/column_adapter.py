@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from relive import errors
 from relive.buffers import column as column_lib
+from relive.buffers import joint
 from relive.common import trees
 from relive.fleet import adapter
 from relive.fleet import chunks
@@ -39,6 +40,7 @@ class ColumnAdapter(adapter.Adapter):
         is_used_up = self._buffer._setting("max_times_sampled") is not None
         described = adapter.Description(
             kind=type(self._buffer).__name__,
+            writer="joint_writer" if isinstance(self._buffer, joint.JointColumnBuffer) else "writer",
             has_columns=True,
             is_independent=type(sampler) is uniform.UniformSampler and not is_used_up,
             is_used_up=is_used_up,
@@ -54,12 +56,18 @@ class ColumnAdapter(adapter.Adapter):
             is_independent=type(sampler) is prioritized.PrioritizedSampler and not is_stratified and not is_used_up,
         )
 
-    def insert(self, writer: Hashable, chunk: chunks.ColumnChunk | chunks.ColumnEnd) -> None:
+    def insert(self, writer: Hashable, chunk: chunks.ColumnChunk | chunks.JointChunk | chunks.ColumnEnd) -> None:
         """Store a chunk, or end an episode."""
         place = writer, chunk.stream
         if isinstance(chunk, chunks.ColumnEnd):
             self._end(place)
+        elif chunk.is_whole and isinstance(chunk, chunks.JointChunk):
+            try:
+                self._add(0, chunk, 0, chunk.rows)
+            finally:
+                self._buffer.end_episode(stream=0)
         elif chunk.is_whole:
+            assert isinstance(chunk, chunks.ColumnChunk)
             is_terminated = chunk.end == "TERMINATED"
             self._buffer.add_episode(
                 chunk.observations, chunk.actions, chunk.rewards, terminated=is_terminated, stream=0, **chunk.extras
@@ -74,7 +82,7 @@ class ColumnAdapter(adapter.Adapter):
                 self._end(place)
                 raise
             if chunk.end != "OPEN":
-                self._release(place)
+                self._end(place)
 
     def abandon(self, writer: Hashable) -> int:
         """Truncate the open episodes of a writer that is gone."""
@@ -122,8 +130,12 @@ class ColumnAdapter(adapter.Adapter):
         """Number of open episodes truncated because another one needed their stream."""
         return self._cut
 
-    def _add(self, stream: int, chunk: chunks.ColumnChunk, start: int, stop: int) -> None:
+    def _add(self, stream: int, chunk: chunks.ColumnChunk | chunks.JointChunk, start: int, stop: int) -> None:
         """Add the steps of a chunk from `start` to `stop`; if they are refused, those before the first wrong one."""
+        if isinstance(chunk, chunks.JointChunk):
+            for step in chunk.steps:
+                self._buffer.add(**step, stream=stream)
+            return
         steps, is_last = slice(start, stop), stop == chunk.rows
         try:
             self._buffer.add_steps(

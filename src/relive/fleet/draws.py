@@ -119,7 +119,7 @@ class Draws:
             missing = [size - sum([part.count for part in of_batch]) for of_batch in parts]
         importance = [self._importance(weights, options.get("beta"), tick + i) for i in range(number)]
         return [
-            shares.joined(of_batch, self._shards.num_shards, each, self._rng)
+            shares.joined(of_batch, each, self._rng, self._description.padding)
             for of_batch, each in zip(parts, importance, strict=True)
         ]
 
@@ -159,7 +159,8 @@ class Draws:
         for (shard, of_batches), reply in zip(counts.items(), replies, strict=True):
             self._weights.pop(shard, None)
             if reply is not None:
-                self._weights[shard], parts = reply
+                self._weights[shard], parts, version = reply
+                self._shards.note_version(version)
                 drawn[shard] = self._weights[shard], self._placed(of_batches, parts)
         return drawn
 

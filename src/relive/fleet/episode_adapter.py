@@ -5,6 +5,7 @@ import inspect
 import math
 from typing import Any
 
+from relive import errors
 from relive.common import validation
 from relive.episodes import buffer as buffer_lib
 from relive.episodes import versions
@@ -22,7 +23,10 @@ class EpisodeAdapter(adapter.Adapter):
 
     def describe(self) -> adapter.Description:
         """Describe the episode buffer."""
-        return adapter.Description(kind=type(self._buffer).__name__, has_columns=False)
+        has_groups = self._buffer.groups is not None
+        return adapter.Description(
+            kind=type(self._buffer).__name__, writer="episodes_writer", has_columns=False, has_groups=has_groups
+        )
 
     def insert(self, writer: Hashable, chunk: chunks.EpisodeChunk) -> None:
         """Store a chunk."""
@@ -30,9 +34,7 @@ class EpisodeAdapter(adapter.Adapter):
         if place not in self._episodes:
             if not chunk.is_start and not chunk.rows:
                 return  # The episode has ended already.
-            self._episodes[place] = buffer.start_episode_nowait(
-                chunk.agent_id, group_id=chunk.group_id, policy_version=chunk.policy_version
-            )
+            self._episodes[place] = self._start(chunk)
         episode_id = self._episodes[place]
         try:
             for observation, action, reward, version in chunk.steps:
@@ -51,10 +53,35 @@ class EpisodeAdapter(adapter.Adapter):
             raise
         del self._episodes[place]
 
+    def _start(self, chunk: chunks.EpisodeChunk) -> str:
+        """Start an episode, and return its id."""
+        start, version = self._buffer.start_episode_nowait, chunk.policy_version
+        try:
+            return start(chunk.agent_id, group_id=chunk.group_id, policy_version=version)
+        except errors.ArgumentError:
+            # A failed attempt may arrive when its group is whole already, which it does not need.
+            if not chunk.is_failed:
+                raise
+            return start(chunk.agent_id, policy_version=version)
+
+    def is_sent_whole(self, chunk: chunks.EpisodeChunk) -> bool:
+        """Return whether it is an episode of a group."""
+        return self._buffer.groups is not None and chunk.group_id is not None
+
+    @property
+    def torn(self) -> int:
+        """Number of steps of open episodes of groups."""
+        open_ones = self._buffer._store.open.values() if self._buffer.groups is not None else ()
+        return sum([len(episode.actions) for episode in open_ones if episode.group_id is not None])
+
     def abandon(self, writer: Hashable) -> int:
         """Abort the open episodes of a writer that is gone."""
-        places = [place for place in self._episodes if place[0] == writer]
-        return sum([self._buffer.abort_episode_nowait(self._episodes.pop(place)) for place in places])
+        aborted = 0
+        for place in [place for place in self._episodes if place[0] == writer]:
+            # Forgotten only if it could be aborted: the disk may be full.
+            aborted += self._buffer.abort_episode_nowait(self._episodes[place])
+            del self._episodes[place]
+        return aborted
 
     def abandon_all(self) -> int:
         """Abort every open episode."""

@@ -9,6 +9,8 @@ call has either happened completely or not at all.
 from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
 import dataclasses
+import functools
+import sys
 from typing import Any
 
 from relive import errors
@@ -16,14 +18,18 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
-from relive.fleet import outbox as outbox_lib
+from relive.fleet import group_outbox
+from relive.fleet import tickets
 from relive.fleet import writer
 
 
 class EpisodesWriter(writer.Writer):
-    """Writes episodes to a fleet of episode buffers; returned by `ShardedReplay.episodes_writer`."""
+    """Writes episodes to a fleet of episode buffers; returned by `ShardedReplay.episodes_writer`.
 
-    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
+    The episodes of a group go to one shard, each as a whole once it has ended.
+    """
+
+    def __init__(self, outbox: group_outbox.Outboxes, chunk_steps: int) -> None:
         super().__init__(outbox)
         self._chunk_steps = chunk_steps
         self._count = 0
@@ -31,7 +37,12 @@ class EpisodesWriter(writer.Writer):
 
     @contextlib.asynccontextmanager
     async def episode(
-        self, agent_id: str, *, group_id: str | None = None, policy_version: int | None = None
+        self,
+        agent_id: str,
+        *,
+        group_id: str | None = None,
+        policy_version: int | None = None,
+        ticket: tickets.FleetTicket | None = None,
     ) -> AsyncIterator["OpenEpisode"]:
         """Return an async context manager that starts an episode; see EpisodeReplayBuffer.episode.
 
@@ -42,6 +53,7 @@ class EpisodesWriter(writer.Writer):
             agent_id: The agent of the episode.
             group_id: The group of the episode, such as all responses to one prompt.
             policy_version: The policy version of the episode; also of its steps, unless they specify another.
+            ticket: A ticket from `ShardedReplay.admit`, which uses up one of its episodes. Required with an admission.
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
@@ -54,7 +66,9 @@ class EpisodesWriter(writer.Writer):
             group_id = validation.string("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
-        await self._room()
+        shard = await self._outbox.place(group_id)
+        room = functools.partial(self._room, shard)
+        await room()
         start = chunks.EpisodeChunk(
             episode=self._count,
             is_start=True,
@@ -63,15 +77,20 @@ class EpisodesWriter(writer.Writer):
             policy_version=policy_version,
             steps=(),
             final=None,
+            ticket=self._outbox.tickets.use(ticket, "episode"),
         )
         self._count += 1
-        episode = OpenEpisode(start, self._chunk_steps, self._room, self._outbox.take)
+        chunk_steps = self._chunk_steps if shard is None else sys.maxsize
+        episode = OpenEpisode(start, chunk_steps, room, functools.partial(self._outbox.take, shard=shard))
         self._episodes[start.episode] = episode
         try:
-            yield episode
+            with tickets.running(ticket):
+                yield episode
         finally:
             episode.abort()
             del self._episodes[start.episode]
+            if ticket is not None:  # The next one may wait for this episode to be trained on.
+                self._outbox.seal()
 
     def _seal(self) -> None:
         for episode in self._episodes.values():
@@ -147,14 +166,14 @@ class OpenEpisode:
             self._send(is_aborted=True)
 
     def send(self) -> None:
-        """Send the collected steps."""
-        if self._steps:
+        """Send the collected steps, unless the episode must be sent as a whole."""
+        if self._steps and self._chunk_steps < sys.maxsize:
             self._send()
 
     def _send(self, **end: Any) -> None:
         chunk = dataclasses.replace(self._next, steps=tuple(self._steps), **end)
         self._steps.clear()
-        self._next = dataclasses.replace(self._next, is_start=False, policy_version=self._version)
+        self._next = dataclasses.replace(self._next, is_start=False, policy_version=self._version, ticket=None)
         self._take(chunk)
 
     def _checked_version(self, policy_version: int | None) -> int | None:

@@ -8,6 +8,7 @@ directory/ledger       which batch of each writer was begun
 from concurrent import futures
 import contextlib
 import os
+import shutil
 from typing import Any
 
 from relive import errors
@@ -80,6 +81,11 @@ class Files:
         if self._journal is not None:
             self._journal.close()
         self.ledger.close()
+
+    def delete(self) -> None:
+        """Delete the closed files."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _recovered(self, journal: str, kind: type[Any]) -> Any:
         assert self._directory is not None

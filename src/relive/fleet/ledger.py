@@ -9,6 +9,7 @@ count tells how much of the batch of the last entry was stored; every earlier on
 without an acknowledgement asks, and resends what is missing: no step is stored twice or left out.
 """
 
+import contextlib
 import dataclasses
 import os
 import struct
@@ -76,7 +77,11 @@ class Ledger:
             self._read(self._descriptor)
 
     def put(self, entry: Entry) -> None:
-        """Write the entry of a writer, replacing its previous one."""
+        """Write the entry of a writer, replacing its previous one.
+
+        Raises:
+            OSError: It could not be written.
+        """
         if self._descriptor is None:
             return
         place = self._places.get(entry.writer)
@@ -90,13 +95,15 @@ class Ledger:
         """Free the place of a writer that will not return."""
         place = self._places.pop(writer, None)
         if self._descriptor is not None and place is not None:
-            self._write(self._descriptor, place, b"")
+            with contextlib.suppress(OSError):  # A full disk must not hold up the call.
+                self._write(self._descriptor, place, b"")
             self._free.append(place)
 
     def put_counts(self, lost: int, sampled: int) -> None:
         """Write how many steps were lost, and how many samples drawn, so far."""
         if self._descriptor is not None:
-            self._write(self._descriptor, 0, _framed(_COUNTS, lost, sampled, 0, 0))
+            with contextlib.suppress(OSError):
+                self._write(self._descriptor, 0, _framed(_COUNTS, lost, sampled, 0, 0))
 
     def close(self) -> None:
         """Close the file."""
@@ -111,7 +118,9 @@ class Ledger:
         return self._num_places - 1
 
     def _write(self, descriptor: int, place: int, content: bytes) -> None:
-        os.pwrite(descriptor, content.ljust(_SIZE, b"\0"), place * _SIZE)
+        written = os.pwrite(descriptor, content.ljust(_SIZE, b"\0"), place * _SIZE)
+        if written != _SIZE:
+            raise OSError(f"only {written} of {_SIZE} bytes fitted")
 
     def _read(self, descriptor: int) -> None:
         # A torn place holds no entry: its batch counts as unknown and is sent again.

@@ -1,5 +1,6 @@
 """Ledger in a file: what a crash leaves of them, places used again, and files that nobody wrote."""
 
+import os
 import pathlib
 import tempfile
 
@@ -179,3 +180,17 @@ def test_a_mark_in_the_place_of_the_counts_is_none(tmp_path: pathlib.Path) -> No
     path.write_bytes(path.read_bytes()[64:])
     found = reopened(path)
     assert (found.found, found.lost, found.sampled) == ({}, 0, 0)
+
+
+def test_what_the_disk_takes_only_in_part_is_an_error_for_entries_and_none_for_counts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ledger.Ledger(str(tmp_path / "ledger"))
+    one.put(ledger.Entry(b"w" * 16, 0, 0, 3))
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, place: real(descriptor, content[:10], place))
+    with pytest.raises(OSError, match="only 10 of 64 bytes fitted"):
+        one.put(ledger.Entry(b"w" * 16, 1, 3, 3))
+    one.put_counts(1, 2)
+    one.forget(b"w" * 16)
+    one.close()

@@ -50,19 +50,21 @@ class LimiterService:
         """Return "pong"."""
         return "pong"
 
-    async def insert_turn(self, rows: int) -> bool:
-        """Wait until `rows` steps may be inserted, and return True; return False to make the caller ask again.
+    async def insert_turn(self, rows: int) -> int | None:
+        """Wait until `rows` steps may be inserted, and return how many count; return None to make the caller ask again.
 
         They may if one may, as with calls of a buffer that add several steps.
         """
         await self._begin()
+        counted = 0
 
         def take() -> None:
-            if not self._is_learner_gone():
-                self._inserted += rows
+            nonlocal counted
+            counted = 0 if self._is_learner_gone() else rows
+            self._inserted += counted
             self._size += rows
 
-        return await self._take_turn(self._inserters, self._may_insert, take)
+        return counted if await self._take_turn(self._inserters, self._may_insert, take) else None
 
     async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
         """Wait until a batch may be drawn, and return how many may; return 0 to make the caller ask again.
@@ -98,9 +100,11 @@ class LimiterService:
             self._last_draw = _now()
         return granted
 
-    async def give_back(self, samples: int) -> None:
-        """Record that `samples` granted samples were not drawn, because the caller was cancelled."""
+    async def give_back(self, samples: int, inserts: int) -> None:
+        """Record that granted samples were not drawn, or steps that counted not stored."""
         self._sampled -= samples
+        self._inserted -= inserts
+        self._size -= inserts
         self._wake()
 
     async def counts(self) -> tuple[int, int]:

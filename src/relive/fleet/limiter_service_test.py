@@ -31,7 +31,7 @@ def turns_of(limiter: Any, inserted: int = 0, sampled: int = 0, size: int = 0) -
 async def insert_until_held(line: limiter_service.LimiterService, rows: int = 1, most: int = 1000) -> int:
     """Return how many inserts pass before one is held up."""
     for count in range(most):
-        if not await line.insert_turn(rows):
+        if await line.insert_turn(rows) is None:
             return count
     return most
 
@@ -106,7 +106,7 @@ def test_turns_are_those_of_the_limiter(limiter: Any, seed: int) -> None:
         for _ in range(200):
             if rng.random() < 0.5:
                 rows = rng.randrange(1, 6)
-                assert await line.insert_turn(rows) == twin.may_insert(rows)
+                assert await line.insert_turn(rows) == (rows if twin.may_insert(rows) else None)
             else:
                 batch_size = rng.randrange(1, int(min(limiter.max_batch_size or 20, 20)) + 1)
                 assert await line.sample_turns(batch_size, 1, twin.inserted) == twin.may_sample(batch_size)
@@ -178,7 +178,7 @@ def test_while_there_was_no_learner_yet_writers_wait_for_one() -> None:
         line = turns_of(ratio())
         assert await insert_until_held(line) == 30
         await asyncio.sleep(10 * LEASE)
-        assert not await line.insert_turn(1)
+        assert await line.insert_turn(1) is None
 
     local_test.run(main())
 
@@ -190,7 +190,7 @@ def test_a_learner_that_died_holds_nobody_up_and_one_that_comes_back_finds_no_de
         assert await line.sample_turns(10, 1, 30)
         assert await insert_until_held(line) == 10
         await asyncio.sleep(LEASE - 1.5)
-        assert not await line.insert_turn(1)
+        assert await line.insert_turn(1) is None
         await asyncio.sleep(1.0)
         assert await insert_until_held(line) == 1000
         # As many samples as before, and not a thousand more.
@@ -244,7 +244,7 @@ def test_samples_that_were_given_back_may_be_drawn_by_somebody_else() -> None:
         assert await line.sample_turns(39, 1, 30)
         waiting = asyncio.create_task(line.sample_turns(20, 1, 30))
         await local_test.settle()
-        await line.give_back(39)
+        await line.give_back(39, 0)
         assert await waiting
         assert await line.counts() == (30, 20)
 
@@ -341,7 +341,7 @@ class Never(rate_limiters.RateLimiter):
 def test_a_limiter_that_allows_nothing_is_left_to_it() -> None:
     async def main() -> None:
         assert await turns_of(Never(), 100, 50, 100).counts() == (0, 50)
-        assert not await turns_of(Never(), 100, 50, 100).insert_turn(1)
+        assert await turns_of(Never(), 100, 50, 100).insert_turn(1) is None
 
     local_test.run(main())
 

@@ -20,10 +20,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+import relive
 from relive import errors
+from relive.fleet import coordinator
 from relive.fleet import limiter_service
 from relive.fleet import membership
 from relive.fleet import replay
+from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.waiting import rate_limiters
 
@@ -98,7 +101,7 @@ class Process:
 
 
 class LocalFleet:
-    """A transport to shards of this event loop, and to their LimiterService.
+    """A transport to shards of this event loop, and to their Coordinator.
 
     Args:
         make_buffer: As for a shard.
@@ -115,6 +118,7 @@ class LocalFleet:
         *,
         directory: pathlib.Path | None = None,
         limiter: rate_limiters.RateLimiter | None = None,
+        admission: relive.Admission | None = None,
         seed: int | None = None,
         delay: float = 0.01,
         lease: float = 30.0,
@@ -123,39 +127,60 @@ class LocalFleet:
         checkpoint_seconds: float | None = None,
         codec: Any = None,
     ) -> None:
-        self.num_shards = shards
         self._make_buffer, self._directory, self._lease, self._recovery = make_buffer, directory, lease, recovery
         self._checkpoint_seconds, self._codec = checkpoint_seconds, codec
         self._rng = None if seed is None else random.Random(seed)
         self._delay = delay
-        self.processes: list[Process | None] = [None] * shards
+        self.processes: dict[int, Process | None] = {}
         _FLEETS.append(self)
         for shard in range(shards):
             self.start(shard)
         self.rate_limiter = limiter
         self.settings = replay.Settings(
-            shards=shards, timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None
+            timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None, admission=admission
         )
+        self.coordinator_process: coordinator.Coordinator | None = None
         self.calls: list[tuple[int, str, tuple[Any, ...]]] = []
         self.gone: set[int] = set()
         """Shards that will never be there again."""
         self.answered: Callable[[int, str], Awaitable[None]] | None = None
         """What happens before an answer is sent, if anything."""
-        if limiter is not None:
-            self.start_limiter()
+        self.start_coordinator()
 
     def close(self) -> None:
         """Kill what is left."""
-        for shard in range(self.num_shards):
+        self.kill_coordinator()
+        for shard in self.processes:
             self.kill(shard)
 
-    def start_limiter(self) -> None:
-        assert self.rate_limiter is not None
-        self.limiter_process = limiter_service.LimiterService(self.rate_limiter, self._lease, self.count)
+    @property
+    def num_shards(self) -> int:
+        return len(self.processes)
 
-    async def count(self) -> tuple[int, int, int]:
-        stats = [self.shard(number).stats() for number in range(self.num_shards)]
-        return sum([s.inserted for s in stats]), sum([s.sampled for s in stats]), sum([s.size for s in stats])
+    def start_coordinator(self) -> None:
+        """Begin a new process for the coordinator, which has none."""
+        assert self.coordinator_process is None
+        self.coordinator_process = coordinator.Coordinator(
+            self,
+            [shard for shard in self.processes if shard not in self.gone],
+            timeout=self.settings.timeout,
+            lease=self._lease,
+            limiter=self.rate_limiter,
+            admission=self.settings.admission,
+        )
+
+    def kill_coordinator(self) -> None:
+        if self.coordinator_process is not None:
+            for task in self.coordinator_process._tasks.values():
+                task.cancel()
+            self.coordinator_process = None
+
+    @property
+    def limiter_process(self) -> limiter_service.LimiterService:
+        assert self.coordinator_process is not None
+        service = self.coordinator_process._limiter
+        assert service is not None
+        return service
 
     def shard(self, number: int) -> shard_lib.Shard:
         process = self.processes[number]
@@ -167,11 +192,11 @@ class LocalFleet:
         return shard._adapter.buffer
 
     def buffers(self) -> list[Any]:
-        return [self.buffer(number) for number in range(self.num_shards)]
+        return [self.buffer(number) for number in self.processes if number not in self.gone]
 
     def start(self, number: int) -> None:
         """Begin a new process for a shard that has none."""
-        assert self.processes[number] is None
+        assert self.processes.get(number) is None
         place = None if self._directory is None else str(self._directory / f"shard-{number}")
         durability = shard_lib.Durability(
             directory=place, fsync="never", checkpoint_seconds=self._checkpoint_seconds, codec=self._codec
@@ -201,9 +226,8 @@ class LocalFleet:
     def replay(self, seed: int | None = 0) -> "replay.Replay[Any]":
         """Return a client."""
         shard: Any = self.shard(0)
-        client = replay.Replay[Any](self, self.settings, shard._adapter.describe(), seed)
-        client._first = (seed or 0) % self.num_shards  # Otherwise chance decides where writers begin.
-        return client
+        members = replies.Members(version=1, active=tuple(self.processes))
+        return replay.Replay[Any](self, self.settings, shard._adapter.describe(), members, seed)
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """See membership.Transport."""
@@ -222,12 +246,28 @@ class LocalFleet:
             raise errors.ShardLostError(f"shard {shard} does not respond to {method}")
         return task.result()
 
-    async def limiter(self, method: str, *arguments: Any) -> Any:
+    async def coordinator(self, method: str, *arguments: Any) -> Any:
         """See membership.Transport."""
-        await self._on_its_way()
-        answer = await getattr(self.limiter_process, method)(*arguments)
-        await self._on_its_way()
-        return answer
+        while True:
+            await self._on_its_way()
+            process = self.coordinator_process
+            if process is not None:
+                answer = await getattr(process, method)(*arguments)
+                await self._on_its_way()
+                if process is self.coordinator_process:
+                    return answer
+            elif self.gone.issuperset(self.processes):
+                raise errors.ClosedError("the fleet was closed: start a new one")
+            await asyncio.sleep(0.1)
+
+    async def launch(self, shard: int) -> None:
+        """See membership.Transport."""
+        self.start(shard)
+
+    def end(self, shard: int) -> None:
+        """See membership.Transport."""
+        self.kill(shard)
+        self.gone.add(shard)
 
     async def _serve(self, process: Process, shard: int, method: str, arguments: tuple[Any, ...]) -> Any:
         await self._arrives(process)
@@ -279,7 +319,7 @@ class Trouble:
         """Do so for ever."""
         while True:
             await asyncio.sleep(self.rng.random() * 0.2)
-            shard = self.rng.randrange(self.fleet.num_shards)
+            shard = self.rng.choice([shard for shard in self.fleet.processes if shard not in self.fleet.gone])
             if self.rng.random() < 0.5:
                 self.kills += 1
                 self.fleet.kill(shard)
@@ -301,7 +341,7 @@ class Trouble:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            for shard in range(self.fleet.num_shards):
+            for shard in self.fleet.processes.keys() - self.fleet.gone:
                 self.fleet.go_on(shard)
                 if self.fleet.processes[shard] is None:
                     self.fleet.start(shard)

@@ -5,14 +5,19 @@
                                                                until it responds, and is told what was seen of it
                                                                or it is gone for good
 
-A client continues with the live shards; if all are gone, the fleet was closed.
+A client continues with the live shards; if all are gone, the fleet was closed. Shards say with their replies which
+version of the list of shards they know; if that is newer than the client's, it gets the new list from the coordinator.
 """
 
 import asyncio
+import contextlib
 from typing import Any, Protocol
 
 from relive import errors
 from relive.fleet import replies
+
+_TRIAL = 0.1
+"""The part of the time in which writers try a shard that they avoid."""
 
 
 class Transport(Protocol):
@@ -36,8 +41,22 @@ class Transport(Protocol):
         """
         ...
 
-    async def limiter(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the fleet's LimiterService; waits for a lost one to come back."""
+    async def coordinator(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the fleet's Coordinator; waits for a lost one to come back.
+
+        A call whose process dies is made again.
+
+        Raises:
+            ClosedError: It will never respond again: the fleet was closed.
+        """
+        ...
+
+    async def launch(self, shard: int) -> None:
+        """Start the process of a shard to be added."""
+        ...
+
+    def end(self, shard: int) -> None:
+        """End the process of a shard for good."""
         ...
 
 
@@ -46,15 +65,27 @@ class Membership:
 
     Args:
         transport: Reaches them.
-        num_shards: Number of shards.
+        members: Which there are.
+        recovery: Seconds for which a shard with a full disk is waited for, before writers go to another one.
         timeout: Seconds to wait for a call before the shard counts as lost.
         retry: Seconds between attempts to reach a lost shard.
     """
 
-    def __init__(self, transport: Transport, num_shards: int, *, timeout: float, retry: float = 0.2) -> None:
-        self.num_shards = num_shards
+    def __init__(
+        self,
+        transport: Transport,
+        members: replies.Members,
+        *,
+        recovery: float,
+        timeout: float,
+        retry: float = 0.2,
+    ) -> None:
+        self.members = members
+        """The newest list of shards that the client knows."""
+        self._refresh: asyncio.Task[None] | None = None
         self._transport = transport
-        self._timeout, self._retry = timeout, retry
+        self._recovery, self._timeout, self._retry = recovery, timeout, retry
+        self._full_since: dict[int, float] = {}
         self._searches: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
         self._gone: set[int] = set()
@@ -66,11 +97,54 @@ class Membership:
         Raises:
             ClosedError: All shards are gone for good.
         """
-        if len(self._gone) == self.num_shards:
+        shards = self.members.shards
+        if self._gone.issuperset(shards):
             raise errors.ClosedError("the fleet was closed: start a new one")
-        for shard in self._lost - self._gone:
-            self._search(shard)
-        return [shard for shard in range(self.num_shards) if shard not in self._lost]
+        for shard in shards:
+            if shard in self._lost and shard not in self._gone:
+                self._search(shard)
+        return [shard for shard in shards if shard not in self._lost]
+
+    def preferred(self, writer: int) -> list[int]:
+        """Return the live shards that can be written to, the best one for that writer first.
+
+        That is its home, which follows from its number, or else one to which few of the other writers of a lost shard
+        go; raises like `live`.
+        """
+        live, active = self.live(), self.members.active
+        turn, home = divmod(writer, len(active))
+        others = [*active[home + 1 :], *active[:home]]
+        first = turn % max(len(others), 1)
+        there = [shard for shard in (active[home], *others[first:], *others[:first]) if shard in live]
+        return [shard for shard in there if not self.is_avoided(shard)] or there
+
+    def is_full(self, shard: int) -> bool:
+        """Return whether the disk of a shard was full at the last attempt to write there."""
+        return shard in self._full_since
+
+    def is_avoided(self, shard: int) -> bool:
+        """Return whether writers avoid a shard: its disk is full for longer than `recovery`. They try now and then."""
+        seconds = asyncio.get_running_loop().time() - self._full_since.get(shard, float("inf"))
+        return seconds > self._recovery and seconds % self._recovery > _TRIAL * self._recovery
+
+    async def refresh(self) -> None:
+        """Get the newest list of shards from the coordinator."""
+        members: replies.Members = await self._transport.coordinator("members")
+        self.learn(members)
+
+    def learn(self, members: replies.Members) -> None:
+        """Use a list of shards, if it is newer."""
+        if members.version > self.members.version:
+            self.members = members
+
+    def note_version(self, version: int) -> None:
+        """Get the newest list of shards in the background if there is one of that version."""
+        if version > self.members.version and (self._refresh is None or self._refresh.done()):
+            self._refresh = asyncio.get_running_loop().create_task(self._refreshing())
+
+    async def _refreshing(self) -> None:
+        with contextlib.suppress(errors.ClosedError):
+            await self.refresh()
 
     async def ask(self, shard: int, method: str, *arguments: Any) -> Any:
         """Call a method of a shard, and return its result.
@@ -91,6 +165,7 @@ class Membership:
             raise
         except errors.ClosedError as error:
             self._lose_for_good(shard)
+            await self._refreshing()  # Perhaps others have come for it.
             raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
@@ -113,12 +188,17 @@ class Membership:
         """
         if progress is None:
             return False
+        self.note_version(progress.members)
+        if progress.disk is None:
+            self._full_since.pop(shard, None)
+        else:
+            self._full_since.setdefault(shard, asyncio.get_running_loop().time())
         before = self._progress.get(shard)
         if before is None or before.incarnation != progress.incarnation or before.inserted < progress.inserted:
             self._progress[shard] = progress
         if before is None or before.incarnation == progress.incarnation:
             return False
-        await self.ask_or_none(shard, "report", before)
+        await self.ask_or_none(shard, "report", before, self.members)
         return True
 
     def close(self) -> None:
@@ -126,6 +206,8 @@ class Membership:
         for search in self._searches.values():
             search.cancel()
         self._searches.clear()
+        if self._refresh is not None:
+            self._refresh.cancel()
 
     def _search(self, shard: int) -> asyncio.Task[None]:
         """Return the task that looks for a lost shard; each event loop has its own."""
@@ -137,9 +219,8 @@ class Membership:
     async def _find(self, shard: int) -> None:
         while True:
             try:
-                await self._transport.call(shard, "ping", seconds=self._timeout)
-                if shard in self._progress:
-                    await self._transport.call(shard, "report", self._progress[shard], seconds=self._timeout)
+                progress = self._progress.get(shard)
+                await self._transport.call(shard, "report", progress, self.members, seconds=self._timeout)
             except errors.ShardLostError:
                 await asyncio.sleep(self._retry)
             except errors.ClosedError:

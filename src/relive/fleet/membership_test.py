@@ -19,8 +19,12 @@ def fleet_of(shards: int = 2, **more: Any) -> local_test.LocalFleet:
     return local_test.LocalFleet(lambda: relive.RingReplayBuffer(100, seed=0), shards, **more)
 
 
+def members_in(fleet: local_test.LocalFleet) -> replies.Members:
+    return replies.Members(version=1, active=tuple(fleet.processes))
+
+
 def members_of(fleet: local_test.LocalFleet) -> membership.Membership:
-    return membership.Membership(fleet, fleet.num_shards, timeout=1.0, retry=0.5)
+    return membership.Membership(fleet, members_in(fleet), recovery=60.0, timeout=1.0, retry=0.5)
 
 
 async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> replies.Progress:
@@ -162,6 +166,48 @@ def test_a_closed_membership_looks_for_nobody() -> None:
     local_test.run(main())
 
 
+def test_a_newer_list_of_shards_is_asked_for_once() -> None:
+    async def main() -> None:
+        fleet = fleet_of(2, seed=1, delay=1.0)
+        members = members_of(fleet)
+        await members.refresh()
+        known = members.members
+        await members.refresh()
+        assert members.members is known
+        await fleet.launch(2)
+        process: Any = fleet.coordinator_process
+        newest = await process.add(2)
+        for _ in range(3):
+            members.note_version(newest.version)
+        await local_test.settle(5.0)
+        assert members.members == newest
+        assert sorted(members.live()) == [0, 1, 2]
+        # A closed client does not ask, and of a closed fleet there is no list.
+        members.note_version(newest.version + 1)
+        members.close()
+        await local_test.settle(5.0)
+        fleet.gone |= {0, 1, 2}
+        fleet.kill_coordinator()
+        members.note_version(newest.version + 1)
+        await local_test.settle(5.0)
+        assert members.members == newest
+
+    local_test.run(main())
+
+
+def test_each_writer_has_a_home_and_those_of_a_lost_shard_spread_over_the_others() -> None:
+    async def main() -> None:
+        fleet = fleet_of(4)
+        members = members_of(fleet)
+        assert [members.preferred(writer)[0] for writer in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+        fleet.kill(1)
+        await members.ask_or_none(1, "ping")
+        assert [members.preferred(writer)[0] for writer in (1, 5, 9, 13)] == [2, 3, 0, 2]
+        assert [members.preferred(writer)[0] for writer in (0, 2, 3)] == [0, 2, 3]
+
+    local_test.run(main())
+
+
 def test_in_another_event_loop_a_lost_shard_is_looked_for_anew() -> None:
     fleets: list[local_test.LocalFleet] = []
 
@@ -171,10 +217,13 @@ def test_in_another_event_loop_a_lost_shard_is_looked_for_anew() -> None:
         async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
             return await fleets[-1].call(shard, method, *arguments, seconds=seconds)
 
-        async def limiter(self, method: str, *arguments: Any) -> Any:
-            raise NotImplementedError
+        coordinator: Any = None
+        launch: Any = None
+        end: Any = None
 
-    members = membership.Membership(Switched(), 2, timeout=1.0, retry=0.5)
+    members = membership.Membership(
+        Switched(), replies.Members(version=1, active=(0, 1)), recovery=60.0, timeout=1.0, retry=0.5
+    )
 
     async def lose() -> None:
         fleets.append(fleet_of())

@@ -11,23 +11,44 @@ come back: each step is stored once. `room` waits while `max_in_flight` batches 
 A shard knows a writer by name, which changes after a batch was not acknowledged: once `resolve` was called, nothing
 more is stored under the old name. Resent steps get a separate name, since later steps may be stored already: steps are
 never stored after steps that follow them.
+
+A shard whose disk is full is sent the rest again and again, for `recovery` seconds; then another one is tried.
 """
 
 import asyncio
 import collections
 from collections.abc import Coroutine
+import contextlib
+import dataclasses
 import os
-from typing import TypeAlias
 
 from relive import errors
 from relive.fleet import chunks as chunks_lib
 from relive.fleet import membership
 from relive.fleet import replies
 
-Batch: TypeAlias = tuple[chunks_lib.Chunk, ...]
-
 _PAUSE = 0.05
 """So many seconds lie between two looks for a shard while none is there."""
+_PAUSE_IF_FULL = 1.0
+"""Seconds between two attempts to write to a full disk."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """Chunks that are sent together.
+
+    Attributes:
+        chunks: The chunks, in order.
+        is_counted: Whether the limiter has counted their steps.
+    """
+
+    chunks: tuple[chunks_lib.Chunk, ...]
+    is_counted: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return sum([chunk.rows for chunk in self.chunks])
 
 
 class Outbox:
@@ -35,8 +56,8 @@ class Outbox:
 
     Args:
         shards: Reaches them.
-        transport: Reaches the fleet's LimiterService; None where no limiter holds inserts back.
-        first: The number of the first shard to use.
+        transport: Reaches the coordinator.
+        has_limiter: Whether inserts wait for the fleet's limiter.
         batch_steps: Number of steps in a batch.
         max_in_flight: Maximum number of unacknowledged batches.
         recovery: Seconds to wait for a lost shard before steps in flight count as lost.
@@ -46,9 +67,9 @@ class Outbox:
     def __init__(
         self,
         shards: membership.Membership,
-        transport: membership.Transport | None,
+        transport: membership.Transport,
         *,
-        first: int,
+        has_limiter: bool,
         batch_steps: int,
         max_in_flight: int,
         recovery: float,
@@ -57,7 +78,11 @@ class Outbox:
         self._shards, self._transport = shards, transport
         self._batch_steps, self._max_in_flight = batch_steps, max_in_flight
         self._recovery, self._lease = recovery, lease
-        self._shard = first
+        self._has_limiter = has_limiter
+        self._writer: int | None = None
+        self._shard: int | None = None
+        self._away_since: float | None = None
+        self._open_episodes: set[int] = set()
         self._rename()
         self._open: list[chunks_lib.Chunk] = []
         self._open_steps = 0
@@ -109,12 +134,13 @@ class Outbox:
         finally:
             if self._renewal is not None:
                 self._renewal.cancel()
+            if self._shard is not None:
                 await self._tell("leave", self._shard, self._name)
 
     def _seal(self) -> None:
         """Queue the open batch."""
         if self._open:
-            self._queue.append(tuple(self._open))
+            self._queue.append(Batch(tuple(self._open)))
             self._open, self._open_steps = [], 0
             self._unanswered += 1
             if self._pump is None or self._pump.done():
@@ -123,43 +149,68 @@ class Outbox:
     async def _pumping(self) -> None:
         """Send the queued batches, in order."""
         while self._queue:
+            batch = self._queue[0]
             try:
-                await self._take_turn(_steps(self._queue[0]))
+                batch = dataclasses.replace(batch, is_counted=await self._take_turn(batch.steps))
             except Exception as error:
                 self._refuse(self._queue.popleft(), error)
                 self._answered()
                 continue
             shard = await self._find()
-            batch = self._queue.popleft()
+            self._queue.popleft()
             if shard is None:
                 self._lose(batch)
                 self._answered()
                 continue
+            for episode, is_open in map(chunks_lib.episode, batch.chunks):
+                (self._open_episodes.add if is_open else self._open_episodes.discard)(episode)
             self._flying.add(self._number)
             # Tasks start in the order in which they are created, and so do the calls of a shard.
             self._run(self._deliver(batch, shard, self._name, self._number, min(self._flying)))
             self._number += 1
             await asyncio.sleep(0)
 
-    async def _take_turn(self, steps: int) -> None:
-        if self._transport is not None:
-            while not await self._transport.limiter("insert_turn", steps):
-                pass
+    async def _take_turn(self, steps: int) -> bool:
+        """Wait until the steps may be inserted, and return whether they count."""
+        counted: int | None = None if self._has_limiter else 0
+        while counted is None:
+            counted = await self._transport.coordinator("limiter", "insert_turn", steps)
+        return counted > 0
 
     async def _find(self) -> int | None:
         """Return the shard to use, under a new name if it changed; None if there is none."""
         deadline = asyncio.get_running_loop().time() + self._recovery
         try:
-            while not (live := self._shards.live()):
+            if self._writer is None:
+                self._writer = int(await self._transport.coordinator("next_writer"))
+            while (shard := self._choose(self._writer)) is None:
                 if asyncio.get_running_loop().time() > deadline:
                     return None
                 await asyncio.sleep(_PAUSE)
         except errors.ClosedError as error:
             self._refusal = self._refusal or error
             return None
-        if self._shard not in live:
-            self._shard = min(live, key=lambda shard: (shard - self._shard) % self._shards.num_shards)
-            self._rename()
+        return shard
+
+    def _choose(self, writer: int) -> int | None:
+        """Return the shard to use now, under a new name if it changed; None if there is none.
+
+        The writer leaves a live shard once none of its episodes is open there, or after `lease` seconds.
+        """
+        now, shards = asyncio.get_running_loop().time(), self._shards.preferred(writer)
+        is_live = self._shard is not None and self._shard in self._shards.live()
+        if not shards or self._shard == shards[0]:
+            self._away_since = None
+            return self._shard if shards else None
+        self._away_since = now if self._away_since is None else self._away_since
+        if self._shard is not None and is_live:
+            can_stay = self._open_episodes and not self._shards.is_avoided(self._shard)
+            if can_stay and now - self._away_since < self._lease:
+                return self._shard
+            self._run(self._tell("leave", self._shard, self._name))
+        self._shard, self._away_since = shards[0], None
+        self._open_episodes.clear()
+        self._rename()
         return self._shard
 
     def _rename(self) -> None:
@@ -171,70 +222,92 @@ class Outbox:
         left = await self._send(batch, shard, name, number, answered)
         if name == self._name:
             self._flying.discard(number)
-            if left is None or left:
+            if left is None or left.chunks:
                 self._rename()
-        self._answered()
+        # While a disk is full, batches wait at the caller, and not here.
+        is_held = left is not None and self._shards.is_full(shard)
+        if not is_held:
+            self._answered()
+        await self._redeliver(batch, left, shard, name, number)
+        if is_held:
+            self._answered()
+
+    async def _redeliver(self, batch: Batch, left: Batch | None, shard: int, name: bytes, number: int) -> None:
+        """Resend what is left of a batch; None if that is in doubt."""
         while True:
             if left is None:
                 left = await self._unstored(batch, shard, name, number)
-            if not left:
+            if not left.chunks:
                 return
+            if self._shards.is_full(shard):
+                await asyncio.sleep(_PAUSE_IF_FULL)
             again = await self._find()
             if again is None:
                 self._lose(left)
                 return
             batch, shard, name, number = left, again, os.urandom(16), 0
             left = await self._send(batch, shard, name, number, 0)
-            if left == ():
+            if left is not None and not left.chunks:
                 await self._tell("leave", shard, name)
 
     async def _send(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> Batch | None:
-        """Send a batch, and return the rest: nothing or all of it; None if in doubt."""
+        """Send a batch, and return the rest; None if that is in doubt."""
         try:
-            ack: replies.Ack | None = await self._shards.ask(shard, "insert", name, number, answered, batch)
-        except errors.ShardLostError:
-            return None
+            resolution = await self._shards.ask(shard, "insert", name, number, answered, batch.chunks)
+        except errors.ShardLostError as error:
+            # A shard that was drained and closed has refused it, and others have not.
+            is_closed = isinstance(error.__cause__, errors.ClosedError)
+            return batch if is_closed and shard not in self._shards.members.active else None
         except Exception as error:  # Such as objects that cannot be serialized.
             self._refuse(batch, error)
-            return ()
-        if ack is None:
-            return batch
-        self.stored += _steps(batch) - ack.refused
-        self.refused += ack.refused
-        self._refusal = self._refusal or ack.error
-        await self._shards.note(shard, ack.progress)
-        return ()
+            return dataclasses.replace(batch, chunks=())
+        return await self._rest(batch, shard, resolution)
 
     async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
-        """Ask what became of a batch without an acknowledgement, and return what must be sent again."""
+        """Ask what became of a batch in doubt, and return what must be sent again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._recovery
         resolution: replies.Resolution | None = None
         while resolution is None:
             if not await self._shards.is_back(shard, max(deadline - loop.time(), 0)):
                 self._lose(batch)
-                return ()
+                return dataclasses.replace(batch, chunks=())
             resolution = await self._shards.ask_or_none(shard, "resolve", name, number)
+        return await self._rest(batch, shard, resolution)
+
+    async def _rest(self, batch: Batch, shard: int, resolution: replies.Resolution) -> Batch:
+        """Count what became of a batch, and return what must be sent again."""
         await self._shards.note(shard, resolution.progress)
-        left = () if resolution.passed is None else chunks_lib.unstored(batch, resolution.passed)
-        self.stored += _steps(batch) - _steps(left) - resolution.refused
-        self.refused += resolution.refused
+        chunks = () if resolution.passed is None else chunks_lib.unstored(batch.chunks, resolution.passed)
+        left = dataclasses.replace(batch, chunks=chunks)
+        self.stored += batch.steps - left.steps - resolution.refused
         if resolution.refused:
-            self._refusal = (
-                self._refusal
-                or resolution.error
-                or errors.ArgumentError(
-                    f"shard {shard} has refused {resolution.refused} steps, and died before it could say why"
-                )
+            error = resolution.error or errors.ArgumentError(
+                f"shard {shard} has refused {resolution.refused} steps, and died before it could say why"
             )
+            self._count_refused(batch, resolution.refused, error)
         return left
 
     def _refuse(self, batch: Batch, error: Exception) -> None:
-        self.refused += _steps(batch)
+        self._count_refused(batch, batch.steps, error)
+
+    def _count_refused(self, batch: Batch, steps: int, error: Exception) -> None:
+        self.refused += steps
         self._refusal = self._refusal or error
+        self._give_back(batch, steps)
 
     def _lose(self, batch: Batch) -> None:
-        self.lost += _steps(batch)
+        self.lost += batch.steps
+        self._give_back(batch, batch.steps)
+
+    def _give_back(self, batch: Batch, steps: int) -> None:
+        """Tell the limiter that steps which it has counted are not stored."""
+        if batch.is_counted:
+            self._run(self._giving_back(steps))
+
+    async def _giving_back(self, steps: int) -> None:
+        with contextlib.suppress(errors.ReplayError):
+            await self._transport.coordinator("limiter", "give_back", 0, steps)
 
     def _answered(self) -> None:
         self._unanswered -= 1
@@ -269,11 +342,11 @@ class Outbox:
     async def _renewing(self) -> None:
         while True:
             await asyncio.sleep(self._lease / 4)
-            await self._tell("renew", self._shard, self._name)
+            if self._writer is not None:
+                with contextlib.suppress(errors.ClosedError):
+                    self._choose(self._writer)
+            if self._shard is not None:
+                await self._tell("renew", self._shard, self._name)
 
     async def _tell(self, method: str, shard: int, name: bytes) -> None:
         await self._shards.note(shard, await self._shards.ask_or_none(shard, method, name))
-
-
-def _steps(batch: Batch) -> int:
-    return sum([chunk.rows for chunk in batch])

@@ -16,17 +16,25 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.agents import admission as admission_lib
 from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import column_writer
+from relive.fleet import consumption
 from relive.fleet import draws
 from relive.fleet import episodes_writer
+from relive.fleet import group_outbox
+from relive.fleet import joint_writer
 from relive.fleet import membership
 from relive.fleet import outbox
 from relive.fleet import replies
 from relive.fleet import shares
+from relive.fleet import sync_writer
+from relive.fleet import tickets
+from relive.fleet import tokens_writer
 
 Batch = TypeVar("Batch")
+AnyOutbox = TypeVar("AnyOutbox", bound=outbox.Outbox)
 
 _PAUSE = 0.02
 """Seconds between two questions whether a shard is saved."""
@@ -37,18 +45,18 @@ class Settings:
     """The settings of the clients of a fleet.
 
     Attributes:
-        shards: Number of shards.
         timeout: Seconds to wait for a call before its shard counts as lost.
         recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
         lease: Seconds after which a silent writer or learner counts as gone.
         has_limiter: Whether inserts and samples wait for the limiter service.
+        admission: Decides when episodes may start; None to admit all.
     """
 
-    shards: int
     timeout: float
     recovery: float
     lease: float
     has_limiter: bool
+    admission: admission_lib.Admission | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,9 +65,10 @@ class FleetStats:
 
     Attributes:
         shards: Statistics of each shard; None for one that does not respond, which is not in the sums.
+        coordinator: Statistics of the coordinator, which knows which shards are active and which are being drained.
         size: Transitions that can be drawn now.
-        inserted: Steps ever stored.
-        sampled: Samples ever drawn, also those drawn in vain while the shards changed.
+        inserted: Steps ever stored by these shards.
+        sampled: Samples ever drawn from them, also those drawn in vain while the shards changed.
         lost: Steps, or transitions for episode buffers, lost with a process, as far as known to current clients.
         refused: Steps that a buffer refused.
         stale_priorities: Priorities that this client sent for steps no longer stored, or to shards that did not
@@ -67,6 +76,7 @@ class FleetStats:
     """
 
     shards: tuple[replies.ShardStats | None, ...]
+    coordinator: replies.CoordinatorStats
     size: int
     inserted: int
     sampled: int
@@ -75,13 +85,14 @@ class FleetStats:
     stale_priorities: int
 
 
-class Replay(Generic[Batch]):
+class Replay(consumption.Consumption, Generic[Batch]):
     """A replay buffer in many shards.
 
     Args:
         transport: Reaches them.
         settings: The settings.
         description: The description of their buffers.
+        members: Which shards there are.
         seed: Seed for the shares of the shards in a batch, and for the order of rows.
     """
 
@@ -90,18 +101,21 @@ class Replay(Generic[Batch]):
         transport: membership.Transport,
         settings: Settings,
         description: adapter.Description,
+        members: replies.Members,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self._transport, self._settings, self._description = transport, settings, description
-        self._shards = membership.Membership(transport, settings.shards, timeout=settings.timeout)
-        self._first = int(np.random.default_rng().integers(settings.shards))
-        self._draws = draws.Draws(self._shards, description, settings.recovery, validation.generator("seed", seed))
+        self._shards = membership.Membership(transport, members, recovery=settings.recovery, timeout=settings.timeout)
+        rng = validation.generator("seed", seed)
+        self._draws = draws.Draws(self._shards, description, settings.recovery, rng)
+        self._queues = [consumption.FleetQueue(self._shards, self._draws, rng, is_group=each) for each in (False, True)]
+        self._tickets = tickets.Tickets(transport, settings.admission, settings.lease)
         self._returning: set[asyncio.Task[None]] = set()
-        self._largest_priority = 1.0
+        self._largest_priority, self._told_version = 1.0, members.version
         self._stale_priorities = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._settings.shards} shards, each a {self._description.kind}>"
+        return f"<{type(self).__name__} of {len(self._shards.members.shards)} shards, each a {self._description.kind}>"
 
     # Writing.
 
@@ -113,32 +127,62 @@ class Replay(Generic[Batch]):
             max_in_flight: Maximum number of unacknowledged batches; beyond it, the writer's calls wait.
 
         Raises:
-            ArgumentError: An argument is invalid, or the shards have episode buffers.
+            ArgumentError: An argument is invalid, or the shards have other buffers.
         """
-        if not self._description.has_columns:
-            raise errors.ArgumentError(f"writer needs buffers of columns, got {self._description.kind}")
-        return column_writer.ColumnWriter(*self._outbox(batch_steps, max_in_flight))
+        return column_writer.ColumnWriter(self._outbox("writer", batch_steps, max_in_flight), batch_steps)
+
+    def joint_writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> joint_writer.JointWriter:
+        """Return a writer of joint steps, for a fleet of joint buffers; otherwise like `writer`."""
+        return joint_writer.JointWriter(self._outbox("joint_writer", batch_steps, max_in_flight), batch_steps)
 
     def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
         """Return a writer of episodes, for a fleet of episode buffers; otherwise like `writer`."""
-        if self._description.has_columns:
-            raise errors.ArgumentError(f"episodes_writer needs buffers of episodes, got {self._description.kind}")
-        return episodes_writer.EpisodesWriter(*self._outbox(batch_steps, max_in_flight))
+        return episodes_writer.EpisodesWriter(
+            self._outboxes("episodes_writer", batch_steps, max_in_flight), batch_steps
+        )
 
-    def _outbox(self, batch_steps: int, max_in_flight: int) -> tuple[outbox.Outbox, int]:
+    def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> tokens_writer.TokensWriter:
+        """Return a writer of episodes of tokens, for a fleet of token buffers; otherwise like `writer`."""
+        return tokens_writer.TokensWriter(self._outboxes("tokens_writer", batch_episodes, max_in_flight))
+
+    def _outboxes(self, call: str, batch_steps: int, max_in_flight: int) -> group_outbox.Outboxes:
+        def make() -> group_outbox.GroupOutbox:
+            return self._outbox_of(group_outbox.GroupOutbox, call, 1, max_in_flight)
+
+        find = self._shard_of if self._description.has_groups else None
+        return group_outbox.Outboxes(self._outbox(call, batch_steps, max_in_flight), make, find, self._tickets)
+
+    async def _shard_of(self, group_id: str) -> int:
+        return int(await self._transport.coordinator("place_group", group_id))
+
+    def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
+        return self._outbox_of(outbox.Outbox, call, batch_steps, max_in_flight)
+
+    def _outbox_of(self, kind: type[AnyOutbox], call: str, batch_steps: int, max_in_flight: int) -> AnyOutbox:
+        if call != self._description.writer:
+            raise errors.ArgumentError(
+                f"{call} cannot write to {self._description.kind}: use {self._description.writer}"
+            )
         batch_steps = validation.positive_int("batch_steps", batch_steps)
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
-        self._first = (self._first + 1) % self._settings.shards
-        answer = outbox.Outbox(
+        return kind(
             self._shards,
-            self._transport if self._settings.has_limiter else None,
-            first=self._first,
+            self._transport,
+            has_limiter=self._settings.has_limiter,
             batch_steps=batch_steps,
             max_in_flight=max_in_flight,
             recovery=self._settings.recovery,
             lease=self._settings.lease,
         )
-        return answer, batch_steps
+
+    def sync_writer(self, **settings: Any) -> sync_writer.SyncWriter:
+        """Return a writer for a plain loop, with blocking calls.
+
+        Args:
+            settings: The arguments of `writer`, or of the corresponding method for other buffers.
+        """
+        client = type(self)(self._transport, self._settings, self._description, self._shards.members)
+        return sync_writer.SyncWriter(lambda: getattr(client, self._description.writer)(**settings))
 
     # Drawing.
 
@@ -176,7 +220,7 @@ class Replay(Generic[Batch]):
 
     async def _turns(self, size: int, number: int) -> int:
         """Wait for the turns of some batches, and return how many came; a cancelled call takes none."""
-        asked = asyncio.ensure_future(self._transport.limiter("sample_turns", size, number, self._draws.size))
+        asked = asyncio.ensure_future(self._limiter("sample_turns", size, number, self._draws.size))
         try:
             return int(await asyncio.shield(asked))
         except asyncio.CancelledError:
@@ -188,7 +232,10 @@ class Replay(Generic[Batch]):
             await self._give_back(size * await asked)
 
     async def _give_back(self, samples: int) -> None:
-        await self._transport.limiter("give_back", samples)
+        await self._limiter("give_back", samples, 0)
+
+    async def _limiter(self, method: str, *arguments: Any) -> Any:
+        return await self._transport.coordinator("limiter", method, *arguments)
 
     def _return(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -241,15 +288,17 @@ class Replay(Generic[Batch]):
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
         if self._description.beta is None:
             raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
-        places = shares.by_shard(keys, self._settings.shards)
+        places, members = shares.by_shard(keys), self._shards.members
         largest = max(self._largest_priority, float(priorities.max(initial=0.0)))
         # A new row gets the largest priority of the whole fleet, so every shard is told of a larger one.
-        asked = range(self._settings.shards) if largest > self._largest_priority else sorted(places)
+        is_news = largest > self._largest_priority or members.version > self._told_version
+        asked = members.shards if is_news else sorted(places.keys() & set(members.shards))
+        stale = sum([len(here) for shard, here in places.items() if shard not in members.shards])
         nowhere = np.zeros(0, np.int64)
 
         async def update(shard: int) -> int:
             here = places.get(shard, nowhere)
-            arguments = keys[here] // self._settings.shards, priorities[here], largest
+            arguments = keys[here] // shares.MOST_SHARDS, priorities[here], largest
             updated = await self._shards.ask_or_none(shard, "update_priorities", *arguments)
             weight, alive = (None, 0) if updated is None else updated
             if weight is not None:
@@ -258,7 +307,8 @@ class Replay(Generic[Batch]):
             return int(alive)
 
         alive = await asyncio.gather(*[update(shard) for shard in asked])
-        self._largest_priority = max(self._largest_priority, largest)
+        self._largest_priority, self._told_version = max(self._largest_priority, largest), members.version
+        self._stale_priorities += stale
         return sum(alive)
 
     async def set_policy_version(self, version: int) -> None:
@@ -276,6 +326,30 @@ class Replay(Generic[Batch]):
 
     # Fleet management.
 
+    async def add_shard(self) -> int:
+        """Start another shard, and return its number; writers spread over all shards again.
+
+        In a fleet without a name, it lives as long as the process that added it.
+        """
+        shard = int(await self._transport.coordinator("next_shard"))
+        await self._transport.launch(shard)
+        self._shards.learn(await self._transport.coordinator("add", shard))
+        return shard
+
+    async def drain(self, shard: int) -> None:
+        """Begin to remove a shard: it is no longer written to, and its rows can be drawn until they have aged out.
+
+        That is when the other shards have stored as many steps as the whole fleet held now. Then its process ends, and
+        its files are deleted. `stats().coordinator.left` says how many steps are missing.
+
+        Args:
+            shard: Its number.
+
+        Raises:
+            ArgumentError: It is not one of the active shards, or the last of them.
+        """
+        self._shards.learn(await self._transport.coordinator("drain", shard))
+
     async def ping(self) -> list[str | None]:
         """Return "pong" for each live shard, None for the others."""
         return await self._of_each("ping")
@@ -286,14 +360,18 @@ class Replay(Generic[Batch]):
 
     async def stats(self) -> FleetStats:
         """Return statistics of the fleet and of each shard."""
+        coordinator: replies.CoordinatorStats = await self._transport.coordinator("stats")
+        self._shards.learn(coordinator.members)
+        shards = self._shards.members.shards
         of_each: list[replies.ShardStats | None] = await self._of_each("stats")
         seen = [None if stats is None else stats.progress for stats in of_each]
-        notes = [await self._shards.note(shard, of_shard) for shard, of_shard in enumerate(seen)]
+        notes = [await self._shards.note(shard, of_shard) for shard, of_shard in zip(shards, seen, strict=True)]
         if any(notes):
             of_each = await self._of_each("stats")
         there = [stats for stats in of_each if stats is not None]
         return FleetStats(
             shards=tuple(of_each),
+            coordinator=coordinator,
             size=sum(stats.size for stats in there),
             inserted=sum(stats.inserted for stats in there),
             sampled=sum(stats.sampled for stats in there),
@@ -313,7 +391,7 @@ class Replay(Generic[Batch]):
             ShardLostError: A shard is lost, or was lost while the function ran; it may have run in others.
             Exception: Any exception of the function.
         """
-        shards = range(self._settings.shards)
+        shards = self._shards.members.shards
         calls = [self._transport.call(shard, "apply", function, *arguments, seconds=None) for shard in shards]
         return list(await asyncio.gather(*calls))
 
@@ -325,7 +403,7 @@ class Replay(Generic[Batch]):
             CheckpointError: A shard could not be saved.
             ShardLostError: A shard is lost.
         """
-        await asyncio.gather(*[self._save(shard) for shard in range(self._settings.shards)])
+        await asyncio.gather(*[self._save(shard) for shard in self._shards.members.shards])
 
     async def _save(self, shard: int) -> None:
         request = os.urandom(16)
@@ -335,7 +413,7 @@ class Replay(Generic[Batch]):
             await asyncio.sleep(_PAUSE)
 
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:
-        shards = range(self._settings.shards)
+        shards = self._shards.members.shards
         calls = [self._shards.ask_or_none(shard, method, *arguments) for shard in shards]
         of_each = list(await asyncio.gather(*calls))
         self._shards.live()  # Raises if all shards are gone for good.

@@ -1,7 +1,29 @@
-"""The replies of a shard to writers, and its statistics."""
+"""The replies of shards and of their coordinator, and their statistics."""
 
 import dataclasses
 from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """The shards of a fleet, by number.
+
+    Attributes:
+        version: Grows with each change.
+        active: Those that are written to and drawn from.
+        draining: Those that are only drawn from, until their rows have aged out.
+        gone: Those that were drained and closed.
+    """
+
+    version: int
+    active: tuple[int, ...]
+    draining: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+
+    @property
+    def shards(self) -> list[int]:
+        """The numbers of all that can be drawn from, in order."""
+        return sorted([*self.active, *self.draining])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,38 +35,28 @@ class Progress:
         inserted: Number of steps ever stored.
         rows: Number of steps stored then; transitions for an episode buffer.
         lost: Number of rows lost before.
+        members: The version of the newest Members that the shard knows; 0 if none.
+        disk: Why the last batch could not be written to disk; None if it was.
     """
 
     incarnation: int
     inserted: int
     rows: int
     lost: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Ack:
-    """The reply of a shard to a batch.
-
-    Attributes:
-        progress: The current state of the shard.
-        refused: Number of steps of the batch that the buffer refused.
-        error: The error of the first of them.
-    """
-
-    progress: Progress
-    refused: int = 0
-    error: Exception | None = None
+    members: int = 0
+    disk: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
-    """The outcome of a batch that was not acknowledged.
+    """The outcome of a batch.
 
     Attributes:
-        passed: How many of its first steps were stored or refused; None for all. The others never will be.
+        passed: How many of its first steps were stored or refused; None for all. The others never will be under this
+            name of the writer.
         refused: Number of those that were refused.
         error: The error of the first of them, if still known.
-        progress: The current state of the shard, as in an Ack.
+        progress: The current state of the shard.
     """
 
     passed: int | None
@@ -75,6 +87,8 @@ class ShardStats:
         expired_leases: Leases that have run out in this incarnation.
         aborted: Open episodes ended in this incarnation because their writer or the process was gone.
         cut: Open episodes truncated in this incarnation because the buffer has too few streams.
+        members: The newest list of shards that the shard knows.
+        disk: Why the last batch could not be written to disk; None if it was.
     """
 
     number: int
@@ -94,8 +108,41 @@ class ShardStats:
     expired_leases: int
     aborted: int
     cut: int
+    members: Members | None = None
+    disk: str | None = None
 
     @property
     def progress(self) -> Progress:
         """The corresponding Progress."""
-        return Progress(incarnation=self.incarnation, inserted=self.inserted, rows=self.rows, lost=self.lost)
+        return Progress(
+            incarnation=self.incarnation,
+            inserted=self.inserted,
+            rows=self.rows,
+            lost=self.lost,
+            members=0 if self.members is None else self.members.version,
+            disk=self.disk,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorStats:
+    """Statistics of the coordinator of a fleet.
+
+    Attributes:
+        host: The host name of its machine.
+        pid: Its process id.
+        members: Which shards there are.
+        writers: Number of writers so far; after a restart of its process, those with a lease and all later ones.
+        left: For each shard that is being drained, how many steps the others must still store until it is closed;
+            None if that is not known yet.
+        inserted: Steps counted by the limiter; None without one.
+        sampled: Samples counted by the limiter; None without one.
+    """
+
+    host: str
+    pid: int
+    members: Members
+    writers: int
+    left: dict[int, int | None]
+    inserted: int | None
+    sampled: int | None

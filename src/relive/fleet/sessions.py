@@ -20,6 +20,7 @@ class Session:
         has_lease: Whether it holds a lease.
         is_closed: Whether nothing more is stored under its name.
         next: The number of the next batch.
+        passed: How many steps of that batch were stored or refused before the disk was full.
         refusals: Refused steps by batch: how many, and the error, while the writer may still ask.
     """
 
@@ -27,6 +28,7 @@ class Session:
     has_lease: bool = False
     is_closed: bool = False
     next: int = 0
+    passed: int = 0
     refusals: dict[int, tuple[int, Exception | None]] = dataclasses.field(default_factory=dict)
 
     def acknowledge(self, acknowledged: int) -> None:

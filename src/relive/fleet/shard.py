@@ -2,11 +2,14 @@
 
     writers     insert, resolve, renew, leave                ┐                ┌  buffer
     learners    set_policy_version, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes
+                take, put_back, reject, ack, read, update    │                │  queue: what is delivered once
     clients     ping, host, stats, apply, save               ┘                └  files: journal, checkpoint, ledger
 
 Invariant: calls run one at a time, and the batches of a writer are stored in the order of their numbers. After a
 restart, the buffer is recovered from its files, `resolve` tells each writer what was stored of its last batches, and
 losses are counted. What is due at a certain time, such as the end of a lease, happens at the next call.
+
+A full disk refuses nothing: what could not be written is neither stored nor counted, and the writer sends it again.
 
 A writer holds a lease, which each of its calls renews. When it expires, the writer's open episodes end as ABORTED, or
 as truncated in columns. If the writer was only slow, its next steps begin a new episode: nothing is ever spliced.
@@ -27,6 +30,7 @@ from relive import errors
 from relive.fleet import adapter as adapter_lib
 from relive.fleet import adapters
 from relive.fleet import chunks as chunks_lib
+from relive.fleet import deliveries
 from relive.fleet import files as files_lib
 from relive.fleet import ledger as ledger_lib
 from relive.fleet import replies
@@ -36,8 +40,12 @@ from relive.persistence import journal
 
 Result = TypeVar("Result")
 
+_DISK_ERRORS = (OSError, errors.CheckpointError)
+"""What the ledger and the journal raise if the disk is full or fails."""
 _KEYS_OF_AN_INCARNATION = 2**38
 """Number of keys of a shard without a directory in one incarnation."""
+_INCARNATIONS = 2**15
+"""So many incarnations of such a shard have keys of their own; with the number of the shard, they fit 63 bits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,28 +106,35 @@ class Shard:
         _reseed(buffer.rng, number)
         self._adapter = adapters.adapter_of(buffer)
         # Without a directory keys would restart, and keys that a learner still holds must not refer to other steps.
-        self._first_key = 0 if durability.directory is not None else self._incarnation % 2**16 * _KEYS_OF_AN_INCARNATION
+        has_files = durability.directory is not None
+        self._first_key = 0 if has_files else self._incarnation % _INCARNATIONS * _KEYS_OF_AN_INCARNATION
         self._is_independent = self._adapter.describe().is_independent
-        self._recovered = self._adapter.inserted
+        # Steps of torn episodes are sent again, so they do not count.
+        self._recovered = self._adapter.inserted - self._adapter.torn
+        self._queue = deliveries.ShardQueue(buffer, self._first_key)
         self._lost = self._ledger.lost
         self._sampled = max(self._ledger.sampled, self._adapter.sampled)
         for entry in self._ledger.found.values():
             self._ledger.put(entry.resolved(self._recovered))
+        self._memory = lease + 2 * recovery
         self._sessions = sessions_lib.Sessions(lease, 2 * recovery, self._ledger.found)
         self._refused = self._repeated = self._expired = 0
         self._aborted = self._adapter.abandon_all()
+        self._members: replies.Members | None = None
+        self._disk: str | None = None
+        self._unended: set[bytes] = set()
         self._is_closed = False
 
     # For writers.
 
     def insert(
         self, writer: bytes, number: int, acknowledged: int, batch: Sequence[chunks_lib.Chunk]
-    ) -> replies.Ack | None:
-        """Store a writer's batch, unless it was stored before.
+    ) -> replies.Resolution:
+        """Store a writer's batch, unless it was stored before, and return what became of it.
 
-        Return None if it must come under another name, since the session was closed or an earlier batch was lost on the
-        way. If the buffer refuses a step, its chunk is refused and counted, and the first error is in the reply; other
-        chunks are stored.
+        What could not be stored must come under another name: if the session was closed, an earlier batch was lost on
+        the way, or the disk is full. If the buffer refuses a step, its chunk is refused and counted, and the first
+        error is in the reply; other chunks are stored.
 
         Args:
             writer: The writer's name, 16 bytes.
@@ -136,17 +151,11 @@ class Shard:
         session.acknowledge(acknowledged)
         if number > session.next:
             self._close(writer, session)
-        if session.is_closed:
-            return None
         if number < session.next:
             self._repeated += 1
-        else:
-            session.next = number + 1
-            refusal = self._store(writer, number, batch)
-            if refusal is not None:
-                session.refusals[number] = refusal
-        refused, error = session.refusals.get(number, (0, None))
-        return replies.Ack(progress=self._progress(), refused=refused, error=error)
+        elif not session.is_closed:
+            self._store(session, writer, number, batch)
+        return self._resolution(session, writer, number)
 
     def resolve(self, writer: bytes, number: int) -> replies.Resolution:
         """Return what became of a batch without a reply, and close its session.
@@ -157,18 +166,19 @@ class Shard:
         """
         session = self._renewed(writer)
         self._close(writer, session)
-        return dataclasses.replace(self._resolution(session, writer, number), progress=self._progress())
+        return self._resolution(session, writer, number)
 
     def _resolution(self, session: sessions_lib.Session, writer: bytes, number: int) -> replies.Resolution:
-        if number < session.next:
-            refused, error = session.refusals.get(number, (0, None))
-            return replies.Resolution(passed=None, refused=refused, error=error)
         entry = self._ledger.found.get(writer)
-        if entry is None or number > entry.number:
-            return replies.Resolution(passed=0)
-        if number < entry.number:
-            return replies.Resolution(passed=None)
-        return replies.Resolution(passed=entry.passed(self._recovered), refused=entry.refused)
+        refused, error = session.refusals.get(number, (0, None))
+        passed: int | None = 0
+        if number < session.next or (entry is not None and number < entry.number):
+            passed = None
+        elif number == session.next and session.passed:
+            passed = session.passed
+        elif entry is not None and number == entry.number:
+            passed, refused = entry.passed(self._recovered), entry.refused
+        return replies.Resolution(passed=passed, refused=refused, error=error, progress=self._progress())
 
     def renew(self, writer: bytes) -> replies.Progress:
         """Renew the lease of a writer that has nothing to send."""
@@ -180,9 +190,16 @@ class Shard:
         self._close(writer, self._renewed(writer))
         return self._progress()
 
-    def report(self, progress: replies.Progress) -> None:
-        """Record what a client saw of an earlier incarnation of the shard, and count the losses."""
-        if progress.incarnation != self._incarnation:
+    def report(self, progress: replies.Progress | None, members: replies.Members) -> None:
+        """Record what a client saw of an earlier incarnation of the shard, and count the losses.
+
+        Args:
+            progress: What it saw last; None if it saw nothing.
+            members: The list of shards that it knows.
+        """
+        if self._members is None or self._members.version < members.version:
+            self._members = members
+        if progress is not None and progress.incarnation != self._incarnation:
             lost = progress.lost + max(min(progress.inserted - self._recovered, progress.rows), 0)
             self._lost = max(self._lost, lost)
             self._ledger.put_counts(self._lost, self._sampled)
@@ -202,8 +219,8 @@ class Shard:
         """
         self._adapter.set_policy_version(version)
 
-    def draw(self, request: adapter_lib.Request) -> tuple[adapter_lib.SamplingWeight, list[Any]]:
-        """Return how much there is to draw from, and the samples of some batches, drawn now.
+    def draw(self, request: adapter_lib.Request) -> tuple[adapter_lib.SamplingWeight, list[Any], int]:
+        """Return how much there is to draw from, the samples of some batches, and the version of the list of shards.
 
         Samples that are independent come as one draw for all batches, in order; others as one for each batch. None
         stands for no samples, also if nothing can be drawn any more.
@@ -222,7 +239,7 @@ class Shard:
         self._adapter.set_ticks(max(weight.ticks, request.ticks) + request.begun)
         if any(request.counts):
             self._ledger.put_counts(self._lost, self._sampled)
-        return weight, parts
+        return weight, parts, self._version
 
     def _part(self, count: int, options: Mapping[str, Any]) -> Any:
         if not count:
@@ -248,6 +265,48 @@ class Shard:
         alive: int = buffer.update_priorities(keys - self._first_key, priorities)
         buffer.sampler.note_priority(largest)
         return self._adapter.weight({}), alive
+
+    def take(self, request: deliveries.Request) -> deliveries.Reply:
+        """Return episodes or groups, if as many as the request asks for are ready; raises as `next_episodes` does."""
+        self._do_what_is_due()
+        if request.policy_version is not None:
+            self._adapter.set_policy_version(request.policy_version)
+        return self._queue.take(request, self._clock())
+
+    def places(self) -> deliveries.Places:
+        """Return what an admission must know."""
+        self._do_what_is_due()
+        return self._queue.places(self._incarnation)
+
+    def put_back(self, learner: bytes, kept: int) -> None:
+        """Take back what a learner was sent after the request of that number."""
+        self._queue.put_back(learner, kept)
+
+    def reject(self, episode_ids: Any, reason: str) -> int:
+        """Drop episodes that were delivered or wait, and return how many; raises as `reject` of the buffer does."""
+        return self._queue.reject(episode_ids, reason)
+
+    def ack(self, version: int, policy_version: int | None) -> None:
+        """Acknowledge what was delivered before the learner had a version; raises as `ack` of the buffer does."""
+        if policy_version is not None:
+            self._adapter.set_policy_version(policy_version)
+        self._adapter.buffer.ack(version)
+
+    def read(self, keys: Any, names: Any) -> Any:
+        """Return the sequences of tokens with those keys [k], which have other names in the fleet [k].
+
+        Raises:
+            UnknownKeyError: No sequence with one of the keys is stored.
+        """
+        buffer, keys = self._adapter.buffer, keys - self._first_key
+        for name in names[~buffer._store.are_stored(keys)].tolist():
+            raise errors.UnknownKeyError(f"key {name} not found: its sequence was evicted, or never was")
+        return buffer.read(keys)
+
+    def update(self, keys: Any, extras: Mapping[str, Any]) -> int:
+        """Write extras of sequences of tokens; return how many are stored, and raise as `update` of the buffer does."""
+        updated: int = self._adapter.buffer.update(keys - self._first_key, **extras)
+        return updated
 
     # For all clients.
 
@@ -282,6 +341,8 @@ class Shard:
             expired_leases=self._expired,
             aborted=self._aborted,
             cut=adapter.cut,
+            members=self._members,
+            disk=self._disk,
         )
 
     def apply(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -303,13 +364,19 @@ class Shard:
         self._saves.pop(request).result()
         return True
 
+    def retire(self) -> None:
+        """Close a drained shard, and delete its files."""
+        self.close()
+        self._files.delete()
+
     def close(self) -> None:
         """End open episodes, and close the files. Closing twice has no effect."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            self._aborted += self._adapter.abandon_all()
+            with contextlib.suppress(*_DISK_ERRORS):  # Otherwise they end when the files are opened again.
+                self._aborted += self._adapter.abandon_all()
         finally:
             self._adapter.buffer.detach()
             self._files.close()
@@ -323,11 +390,14 @@ class Shard:
             return
         self._looked = now
         for writer, session in self._sessions.silent(now).items():
-            self._aborted += self._adapter.abandon(writer)
+            self._abandon(writer)
             self._expired += 1
             session.has_lease = False
+        for writer in list(self._unended):
+            self._abandon(writer)
         for writer in self._sessions.forget(now):
             self._ledger.forget(writer)
+        self._queue.forget(now - self._memory)
         if now - self._saved >= self._checkpoint_seconds:
             self._saved = now
             with contextlib.suppress(errors.CheckpointError):  # A full disk must not hold up the call.
@@ -340,32 +410,64 @@ class Shard:
     def _close(self, writer: bytes, session: sessions_lib.Session) -> None:
         """Close a session, and end its open episodes."""
         session.close()
-        self._aborted += self._adapter.abandon(writer)
+        self._abandon(writer)
+
+    def _abandon(self, writer: bytes) -> None:
+        """End the open episodes of a writer; later, if the disk is full."""
+        try:
+            self._aborted += self._adapter.abandon(writer)
+            self._unended.discard(writer)
+        except _DISK_ERRORS as error:
+            self._disk = str(error)
+            self._unended.add(writer)
 
     def _store(
-        self, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
-    ) -> tuple[int, Exception | None] | None:
-        """Store the chunks of a batch, and return how many steps were refused, and the first error; None if none."""
+        self, session: sessions_lib.Session, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
+    ) -> None:
+        """Store the chunks of the next batch; close the session if the disk is full."""
         rows = sum([chunk.rows for chunk in batch])
         entry = ledger_lib.Entry(writer, number, self._adapter.inserted, rows)
-        self._ledger.put(entry)
-        error, refused = None, 0
-        for chunk in batch:
-            before = self._adapter.inserted
-            try:
-                self._adapter.insert(writer, chunk)
-            except Exception as refusal:
-                error = error or refusal
-                refused += chunk.rows - (self._adapter.inserted - before)
-                self._ledger.put(dataclasses.replace(entry, refused=refused))
+        error: Exception | None = None
+        passed = refused = 0
+        try:
+            self._ledger.put(entry)
+            for chunk in batch:
+                before = self._adapter.inserted
+                if isinstance(chunk, chunks_lib.EpisodeChunk | chunks_lib.TokenChunk) and chunk.ticket is not None:
+                    self._queue.use(chunk.ticket, self._clock())
+                try:
+                    self._adapter.insert(writer, chunk)
+                except _DISK_ERRORS:
+                    passed += 0 if self._adapter.is_sent_whole(chunk) else self._adapter.inserted - before
+                    raise
+                except Exception as refusal:
+                    error = error or refusal
+                    refused += chunk.rows - (self._adapter.inserted - before)
+                    self._ledger.put(dataclasses.replace(entry, refused=refused))
+                passed += chunk.rows
+            session.next, self._disk = number + 1, None
+        except _DISK_ERRORS as failure:
+            self._disk, session.passed = str(failure), passed
+            with contextlib.suppress(OSError):
+                self._ledger.put(dataclasses.replace(entry, rows=passed, refused=refused))
+            self._close(writer, session)
+        if error is not None:
+            session.refusals[number] = refused, error
         self._refused += refused
-        return None if error is None else (refused, error)
 
     def _progress(self) -> replies.Progress:
-        adapter = self._adapter
         return replies.Progress(
-            incarnation=self._incarnation, inserted=adapter.inserted, rows=adapter.rows, lost=self._lost
+            incarnation=self._incarnation,
+            inserted=self._adapter.inserted,
+            rows=self._adapter.rows,
+            lost=self._lost,
+            members=self._version,
+            disk=self._disk,
         )
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._members is None else self._members.version
 
 
 def _reseed(rng: np.random.Generator, number: int) -> None:

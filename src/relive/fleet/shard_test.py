@@ -22,6 +22,7 @@ from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.persistence import checkpoint
 
+MEMBERS = replies.Members(version=1, active=(0,))
 W, V, U = b"w" * 16, b"v" * 16, b"u" * 16
 OF_ONE = {"n": 1, "gamma": 1.0}
 PATIENCE = 60.0
@@ -128,8 +129,8 @@ def test_a_batch_whose_predecessor_was_lost_on_the_way_must_come_under_another_n
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
         put(shard, W, 0, adapter_test.columns(0, 1, is_start=True), acknowledged=0)
-        assert put(shard, W, 2, adapter_test.columns(2, 1), acknowledged=0) is None
-        assert put(shard, W, 1, adapter_test.columns(1, 1), acknowledged=0) is None
+        assert put(shard, W, 2, adapter_test.columns(2, 1), acknowledged=0) == replies.Resolution(passed=0)
+        assert put(shard, W, 1, adapter_test.columns(1, 1), acknowledged=0) == replies.Resolution(passed=0)
         assert put(shard, V, 0, adapter_test.columns(2, 1)).progress.inserted == 2
         assert observed(fleet.buffer(0)) == [0, 2]
         stats = fleet.buffer(0).get_stats()
@@ -166,13 +167,13 @@ def test_of_a_batch_of_this_incarnation_all_has_passed_or_nothing_ever_will() ->
         resolution = shard.resolve(W, 0)
         assert (resolution.passed, resolution.refused) == (None, 2)
         assert "policy_version must be at least 5" in str(resolution.error)
-        assert put(shard, W, 2, wrong(3), acknowledged=0) is None
+        assert put(shard, W, 2, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
         assert shard.resolve(W, 1) == replies.Resolution(passed=0)
         assert shard.resolve(W, 2) == replies.Resolution(passed=0)
         # What comes now comes too late.
-        assert put(shard, W, 1, wrong(3), acknowledged=0) is None
+        assert put(shard, W, 1, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
         assert shard.resolve(V, 0) == replies.Resolution(passed=0)
-        assert put(shard, V, 0, wrong(3)) is None
+        assert put(shard, V, 0, wrong(3)) == replies.Resolution(passed=0)
         assert shard.stats().inserted == 1
 
     local_test.run(main())
@@ -314,15 +315,15 @@ def test_what_was_seen_of_an_earlier_incarnation_and_is_not_there_is_lost(
         fleet = fleet_of(ring, tmp_path if has_files else None)
         first = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
         shard = born_again(fleet)
-        shard.report(first)
-        shard.report(first)
+        shard.report(first, MEMBERS)
+        shard.report(first, MEMBERS)
         assert shard.stats().lost == (0 if has_files else 5)
         second = (put(shard, V, 0, whole(0, 2))).progress
-        shard.report(second)
+        shard.report(second, MEMBERS)
         assert second.lost == shard.stats().lost == (0 if has_files else 5)
         shard = born_again(fleet)
-        shard.report(first)
-        shard.report(second)
+        shard.report(first, MEMBERS)
+        shard.report(second, MEMBERS)
         assert shard.stats().lost == (0 if has_files else 7)
 
     local_test.run(main())
@@ -335,7 +336,7 @@ def test_rows_that_were_not_synced_are_lost_and_that_is_not_forgotten(tmp_path: 
         # As if power had failed, and the disk had only so much of the journal.
         more = replies.Progress(incarnation=progress.incarnation, inserted=9, rows=9, lost=0)
         shard = born_again(fleet)
-        shard.report(more)
+        shard.report(more, MEMBERS)
         stats = shard.stats()
         assert (stats.lost, stats.recovered) == (4, 5)
         assert born_again(fleet).stats().lost == 4
@@ -346,7 +347,7 @@ def test_rows_that_were_not_synced_are_lost_and_that_is_not_forgotten(tmp_path: 
 def test_of_rows_that_were_evicted_long_ago_none_is_lost() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
-        shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0))
+        shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0), MEMBERS)
         assert shard.stats().lost == 1000
 
     local_test.run(main())
@@ -529,7 +530,7 @@ def test_a_shard_answers_who_it_is() -> None:
 def test_an_empty_shard_has_nothing_to_draw_from() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
-        weight, parts = shard.draw(adapter.Request([3, 0], {}))
+        weight, parts, _ = shard.draw(adapter.Request([3, 0], {}))
         assert (weight.weight, parts) == (0.0, [None])
         assert shard.stats().sampled == 0
 
@@ -541,7 +542,7 @@ def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths:
     async def main() -> None:
         shard = fleet_of(make).shard(0)
         put(shard, W, 0, whole(0, 5))
-        _, parts = shard.draw(adapter.Request([3, 0, 4], {}))
+        _, parts, _ = shard.draw(adapter.Request([3, 0, 4], {}))
         assert [part and len(part) for part in parts] == lengths
 
     local_test.run(main())
@@ -552,7 +553,7 @@ def test_a_shard_is_told_the_version_of_the_policy_with_every_draw() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
         for version, known in ((None, None), (4, 4), (3, 4)):
-            weight, _ = shard.draw(adapter.Request([], OF_ONE, policy_version=version))
+            weight, _, _ = shard.draw(adapter.Request([], OF_ONE, policy_version=version))
             assert weight.policy_version == known
         shard.set_policy_version(6)
         assert fleet.buffer(0).policy_version == 6

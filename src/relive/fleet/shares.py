@@ -15,10 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from relive.agents import packing
 from relive.common import arrays
 from relive.common import copies
 from relive.fleet import adapter
 from relive.samplers import prioritized
+
+MOST_SHARDS = 512
+"""A fleet has at most so many shards, ever: key x of shard s is key 512 x + s of the fleet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,14 +107,19 @@ class Part:
         return column[self.start : self.start + self.length]
 
 
-def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None, rng: np.random.Generator) -> Any:
+def joined(
+    parts: Sequence[Part],
+    importance: Importance | None,
+    rng: np.random.Generator,
+    padding: tuple[int, int] = (0, 1),
+) -> Any:
     """Join the parts into one batch, in random order, with keys of the fleet.
 
     Args:
         parts: At least one.
-        num_shards: Number of shards, k: key x of shard s becomes x k + s.
         importance: How to compute importance weights; None to keep them.
         rng: Chooses the rows to take, and shuffles.
+        padding: The pad_token_id and pad_to_multiple_of of batches of tokens.
     """
     # One whole part is in random order already.
     order = None if len(parts) == 1 and parts[0].length == parts[0].count else _order(parts, rng)
@@ -118,9 +127,12 @@ def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None
         samples = [sample for part in parts for sample in part.of(part.rows)]
         chosen = samples if order is None else [samples[place] for place in order.tolist()]
         return [copies.copied(sample) for sample in chosen]  # Arrays from other processes may be read-only.
+    if isinstance(parts[0].rows, packing.TokenBatch):
+        return _joined_tokens(parts, order, padding)
     kind = type(parts[0].rows)
     columns = {name: [getattr(part.rows, name) for part in parts] for name in kind.__dataclass_fields__}
-    columns["keys"] = [part.rows.keys * num_shards + part.shard for part in parts]
+    for name in columns.keys() & {"keys", "episodes"}:
+        columns[name] = [getattr(part.rows, name) * MOST_SHARDS + part.shard for part in parts]
     columns["probabilities"] = [part.rows.probabilities * part.probability for part in parts]
     batch = kind(**{name: _taken(column, parts, order) for name, column in columns.items()})
     if importance is not None:
@@ -128,9 +140,9 @@ def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None
     return batch
 
 
-def by_shard(keys: arrays.Ints, num_shards: int) -> dict[int, arrays.Ints]:
+def by_shard(keys: arrays.Ints) -> dict[int, arrays.Ints]:
     """Return the positions in `keys` [B] of each shard's keys, for the shards that have any."""
-    shards = keys % num_shards
+    shards = keys % MOST_SHARDS
     return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
 
 
@@ -145,10 +157,59 @@ def _order(parts: Sequence[Part], rng: np.random.Generator) -> arrays.Ints:
 
 
 def _taken(columns: list[Any], parts: Sequence[Part], order: arrays.Ints | None) -> Any:
-    """Join the parts of trees of arrays, and take rows in that order; None for one part, copied if it is read-only."""
-    if isinstance(columns[0], dict):
-        return {name: _taken([column[name] for column in columns], parts, order) for name in columns[0]}
-    pieces = [part.of(column) for part, column in zip(parts, columns, strict=True)]
+    """Join the parts of trees of arrays, and take rows in that order; None for one part, copied if it is read-only.
+
+    An agent that a shard has never seen is absent in its rows: None stands for zeros.
+    """
+    known = [column for column in columns if column is not None]
+    if isinstance(known[0], dict):
+        names = dict.fromkeys(name for column in sorted(known, key=len, reverse=True) for name in column)
+        fields = {name: [None if column is None else column.get(name) for column in columns] for name in names}
+        return {name: _taken(column, parts, order) for name, column in fields.items()}
+    if dataclasses.is_dataclass(known[0]):
+        kind: Any = type(known[0])
+        names = kind.__dataclass_fields__
+        fields = {name: [None if column is None else getattr(column, name) for column in columns] for name in names}
+        return kind(**{name: _taken(column, parts, order) for name, column in fields.items()})
+    nothing = known[0][:0]
+    pieces = [
+        np.zeros((part.length, *nothing.shape[1:]), nothing.dtype) if column is None else part.of(column)
+        for part, column in zip(parts, columns, strict=True)
+    ]
     if order is not None:
         return np.concatenate(pieces).take(order, axis=0)
     return pieces[0] if pieces[0].flags.writeable else pieces[0].copy()
+
+
+def joined_tokens(
+    batches: Sequence[packing.TokenBatch[arrays.Array]], order: arrays.Ints, padding: tuple[int, int]
+) -> packing.TokenBatch[arrays.Array]:
+    """Join batches of tokens, and take rows in that order."""
+    packed = [batch.packed() for batch in batches]
+    lists = ("episode_ids", "agent_ids", "group_ids", "mismatches")
+    whole = packing.TokenBatch.of(
+        {name: np.concatenate([each[name] for each in packed]) for name in packed[0] if name != "cu_seqlens"},
+        np.concatenate([batch.lengths for batch in batches]),
+        keys=np.concatenate([batch.keys for batch in batches]),
+        returns=np.concatenate([batch.returns for batch in batches]),
+        is_exact=np.concatenate([batch.is_exact for batch in batches]),
+        names={name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
+        extras={
+            name: np.concatenate([batch.extras[name] for batch in batches])
+            for name, column in batches[0].extras.items()
+            if column.ndim == 1
+        },
+        pad_token_id=padding[0],
+        pad_to_multiple_of=padding[1],
+    )
+    return whole._rows(order, padding[1])
+
+
+def _joined_tokens(
+    parts: Sequence[Part], order: arrays.Ints | None, padding: tuple[int, int]
+) -> packing.TokenBatch[arrays.Array]:
+    """Join the rows of tokens of some parts; see `joined`."""
+    batches = [part.rows._rows(np.arange(part.start, part.start + part.length), padding[1]) for part in parts]
+    for part, batch in zip(parts, batches, strict=True):
+        batch.keys = batch.keys * MOST_SHARDS + part.shard
+    return batches[0] if order is None else joined_tokens(batches, order, padding)

@@ -48,12 +48,12 @@ def test_weights_in_other_units_are_compared_in_the_same() -> None:
     assert shares.probabilities(empty) == [0.0, 1.0]
 
 
-@hypothesis.given(st.lists(st.integers(-(2**60), 2**60), max_size=30), st.integers(1, 7))
-def test_keys_go_to_the_shard_they_came_from_in_their_order(keys: list[int], num_shards: int) -> None:
-    places = shares.by_shard(np.array(keys, np.int64), num_shards)
+@hypothesis.given(st.lists(st.integers(-(2**60), 2**60), max_size=30))
+def test_keys_go_to_the_shard_they_came_from_in_their_order(keys: list[int]) -> None:
+    places = shares.by_shard(np.array(keys, np.int64))
     expected: dict[int, list[int]] = {}
     for place, key in enumerate(keys):
-        expected.setdefault(key % num_shards, []).append(place)
+        expected.setdefault(key % 512, []).append(place)
     assert {shard: found.tolist() for shard, found in places.items()} == expected
 
 
@@ -71,11 +71,11 @@ def parts_of(count: int, rows: int) -> list[shares.Part]:
 
 def test_the_rows_of_a_batch_stay_together_and_come_in_any_order() -> None:
     parts = parts_of(3, 20)
-    batch = shares.joined(parts, 3, None, np.random.default_rng(0))
+    batch = shares.joined(parts, None, np.random.default_rng(0))
     assert len(batch) == 63
     shard = batch.observation["shard"]
-    assert (batch.keys % 3 == shard).all()
-    assert (batch.keys // 3 == batch.observation["t"][:, 0]).all()
+    assert (batch.keys % 512 == shard).all()
+    assert (batch.keys // 512 == batch.observation["t"][:, 0]).all()
     assert (batch.action == batch.observation["t"][:, 1]).all()
     assert (batch.extras["said"]["shard"] == shard).all()
     assert collections.Counter(shard.tolist()) == {0: 20, 1: 21, 2: 22}
@@ -91,9 +91,7 @@ def test_every_order_of_the_rows_is_as_likely() -> None:
     for _ in range(600):
         counts[
             tuple(
-                shares.joined(
-                    [shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], 2, None, rng
-                )
+                shares.joined([shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], None, rng)
             )
         ] += 1
     assert len(counts) == 6
@@ -104,29 +102,29 @@ def test_of_a_part_any_rows_are_taken_as_likely_and_in_any_order() -> None:
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     rng = np.random.default_rng(1)
     for _ in range(600):
-        counts[tuple(shares.joined([shares.Part(0, 1.0, [0, 1, 2, 3, 0], 1, 3, 2)], 1, None, rng))] += 1
+        counts[tuple(shares.joined([shares.Part(0, 1.0, [0, 1, 2, 3, 0], 1, 3, 2)], None, rng))] += 1
     assert len(counts) == 6
     testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
     parts = [dataclasses.replace(part, count=part.count - 3 * part.shard) for part in parts_of(3, 20)]
-    batch = shares.joined(parts, 3, None, rng)
+    batch = shares.joined(parts, None, rng)
     assert collections.Counter(batch.observation["shard"].tolist()) == {0: 20, 1: 18, 2: 16}
-    assert (batch.keys % 3 == batch.observation["shard"]).all()
-    assert (batch.keys // 3 == batch.observation["t"][:, 0]).all()
+    assert (batch.keys % 512 == batch.observation["shard"]).all()
+    assert (batch.keys // 512 == batch.observation["t"][:, 0]).all()
 
 
 def test_the_rows_of_a_part_are_those_from_its_start() -> None:
     (whole,) = parts_of(1, 20)
     first, second = (dataclasses.replace(whole, start=start, length=5, count=5) for start in (3, 8))
     for parts in ([first], [first, second]):
-        batch = shares.joined(parts, 1, None, np.random.default_rng(0))
-        assert sorted(batch.keys.tolist()) == sorted(whole.rows.keys[3 : 3 + 5 * len(parts)].tolist())
-        assert (batch.keys == batch.observation["t"][:, 0]).all()
+        batch = shares.joined(parts, None, np.random.default_rng(0))
+        assert sorted(batch.keys.tolist()) == sorted((512 * whole.rows.keys[3 : 3 + 5 * len(parts)]).tolist())
+        assert (batch.keys == 512 * batch.observation["t"][:, 0]).all()
 
 
 def test_one_whole_part_is_copied_only_where_it_is_read_only() -> None:
     (part,) = parts_of(1, 5)
     part.rows.reward.flags.writeable = False
-    batch = shares.joined([part], 1, None, np.random.default_rng(0))
+    batch = shares.joined([part], None, np.random.default_rng(0))
     assert np.shares_memory(batch.action, part.rows.action)
     assert batch.reward.flags.writeable
     assert (batch.reward == part.rows.reward).all()
@@ -150,13 +148,13 @@ def test_what_was_drawn_is_the_callers_own() -> None:
     keys = parts[0].rows.keys.copy()
     frozen: Any = parts[0].rows.observation["t"]
     frozen.flags.writeable = False
-    batch = shares.joined(parts, 4, None, np.random.default_rng(0))
+    batch = shares.joined(parts, None, np.random.default_rng(0))
     batch.observation["t"][...] = 99
     batch.keys[...] = 99
     assert (parts[0].rows.keys == keys).all()
     samples = [np.zeros(2)]
     samples[0].flags.writeable = False
-    (sample,) = shares.joined([shares.Part(0, 1.0, samples, 0, 1, 1)], 1, None, np.random.default_rng(0))
+    (sample,) = shares.joined([shares.Part(0, 1.0, samples, 0, 1, 1)], None, np.random.default_rng(0))
     sample[...] = 1
     assert (samples[0] == 0).all()
 

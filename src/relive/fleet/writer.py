@@ -1,9 +1,11 @@
 """Writer: the base class of writers of a fleet."""
 
-from typing import Self
+import asyncio
+from typing import Any, Self
 
 from relive import errors
 from relive.common import duplicates
+from relive.fleet import group_outbox
 from relive.fleet import outbox as outbox_lib
 
 
@@ -16,24 +18,24 @@ class Writer(duplicates.NeverCopied):
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
-    def __init__(self, outbox: outbox_lib.Outbox) -> None:
-        self._outbox = outbox
-        self._is_closed = False
+    def __init__(self, outbox: outbox_lib.Outbox | group_outbox.Outboxes) -> None:
+        self._outbox: Any = outbox
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def stored(self) -> int:
         """Number of steps acknowledged by a shard."""
-        return self._outbox.stored
+        return int(self._outbox.stored)
 
     @property
     def refused(self) -> int:
         """Number of steps that a shard's buffer refused; the first error is raised by the next call."""
-        return self._outbox.refused
+        return int(self._outbox.refused)
 
     @property
     def lost(self) -> int:
         """Number of steps in flight to a shard that never came back."""
-        return self._outbox.lost
+        return int(self._outbox.lost)
 
     async def flush(self) -> None:
         """Wait until every step added so far is stored, or counted in `refused` or `lost`.
@@ -45,22 +47,34 @@ class Writer(duplicates.NeverCopied):
         await self._outbox.flush()
 
     async def close(self) -> None:
-        """Flush, and release the lease: open episodes end as if the writer had died."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._end()
-            await self._outbox.close()
+        """Flush, and release the lease: open episodes end as if the writer had died.
+
+        A call that is cancelled ends at once, and what was added is still sent in the background.
+        """
+        if self._closing is None:
+            await asyncio.shield(self._start_closing())
+        else:
+            await asyncio.wait([self._closing])
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is asyncio.CancelledError and self._closing is None:
+            self._start_closing()
+        else:
+            await self.close()
 
-    async def _room(self) -> None:
-        if self._is_closed:
+    def _start_closing(self) -> asyncio.Task[None]:
+        self._end()
+        self._closing = asyncio.get_running_loop().create_task(self._outbox.close())
+        self._closing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._closing
+
+    async def _room(self, *shard: int | None) -> None:
+        if self._closing is not None:
             raise errors.ClosedError("writer is closed: take a new one from the fleet's writer()")
-        await self._outbox.room()
+        await self._outbox.room(*shard)
 
     def _seal(self) -> None:
         """Send the collected steps."""

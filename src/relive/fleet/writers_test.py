@@ -561,6 +561,8 @@ def test_so_many_batches_are_under_way_and_the_next_call_waits() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(batch_steps=2, max_in_flight=3)
+        await add(writer, 0, 9, terminated=True)
+        await writer.flush()
         fleet.hang(0)
         for episode in range(3):
             await add(writer, 0, episode)
@@ -570,11 +572,11 @@ def test_so_many_batches_are_under_way_and_the_next_call_waits() -> None:
         ]
         await local_test.settle(1.0)
         assert not any(task.done() for task in waiting)
-        assert len(inserts(fleet)) == 3
+        assert len(inserts(fleet)) == 4
         fleet.go_on(0)
         await asyncio.gather(*waiting)
         await writer.flush()
-        assert len(in_columns(fleet)) == 9
+        assert len(in_columns(fleet)) == 10
 
     local_test.run(main())
 
@@ -688,6 +690,7 @@ def test_what_is_to_be_sent_again_is_lost_too_if_then_no_shard_is_there() -> Non
         fleet = fleet_of(ring, 1, timeout=1.0, recovery=5.0)
         client = fleet.replay()
         writer = client.writer(batch_steps=1)
+        await client.stats()
         fleet.hang(0)
         await add(writer, 0, terminated=True)
         await local_test.settle(0.5)
@@ -811,7 +814,7 @@ def test_a_writer_that_renews_its_lease_keeps_its_episode_open() -> None:
             await asyncio.sleep(100.0)
             assert lived(fleet) == [([0], "IN_PROGRESS")]
             # As if the process were stopped: no call of it arrives.
-            outbox: Any = writer._outbox
+            outbox: Any = writer._outbox._outboxes[None]
             outbox._renewal.cancel()
             await asyncio.sleep(13.0)
             fleet.shard(0).ping()
@@ -925,5 +928,101 @@ def test_a_writer_that_was_cancelled_while_it_closed_has_sent_everything_all_the
         assert closing.cancelled()
         await writer.flush()
         assert (len(in_columns(fleet)), writer.stored) == (3, 3)
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_cancelled_writer_ends_at_once_and_what_it_was_given_is_sent_afterwards(is_held: bool) -> None:
+    async def main() -> None:
+        limiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)
+        fleet = fleet_of(ring, 2, timeout=1.0, limiter=limiter if is_held else None)
+        client = fleet.replay()
+        writer = client.writer(batch_steps=1, max_in_flight=9)
+        await add(writer, 0, terminated=True)
+        await writer.flush()
+
+        async def act() -> None:
+            async with writer:
+                for episode in range(1, 6):
+                    await add(writer, 0, episode, terminated=True)
+                await add(writer, 0, 6)
+                await asyncio.sleep(1000.0)
+
+        acting = asyncio.create_task(act())
+        await local_test.settle(1.0)
+        for shard in range(2):
+            fleet.hang(shard)
+        before = asyncio.get_running_loop().time()
+        acting.cancel()
+        await asyncio.wait([acting])
+        assert acting.cancelled()
+        assert asyncio.get_running_loop().time() == before
+        with pytest.raises(errors.ClosedError, match="writer is closed"):
+            await add(writer, 0, 7)
+        for shard in range(2):
+            fleet.go_on(shard)
+        for _ in range(7 if is_held else 1):
+            await client.sample(1)
+        await writer.close()
+        assert (writer.stored, writer.lost) == (7, 0)
+        assert in_columns(fleet) == [(episode, 0) for episode in range(7)]
+        assert sum(fleet.shard(shard).stats().writers for shard in range(2)) == 0
+
+    local_test.run(main())
+
+
+def test_an_error_of_a_writer_that_nobody_closed_is_forgotten() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 1)
+        writer = fleet.replay().writer(batch_steps=1)
+        await writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
+        with pytest.raises(asyncio.CancelledError):
+            async with writer:
+                raise asyncio.CancelledError
+        await writer.close()
+        await writer.close()
+        assert (writer.stored, writer.refused) == (0, 2)
+
+    local_test.run(main())
+
+
+def test_a_limiter_counts_what_is_stored_and_not_what_was_refused_or_lost() -> None:
+    async def main() -> None:
+        limiter = relive.SampleToInsertRatio(1.0, min_size=10, error_buffer=10.0)
+        fleet = fleet_of(ring, 1, limiter=limiter, timeout=1.0, recovery=5.0)
+        client = fleet.replay()
+        writer = client.writer(batch_steps=2)
+        await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
+        await writer.flush()
+        for number in range(30):
+            await writer.add_episode(np.zeros((3, 2, 2)), np.zeros(2), np.zeros(2), terminated=True)
+            with pytest.raises(errors.SchemaError):
+                await writer.flush()
+            assert await fleet.limiter_process.counts() == (2, 0), number
+        fleet.hang(0)
+        await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
+        await writer.flush()
+        assert (writer.stored, writer.refused, writer.lost) == (2, 60, 2)
+        assert await fleet.limiter_process.counts() == (2, 0)
+
+    local_test.run(main())
+
+
+def test_what_passes_uncounted_while_no_learner_is_there_is_not_given_back() -> None:
+    async def main() -> None:
+        limiter = relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0)
+        fleet = fleet_of(ring, 1, limiter=limiter, lease=10.0)
+        client = fleet.replay()
+        async with client.writer(batch_steps=2) as writer:
+            await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
+            await writer.flush()
+            await client.sample(1)
+            await asyncio.sleep(20.0)
+            for _ in range(10):
+                await writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
+                with pytest.raises(errors.SchemaError):
+                    await writer.flush()
+            assert await fleet.limiter_process.counts() == (2, 1)
 
     local_test.run(main())

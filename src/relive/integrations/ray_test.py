@@ -235,9 +235,12 @@ async def test_a_shard_answers_what_is_asked_of_it(columns: Any) -> None:
     [
         ({"make_buffer": 3}, "make_buffer must be callable, got 3"),
         ({"shards": 0}, "shards must be at least 1, got 0"),
+        ({"shards": 513}, "shards must be at most 512, got 513"),
+        ({"name": 3}, "name must be a string, got 3"),
         ({"lease": 0}, "lease must be above 0 seconds, got 0"),
         ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must be above 0 seconds, got -1.0"),
         ({"limiter": 3}, "limiter must be an instance of RateLimiter, got 3"),
+        ({"admission": 3}, "admission must be an instance of Admission, got 3"),
         ({"fsync": "sometimes"}, "fsync must be"),
         pytest.param(
             {"make_buffer": lambda: relive.RingReplayBuffer(0)},
@@ -246,7 +249,7 @@ async def test_a_shard_answers_what_is_asked_of_it(columns: Any) -> None:
         ),
         pytest.param(
             {"make_buffer": list},
-            "make_buffer must return a buffer of columns or of episodes, got list",
+            "make_buffer must return a buffer of columns, episodes or tokens, got list",
             marks=pytest.mark.long,
         ),
         pytest.param(
@@ -255,8 +258,8 @@ async def test_a_shard_answers_what_is_asked_of_it(columns: Any) -> None:
             marks=pytest.mark.long,
         ),
         pytest.param(
-            {"make_buffer": lambda: relive.EpisodeReplayBuffer(groups=relive.Groups(2))},
-            "make_buffer must return a buffer without groups, which are for one process, got Groups",
+            {"make_buffer": lambda: relive.EpisodeReplayBuffer(admission=relive.Admission(1, 2))},
+            "make_buffer must return a buffer without admission, .*, got Admission",
             marks=pytest.mark.long,
         ),
     ],
@@ -281,6 +284,10 @@ async def test_what_cannot_be_sent_is_refused_in_one_line(agents: Any) -> None:
         errors.ArgumentTypeError, match="^make_buffer must be something that can be sent .* pickle .*lock.*$"
     ):
         relive_ray.ShardedReplay.start(lambda: relive.RingReplayBuffer(int(lock.locked()) + 1))
+    limiter: Any = relive.MinSize(1)
+    limiter.lock = lock
+    with pytest.raises(errors.ArgumentTypeError, match="^limiter must be something that can be sent .* pickle .*lock"):
+        relive_ray.ShardedReplay.start(ring, limiter=limiter)
     writer = agents.episodes_writer()
     async with writer.episode("agent") as episode:
         await episode.append(lock, 0, 1.0)
@@ -505,6 +512,7 @@ async def test_turns_are_kept_across_a_death_of_their_process_and_a_closed_fleet
         async def write() -> None:
             for episode in range(60):
                 await writer.add_episode(*told(0, episode, 5), terminated=True)
+            await writer.flush()  # While the learner still draws: the limiter holds the last steps back too.
 
         writing = asyncio.create_task(write())
         await asyncio.sleep(0.5)
@@ -515,9 +523,8 @@ async def test_turns_are_kept_across_a_death_of_their_process_and_a_closed_fleet
                 break
             await asyncio.wait_for(replay.sample(5), PATIENCE)
             if number == 20:
-                ray.kill(replay.limiter_service, no_restart=False)
+                ray.kill(replay.coordinator, no_restart=False)
         await asyncio.wait_for(writing, PATIENCE)
-        await writer.flush()
         stats = await replay.stats()
         assert stats.inserted == 300
         assert abs(stats.sampled - (stats.inserted - 10)) <= 20 + 10
@@ -541,6 +548,116 @@ async def test_turns_are_kept_across_a_death_of_their_process_and_a_closed_fleet
         with closed:
             await asyncio.wait_for(writer.flush(), PATIENCE)
         assert (writer.stored, writer.lost + writer.refused) == (300, 3)
+
+
+class Operator:
+    """Starts a fleet that outlives this process."""
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def start(self, name: str, namespace: str) -> None:
+        settings: dict[str, Any] = {"limiter": LIMITER, "recovery": PATIENCE, "name": name, "namespace": namespace}
+        replay: Any = relive_ray.ShardedReplay.start(ring, shards=2, **settings)
+        async with replay.writer(batch_steps=5) as writer:
+            await writer.add_episode(*told(0, 0, 12), terminated=True)
+
+
+async def test_a_fleet_with_a_name_outlives_its_process_and_clients_attach_to_it() -> None:
+    operator = process(Operator)
+    await operator.start.remote("memory", "lab")
+    os.kill(await operator.pid.remote(), signal.SIGKILL)
+    replay: Any = relive_ray.ShardedReplay.attach("memory", "lab", seed=1)
+    try:
+        assert len(await asyncio.wait_for(replay.sample(5), PATIENCE)) == 5
+        with pytest.raises(
+            errors.ArgumentError, match="name must be new, got 'memory': attach to that fleet, or close"
+        ):
+            relive_ray.ShardedReplay.start(ring, name="memory", namespace="lab")
+        with pytest.raises(errors.ArgumentError, match="name must be that of a running fleet, got 'memory'"):
+            relive_ray.ShardedReplay.attach("memory")
+        # Shards come and go; a new process of the coordinator finds them all by their names.
+        assert await replay.add_shard() == 2
+        await replay.drain(0)
+        os.kill((await replay.stats()).coordinator.pid, signal.SIGKILL)
+        other: Any = relive_ray.ShardedReplay.attach("memory", "lab")
+        writers = [other.writer(batch_steps=5) for _ in range(4)]
+
+        async def is_drained() -> bool:
+            for writer in writers:
+                await writer.add_episode(*told(1, 0, 5), terminated=True)
+            await replay.sample(20)
+            return bool((await replay.stats()).coordinator.members.gone == (0,))
+
+        await until(is_drained)
+        for writer in writers:
+            await writer.close()
+            assert writer.lost == 0
+        stats = await replay.stats()
+        assert stats.coordinator.members.active == (1, 2)
+        assert [shard.number for shard in stats.shards] == [1, 2]
+        assert all(shard.inserted > 0 for shard in stats.shards)
+        assert len(replay.shards) == 2
+    finally:
+        await replay.close()
+    with pytest.raises(errors.ArgumentError, match="name must be that of a running fleet, got 'memory'"):
+        relive_ray.ShardedReplay.attach("memory", "lab")
+
+
+async def test_a_coordinator_finds_the_shards_and_clients_find_the_coordinator(
+    columns: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = await columns._transport.coordinator("plan")
+    calls: list[str] = []
+    context = types.SimpleNamespace(
+        current_actor=types.SimpleNamespace(ping=types.SimpleNamespace(remote=lambda: calls.append("ping")))
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get_runtime_context", lambda: context)
+        process = relive_ray._Coordinator(plan, columns._settings, columns._description, None)
+    assert calls == ["ping"]
+    assert await process.plan() is plan
+    place, settings, _, members = await process.contact()
+    assert (place, settings, members.active) == ((plan.fleet, plan.namespace), columns._settings, (0, 1))
+    # While the coordinator is being restarted, a client that attaches waits for it.
+    deaths: list[Exception] = [exceptions.ActorUnavailableError("it is restarting", None)]
+    real = ray.get
+
+    def get(reference: Any) -> Any:
+        if deaths:
+            raise deaths.pop()
+        return real(reference)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get", get)
+        client: Any = relive_ray.ShardedReplay.attach(plan.fleet)
+    assert not deaths
+    assert await client.ping() == ["pong"] * 2
+    with pytest.raises(errors.ClosedError, match="shard 7 will not come back: it has ended"):
+        client._transport.handle(7)
+    client._transport.end(7)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.long)])
+async def test_a_killed_coordinator_comes_back_and_nothing_is_lost(kills: int) -> None:
+    limiter = relive.SampleToInsertRatio(ratio=1.0, min_size=10, error_buffer=400.0)
+    async with fleet(ring, shards=2, limiter=limiter, lease=5.0, recovery=PATIENCE) as replay:
+        load = Load(replay)
+        async with load.running():
+            for _ in range(kills):
+                await load.goes_on()
+                before = (await replay.stats()).coordinator
+                os.kill(before.pid, signal.SIGKILL)
+                await load.goes_on()
+                after = (await replay.stats()).coordinator
+                assert after.pid != before.pid
+                assert after.members == before.members
+        expected = sorted((w, e, t) for w, count in enumerate(load.given) for e in range(count) for t in range(10))
+        assert sorted(await all_observations(replay)) == expected
+        stats = await replay.stats()
+        assert (stats.lost, stats.inserted) == (0, len(expected))
+        # A backlog of the writers is forgiven when the process starts again.
+        assert 0 < stats.coordinator.inserted <= len(expected)
 
 
 async def test_a_shard_that_is_gone_for_good_is_left_out() -> None:
@@ -583,10 +700,12 @@ async def test_a_fleet_goes_on_from_its_directory_and_another_one_is_refused(tmp
         await replay.sample(5)
         await replay.save()
         await writer.add_episode(*told(0, 1, 3), terminated=True)
-    assert os.listdir(tmp_path) == ["shard-0-of-1"]
-    assert len(relive.RingReplayBuffer.load(tmp_path / "shard-0-of-1" / "checkpoint")) == 3
-    with pytest.raises(errors.CheckpointError, match="holds a fleet of 1 shards, got shards=3: start as many, or name"):
-        relive_ray.ShardedReplay.start(ring, shards=3, directory=tmp_path)
+    assert os.listdir(tmp_path) == ["shard-0"]
+    assert len(relive.RingReplayBuffer.load(tmp_path / "shard-0" / "checkpoint")) == 3
+    (tmp_path / "shard-7").mkdir()
+    with pytest.raises(errors.CheckpointError, match="holds a fleet of 2 shards, got shards=1: start as many, or name"):
+        relive_ray.ShardedReplay.start(ring, directory=tmp_path)
+    (tmp_path / "shard-7").rmdir()
     with pytest.raises(errors.CheckpointError, match="the state is of a RingReplayBuffer, and not of a Prioritized"):
         relive_ray.ShardedReplay.start(prioritized, directory=tmp_path)
     async with fleet(ring, directory=tmp_path) as replay:
@@ -597,21 +716,8 @@ async def test_a_fleet_goes_on_from_its_directory_and_another_one_is_refused(tmp
 @pytest.mark.long
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(errors.CheckpointError, match="shard-0-of-1 cannot be made: Not a directory"):
+    with pytest.raises(errors.CheckpointError, match="shard-0 cannot be made: Not a directory"):
         relive_ray.ShardedReplay.start(ring, directory=tmp_path / "file")
-
-
-async def test_turns_begin_with_what_the_shards_have_also_one_that_is_being_started_again() -> None:
-    deaths = [exceptions.RayActorError()]
-
-    async def stats() -> Any:
-        if deaths:
-            raise deaths.pop()
-        return types.SimpleNamespace(inserted=30, sampled=7, size=20)
-
-    handle = types.SimpleNamespace(stats=types.SimpleNamespace(remote=stats))
-    turns = relive_ray._LimiterService(relive.MinSize(1), 1.0, [handle, handle])
-    assert await turns.counts() == (60, 14)
 
 
 def test_a_fleet_whose_shards_cannot_be_started_twice_says_so() -> None:

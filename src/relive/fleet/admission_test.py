@@ -1,0 +1,374 @@
+"""An admission for a whole fleet: never more episodes ahead of the learner than it allows, and places come back."""
+
+import asyncio
+import gc
+import pathlib
+import random
+from typing import Any
+
+import pytest
+
+import relive
+from relive import errors
+from relive.fleet import consumption_test
+from relive.fleet import local_test
+from relive.fleet import replay
+from relive.fleet import tickets
+
+SIZE = consumption_test.SIZE
+
+
+def fleet_of(make: Any = consumption_test.singles, shards: int = 2, **more: Any) -> local_test.LocalFleet:
+    return local_test.LocalFleet(make(), shards, **more)
+
+
+async def play(writer: Any, ticket: Any, number: int = 0, *, ends: bool = True) -> None:
+    async with writer.episode("agent", ticket=ticket) as episode:
+        await episode.append((number, 0), 0, 1.0)
+        if ends:
+            await episode.end("over")
+
+
+async def is_held(client: replay.Replay[Any], count: int = 1, seconds: float = 5.0) -> bool:
+    """Return whether no ticket comes in so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            (await client.admit(count)).release()
+    except TimeoutError:
+        return True
+    await asyncio.sleep(0.1)
+    return False
+
+
+class Model:
+    """How many episodes were admitted and given back, and which were trained on at which version."""
+
+    def __init__(self, rule: relive.Admission) -> None:
+        self.rule, self.admitted, self.returned = rule, 0, 0
+        self.version, self.trained = 0, dict[int, int]()
+
+    def admit(self, count: int) -> None:
+        self.admitted += count
+        earlier = SIZE * sum([version < self.version for version in self.trained.values()])
+        assert self.admitted - self.returned - earlier <= self.rule.most_admitted(0)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
+def test_no_more_is_admitted_than_the_rule_allows_whatever_dies_or_hangs(seed: int, tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        rng, rule = random.Random(seed), relive.Admission(max_lag=seed % 3, episodes_per_version=2 * SIZE)
+        model, num_groups = Model(rule), 40
+        fleet = local_test.LocalFleet(
+            consumption_test.grouped(redeliver=True),
+            3,
+            directory=tmp_path,
+            admission=rule,
+            seed=seed,
+            lease=5.0,
+            timeout=0.5,
+            recovery=600.0,
+        )
+        groups = iter(range(num_groups))
+
+        async def act(client: replay.Replay[Any]) -> None:
+            async with client.episodes_writer() as writer:
+                for group in groups:
+                    ticket = await client.admit(SIZE)
+                    model.admit(SIZE)
+                    for member in range(SIZE):
+                        while rng.random() < 0.1:
+                            await attempt(writer, group, member, ticket, ends=False)
+                            model.returned += 1
+                            ticket = await rest(client, ticket)
+                        await attempt(writer, group, member, ticket, ends=True)
+                    ticket.release()
+
+        async def rest(client: replay.Replay[Any], ticket: tickets.FleetTicket) -> tickets.FleetTicket:
+            """Return a ticket with one episode more."""
+            left = ticket.left
+            ticket.release()
+            model.returned += left
+            more = await client.admit(left + 1)
+            model.admit(left + 1)
+            return more
+
+        async def attempt(writer: Any, group: int, member: int, ticket: Any, *, ends: bool) -> None:
+            async with writer.episode("agent", group_id=f"group-{group}", ticket=ticket) as episode:
+                for t in range(1 + (group + member) % 4):
+                    await episode.append((group, member, 0, t), t, 1.0)
+                    await asyncio.sleep(rng.random() * 0.02)
+                if ends:
+                    await episode.end("over")
+
+        async def learn(client: replay.Replay[Any]) -> None:
+            while len(model.trained) < num_groups:
+                await client.set_policy_version(model.version)
+                for group in await client.next_groups(min(2, num_groups - len(model.trained))):
+                    model.trained.setdefault(consumption_test.check_group(group), model.version)
+                await client.ack(model.version)
+                model.version += 1
+
+        trouble = local_test.Trouble(fleet, rng)
+        async with trouble.around():
+            await asyncio.gather(learn(fleet.replay()), *[act(fleet.replay()) for _ in range(3)])
+        assert trouble.kills > 1
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.tokens])
+def test_tickets_are_for_the_whole_fleet_and_places_come_back_when_the_policy_moves_on(make: Any) -> None:
+    async def main() -> None:
+        fleet = fleet_of(make, admission=relive.Admission(max_lag=1, episodes_per_version=2))
+        client, other = fleet.replay(), fleet.replay()
+        is_tokens = make is consumption_test.tokens
+        writers: list[Any] = [each.tokens_writer() if is_tokens else each.episodes_writer() for each in (client, other)]
+
+        async def write(writer: Any, ticket: Any) -> None:
+            if is_tokens:
+                step = relive.TokenStep(prompt=[1], response=[2], logprobs=[0.0], policy_version=0)
+                await writer.add_episode([step], agent_id="agent", ticket=ticket)
+            else:
+                await play(writer, ticket)
+
+        await client.set_policy_version(7)
+        ticket = await client.admit(3)
+        assert not await is_held(other)
+        assert await is_held(other, 2)
+        for _ in range(3):
+            await write(writers[0], ticket)
+        with pytest.raises(errors.ArgumentError, match="ticket must admit another episode, got one that is used up"):
+            await write(writers[0], ticket)
+        await write(writers[1], await other.admit())
+        assert await is_held(client)
+        assert len(await client.next_episodes(2)) == 2
+        assert await is_held(client)
+        await client.set_policy_version(8)
+        assert not await is_held(client, 2)
+        assert await is_held(client, 3)
+        # What is rejected gives its place back, whether it waited or not.
+        (episode,) = await client.next_episodes(1)
+        assert await is_held(client, 3)
+        assert await client.reject([episode.episode_id]) == 1
+        assert not await is_held(client, 3)
+        for writer in writers:
+            await writer.close()
+
+    local_test.run(main())
+
+
+def test_what_was_delivered_counts_until_the_version_moves_on_even_if_its_shard_dies(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        fleet = fleet_of(shards=1, directory=tmp_path, admission=relive.Admission(max_lag=0, episodes_per_version=2))
+        client = fleet.replay()
+        await client.set_policy_version(0)
+        async with client.episodes_writer() as writer:
+            with await client.admit(2) as ticket:
+                await play(writer, ticket, 1)
+                await play(writer, ticket, 2)
+            await writer.flush()
+            await client.next_episodes(2)
+            assert await is_held(client)
+            fleet.kill(0)
+            fleet.start(0)
+            assert await is_held(client)
+            await client.set_policy_version(1)
+            assert not await is_held(client, 2)
+
+    local_test.run(main())
+
+
+def test_what_was_put_back_waits_and_was_not_delivered() -> None:
+    async def main() -> None:
+        fleet = fleet_of(shards=1, admission=relive.Admission(max_lag=0, episodes_per_version=3))
+        client = fleet.replay()
+        async with client.episodes_writer() as writer:
+            ticket = await client.admit(2)
+            await play(writer, ticket, 1)
+            await play(writer, ticket, 2)
+            await writer.flush()
+
+            async def answered(shard: int, method: str) -> None:
+                if method == "take":
+                    await asyncio.sleep(1.0)
+
+            fleet.answered = answered
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await client.next_episodes(2)
+            await asyncio.sleep(2.0)
+            fleet.answered = None
+            assert not await is_held(client, 1)
+            assert await is_held(client, 2)
+            (episode,) = await client.next_episodes(1)
+            assert await is_held(client, 2)
+            waiting = {each.episode_id for each in fleet.buffer(0)._store} - {episode.episode_id}
+            assert await client.reject(waiting) == 1
+            assert not await is_held(client, 2)
+            assert await is_held(client, 3)
+
+    local_test.run(main())
+
+
+def test_so_many_episodes_run_at_once() -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=9, episodes_per_version=9, max_running=2))
+        client = fleet.replay()
+        with pytest.raises(errors.ArgumentError, match="count must be at most 2 with Admission"):
+            await client.admit(3)
+        async with client.episodes_writer(batch_steps=1) as writer:
+            ticket = await client.admit(2)
+            async with writer.episode("agent", ticket=ticket) as episode:
+                await episode.append(0, 0, 1.0)
+                await writer.flush()
+                assert await is_held(client)
+                ticket.release()
+                assert not await is_held(client)
+                await episode.end(1)
+            await writer.flush()
+            assert not await is_held(client, 2)
+
+    local_test.run(main())
+
+
+def test_tickets_of_an_actor_that_died_are_given_back() -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2), lease=10.0)
+        client, other = fleet.replay(), fleet.replay()
+        ticket = await client.admit(2)
+        assert await is_held(other, seconds=100.0)  # It is renewed.
+        del ticket
+        gc.collect()
+        assert await is_held(other, seconds=25.0)
+        assert not await is_held(other, seconds=20.0)
+        assert client._tickets._renewal is not None
+        assert client._tickets._renewal.done()
+
+    local_test.run(main())
+
+
+def test_a_ticket_can_be_released_when_its_event_loop_is_gone() -> None:
+    async def main() -> tickets.FleetTicket:
+        return await fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2)).replay().admit()
+
+    ticket = local_test.run(main())
+    ticket.release()
+    assert ticket.left == 0
+
+
+def test_an_episode_that_runs_long_keeps_its_place() -> None:
+    async def main() -> None:
+        fleet = fleet_of(
+            consumption_test.grouped, admission=relive.Admission(max_lag=0, episodes_per_version=1), lease=10.0
+        )
+        client, other = fleet.replay(), fleet.replay()
+        async with client.episodes_writer() as writer:
+            async with writer.episode("agent", group_id="group-0", ticket=await client.admit()) as episode:
+                await episode.append(0, 0, 1.0)
+                assert await is_held(other, seconds=200.0)
+                await episode.end(1)
+            assert await is_held(other, seconds=200.0)
+
+    local_test.run(main())
+
+
+def test_a_new_coordinator_learns_of_the_tickets_that_were_given() -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=3), lease=10.0)
+        client, other = fleet.replay(), fleet.replay()
+        async with client.episodes_writer() as writer:
+            ticket = await client.admit(3)
+            await play(writer, ticket)
+            await writer.flush()
+            await asyncio.sleep(1.0)
+            fleet.kill_coordinator()
+            fleet.start_coordinator()
+            assert await is_held(other, seconds=50.0)
+            ticket.release()
+            await asyncio.sleep(0.1)
+            assert not await is_held(other, 2)
+            assert await is_held(other, 3)
+            await client._transport.coordinator("admission", "release", b"unknown", 0)
+
+    local_test.run(main())
+
+
+def test_a_cancelled_call_takes_no_ticket() -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=1), seed=0)
+        client = fleet.replay()
+        for steps in range(60):
+            call = asyncio.create_task(client.admit())
+            for _ in range(steps):
+                await asyncio.sleep(0.001)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            if not call.cancelled():
+                call.result().release()
+            await asyncio.sleep(1.0)
+        assert not await is_held(client)
+
+    local_test.run(main())
+
+
+def test_tickets_are_required_and_are_of_a_fleet() -> None:
+    async def main() -> None:
+        rule = relive.Admission(max_lag=0, episodes_per_version=9)
+        client = fleet_of(admission=rule).replay()
+        async with client.episodes_writer() as writer:
+            with pytest.raises(errors.ArgumentError, match="episode needs a ticket with Admission.*await replay.admit"):
+                await play(writer, None)
+            with pytest.raises(errors.ArgumentTypeError, match="ticket must be an instance of FleetTicket, got 1"):
+                await play(writer, 1)
+            with pytest.raises(errors.ArgumentError, match="count must be at least 1, got 0"):
+                await client.admit(0)
+            assert not writer._episodes
+        columns = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
+        with pytest.raises(errors.ArgumentError, match="admit needs buffers of episodes or tokens, got Ring"):
+            await columns.admit()
+
+    local_test.run(main())
+
+
+def test_without_an_admission_there_is_always_a_ticket() -> None:
+    async def main() -> None:
+        client = fleet_of().replay()
+        async with client.episodes_writer() as writer:
+            with await client.admit(1000) as ticket:
+                await play(writer, ticket)
+                assert ticket.left == 999
+            assert ticket.left == 0
+            await play(writer, None)
+        assert len(await client.next_episodes(2)) == 2
+
+    local_test.run(main())
+
+
+def test_admission_waits_for_a_lost_shard_but_not_for_one_that_is_gone() -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
+        client = fleet.replay()
+        assert not await is_held(client)
+        fleet.kill(1)
+        assert await is_held(client)
+        fleet.start(1)
+        assert not await is_held(client)
+        fleet.end(1)
+        assert not await is_held(client)
+
+    local_test.run(main())
+
+
+def test_what_the_shards_were_told_of_tickets_is_forgotten_in_time() -> None:
+    async def main() -> None:
+        rule = relive.Admission(max_lag=0, episodes_per_version=2)
+        fleet = fleet_of(shards=1, admission=rule, lease=10.0, recovery=20.0)
+        client = fleet.replay()
+        async with client.episodes_writer() as writer:
+            await play(writer, await client.admit())
+        shard: Any = fleet.shard(0)
+        assert len(shard.places().used) == 1
+        await asyncio.sleep(55.0)
+        assert not shard.places().used
+
+    local_test.run(main())

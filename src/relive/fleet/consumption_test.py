@@ -1,0 +1,680 @@
+"""What learners of a fleet consume once: each episode or group comes whole, and not twice, whatever dies or hangs.
+
+Observations say what they are: (group, member, attempt, t).
+"""
+
+import asyncio
+import collections
+import pathlib
+import random
+from typing import Any
+
+import pytest
+
+import relive
+from relive import errors
+from relive.fleet import coordinator
+from relive.fleet import local_test
+from relive.fleet import replay
+
+SIZE = 3
+
+
+def grouped(**settings: Any) -> Any:
+    return lambda: relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(SIZE), seed=0, **settings)
+
+
+def singles(**settings: Any) -> Any:
+    return lambda: relive.EpisodeReplayBuffer[Any, Any](seed=0, **settings)
+
+
+def tokens(**settings: Any) -> Any:
+    return lambda: relive.TokenReplayBuffer(100_000, groups=relive.Groups(SIZE), seed=0, **settings)
+
+
+async def play(writer: Any, group: int, member: int, version: int = 0, attempt: int = 0, *, ends: bool = True) -> None:
+    """Write an episode of a group, or only begin it."""
+    async with writer.episode(f"agent-{member}", group_id=f"group-{group}", policy_version=version) as episode:
+        for t in range(1 + (group + member) % 4):
+            await episode.append((group, member, attempt, t), t, 1.0)
+        if ends:
+            await episode.end("over")
+
+
+async def live(writer: Any, number: int, version: int | None = 0, steps: int = 2) -> None:
+    """Write an episode that belongs to no group."""
+    async with writer.episode("agent", policy_version=version) as episode:
+        for t in range(steps):
+            await episode.append((number, t), t, 1.0)
+        await episode.end("over")
+
+
+def check_group(group: list[Any]) -> int:
+    """Check that a group is whole, and so are its episodes; return its number."""
+    (number,) = {each.observations[0][0] for each in group}
+    assert [each.group_id for each in group] == [f"group-{number}"] * SIZE
+    assert sorted(each.observations[0][1] for each in group) == list(range(SIZE))
+    for each in group:
+        member, attempt = each.observations[0][1:3]
+        steps = 1 + (number + member) % 4
+        assert each.status == "COMPLETED"
+        assert each.observations == [*[(number, member, attempt, t) for t in range(steps)], "over"]
+        assert each.actions == list(range(steps))
+    return int(number)
+
+
+class Model:
+    """What was written, delivered and dropped, and when shards were killed: a list of events."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[tuple[float, float, int]] = []
+        """When the call began and returned, and the group."""
+        self.places: dict[int, int] = {}
+        self.kills: list[tuple[float, int]] = []
+
+    def check(self, *, redelivers: bool) -> None:
+        """Check that nothing came twice, but for what its shard had delivered when it was killed."""
+        last: dict[int, float] = {}
+        for since, now, group in self.deliveries:
+            if group in last:
+                assert redelivers
+                assert any(last[group] <= then <= now and shard == self.places[group] for then, shard in self.kills)
+            last[group] = since
+
+
+async def learn(client: replay.Replay[Any], model: Model, rng: random.Random, num_groups: int, max_lag: int) -> None:
+    """Consume groups until each was delivered or dropped as stale; some calls are cancelled."""
+    loop, version = asyncio.get_running_loop(), 0
+    await client.set_policy_version(version)
+    while True:
+        try:
+            since = loop.time()
+            async with asyncio.timeout(rng.random() * 2):
+                groups = await client.next_groups(rng.choice([1, 1, 2, 3]), max_lag=max_lag)
+        except TimeoutError:
+            num_stale = sum((await client.get_drops()).get("stale", {}).values())
+            if len({group for *_, group in model.deliveries}) + num_stale // SIZE >= num_groups:
+                return
+            continue
+        for group in groups:
+            assert min(each.policy_version for each in group) >= version - max_lag
+            model.deliveries.append((since, loop.time(), check_group(group)))
+        if rng.random() < 0.3:
+            version += 1
+            await client.set_policy_version(version)
+
+
+async def act(client: replay.Replay[Any], model: Model, rng: random.Random, members: list[tuple[int, int]]) -> None:
+    """Play members of groups; an attempt may be aborted, and is made again."""
+    versions: dict[int, int] = {}
+    async with client.episodes_writer(batch_steps=rng.choice([1, 5]), max_in_flight=rng.choice([1, 3])) as writer:
+        for group, member in members:
+            attempt = 0
+            version = versions.setdefault(group, client._draws.policy_version or 0)
+            while rng.random() < 0.2:
+                await play(writer, group, member, version, attempt, ends=False)
+                attempt += 1
+            await play(writer, group, member, version, attempt)
+            await asyncio.sleep(rng.random() * 0.05)
+    assert (writer.lost, writer.refused) == (0, 0)
+
+
+class Trouble(local_test.Trouble):
+    """Trouble that a model knows of."""
+
+    model: Model
+
+    async def make(self) -> None:
+        fleet: Any = self.fleet
+        kill, loop = fleet.kill, asyncio.get_running_loop()
+
+        def noted(shard: int) -> None:
+            self.model.kills.append((loop.time(), shard))
+            kill(shard)
+
+        fleet.kill = noted
+        await super().make()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 60))])
+@pytest.mark.parametrize("redeliver", [True, False])
+def test_groups_come_whole_and_once_whatever_dies_or_hangs(seed: int, redeliver: bool, tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        rng, model, num_groups = random.Random(seed), Model(), 40
+        more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
+        fleet = local_test.LocalFleet(grouped(redeliver=redeliver), 3, directory=tmp_path, seed=seed, **more)
+        client = fleet.replay()
+        members = [(group, member) for group in range(num_groups) for member in range(SIZE)]
+        trouble = Trouble(fleet, rng)
+        trouble.model = model
+        learners = [asyncio.create_task(learn(client, model, rng, num_groups, 1000)) for _ in range(1)]
+        async with trouble.around():
+            await asyncio.gather(*[act(fleet.replay(), model, rng, members[each::4]) for each in range(4)])
+            await asyncio.sleep(5.0)
+        for buffer in fleet.buffers():
+            buffer.check()
+        for shard, buffer in enumerate(fleet.buffers()):
+            for episode in buffer._store.finished:
+                if episode.group_id is None:  # A failed attempt that came late.
+                    assert episode.status == "ABORTED"
+                    continue
+                group = int(episode.group_id.removeprefix("group-"))
+                model.places[group] = shard
+                assert await fleet.coordinator("place_group", episode.group_id) == shard
+        if redeliver:
+            await asyncio.gather(*learners)
+            assert {group for *_, group in model.deliveries} == set(range(num_groups))
+        else:
+            learners[0].cancel()
+            await asyncio.gather(*learners, return_exceptions=True)
+        model.check(redelivers=redeliver)
+        # Each group is whole where it is.
+        for buffer in fleet.buffers():
+            counts = collections.Counter(each.group_id for each in buffer._store.finished if each.status != "ABORTED")
+            assert set(counts.values()) <= {SIZE}
+
+    local_test.run(main())
+
+
+def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(), 3)
+        client = fleet.replay()
+        with pytest.raises(errors.ArgumentError, match="max_lag asks for the learner's policy version"):
+            await client.next_groups(1, max_lag=1)
+        async with client.episodes_writer() as writer:
+            for group in range(12):
+                for member in range(SIZE):
+                    await play(writer, group, member, version=group)
+        await client.set_policy_version(9)
+        groups = await client.next_groups(5, max_lag=2)
+        assert sorted(check_group(group) for group in groups) == [7, 8, 9, 10, 11]
+        assert {reason: sum(each.values()) for reason, each in (await client.get_drops()).items()} == {
+            "stale": 7 * SIZE
+        }
+        totals = await client.get_training_bias()
+        assert (totals.produced.episodes, totals.trained.episodes) == (12 * SIZE, 5 * SIZE)
+        assert totals.trained.mean_policy_version == 9.0
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("make", [grouped, tokens])
+def test_after_a_restart_what_was_not_acknowledged_comes_again_and_nothing_else(
+    make: Any, tmp_path: pathlib.Path
+) -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(make(redeliver=True), 2, directory=tmp_path)
+        client = fleet.replay()
+        is_tokens = make is tokens
+        writer: Any = client.tokens_writer() if is_tokens else client.episodes_writer()
+        async with writer:
+            for group in range(12):
+                for member in range(SIZE):
+                    if is_tokens:
+                        step = relive.TokenStep(prompt=[group], response=[member], logprobs=[0.0], policy_version=0)
+                        await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
+                    else:
+                        await play(writer, group, member)
+            await writer.flush()
+        delivered = []
+        for version in range(3):
+            await client.set_policy_version(version)
+            groups = await client.next_groups(3)
+            delivered.append({int(group[0].group_id.removeprefix("group-")) for group in groups})
+        await client.ack(2)
+        fleet.kill(0)
+        fleet.kill(1)
+        fleet.start(0)
+        fleet.start(1)
+        rest = {int(group[0].group_id.removeprefix("group-")) for group in await client.next_groups(6)}
+        assert rest == set(range(12)) - delivered[0] - delivered[1]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5.0):
+                await client.next_groups(1)
+
+    local_test.run(main())
+
+
+def test_ack_needs_buffers_that_deliver_again() -> None:
+    async def main() -> None:
+        client = local_test.LocalFleet(grouped(), 2).replay()
+        with pytest.raises(errors.ArgumentError, match="ack needs a buffer that delivers again"):
+            await client.ack(0)
+        again = local_test.LocalFleet(grouped(redeliver=True), 2).replay()
+        with pytest.raises(errors.ArgumentError, match="none was set"):
+            await again.ack(0)
+
+    local_test.run(main())
+
+
+def test_a_cancelled_call_has_taken_nothing_and_a_lost_reply_is_delivered_to_the_next() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
+        client, other = fleet.replay(), fleet.replay()
+        async with client.episodes_writer() as writer:
+            for number in range(4):
+                await live(writer, number)
+            await writer.flush()
+            is_answered = asyncio.Event()
+
+            async def answered(shard: int, method: str) -> None:
+                if method == "take":
+                    await is_answered.wait()
+
+            # Taken in the shards, while the reply is on its way.
+            fleet.answered = answered
+            call = asyncio.create_task(client.next_episodes(4))
+            await asyncio.sleep(0.5)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert call.cancelled()
+            is_answered.set()
+            fleet.answered = None
+            assert numbers(await other.next_episodes(4)) == [0, 1, 2, 3]
+
+            # The reply does not come in time.
+            await live(writer, 4)
+            await writer.flush()
+
+            async def hangs(shard: int, method: str) -> None:
+                if method == "take":
+                    fleet.hang(0)
+
+            fleet.answered = hangs
+            call = asyncio.create_task(client.next_episodes(1))
+            await asyncio.sleep(3.0)
+            fleet.answered = None
+            assert not call.done()
+            fleet.go_on(0)
+            assert numbers(await call) == [4]
+
+    local_test.run(main())
+
+
+def numbers(episodes: list[Any]) -> list[int]:
+    return sorted(each.observations[0][0] for each in episodes)
+
+
+def test_what_was_put_back_is_dropped_where_it_waits() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(max_episodes=2 * SIZE + 2), 1)
+        client = fleet.replay()
+
+        async def taken(count: int) -> None:
+            """Let a call take groups, and put them back."""
+
+            async def answered(shard: int, method: str) -> None:
+                if method == "take":
+                    await asyncio.sleep(1.0)
+
+            fleet.answered = answered
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await client.next_groups(count)
+            fleet.answered = None
+            await asyncio.sleep(2.0)
+
+        async def write(*groups: int, version: int = 0) -> list[str]:
+            async with client.episodes_writer() as writer:
+                for group in groups:
+                    for member in range(SIZE):
+                        await play(writer, group, member, version)
+            return [each.episode_id for each in fleet.buffer(0)._store.finished]
+
+        await client.set_policy_version(0)
+        ids = await write(0, 1)
+        await taken(2)
+        # With one of its episodes the whole group.
+        assert await client.reject([ids[1]], reason="ugly") == SIZE
+        assert [check_group(group) for group in await client.next_groups(1)] == [1]
+        await write(2, 3)
+        await taken(2)
+        assert [check_group(group) for group in await client.next_groups(1, accept=is_odd)] == [3]
+        await write(4, version=1)
+        await write(5, version=2)
+        await taken(2)
+        await client.set_policy_version(3)
+        assert [check_group(group) for group in await client.next_groups(1, max_lag=1)] == [5]
+        await write(6)
+        await taken(1)
+        await write(7, 8)
+        await write(9)
+        # What was evicted meanwhile is not delivered, as after a restart.
+        assert [check_group(group) for group in await client.next_groups(1)] == [8]
+        drops = await client.get_drops()
+        assert {reason: sum(each.values()) for reason, each in drops.items()} == {
+            "evicted": SIZE,
+            "rejected": SIZE,
+            "stale": SIZE,
+            "ugly": SIZE,
+        }
+
+    local_test.run(main())
+
+
+def is_odd(group: list[Any]) -> bool:
+    return bool(group[0].observations[0][0] % 2)
+
+
+def test_two_learners_share_what_there_is_and_none_waits_for_the_other_forever() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(), 4, seed=3)
+        clients = [fleet.replay(seed) for seed in range(2)]
+        got: list[list[int]] = [[], []]
+
+        async def learn(number: int) -> None:
+            for _ in range(10):
+                groups = await clients[number].next_groups(4)
+                got[number] += [check_group(group) for group in groups]
+
+        async def write() -> None:
+            async with fleet.replay().episodes_writer() as writer:
+                # Never more ahead than the two need for one call each.
+                for group in range(80):
+                    while group - sum(map(len, got)) >= 8:
+                        await local_test.settle(0.01)
+                    for member in range(SIZE):
+                        await play(writer, group, member)
+                    await writer.flush()
+
+        await asyncio.gather(learn(0), learn(1), write())
+        assert sorted(got[0] + got[1]) == list(range(80))
+
+    local_test.run(main())
+
+
+def test_calls_of_one_client_are_served_in_turn_in_any_event_loop() -> None:
+    async def main() -> replay.Replay[Any]:
+        fleet = local_test.LocalFleet(singles(), 2)
+        client = fleet.replay()
+        calls = [asyncio.create_task(client.next_episodes(count)) for count in (3, 1)]
+        async with client.episodes_writer() as writer:
+            for number in range(3):
+                await live(writer, number)
+            await writer.flush()
+            await asyncio.sleep(1.0)
+            assert [call.done() for call in calls] == [True, False]
+            await live(writer, 3)
+        assert numbers(await calls[1]) == [3]
+        return client
+
+    client = local_test.run(main())
+
+    async def again() -> None:
+        for _ in range(2):  # None of the shards is there any more.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await asyncio.gather(client.next_episodes(1), client.next_episodes(1))
+
+    local_test.run(again())
+
+
+def test_a_waiting_learner_of_a_fleet_that_was_closed_is_told() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 2)
+        client = fleet.replay()
+        call = asyncio.create_task(client.next_episodes(1))
+        await asyncio.sleep(1.0)
+        fleet.gone = {0, 1}
+        fleet.kill_coordinator()
+        with pytest.raises(errors.ClosedError, match="the fleet was closed"):
+            await call
+
+    local_test.run(main())
+
+
+def test_invalid_requests_are_refused() -> None:
+    async def main() -> None:
+        client = local_test.LocalFleet(singles(), 2).replay()
+        for text, call in (
+            ("count must be", client.next_episodes(0)),
+            ("max_lag must be", client.next_episodes(1, max_lag=-1)),
+            ("accept must be a function, got 1", client.next_episodes(1, accept=1)),  # type: ignore[arg-type]
+            ("next_groups needs a buffer with groups", client.next_groups(1)),
+            ("episode_ids must be a list of strings, got 'a'", client.reject("a")),
+            ("episode_ids must be a list of strings, got 1", client.reject(1)),  # type: ignore[arg-type]
+            ("reason must be a string of at least 1", client.reject([], reason="")),
+        ):
+            with pytest.raises(errors.ArgumentError, match=text):
+                await call
+        columns = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
+        text = "next_groups needs buffers of episodes or tokens, got RingReplayBuffer"
+        with pytest.raises(errors.ArgumentError, match=text):
+            await columns.next_groups(1)
+
+    local_test.run(main())
+
+
+def test_without_a_rule_for_groups_they_have_no_effect() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 2)
+        client = fleet.replay()
+        async with client.episodes_writer(batch_steps=1) as writer:
+            await play(writer, 0, 0)
+        assert len(await client.next_episodes(1)) == 1
+        assert "place_group" not in [method for _, method, _ in fleet.calls]
+
+    local_test.run(main())
+
+
+def test_what_a_learner_left_unconfirmed_is_forgotten_in_time() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 1, lease=10.0, recovery=20.0)
+        client = fleet.replay()
+        async with client.episodes_writer() as writer:
+            await live(writer, 0)
+        await client.next_episodes(1)
+        shard: Any = fleet.shard(0)
+        await asyncio.sleep(45.0)
+        shard.ping()
+        assert len(shard._queue._sent) == 1
+        await asyncio.sleep(10.0)
+        shard.ping()
+        assert not shard._queue._sent
+
+    local_test.run(main())
+
+
+# Groups.
+
+
+def test_a_group_waits_for_its_shard_and_is_lost_if_that_does_not_come_back(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(), 2, directory=tmp_path, timeout=1.0, recovery=10.0)
+        client = fleet.replay()
+        home = await fleet.coordinator("place_group", "group-0")
+        async with client.episodes_writer(batch_steps=1) as writer:
+            await play(writer, 0, 0)
+            await writer.flush()
+            fleet.kill(home)
+            await play(writer, 0, 1)
+            await live(writer, 7)  # Others go to the other shard.
+            await asyncio.sleep(5.0)
+            fleet.start(home)
+            await play(writer, 0, 2)
+            await writer.flush()
+            assert [check_group(group) for group in await client.next_groups(1)] == [0]
+            assert fleet.buffer(1 - home).get_stats().total_episodes == 1
+            fleet.kill(home)
+            other = 1
+            while await fleet.coordinator("place_group", f"group-{other}") != home:
+                other += 1
+            await play(writer, other, 0)
+            assert writer.lost == 0
+            await writer.flush()
+            assert writer.lost == 1 + other % 4
+            # When the fleet is closed, what is begun is lost at once.
+            with pytest.raises(errors.ClosedError, match="the fleet was closed"):
+                async with writer.episode("agent", group_id="group-0") as episode:
+                    await episode.append(0, 0, 1.0)
+                    for shard in (0, 1):
+                        fleet.end(shard)
+                    await client.stats()
+                    await asyncio.sleep(1.0)
+                    await episode.end(1)
+                    await writer.flush()
+
+    local_test.run(main())
+
+
+def test_groups_stay_where_they_are_when_shards_come_and_go() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(), 4)
+        names = [f"group-{number}" for number in range(40)]
+        places = [await fleet.coordinator("place_group", name) for name in names]
+        assert set(places) == {0, 1, 2, 3}
+        fleet.kill_coordinator()
+        fleet.start_coordinator()
+        assert [await fleet.coordinator("place_group", name) for name in reversed(names)] == places[::-1]
+        await fleet.coordinator("drain", 1)
+        assert [await fleet.coordinator("place_group", name) for name in names] == places
+        later = [await fleet.coordinator("place_group", f"{name} later") for name in names]
+        assert set(later) == {0, 2, 3}
+
+    local_test.run(main())
+
+
+def test_a_group_that_was_begun_is_completed_in_a_shard_that_is_drained() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(), 3, lease=5.0)
+        client = fleet.replay()
+        home = await fleet.coordinator("place_group", "group-0")
+        async with client.episodes_writer() as writer:
+            await play(writer, 0, 0)
+            await writer.flush()
+            await client.drain(home)
+            await play(writer, 0, 1)
+            await play(writer, 0, 2)
+            await writer.flush()
+            assert [check_group(group) for group in await client.next_groups(1)] == [0]
+            # A writer that stays does not keep the shard from ending.
+            for group in range(1, 5):
+                for member in range(SIZE):
+                    await play(writer, group, member)
+            await writer.flush()
+            await asyncio.sleep(30.0)
+            assert home in fleet.gone
+            assert sorted(check_group(group) for group in await client.next_groups(4)) == [1, 2, 3, 4]
+            assert (writer.lost, writer.refused) == (0, 0)
+
+    local_test.run(main())
+
+
+def test_so_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(coordinator, "_MOST_PLACES", 10)
+        fleet = local_test.LocalFleet(grouped(), 2)
+        for number in range(30):
+            await fleet.coordinator("place_group", f"group-{number}")
+        assert fleet.coordinator_process is not None
+        assert list(fleet.coordinator_process._places) == [f"group-{number}" for number in range(20, 30)]
+
+    local_test.run(main())
+
+
+def test_a_failed_attempt_that_comes_late_does_not_need_its_group() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(grouped(), 1)
+        client = fleet.replay()
+        async with client.episodes_writer() as writer:
+            for member in range(SIZE):
+                await play(writer, 0, member)
+            await play(writer, 0, 1, attempt=1, ends=False)
+            async with writer.episode("agent", group_id="group-0") as episode:
+                await episode.append((0, 2, 1, 0), 0, 1.0)
+                await episode.end("over", "ABORTED")
+            await writer.flush()
+            assert writer.refused == 0
+            assert check_group((await client.next_groups(1))[0]) == 0
+            await play(writer, 0, 1, attempt=2)
+            with pytest.raises(errors.ArgumentError, match="no episode can start in group 'group-0'"):
+                await writer.flush()
+
+    local_test.run(main())
+
+
+def test_an_episode_of_a_group_that_was_torn_in_a_crash_is_stored_again_as_a_whole(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        for stored in range(7):
+            fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored), timeout=1.0)
+            buffer = fleet.buffer(0)
+            append, end, calls = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait, [0]
+
+            def dies(call: Any, most: int = stored, calls: list[int] = calls, buffer: Any = buffer) -> Any:
+                def checked(*arguments: Any, **options: Any) -> Any:
+                    if calls[0] == most:
+                        buffer.abort_episode_nowait = lambda _: None  # It has no time for that.
+                        raise Killed
+                    calls[0] += 1
+                    return call(*arguments, **options)
+
+                return checked
+
+            client = fleet.replay()
+            async with client.episodes_writer(batch_steps=100) as writer:
+                await live(writer, 0)
+                await play(writer, 0, 0)
+                await writer.flush()
+                buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = dies(append), dies(end)
+                shard: Any = fleet.shard(0)
+                shard._adapter.insert = as_a_process(shard._adapter.insert, fleet)
+                await play(writer, 0, 1)  # Of two steps.
+                await play(writer, 0, 2)  # Of three.
+                flush = asyncio.create_task(writer.flush())
+                await asyncio.sleep(5.0)
+                assert fleet.processes[0] is None
+                fleet.start(0)
+                await flush
+                assert [check_group(group) for group in await client.next_groups(1)] == [0]
+                assert writer.stored == 2 + 1 + 2 + 3
+
+    local_test.run(main())
+
+
+def test_on_a_full_disk_an_episode_of_a_group_is_stored_later_as_a_whole(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        for stored in range(7):
+            fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored))
+            client, buffer = fleet.replay(), fleet.buffer(0)
+            is_full, calls = [True], [0]
+
+            def fails(call: Any, most: int = stored, is_full: list[bool] = is_full, calls: list[int] = calls) -> Any:
+                def checked(*arguments: Any, **options: Any) -> Any:
+                    calls[0] += 1
+                    if is_full[0] and calls[0] > most:
+                        raise OSError("no space left")
+                    return call(*arguments, **options)
+
+                return checked
+
+            append, end = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait
+            buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = fails(append), fails(end)
+            async with client.episodes_writer() as writer:
+                for member in (1, 2, 0):
+                    await play(writer, 0, member)
+                await asyncio.sleep(3.0)
+                assert fleet.shard(0).stats().disk is not None
+                is_full[0] = False
+                await writer.flush()
+                assert [check_group(group) for group in await client.next_groups(1)] == [0]
+                assert (writer.stored, writer.refused, writer.lost) == (1 + 2 + 3, 0, 0)
+
+    local_test.run(main())
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def as_a_process(insert: Any, fleet: local_test.LocalFleet) -> Any:
+    """Return `insert`, in which the process of shard 0 may die."""
+
+    def inserted(*arguments: Any) -> None:
+        try:
+            insert(*arguments)
+        except Killed:
+            fleet.kill(0)
+            raise RuntimeError from None
+
+    return inserted

@@ -1,0 +1,276 @@
+"""Coordinator: which shards a fleet has, and what is counted over all of them.
+
+    clients     members, next_writer, place_group    ┐                      ┌  shards: active, draining, gone
+                limiter: insert_turn, sample_turns   ├──►  Coordinator  ──► ┤  number of the next writer, groups
+                admission: admit, renew, release     │                      │  LimiterService
+    operator    next_shard, add, drain, stats        ┘                      └  AdmissionService
+
+    active   ──drain──►   draining   ──its rows have aged out──►   gone
+
+A shard that is drained is no longer written to. Its rows can be drawn until the other shards have stored as many steps
+as the whole fleet held when the drain began: by then, one buffer of that size would have overwritten them. Then it is
+closed, and its files are deleted.
+
+The coordinator has no file. A new process of it learns from the shards which of them there are, what is stored and
+drawn, and how many writers there are; the aging of shards that are being drained begins anew.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+import dataclasses
+import os
+import platform
+import time
+from typing import Any
+import zlib
+
+from relive import errors
+from relive.agents import admission as admission_lib
+from relive.fleet import admission_service
+from relive.fleet import deliveries
+from relive.fleet import limiter_service
+from relive.fleet import membership
+from relive.fleet import replies
+from relive.fleet import shares
+from relive.waiting import rate_limiters
+
+_RETRY = 0.2
+"""Seconds between two attempts to reach a shard that is being restarted."""
+_PAUSE = 1.0
+"""Seconds between two looks at shards that are being drained."""
+_MOST_PLACES = 100_000
+"""The shards of so many groups are remembered."""
+
+
+class Coordinator:
+    """The coordinator of a fleet.
+
+    Args:
+        transport: Reaches the shards.
+        shards: The numbers of the shards whose processes there are.
+        timeout: Seconds to wait for a call before its shard counts as lost.
+        lease: Seconds after which a silent learner counts as gone.
+        limiter: Decides when steps may be inserted and batches drawn; None for no limit.
+        admission: Decides when episodes may start; None to admit all.
+    """
+
+    def __init__(
+        self,
+        transport: membership.Transport,
+        shards: Iterable[int],
+        *,
+        timeout: float,
+        lease: float,
+        limiter: rate_limiters.RateLimiter | None = None,
+        admission: admission_lib.Admission | None = None,
+    ) -> None:
+        self._transport, self._found, self._timeout = transport, tuple(shards), timeout
+        self._limiter = None if limiter is None else limiter_service.LimiterService(limiter, lease, self._count)
+        self._admission: admission_service.AdmissionService | None = None
+        if admission is not None:
+            self._admission = admission_service.AdmissionService(admission, lease, self._look)
+        self._begins = asyncio.Lock()
+        self._members: replies.Members | None = None
+        self._writers = 0
+        self._last_shard = -1
+        self._left: dict[int, int] = {}
+        self._places: dict[str, int] = {}
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+
+    async def ping(self) -> str:
+        """Return "pong", once the shards are known."""
+        await self.members()
+        return "pong"
+
+    async def members(self) -> replies.Members:
+        """Return which shards there are."""
+        async with self._begins:
+            if self._members is None:
+                await self._begin()
+            assert self._members is not None
+            return self._members
+
+    async def next_writer(self) -> int:
+        """Return the number of the next writer."""
+        await self.members()
+        self._writers += 1
+        return self._writers - 1
+
+    async def place_group(self, group_id: str) -> int:
+        """Return the shard of all episodes of a group.
+
+        It follows from the id and the active shards, so that a new process of the coordinator finds the same; a change
+        of those does not move the newest groups.
+        """
+        members = await self.members()
+        shard = self._places.get(group_id)
+        if shard not in members.shards:
+            shard = self._places[group_id] = members.active[zlib.crc32(group_id.encode()) % len(members.active)]
+            if len(self._places) > _MOST_PLACES:
+                del self._places[next(iter(self._places))]
+        return shard
+
+    async def limiter(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the fleet's LimiterService."""
+        return await getattr(self._limiter, method)(*arguments)
+
+    async def admission(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the fleet's AdmissionService."""
+        return await getattr(self._admission, method)(*arguments)
+
+    async def next_shard(self) -> int:
+        """Return the number of a shard to be added, which no other shard has had.
+
+        Raises:
+            ArgumentError: There are no numbers left.
+        """
+        members = await self.members()
+        number = max(self._last_shard, *members.active, *members.draining, *members.gone) + 1
+        if number >= shares.MOST_SHARDS:
+            raise errors.ArgumentError(
+                f"add_shard must find a number below {shares.MOST_SHARDS}, counting all shards that the fleet ever had"
+            )
+        self._last_shard = number
+        return number
+
+    async def add(self, shard: int) -> replies.Members:
+        """Record that a shard is there, and can be written to."""
+        members = await self.members()
+        if shard not in members.active:
+            self._change(active=tuple(sorted([*members.active, shard])))
+        return await self.members()
+
+    async def drain(self, shard: int) -> replies.Members:
+        """Begin to drain a shard.
+
+        Raises:
+            ArgumentError: It is not one of the active shards, or the last of them.
+        """
+        members = await self.members()
+        if shard in members.draining:
+            return members
+        if shard not in members.active:
+            raise errors.ArgumentError(f"shard must be one of the active ones, {list(members.active)}, got {shard!r}")
+        if len(members.active) == 1:
+            raise errors.ArgumentError(f"drain needs another active shard, for the writers of shard {shard}: add one")
+        active = tuple([other for other in members.active if other != shard])
+        self._change(active=active, draining=(*members.draining, shard))
+        self._run("drain", self._age())
+        return await self.members()
+
+    async def stats(self) -> replies.CoordinatorStats:
+        """Return statistics of the coordinator."""
+        members = await self.members()
+        inserted, sampled = (None, None) if self._limiter is None else await self._limiter.counts()
+        return replies.CoordinatorStats(
+            host=platform.node(),
+            pid=os.getpid(),
+            members=members,
+            writers=self._writers,
+            left={shard: self._left.get(shard) for shard in members.draining},
+            inserted=inserted,
+            sampled=sampled,
+        )
+
+    # Internal.
+
+    async def _begin(self) -> None:
+        """Learn from the shards which of them there are, and which are being drained."""
+        found: dict[int, replies.ShardStats] = {}
+        while not found:
+            found, gone = await self._stats(self._found)
+            if len(gone) == len(self._found):
+                raise errors.ClosedError("the fleet was closed: start a new one")
+        self._writers = sum([stats.writers for stats in found.values()])
+        known = [stats.members for stats in found.values() if stats.members is not None]
+        if known:
+            if self._admission is not None:
+                self._admission.restarted()
+            self._members = max(known, key=lambda members: members.version)
+        else:
+            # Larger than the version of a list that died with all processes that knew it.
+            self._members = replies.Members(version=int(time.time()), active=self._found)
+        self._publish(self._members)
+        if self._members.draining:
+            self._run("drain", self._age())
+
+    async def _look(self) -> dict[int, deliveries.Places]:
+        """Return what each shard says of its episodes."""
+        shards = (await self.members()).shards
+        found = await asyncio.gather(*[self._ask(shard, "places") for shard in shards])
+        return {shard: places for shard, places in zip(shards, found, strict=True) if places is not None}
+
+    async def _count(self) -> tuple[int, int, int]:
+        """Return how many steps were ever stored and drawn, and how many transitions there are."""
+        members = await self.members()
+        found = await asyncio.gather(*[self._ask(shard, "stats") for shard in members.shards])
+        there = [stats for stats in found if stats is not None]
+        inserted, sampled = sum(stats.inserted for stats in there), sum(stats.sampled for stats in there)
+        return inserted, sampled, sum(stats.size for stats in there)
+
+    def _change(self, **changes: Any) -> None:
+        assert self._members is not None
+        self._members = dataclasses.replace(self._members, version=self._members.version + 1, **changes)
+        self._publish(self._members)
+
+    def _publish(self, members: replies.Members) -> None:
+        """Tell every shard, which tells its clients that there is a new list."""
+        for shard in members.shards:
+            self._run(shard, self._tell(shard, members))
+
+    async def _tell(self, shard: int, members: replies.Members) -> None:
+        await self._ask(shard, "report", None, members)
+
+    async def _age(self) -> None:
+        """Close each shard that is being drained, once its rows have aged out and no writer uses it."""
+        inserted: dict[int, int] = {}
+        while (members := await self.members()).draining:
+            found, gone = await self._stats(members.shards)
+            rows = sum([stats.rows for stats in found.values()])
+            for shard in members.draining:
+                self._left.setdefault(shard, rows)
+            for shard, stats in found.items():
+                stored = max(stats.inserted - inserted.get(shard, stats.inserted), 0)
+                inserted[shard] = stats.inserted
+                for other in members.draining:
+                    self._left[other] -= stored if other != shard else 0
+            ready = [shard for shard in members.draining if self._left[shard] <= 0 and shard in found]
+            for shard in [*gone, *[shard for shard in ready if not found[shard].writers]]:
+                if shard in members.draining:
+                    await self._close(shard)
+            await asyncio.sleep(_PAUSE)
+
+    async def _close(self, shard: int) -> None:
+        """Close a shard for good."""
+        await self._ask(shard, "retire")
+        members = await self.members()
+        draining = tuple([other for other in members.draining if other != shard])
+        self._change(draining=draining, gone=(*members.gone, shard))
+        del self._left[shard]
+        self._transport.end(shard)
+
+    async def _stats(self, shards: Iterable[int]) -> tuple[dict[int, replies.ShardStats], list[int]]:
+        """Return statistics of the shards that respond in time, and the numbers of those that are gone for good."""
+        tasks = {shard: asyncio.create_task(self._ask(shard, "stats")) for shard in shards}
+        await asyncio.wait(tasks.values(), timeout=self._timeout)
+        done = {shard: task.result() for shard, task in tasks.items() if task.done()}
+        for task in tasks.values():
+            task.cancel()
+        gone = [shard for shard, stats in done.items() if stats is None]
+        return {shard: stats for shard, stats in done.items() if stats is not None}, gone
+
+    async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
+        """Call a method of a shard; wait for one that is being restarted; return None for one that is gone."""
+        while True:
+            try:
+                return await self._transport.call(shard, method, *arguments, seconds=self._timeout)
+            except errors.ShardLostError:
+                await asyncio.sleep(_RETRY)
+            except errors.ClosedError:
+                return None
+
+    def _run(self, key: object, work: Coroutine[None, None, None]) -> None:
+        """Do something in the background, instead of what was being done under that key."""
+        if key in self._tasks:
+            self._tasks[key].cancel()
+        self._tasks[key] = asyncio.get_running_loop().create_task(work)

@@ -1,0 +1,159 @@
+"""SyncWriter: the same as the awaited writer, in a plain loop."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent import futures
+import copy
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive.fleet import local_test
+from relive.fleet import replay
+
+
+class Remote:
+    """A transport to a fleet in the event loop of another thread, as that of an actor."""
+
+    def __init__(self, fleet: local_test.LocalFleet, loop: asyncio.AbstractEventLoop) -> None:
+        self._fleet, self._loop = fleet, loop
+
+    async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
+        call = self._fleet.call(shard, method, *arguments, seconds=seconds)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    async def coordinator(self, method: str, *arguments: Any) -> Any:
+        call = self._fleet.coordinator(method, *arguments)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    async def launch(self, shard: int) -> None:
+        raise NotImplementedError
+
+    def end(self, shard: int) -> None:
+        raise NotImplementedError
+
+
+def client_of(make: Callable[[], Any]) -> Iterator[Any]:
+    """Yield a client of a fleet that lives in another thread, and the fleet."""
+    started: futures.Future[tuple[Any, Any]] = futures.Future()
+
+    async def live() -> None:
+        fleet, over = local_test.LocalFleet(make, 2), asyncio.Event()
+        client = fleet.replay()
+        loop = asyncio.get_running_loop()
+        remote = replay.Replay[Any](Remote(fleet, loop), fleet.settings, client._description, client._shards.members)
+        started.set_result(((remote, fleet), (loop, over)))
+        await over.wait()
+        fleet.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    both, (loop, over) = started.result()
+    yield both
+    loop.call_soon_threadsafe(over.set)
+    thread.join()
+
+
+@pytest.fixture
+def columns() -> Iterator[Any]:
+    yield from client_of(lambda: relive.RingReplayBuffer(1000, streams=4, seed=0))
+
+
+@pytest.fixture
+def agents() -> Iterator[Any]:
+    yield from client_of(lambda: relive.EpisodeReplayBuffer[Any, Any](seed=0))
+
+
+def test_steps_are_added_in_a_plain_loop(columns: Any) -> None:
+    client, fleet = columns
+    threads = threading.active_count()
+    with client.sync_writer(batch_steps=5) as writer:
+        for t in range(20):
+            writer.add(float(t), 0, 1.0, float(t + 1), terminated=t == 19)
+        writer.add_episode(np.arange(4.0) + 100, np.zeros(3), np.ones(3), terminated=True)
+        writer.flush()
+        assert (writer.stored, writer.refused, writer.lost) == (23, 0, 0)
+        assert not writer.end_episode()
+        writer.add(200.0, 0, 1.0, 201.0)
+    assert threading.active_count() == threads
+    there = [buffer.read(buffer.eligible_keys()).observation for buffer in fleet.buffers() if len(buffer)]
+    rows = np.sort(np.concatenate(there)).tolist()
+    assert rows == [*range(20), 100, 101, 102, 200]
+    assert writer.stored == 24
+
+
+def test_episodes_are_written_in_a_plain_loop(agents: Any) -> None:
+    client, fleet = agents
+    with client.sync_writer() as writer:
+        with writer.episode("a") as episode:
+            episode.append(0, 0, 1.0)
+            episode.append(1, 0, 1.0)
+            episode.end(2)
+        with pytest.raises(ZeroDivisionError), writer.episode("b") as episode:
+            episode.append(5, 0, 1.0)
+            raise ZeroDivisionError
+    found = {one.agent_id: one.status for buffer in fleet.buffers() for one in buffer._store}
+    assert found == {"a": "COMPLETED", "b": "ABORTED"}
+
+
+def test_errors_are_raised_where_the_calls_are(columns: Any) -> None:
+    client, _ = columns
+    threads = threading.active_count()
+    with pytest.raises(errors.ArgumentError, match="batch_steps must be at least 1, got 0"):
+        client.sync_writer(batch_steps=0)
+    with pytest.raises(TypeError, match="colour"):
+        client.sync_writer(colour=3)
+    writer = client.sync_writer()
+    with pytest.raises(errors.ArgumentError, match="stream must be at least 0, got -1"):
+        writer.end_episode(stream=-1)
+    with pytest.raises(AttributeError, match="sample"):
+        writer.sample(3)
+    with pytest.raises(AttributeError, match="_secret"):
+        _ = writer._secret
+    with pytest.raises(TypeError):
+        copy.copy(writer)
+    writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
+    writer.flush()
+    writer.add_episode(np.zeros((3, 1)), np.zeros(2), np.zeros(2), terminated=True)
+    with pytest.raises(errors.SchemaError, match="observation"):
+        writer.close()
+    writer.close()
+    with pytest.raises(errors.ClosedError, match=r"writer is closed: take a new one from the fleet's sync_writer\(\)"):
+        writer.flush()
+    assert threading.active_count() == threads
+
+
+def test_an_interrupted_call_is_cancelled(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = columns
+    with client.sync_writer() as writer:
+        over: list[str] = []
+
+        async def forever() -> None:
+            try:
+                await asyncio.sleep(1000.0)
+            finally:
+                over.append("cancelled")
+
+        inside: Any = writer._writer
+        inside.forever = forever
+        real = asyncio.run_coroutine_threadsafe
+
+        def interrupted(work: Any, loop: Any) -> Any:
+            future = real(work, loop)
+            if work.__name__ == "forever":
+                future.add_done_callback(lambda _: None)
+                monkeypatch.setattr(future, "result", interrupt)
+            return future
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.forever()
+        writer.flush()
+        assert over == ["cancelled"]

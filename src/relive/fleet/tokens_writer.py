@@ -1,0 +1,58 @@
+"""TokensWriter: writes whole episodes of tokens to a fleet, with the method of a token buffer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from relive.agents import tokens
+from relive.common import copies
+from relive.common import validation
+from relive.episodes import episode as episode_lib
+from relive.fleet import chunks
+from relive.fleet import group_outbox
+from relive.fleet import tickets
+from relive.fleet import writer
+
+
+class TokensWriter(writer.Writer):
+    """Writes episodes to a fleet of token buffers; returned by `ShardedReplay.tokens_writer`.
+
+    It counts episodes, not steps. Those of a group go to one shard.
+    """
+
+    def __init__(self, outbox: group_outbox.Outboxes) -> None:
+        super().__init__(outbox)
+
+    async def add_episode(
+        self,
+        steps: Sequence[tokens.TokenStep],
+        *,
+        agent_id: str,
+        group_id: str | None = None,
+        status: episode_lib.FinalStatus = "COMPLETED",
+        ticket: tickets.FleetTicket | None = None,
+        **extras: Any,
+    ) -> None:
+        """Add a whole episode; waits while too many batches are in flight. See TokenReplayBuffer.add_episode.
+
+        Args:
+            steps: Its steps in time order; at least one.
+            agent_id: The agent that acted in it.
+            group_id: The group of the episode, such as all responses to one prompt.
+            status: How it ended.
+            ticket: A ticket from `ShardedReplay.admit`, which uses up one of its episodes. Required with an admission.
+            extras: Values of extras.
+
+        Raises:
+            ArgumentError: `steps` is not a sequence of TokenSteps, there is none, or another argument is invalid.
+            ReplayError: A buffer refused episodes sent earlier; raised once.
+            ClosedError: The writer is closed.
+        """
+        tokens.join(steps)
+        options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
+        options["group_id"] = None if group_id is None else validation.string("group_id", group_id)
+        validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
+        options |= {"status": status, **copies.copied(extras)}
+        shard = await self._outbox.place(group_id)
+        await self._room(shard)
+        use = self._outbox.tickets.use(ticket, "add_episode")
+        self._outbox.take(chunks.TokenChunk(steps=tuple(steps), options=options, ticket=use), shard)
