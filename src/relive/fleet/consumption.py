@@ -66,7 +66,7 @@ class FleetQueue:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._returning: set[asyncio.Task[Any]] = set()
 
-    async def next(self, count: int, max_lag: int | None, accept: Callable[[Any], bool] | None) -> list[Any]:
+    async def next(self, count: int, max_lag: int | None, accept: Any) -> list[Any]:
         """Return the next units, `count` of them; waits until there are enough."""
         loop = asyncio.get_running_loop()
         if self._turn is None or self._loop is not loop:
@@ -213,7 +213,7 @@ class Consumption:
         count = validation.positive_int("count", count)
         if max_lag is not None:
             max_lag = validation.non_negative_int("max_lag", max_lag)
-        if accept is not None and not callable(accept):
+        if not (accept is None or callable(accept)):
             raise errors.ArgumentTypeError(f"accept must be a function, got {validation.short_repr(accept)}")
         return await self._queues[kind].next(count, max_lag, accept)
 
@@ -254,8 +254,8 @@ class Consumption:
         """Return statistics of all ended episodes, and of those that learners trained on; see EpisodeReplayBuffer."""
         self._require_episodes("get_training_bias")
         sums = [bias.Tally(), bias.Tally()]
-        for of_shard in await self._of_each("apply", _sums):
-            for total, tally in zip(sums, of_shard or (), strict=False):
+        for of_shard in filter(None, await self._of_each("apply", _sums)):
+            for total, tally in zip(sums, of_shard, strict=True):
                 for field in dataclasses.fields(total):
                     if field.name != "returns":
                         setattr(total, field.name, getattr(total, field.name) + getattr(tally, field.name))

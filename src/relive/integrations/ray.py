@@ -257,7 +257,7 @@ class ShardedReplay(replay.Replay[Batch]):
                 processes.append(actor.remote(plan, settings, description, limiter))
             except TypeError as error:
                 raise errors.ArgumentTypeError(f"limiter {_unsent(error)}") from error
-            members = ray.get(processes[-1].members.remote())
+            members: Any = ray.get(processes[-1].members.remote())
         except BaseException:
             for each in processes:
                 ray.kill(each)
@@ -284,11 +284,12 @@ class ShardedReplay(replay.Replay[Batch]):
             raise errors.ArgumentError(f"name must be that of a running fleet, got {name!r}") from error
         while True:
             try:
-                (fleet, namespace), settings, description, members = ray.get(contact.remote())
+                found: Any = ray.get(contact.remote())
                 break
             except exceptions.ActorUnavailableError:
                 time.sleep(_RETRY)
-        return cls(_Transport(fleet, namespace, handle, {}), settings, description, members, rng)
+        (fleet, place), settings, description, members = found
+        return cls(_Transport(fleet, place, handle, {}), settings, description, members, rng)
 
     @property
     def shards(self) -> tuple[Any, ...]:
@@ -352,7 +353,8 @@ class _Coordinator(coordinator.Coordinator):
 def _running(fleet: str, namespace: str) -> list[int]:
     """Return the numbers of the shards that are running or being restarted."""
     pattern = re.compile(re.escape(fleet) + r"-(\d+)")
-    names = [each["name"] for each in ray.util.list_named_actors(True) if each["namespace"] == namespace]
+    actors: list[Any] = ray.util.list_named_actors(True)
+    names = [each["name"] for each in actors if each["namespace"] == namespace]
     return sorted([int(found[1]) for name in names if (found := pattern.fullmatch(name))])
 
 

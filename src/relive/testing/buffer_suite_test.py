@@ -133,7 +133,8 @@ def with_batches(window: Any, change: Callable[[steps.StepStore, Any, Any], Any]
     def read(self: Any, store: steps.StepStore, slots: Any, probabilities: Any, weights: Any) -> Any:
         return change(store, slots, window.read(store, slots, probabilities, weights))
 
-    return with_window(type("Broken", (type(window),), {"read": read})(**vars(window)))
+    broken: Any = type("Broken", (type(window),), {"read": read})
+    return with_window(broken(**vars(window)))
 
 
 def go_on_in_the_ring(store: steps.StepStore, slots: Any, batch: Any) -> Any:
