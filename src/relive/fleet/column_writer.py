@@ -14,7 +14,6 @@ from relive import errors
 from relive.common import trees
 from relive.common import validation
 from relive.fleet import chunks
-from relive.fleet import outbox as outbox_lib
 from relive.fleet import writer
 from relive.schema import casting
 
@@ -34,19 +33,17 @@ class _Run:
     extras: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     next_observation: Any = None
 
+    def __len__(self) -> int:
+        return len(self.rewards)
 
-class ColumnWriter(writer.Writer):
+
+class ColumnWriter(writer.StreamWriter):
     """Writes steps to a fleet of column buffers; returned by `ShardedReplay.writer`.
 
     Steps are collected until their episode ends, there are `batch_steps` of them, or `flush` is called. An open episode
     that is sent in several chunks needs a stream of the shard's buffer besides stream 0; if there are too few, the one
     that has waited longest for its next steps is truncated.
     """
-
-    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
-        super().__init__(outbox)
-        self._chunk_steps = chunk_steps
-        self._runs: dict[int, _Run] = {}
 
     async def add(
         self,
@@ -92,7 +89,7 @@ class ColumnWriter(writer.Writer):
         layout = [_layout(tree) for tree in (observation, action, reward, extras)]
         await self._room()
         run = self._run_from(stream, observation)
-        if run.rewards and run.layout != layout:
+        if len(run) and run.layout != layout:
             # The buffer will refuse one of the two, which must not affect the other.
             self._send(stream, "OPEN")
             run = self._runs[stream]
@@ -103,7 +100,7 @@ class ColumnWriter(writer.Writer):
         run.extras.append(extras)
         run.next_observation = next_observation
         end = _end_of(terminated, truncated)
-        if end != "OPEN" or len(run.rewards) >= self._chunk_steps:
+        if end != "OPEN" or len(run) >= self._chunk_steps:
             self._send(stream, end)
 
     async def add_episode(
@@ -164,7 +161,7 @@ class ColumnWriter(writer.Writer):
                 )
         await self._room()
         run = self._run_from(stream, trees.rows(chunk.observations, 0))
-        if run.rewards:
+        if len(run):
             self._send(stream, "OPEN")
             run = self._runs[stream]
         self._outbox.take(dataclasses.replace(chunk, is_start=run.is_start))
@@ -173,38 +170,19 @@ class ColumnWriter(writer.Writer):
         else:
             del self._runs[stream]
 
-    async def end_episode(self, stream: int = 0) -> bool:
-        """End the open episode of a stream as truncated, and return whether there was one."""
-        stream = validation.non_negative_int("stream", stream)
-        await self._room()
-        is_open = stream in self._runs
-        if is_open:
-            self._send(stream, "TRUNCATED")
-        return is_open
-
-    def _seal(self) -> None:
-        for stream, run in list(self._runs.items()):
-            if run.rewards:
-                self._send(stream, "OPEN")
-
-    def _end(self) -> None:
-        for stream in list(self._runs):
-            self._send(stream, "TRUNCATED")
-
     def _run_from(self, stream: int, observation: Any) -> _Run:
         """Return the steps of a stream that the observation follows; what it does not follow is truncated."""
-        run = self._runs.setdefault(stream, _Run())
+        run: _Run = self._runs.setdefault(stream, _Run())
         if run.next_observation is not None and not _are_equal(run.next_observation, observation):
             self._send(stream, "TRUNCATED")
             run = self._runs[stream] = _Run()
         return run
 
     def _send(self, stream: int, end: chunks.End) -> None:
-        """Send the steps of a stream."""
         run = self._runs.pop(stream)
         if end == "OPEN":
             self._runs[stream] = _Run(is_start=False, next_observation=run.next_observation)
-        if not run.rewards:
+        if not len(run):
             self._outbox.take(chunks.ColumnEnd(stream=stream))
             return
         chunk = chunks.ColumnChunk(

@@ -11,7 +11,6 @@ from relive.buffers import joint_rows
 from relive.common import copies
 from relive.common import validation
 from relive.fleet import chunks
-from relive.fleet import outbox as outbox_lib
 from relive.fleet import writer
 
 
@@ -22,17 +21,15 @@ class _Run:
     is_start: bool = True
     steps: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
 
+    def __len__(self) -> int:
+        return len(self.steps)
 
-class JointWriter(writer.Writer):
+
+class JointWriter(writer.StreamWriter):
     """Writes steps to a fleet of joint buffers; returned by `ShardedReplay.joint_writer`.
 
     Steps are collected, and need streams of the shard's buffer, as those of a ColumnWriter.
     """
-
-    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
-        super().__init__(outbox)
-        self._chunk_steps = chunk_steps
-        self._runs: dict[int, _Run] = {}
 
     async def add(
         self,
@@ -74,33 +71,14 @@ class JointWriter(writer.Writer):
         run.steps.append(step)
         if all(ends):
             self._send(stream, "TERMINATED")
-        elif len(run.steps) >= self._chunk_steps:
+        elif len(run) >= self._chunk_steps:
             self._send(stream, "OPEN")
 
-    async def end_episode(self, stream: int = 0) -> bool:
-        """End the open episode of a stream as truncated, and return whether there was one."""
-        stream = validation.non_negative_int("stream", stream)
-        await self._room()
-        is_open = stream in self._runs
-        if is_open:
-            self._send(stream, "TRUNCATED")
-        return is_open
-
-    def _seal(self) -> None:
-        for stream, run in list(self._runs.items()):
-            if run.steps:
-                self._send(stream, "OPEN")
-
-    def _end(self) -> None:
-        for stream in list(self._runs):
-            self._send(stream, "TRUNCATED")
-
     def _send(self, stream: int, end: chunks.End) -> None:
-        """Send the steps of a stream."""
         run = self._runs.pop(stream)
         if end == "OPEN":
             self._runs[stream] = _Run(is_start=False)
-        if run.steps:
+        if len(run):
             steps = tuple(run.steps)
             self._outbox.take(chunks.JointChunk(stream=stream, is_start=run.is_start, steps=steps, end=end))
         else:

@@ -1,10 +1,13 @@
-"""Writer: the base class of writers of a fleet."""
+"""Writer: the base class of writers of a fleet; StreamWriter: that of writers of steps."""
 
+import abc
 import asyncio
 from typing import Any, Self
 
 from relive import errors
 from relive.common import duplicates
+from relive.common import validation
+from relive.fleet import chunks
 from relive.fleet import group_outbox
 from relive.fleet import outbox as outbox_lib
 
@@ -81,3 +84,40 @@ class Writer(duplicates.NeverCopied):
 
     def _end(self) -> None:
         """End all open episodes."""
+
+
+class StreamWriter(Writer):
+    """Base class of writers of steps, which belong to streams.
+
+    Args:
+        outbox: Sends the chunks.
+        chunk_steps: Maximum number of steps in a chunk.
+    """
+
+    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
+        super().__init__(outbox)
+        self._chunk_steps = chunk_steps
+        # The unsent steps of the open episode of each stream.
+        self._runs: dict[int, Any] = {}
+
+    async def end_episode(self, stream: int = 0) -> bool:
+        """End the open episode of a stream as truncated, and return whether there was one."""
+        stream = validation.non_negative_int("stream", stream)
+        await self._room()
+        is_open = stream in self._runs
+        if is_open:
+            self._send(stream, "TRUNCATED")
+        return is_open
+
+    def _seal(self) -> None:
+        for stream, run in list(self._runs.items()):
+            if len(run):
+                self._send(stream, "OPEN")
+
+    def _end(self) -> None:
+        for stream in list(self._runs):
+            self._send(stream, "TRUNCATED")
+
+    @abc.abstractmethod
+    def _send(self, stream: int, end: chunks.End) -> None:
+        """Send the steps of a stream."""
