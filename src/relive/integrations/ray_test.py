@@ -33,6 +33,7 @@ from relive.integrations import ray as relive_ray
 
 PATIENCE = 120.0
 """Seconds after which a test has hung; a busy machine may take twenty to start a process."""
+MINUTES = 60
 
 SCHEMA = relive.Schema(relive.Field(3, "int64"), relive.Field((), "int64"), reward=relive.Field((), "float32"))
 
@@ -380,6 +381,27 @@ async def test_killed_shards_come_back_and_no_step_is_lost_or_there_twice(
         async with fleet(ring, **settings) as replay:
             assert sorted(await all_observations(replay)) == expected
             assert (await replay.stats()).sampled == stats.sampled
+
+
+@pytest.mark.long
+async def test_an_hour_under_load_with_a_kill_a_minute(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    settings = {"shards": 2, "directory": tmp_path, "timeout": 5.0, "recovery": PATIENCE}
+    async with fleet(ring, **settings) as replay:
+        load = Load(replay)
+        async with load.running():
+            for _ in range(MINUTES):
+                await asyncio.sleep(60)
+                coordinator = (await replay.stats()).coordinator.pid
+                os.kill([*await pids(replay), coordinator][int(rng.integers(3))], signal.SIGKILL)
+                await load.goes_on()
+                await until(lambda: all_are_there(replay))
+        stats = await replay.stats()
+        assert (stats.lost, sum(writer.lost for writer in load.writers)) == (0, 0)
+        assert stats.inserted == sum(writer.stored for writer in load.writers) == 10 * sum(load.given)
+        stored = await all_observations(replay)
+        assert len(set(stored)) == len(stored) == stats.size
+        assert all(episode < load.given[writer] and t < 10 for writer, episode, t in stored)
 
 
 @pytest.mark.long
