@@ -463,6 +463,10 @@ def damaged_open(buffer: Buffer) -> None:
     buffer._hand_outs._handed[buffer._store[buffer.start_episode_nowait("a")]] = 1
 
 
+def damaged_count(buffer: Buffer) -> None:
+    buffer._hand_outs._handed[next(iter(buffer._store.finished))] = 0
+
+
 def damaged_group(buffer: Buffer) -> None:
     episode_id = live(buffer, group_id="g", steps=2)
     buffer._hand_outs._handed[buffer._store[episode_id]] = 1
@@ -479,6 +483,7 @@ def damaged_group(buffer: Buffer) -> None:
             damaged_open,
             "is IN_PROGRESS with 0 transitions: it can neither wait for the learner nor have been handed out$",
         ),
+        (damaged_count, "^an episode that was handed out must have been so at least once$"),
         (damaged_group, "was handed out before its group$"),
     ],
 )

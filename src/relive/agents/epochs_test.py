@@ -64,6 +64,19 @@ def test_what_ends_in_the_middle_of_a_pass_belongs_to_the_next_one() -> None:
     assert ids(buffer.next_episodes_nowait(1)) == [later]
 
 
+def test_an_audit_finds_a_pass_that_misses_an_item() -> None:
+    buffer = Buffer(epochs=2)
+    assert buffer.epochs == 2
+    for _ in range(2):
+        live(buffer, "a")
+    buffer.next_episodes_nowait(1)
+    buffer.check()
+    line: Any = buffer._hand_outs.line
+    line._later_order.clear()
+    with pytest.raises(relive.CorruptionError, match="^the next pass must hold each of its items once$"):
+        buffer.check()
+
+
 def test_every_order_of_a_pass_is_equally_likely() -> None:
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     for seed in range(1200):

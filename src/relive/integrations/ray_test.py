@@ -299,6 +299,10 @@ async def test_what_cannot_be_sent_is_refused_in_one_line(agents: Any) -> None:
     await writer.close()
 
 
+def test_a_name_that_no_actor_has_is_free() -> None:
+    relive_ray._check_name("a name of our own", "a namespace of our own")
+
+
 async def test_without_ray_a_client_says_so(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(errors.ClosedError, match="Ray was shut down, and the fleet with it"):

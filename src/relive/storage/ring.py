@@ -45,11 +45,6 @@ class Ring(arrays.Derived):
         """How many rows were evicted so far."""
         return self.oldest_key - self.num_view[append.CLEARED]
 
-    @property
-    def is_full(self) -> bool:
-        """Whether every slot holds a row, so that the next one overwrites the oldest."""
-        return self.num_view[append.ROWS] == self.capacity
-
     def keys(self, slots: arrays.Ints) -> arrays.Ints:
         """Return the keys of the rows in `slots`."""
         newest = self.next_key - 1

@@ -321,15 +321,13 @@ class StepStore(ring.Ring):
         return False
 
     def _with_cuts(self, steps: encoding.Steps) -> tuple[Any, int]:
-        """Return the events of the steps, with CUT where a step does not follow, and the number of those.
+        """Return the events of steps of which one does not follow, with CUT where that is so, and the number of those.
 
         That is where the observation after its newest step is known and differs.
         """
         streams = np.asarray(steps.streams[:1] if steps.is_run else steps.streams)
         episodes = self.current[streams]
         (places,) = self.knows[streams].nonzero()
-        if not len(places):
-            return steps.events, 0
         columns = steps.encoder.columns(steps.rows, len(steps.streams))
         differs = np.zeros(len(places), np.bool_)
         for path in self.compared_paths or self.observation_paths:
