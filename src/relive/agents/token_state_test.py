@@ -29,7 +29,7 @@ def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations:
     for _ in range(operations):
         choice = rng.randrange(12)
         if choice == 0:
-            buffer.set_policy_version((buffer.policy_version or 0) + rng.randrange(3))
+            buffer.set_policy_version(min((buffer.policy_version or 0) + rng.randrange(3), 2**62))
         elif choice == 1 and rng.random() < 0.2:
             buffer.clear()
         elif choice < 4 and len(buffer.eligible_keys()):

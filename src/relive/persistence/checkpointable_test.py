@@ -212,7 +212,7 @@ def _work_episodes(buffer: Episodes, rng: random.Random, t: int) -> None:
         step = {"x": np.arange(rng.randrange(3), dtype=">i2"), "t": t}, (t, b"a"), float(t)
         episode_id = rng.choice(open_ids)
         newest = buffer._store[episode_id].newest_version
-        version = rng.choice([None, None, newest, (newest or 0) + rng.randrange(3)])
+        version = rng.choice([None, None, newest, min((newest or 0) + rng.randrange(3), 2**62)])
         buffer.append_observation_action_reward_nowait(episode_id, *step, policy_version=version)
     elif action == 7 and open_ids:
         status: Any = rng.choice(["COMPLETED", "TRUNCATED", "ABORTED"])
@@ -220,7 +220,7 @@ def _work_episodes(buffer: Episodes, rng: random.Random, t: int) -> None:
     elif action == 8 and open_ids and rng.random() < 0.3:
         buffer._abort(rng.choice(open_ids))
     elif action == 8 and rng.random() < 0.3:
-        buffer.set_policy_version((buffer.policy_version or 0) + rng.randrange(3))
+        buffer.set_policy_version(min((buffer.policy_version or 0) + rng.randrange(3), 2**62))
     elif action == 9 and rng.random() < 0.3:
         buffer.next_episodes_nowait(1, max_lag=None if buffer.policy_version is None else 1)
     elif action == 9 and rng.random() < 0.3 and buffer._setting("groups") is not None:
