@@ -109,9 +109,11 @@ class Adapter(abc.ABC):
     def abandon_all(self) -> int:
         """End every open episode of all writers, and return how many."""
 
-    @abc.abstractmethod
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version; older versions are ignored."""
+        known = self.buffer.policy_version
+        if known is None or known < version:
+            self.buffer.set_policy_version(version)
 
     @abc.abstractmethod
     def check(self, options: Mapping[str, Any]) -> None:

@@ -89,12 +89,6 @@ class EpisodeAdapter(adapter.Adapter):
         open_ids = list(self._buffer.get_stats().open_ages)
         return sum([self._buffer.abort_episode_nowait(episode_id) for episode_id in open_ids])
 
-    def set_policy_version(self, version: int) -> None:
-        """Set the policy version of the buffer."""
-        known = self._buffer.policy_version
-        if known is None or known < version:
-            self._buffer.set_policy_version(version)
-
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise TypeError for an option that is unknown or missing, and ArgumentError for an invalid one."""
         given = self._signature.bind(1, **options).arguments

@@ -40,12 +40,6 @@ class TokenAdapter(adapter.Adapter):
         """Return 0: no episode is open."""
         return 0
 
-    def set_policy_version(self, version: int) -> None:
-        """Set the policy version of the buffer."""
-        known = self._buffer.policy_version
-        if known is None or known < version:
-            self._buffer.set_policy_version(version)
-
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise TypeError for an unknown option, and ArgumentError for an invalid max_lag."""
         max_lag = self._signature.bind(1, **options).arguments.get("max_lag")

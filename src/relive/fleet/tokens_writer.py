@@ -8,7 +8,6 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
-from relive.fleet import group_outbox
 from relive.fleet import tickets
 from relive.fleet import writer
 
@@ -18,9 +17,6 @@ class TokensWriter(writer.Writer):
 
     It counts episodes, not steps. Those of a group go to one shard.
     """
-
-    def __init__(self, outbox: group_outbox.Outboxes) -> None:
-        super().__init__(outbox)
 
     async def add_episode(
         self,
