@@ -245,8 +245,8 @@ class Replay(consumption.Consumption, Generic[Batch]):
     async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
         """Yield batches as from `sample`, endlessly, with prefetching while the learner works.
 
-        Once half of them are used, the next ones are drawn in one request. Additions and priorities after a batch was
-        drawn do not affect it. Cancelling a wait for the next batch ends the iteration.
+        They are drawn in requests for half of them, of which two may be under way. Additions and priorities after a
+        batch was drawn do not affect it. Cancelling a wait for the next batch ends the iteration.
 
         Args:
             batch_size: The batch size, B.
@@ -259,20 +259,22 @@ class Replay(consumption.Consumption, Generic[Batch]):
         size = validation.positive_int("batch_size", batch_size)
         most = validation.non_negative_int("prefetch", prefetch) + 1
         ready: collections.deque[Batch] = collections.deque()
-        request: asyncio.Task[list[Batch]] | None = None
+        requests: collections.deque[tuple[int, asyncio.Task[list[Batch]]]] = collections.deque()
         try:
             while True:
-                if request is None and len(ready) <= most // 2:
-                    request = asyncio.create_task(self._some(size, most - len(ready), options))
+                # Two requests are under way, so that neither shards nor learner wait for the other.
+                while (ahead := len(ready) + sum([number for number, _ in requests])) <= most // 2:
+                    number = min(most - ahead, (most + 1) // 2)
+                    requests.append((number, asyncio.create_task(self._some(size, number, options))))
                 if not ready:
-                    assert request is not None
-                    ready.extend(await request)
-                    request = None
+                    ready.extend(await requests[0][1])
+                    requests.popleft()
+                    continue
                 yield ready.popleft()
         finally:
-            if request is not None:
+            for _, request in requests:
                 request.cancel()
-                await asyncio.gather(request, return_exceptions=True)
+            await asyncio.gather(*[request for _, request in requests], return_exceptions=True)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Update the priorities of steps in their shards, and return how many of them were still stored.

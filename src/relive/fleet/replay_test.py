@@ -588,16 +588,21 @@ def test_batches_are_drawn_ahead_and_no_further() -> None:
         fill(fleet, (3, 3))
         client = fleet.replay()
         async with contextlib.aclosing(client.batches(4, prefetch=2)) as batches:
-            for drawn in (3, 3, 5, 5, 7):
+            for drawn in (2, 4, 4, 6, 6):
                 assert len(await anext(batches)) == 4
                 await local_test.settle(1.0)
                 assert (await client.stats()).sampled == drawn * 4
             numbers = [len(asked) for asked in draws_of(fleet)]
-            assert numbers == [3] * 4 + [2] * 4  # The first ones took two trips.
+            assert numbers == [2] * 8  # The first ones took two trips.
         async with contextlib.aclosing(client.batches(4, prefetch=0)) as batches:
             await anext(batches)
             await local_test.settle(1.0)
-        assert (await client.stats()).sampled == 8 * 4
+        assert (await client.stats()).sampled == 7 * 4
+        async with contextlib.aclosing(client.batches(4, prefetch=7)) as batches:
+            await anext(batches)
+            await local_test.settle(1.0)
+            assert [len(asked) for asked in draws_of(fleet)[-4:]] == [4] * 4
+        assert (await client.stats()).sampled == 15 * 4
 
     local_test.run(main())
 
