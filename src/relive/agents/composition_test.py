@@ -44,6 +44,7 @@ class Model:
         self.line: list[list[Record]] | None = None
         self.whole: list[list[Record]] = []
         self.unacked: list[tuple[list[Record], bool]] = []
+        self.delivered: list[list[Record]] = []
         self.drops: dict[str, dict[str, int]] = {}
         self.admitted = self.reserved = 0
         self.policy_version: int | None = None
@@ -195,6 +196,7 @@ class Model:
             for each in unit:
                 each.state = "delivered"
                 each.tags = [-1 if self.policy_version is None else self.policy_version]
+            self.delivered.append(unit)
             if self.redeliver:
                 self.unacked.append((unit, unit[0].group is not None))
         for unit in stale:
@@ -245,16 +247,27 @@ class Model:
         self.unacked = [each for each in self.unacked if each[0][0].tags[0] >= version]
 
     def restart(self) -> None:
-        for unit, is_group in reversed(self.unacked):
-            for each in unit:
-                each.state = "waiting"
-            if is_group:
-                self.phases[str(unit[0].group)] = "WHOLE"
-                self.whole.insert(0, unit)
-            else:
-                assert self.line is not None
-                self.line.insert(0, unit)
+        for unit, _ in reversed(self.unacked):
+            self.wait_again(unit)
         self.unacked = []
+
+    def wait_again(self, unit: list[Record]) -> None:
+        for each in unit:
+            each.state = "waiting"
+        if unit[0].group is not None:
+            self.phases[unit[0].group] = "WHOLE"
+            self.whole.insert(0, unit)
+        else:
+            assert self.line is not None
+            self.line.insert(0, unit)
+
+    def put_back(self, unit: list[Record]) -> None:
+        self.unacked = [each for each in self.unacked if each[0] is not unit]
+        there = [each for each in unit if each.state == "delivered"]
+        if len(there) == len(unit):
+            self.wait_again(unit)
+        else:
+            self.drop(there, "evicted" if any(each.state == "evicted" for each in unit) else "rejected")
 
     def crash(self) -> None:
         self.reserved = 0
@@ -286,7 +299,7 @@ class Program:
 
     def run(self, length: int) -> None:
         actions = [self.admit] * 3 + [self.start] * 6 + [self.end] * 6 + [self.next] * 4
-        actions += [self.learn, self.reject, self.acknowledge, self.release, self.crash]
+        actions += [self.learn, self.reject, self.acknowledge, self.put_back, self.release, self.crash]
         for _ in range(length):
             self.rng.choice(actions)()
             self.compare()
@@ -375,6 +388,23 @@ class Program:
             version = self.rng.randrange(self.model.policy_version + 1)
             self.buffer.ack(version)
             self.model.acknowledge(version)
+
+    def put_back(self) -> None:
+        """Something that was delivered has not reached the learner, or only now."""
+        if not self.model.delivered:
+            return
+        unit = self.rng.choice(self.model.delivered[-3:])
+        ids, was_there = [each.episode_id for each in unit], all(each.state == "delivered" for each in unit)
+        self.model.put_back(unit)
+        self.model.delivered.remove(unit)
+        if self.rng.random() < 0.5:
+            self.buffer._put_back([ids])
+            return
+        self.buffer._deliver_again([ids])
+        if was_there:
+            units = self.model.whole if unit[0].group is not None else self.model.line
+            assert units is not None
+            assert self.model.take(units, 1, None, set(), {}) == [ids]
 
     def crash(self) -> None:
         """Kill the process, as it were: all that is left is the journal, or a checkpoint."""

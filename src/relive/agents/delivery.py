@@ -14,8 +14,9 @@ it go to later callers, and fresh ones are kept for it. So no caller waits for e
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
+import functools
 import itertools
 import time
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
@@ -430,6 +431,24 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._queues.wake_learner()
         return self
 
+    def _deliver_again(self, units: Sequence[Sequence[str]]) -> None:
+        """Deliver what was delivered again, now: episodes or groups, each a list of ids."""
+        waiting = self._put_back(units)
+        if waiting:
+            self._write_hand_out(waiting, [], "")
+            self._hand_outs.deliver(self._store, [episode.episode_id for episode in waiting])
+
+    def _put_back(self, units: Sequence[Sequence[str]]) -> Unit:
+        """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner.
+
+        Returns those that wait again.
+        """
+        if self._journal is not None:
+            self._journal.put_back(units)
+        waiting = self._hand_outs.put_back(self._store, units)
+        self._queues.wake_learner()
+        return waiting
+
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of episodes dropped before training: reason -> agent_id -> episodes; read-only.
 
@@ -523,8 +542,13 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 # From now on, each new learner version frees places.
                 hand_outs.begin_count(store, None if store.policy_version is None else 0)
 
-        acknowledged, restarted = hand_outs.acknowledge, hand_outs.restart
-        return {"handed": handed, "acknowledged": acknowledged, "restarted": restarted, "ended": ended}
+        return {
+            "handed": handed,
+            "acknowledged": hand_outs.acknowledge,
+            "restarted": hand_outs.restart,
+            "returned": functools.partial(hand_outs.put_back, store),
+            "ended": ended,
+        }
 
     def _wake_ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""

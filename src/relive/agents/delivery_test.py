@@ -453,12 +453,6 @@ def damaged_turn(buffer: Buffer) -> None:
     buffer._hand_outs._handed.update(dict.fromkeys(next(iter(buffer._hand_outs.line or ())), 1))
 
 
-def damaged_order(buffer: Buffer) -> None:
-    line: Any = buffer._hand_outs.line
-    key = next(line.keys())
-    line.append(key, line.pop(key), None)
-
-
 def damaged_open(buffer: Buffer) -> None:
     buffer._hand_outs._handed[buffer._store[buffer.start_episode_nowait("a")]] = 1
 
@@ -478,7 +472,6 @@ def damaged_group(buffer: Buffer) -> None:
     ("damage", "message"),
     [
         (damaged_turn, "^an episode that waits for the learner was handed out$"),
-        (damaged_order, "^episodes that wait must be in the order in which they ended$"),
         (
             damaged_open,
             "is IN_PROGRESS with 0 transitions: it can neither wait for the learner nor have been handed out$",

@@ -46,6 +46,7 @@ class Record:
     rewards: int = 0
     status: str = "IN_PROGRESS"
     ended: int = -1
+    place: int = -1
     is_stored: bool = True
     turn: str = ""
     was_drawn: bool = False
@@ -95,9 +96,9 @@ class Naive:
         return next((group for group in self.groups if group.name == name), None)
 
     def waiting(self, name: str | None = None) -> list[Record]:
-        """Those that wait in a group, or in the line, in the order of their ends."""
+        """Those that wait in a group, in the order of their ends, or in the line."""
         found = [r for r in self.records if r.turn == "waits" and (r.group if self.is_grouped(r) else None) == name]
-        return sorted(found, key=lambda record: record.ended)
+        return sorted(found, key=lambda record: record.place if name is None else record.ended)
 
     def running(self, name: str) -> int:
         return sum(r.status == "IN_PROGRESS" and r.is_stored and r.group == name for r in self.records)
@@ -167,7 +168,7 @@ class Naive:
             self.groups.append(Group(str(record.group), self.now, self.tick()))
 
     def ended(self, record: Record) -> None:
-        record.ended = self.tick()
+        record.ended = record.place = self.tick()
         reason = record.why_not
         if self.is_grouped(record):
             self.pass_time()
@@ -255,6 +256,19 @@ class Naive:
                     self.drop(each, reason)
         return self.drops.total() - before
 
+    def put_back(self, unit: list[Record]) -> None:
+        """What did not reach the learner comes first, if all of it is as it was; else it is dropped."""
+        handed = [record for record in unit if record.is_stored and record.turn == "handed"]
+        if len(handed) < len(unit):
+            for record in handed:
+                self.drop(record, "rejected" if all(each.is_stored for each in unit) else "evicted")
+            return
+        group = self.group_of(str(unit[0].group)) if self.is_grouped(unit[0]) else None
+        if group is not None:
+            group.phase, group.became_whole = "whole", -self.tick()
+        for record in unit:
+            record.turn, record.place = "waits", -self.tick()
+
     def whole_groups(self) -> list[list[Record]]:
         whole = sorted((group for group in self.groups if group.phase == "whole"), key=lambda each: each.became_whole)
         return [self.waiting(group.name) for group in whole]
@@ -268,7 +282,7 @@ class Naive:
             running = sum(r.status == "IN_PROGRESS" and r.is_stored for r in self.records)
             self.admitted = int(min(running + untrained, self.most_admitted()))
             for record in self.records:
-                record.has_place = record.turn != "handed"
+                record.has_place = not (record.turn == "handed" or (not record.turn and record.was_drawn))
         self.version = version
 
     def totals(self, *, trained: bool) -> dict[str, Any]:
@@ -295,6 +309,10 @@ class Naive:
 
 class HandingOutMachine(stateful.RuleBasedStateMachine):
     """One buffer and its twin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delivered: list[list[Record]] = []
 
     @stateful.initialize(
         size=st.sampled_from([1, 2, 3, 3]),
@@ -473,6 +491,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         else:
             assert expected is not None
             assert [episode.episode_id for episode in found] == [unit[0].episode_id for unit in expected]
+            self.delivered += expected
 
     @stateful.rule(
         count=st.integers(1, 2), max_lag=st.none() | st.integers(0, 3), numbers=st.sets(st.integers(0, 4), max_size=3)
@@ -493,6 +512,20 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             assert expected is not None
             ids = [[episode.episode_id for episode in group] for group in found]
             assert ids == [[record.episode_id for record in unit] for unit in expected]
+            self.delivered += expected
+
+    @stateful.precondition(lambda self: self.delivered)
+    @stateful.rule(number=st.integers(0, 9), again=st.booleans())
+    def put_back(self, number: int, again: bool) -> None:
+        unit = self.delivered.pop(number % len(self.delivered))
+        self.naive.put_back(unit)
+        call = self.buffer._deliver_again if again else self.buffer._put_back
+        call([[record.episode_id for record in unit]])
+        if again and all(record.turn == "waits" for record in unit):
+            self.naive.close(unit)
+            for record in unit:
+                record.turn = "handed"
+            self.delivered.append(unit)
 
     @stateful.rule()
     def sample(self) -> None:

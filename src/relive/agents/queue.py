@@ -6,6 +6,7 @@
     the learner asks      the first that wait are delivered; those before them that are too old are dropped: "stale";
                           those that it does not accept are dropped: "rejected"
     it rejects one        if it waited, or was delivered, it is dropped: "rejected", or for the learner's reason
+    it is put back        what did not reach the learner waits again, before all others
     it is evicted         if it waited, it is dropped: "evicted"
     cleared               if it waited, it is dropped: "cleared"
     a restart             what was delivered and not acknowledged waits again, before all others
@@ -324,16 +325,55 @@ class LearnerQueue:
     def restart(self) -> None:
         """Let all that was delivered and not acknowledged wait again, before all others, in the order of delivery."""
         for (is_group, key), (unit, versions) in reversed(self._unacked.items()):
-            for episode in unit:
-                self._handed[episode] -= len(versions)
-                if not self._handed[episode]:
-                    del self._handed[episode]
-            if is_group and self.book is not None:
-                self.book.give_up(key, unit[0])
-            elif self.line is not None and key in self.line:
-                self.line.pop(key)
-            self._wait_again(is_group, key, unit, first=True)
+            self._undeliver(is_group, key, unit, len(versions))
         self._unacked.clear()
+
+    def put_back(self, store: Store, units: Sequence[Sequence[str]]) -> list[Episode]:
+        """Let episodes or groups whose newest delivery failed wait again, before all others, in the given order.
+
+        A group of which an episode was evicted or rejected meanwhile is dropped. Returns the episodes that wait.
+
+        Args:
+            store: The episodes.
+            units: The ids of each episode, or of the episodes of each group.
+
+        Raises:
+            CheckpointError: One of the units cannot have been delivered.
+        """
+        waiting: list[Episode] = []
+        for ids in reversed(units):
+            unit = [store[each] for each in ids if store.has(each)]
+            is_rejected = len(unit) == len(ids)
+            unit = [episode for episode in unit if episode in self._handed]
+            names = {self._unit_of(episode) for episode in unit}
+            for is_group, key in names:
+                sizes = (self.groups.least_size, self.groups.size) if is_group and self.groups is not None else (1, 1)
+                if len(names) > 1 or len(set(ids)) < len(ids) or not sizes[0] <= len(ids) <= sizes[1]:
+                    raise errors.CheckpointError(f"puts {validation.short_repr(list(ids))} back, which cannot be")
+                _, versions = self._unacked.get((is_group, key), (unit, [0]))
+                versions.pop()
+                if not versions:
+                    self._unacked.pop((is_group, key), None)
+                if len(unit) == len(ids):
+                    self._undeliver(is_group, key, unit, 1)
+                    waiting += unit
+                    continue
+                for episode in unit:
+                    del self._handed[episode]
+                self._drop([("rejected" if is_rejected else "evicted", episode) for episode in unit])
+        return waiting
+
+    def _undeliver(self, is_group: bool, key: str, unit: list[Episode], times: int) -> None:
+        """Let a unit that was delivered wait again, before all others, as if it had been so many times fewer."""
+        for episode in unit:
+            self._handed[episode] -= times
+            if not self._handed[episode]:
+                del self._handed[episode]
+        if is_group and self.book is not None:
+            self.book.give_up(key, unit[0])
+        elif self.line is not None and key in self.line:
+            self.line.pop(key)
+        self._wait_again(is_group, key, unit, first=True)
 
     def drop(self, line: Line, key: str, reason: str) -> None:
         """Remove the item with that key from a line, and drop it."""
@@ -534,8 +574,6 @@ class LearnerQueue:
             ordered = [episode for episode in store.finished if episode.episode_id in self.line]
             if len(in_line) != len(ordered) or set(in_line) != set(ordered):
                 raise errors.CorruptionError("episodes that wait must be stored, and wait once")
-            if in_line != ordered and self.epochs == 1 and not self.redeliver:
-                raise errors.CorruptionError("episodes that wait must be in the order in which they ended")
 
     def _lines_up(self, episode: Episode) -> bool:
         """Return whether an episode belongs to the line, if there is one, or to the groups."""

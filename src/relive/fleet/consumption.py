@@ -79,6 +79,10 @@ class FleetQueue:
                 is_near = sum(self._ready.values()) >= count
                 await asyncio.sleep(_PAUSE * self._rng.random() if is_near else _PAUSE)
 
+    def kept(self, shard: int) -> tuple[bytes, int]:
+        """Return the name of these requests, and the number of the newest one whose reply from a shard was kept."""
+        return self._name, self._kept.get(shard, 0)
+
     async def _some(self, count: int, max_lag: int | None, accept: Callable[[Any], bool] | None) -> list[Any]:
         """Return `count` units, or none."""
         live = self._shards.live()
@@ -237,7 +241,14 @@ class Consumption:
         See EpisodeReplayBuffer.ack. A shard that is lost when this is called delivers again what it has delivered.
         """
         self._require_episodes("ack")
-        await self._of_each("ack", version, self._draws.policy_version)
+        policy_version = self._draws.policy_version
+        shards = self._shards.members.shards
+        kept = [dict([queue.kept(shard) for queue in self._queues]) for shard in shards]
+        calls = [
+            self._shards.ask_or_none(shard, "ack", version, policy_version, of_shard)
+            for shard, of_shard in zip(shards, kept, strict=True)
+        ]
+        await asyncio.gather(*calls)
 
     async def get_drops(self) -> dict[str, dict[str, int]]:
         """Return the number of episodes dropped before training, of all shards: reason -> agent_id -> episodes."""

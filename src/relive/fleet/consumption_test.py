@@ -32,9 +32,12 @@ def tokens(**settings: Any) -> Any:
     return lambda: relive.TokenReplayBuffer(100_000, groups=relive.Groups(SIZE), seed=0, **settings)
 
 
-async def play(writer: Any, group: int, member: int, version: int = 0, attempt: int = 0, *, ends: bool = True) -> None:
+async def play(
+    writer: Any, group: int, member: int, version: int = 0, attempt: int = 0, *, ends: bool = True, ticket: Any = None
+) -> None:
     """Write an episode of a group, or only begin it."""
-    async with writer.episode(f"agent-{member}", group_id=f"group-{group}", policy_version=version) as episode:
+    of_group = {"group_id": f"group-{group}", "policy_version": version, "ticket": ticket}
+    async with writer.episode(f"agent-{member}", **of_group) as episode:
         for t in range(1 + (group + member) % 4):
             await episode.append((group, member, attempt, t), t, 1.0)
         if ends:
@@ -340,11 +343,11 @@ def test_what_was_put_back_is_dropped_where_it_waits() -> None:
         await taken(1)
         await write(7, 8)
         await write(9)
-        # What was evicted meanwhile is not delivered, as after a restart.
+        # What was evicted meanwhile is not delivered.
         assert [check_group(group) for group in await client.next_groups(1)] == [8]
         drops = await client.get_drops()
         assert {reason: sum(each.values()) for reason, each in drops.items()} == {
-            "evicted": SIZE,
+            "evicted": 2 * SIZE,
             "rejected": SIZE,
             "stale": SIZE,
             "ugly": SIZE,

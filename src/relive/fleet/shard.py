@@ -286,11 +286,11 @@ class Shard:
         """Drop episodes that were delivered or wait, and return how many; raises as `reject` of the buffer does."""
         return self._queue.reject(episode_ids, reason)
 
-    def ack(self, version: int, policy_version: int | None) -> None:
-        """Acknowledge what was delivered before the learner had a version; raises as `ack` of the buffer does."""
+    def ack(self, version: int, policy_version: int | None, kept: Mapping[bytes, int]) -> None:
+        """Acknowledge what was delivered before the learner had a version; see ShardQueue.ack."""
         if policy_version is not None:
             self._adapter.set_policy_version(policy_version)
-        self._adapter.buffer.ack(version)
+        self._queue.ack(version, kept)
 
     def read(self, keys: Any, names: Any) -> Any:
         """Return the sequences of tokens with those keys [k], which have other names in the fleet [k].
