@@ -7,8 +7,7 @@ A chunk can be split: if a shard dies while storing one, the rest becomes a sepa
 """
 
 from collections.abc import Mapping
-import dataclasses
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from relive.agents import tokens
 from relive.common import trees
@@ -21,8 +20,7 @@ Step: TypeAlias = tuple[Any, Any, float, int | None]
 """Observation, action, reward, and which version of the policy chose the action, if that is said."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ColumnChunk:
+class ColumnChunk(NamedTuple):
     """Consecutive steps of one stream of a writer, for a shard with a column buffer.
 
     Attributes:
@@ -57,8 +55,7 @@ class ColumnChunk:
         """Return a chunk without the first `stored` steps, which must not be all."""
         later = slice(stored, None)
         extras = {name: trees.rows(column, later) for name, column in self.extras.items()}
-        return dataclasses.replace(
-            self,
+        return self._replace(
             is_start=False,
             observations=trees.rows(self.observations, later),
             actions=trees.rows(self.actions, later),
@@ -67,8 +64,7 @@ class ColumnChunk:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class JointChunk:
+class JointChunk(NamedTuple):
     """Consecutive joint steps of one stream of a writer, for a shard with a joint buffer.
 
     Attributes:
@@ -95,11 +91,10 @@ class JointChunk:
 
     def rest(self, stored: int) -> "JointChunk":
         """Return a chunk without the first `stored` steps, which must not be all."""
-        return dataclasses.replace(self, is_start=False, steps=self.steps[stored:])
+        return self._replace(is_start=False, steps=self.steps[stored:])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ColumnEnd:
+class ColumnEnd(NamedTuple):
     """The end of an episode whose steps were all sent: truncated after the newest.
 
     Attributes:
@@ -107,11 +102,14 @@ class ColumnEnd:
     """
 
     stream: int
-    rows: ClassVar[int] = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of steps."""
+        return 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class EpisodeChunk:
+class EpisodeChunk(NamedTuple):
     """Consecutive steps of one episode of a writer, for a shard with an episode buffer.
 
     Attributes:
@@ -153,13 +151,10 @@ class EpisodeChunk:
 
     def rest(self, stored: int) -> "EpisodeChunk":
         """Return a chunk without the first `stored` steps, which must not be all."""
-        return dataclasses.replace(
-            self, is_start=False, policy_version=self.version_after(stored), steps=self.steps[stored:]
-        )
+        return self._replace(is_start=False, policy_version=self.version_after(stored), steps=self.steps[stored:])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TokenChunk:
+class TokenChunk(NamedTuple):
     """A whole episode of tokens; stored as a whole or not at all, it counts as one row.
 
     Attributes:
@@ -171,7 +166,11 @@ class TokenChunk:
     steps: tuple[tokens.TokenStep, ...]
     options: Mapping[str, Any]
     ticket: Use | None = None
-    rows: ClassVar[int] = 1
+
+    @property
+    def rows(self) -> int:
+        """Number of episodes."""
+        return 1
 
 
 Chunk: TypeAlias = ColumnChunk | JointChunk | ColumnEnd | EpisodeChunk | TokenChunk

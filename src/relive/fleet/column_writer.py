@@ -164,7 +164,7 @@ class ColumnWriter(writer.StreamWriter):
         if len(run):
             self._send(stream, "OPEN")
             run = self._runs[stream]
-        self._outbox.take(dataclasses.replace(chunk, is_start=run.is_start))
+        self._outbox.take(chunk._replace(is_start=run.is_start))
         if end == "OPEN":
             self._runs[stream] = _Run(is_start=False, next_observation=trees.rows(chunk.observations, -1))
         else:

@@ -8,7 +8,6 @@ call has either happened completely or not at all.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
-import dataclasses
 import functools
 import sys
 from typing import Any
@@ -171,9 +170,9 @@ class OpenEpisode:
             self._send()
 
     def _send(self, **end: Any) -> None:
-        chunk = dataclasses.replace(self._next, steps=tuple(self._steps), **end)
+        chunk = self._next._replace(steps=tuple(self._steps), **end)
         self._steps.clear()
-        self._next = dataclasses.replace(self._next, is_start=False, policy_version=self._version, ticket=None)
+        self._next = self._next._replace(is_start=False, policy_version=self._version, ticket=None)
         self._take(chunk)
 
     def _checked_version(self, policy_version: int | None) -> int | None:
