@@ -64,7 +64,6 @@ class FleetQueue:
         self._ready: dict[int, int] = {}
         self._turn: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._returning: set[asyncio.Task[Any]] = set()
 
     async def next(self, count: int, max_lag: int | None, accept: Any) -> list[Any]:
         """Return the next units, `count` of them; waits until there are enough."""
@@ -152,10 +151,7 @@ class FleetQueue:
         """Let shards take back what the newest request was sent."""
         self._ready.clear()
         for shard in shards:
-            call = self._shards.ask_or_none(shard, "put_back", self._name, self._kept.get(shard, 0))
-            task = asyncio.get_running_loop().create_task(call)
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
+            self._shards.run(self._shards.ask_or_none(shard, "put_back", *self.kept(shard)))
 
 
 class Consumption:

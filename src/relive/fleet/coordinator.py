@@ -25,7 +25,6 @@ from typing import Any
 import zlib
 
 from relive import errors
-from relive.agents import admission as admission_lib
 from relive.fleet import admission_service
 from relive.fleet import deliveries
 from relive.fleet import limiter_service
@@ -48,27 +47,24 @@ class Coordinator:
     Args:
         transport: Reaches the shards.
         shards: The numbers of the shards whose processes there are.
-        timeout: Seconds to wait for a call before its shard counts as lost.
-        lease: Seconds after which a silent learner counts as gone.
+        settings: The settings.
         limiter: Decides when steps may be inserted and batches drawn; None for no limit.
-        admission: Decides when episodes may start; None to admit all.
     """
 
     def __init__(
         self,
         transport: membership.Transport,
         shards: Iterable[int],
-        *,
-        timeout: float,
-        lease: float,
-        limiter: rate_limiters.RateLimiter | None = None,
-        admission: admission_lib.Admission | None = None,
+        settings: membership.Settings,
+        limiter: rate_limiters.RateLimiter | None,
     ) -> None:
-        self._transport, self._found, self._timeout = transport, tuple(shards), timeout
-        self._limiter = None if limiter is None else limiter_service.LimiterService(limiter, lease, self._count)
+        self._transport, self._found, self._timeout = transport, tuple(shards), settings.timeout
+        self._limiter: limiter_service.LimiterService | None = None
+        if limiter is not None:
+            self._limiter = limiter_service.LimiterService(limiter, settings.lease, self._count)
         self._admission: admission_service.AdmissionService | None = None
-        if admission is not None:
-            self._admission = admission_service.AdmissionService(admission, lease, self._look)
+        if settings.admission is not None:
+            self._admission = admission_service.AdmissionService(settings.admission, settings.lease, self._look)
         self._begins = asyncio.Lock()
         self._members: replies.Members | None = None
         self._writers = 0

@@ -135,7 +135,7 @@ def test_a_coordinator_waits_for_a_shard_and_of_a_closed_fleet_it_says_so() -> N
         fleet.gone |= {0, 1}
         restart_coordinator(fleet)
         with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
-            await coordinator.Coordinator(fleet, [0, 1], timeout=1.0, lease=1.0).members()
+            await coordinator.Coordinator(fleet, [0, 1], fleet.settings, None).members()
 
     local_test.run(main())
 

@@ -49,7 +49,6 @@ class Draws:
     Args:
         shards: Reaches them.
         description: The description of their buffers.
-        recovery: Seconds to wait for a shard if all are lost.
         rng: Random generator for the shares of the shards and the order of rows.
     """
 
@@ -57,10 +56,9 @@ class Draws:
         self,
         shards: membership.Membership,
         description: adapter.Description,
-        recovery: float,
         rng: np.random.Generator,
     ) -> None:
-        self._shards, self._description, self._recovery, self._rng = shards, description, recovery, rng
+        self._shards, self._description, self._rng = shards, description, rng
         self._weights: Weights = {}
         self._spare = 0.0
         self._ticks = 0
@@ -134,14 +132,15 @@ class Draws:
     ) -> tuple[Probabilities, Drawn]:
         """Ask all shards for rows; return the probabilities from which their numbers were guessed, and the replies."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._recovery
+        recovery = self._shards.settings.recovery
+        deadline = loop.time() + recovery
         while True:
             guessed = _probabilities({shard: self._weights.get(shard, _UNKNOWN) for shard in self._shards.live()})
             spare = 0.0 if self._description.is_used_up else self._spare
             drawn = await self._ask(_counts(guessed, points, spare), options, tick, begun)
             if not drawn:
                 if loop.time() > deadline:
-                    raise errors.ShardLostError(f"sample found no shard for {self._recovery:g} seconds")
+                    raise errors.ShardLostError(f"sample found no shard for {recovery:g} seconds")
                 await asyncio.sleep(_PAUSE)
             elif self._have_one_version([weight for weight, _ in drawn.values()], options):
                 return guessed, drawn

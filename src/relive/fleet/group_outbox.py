@@ -29,7 +29,7 @@ class GroupOutbox(outbox_lib.Outbox):
         except errors.ClosedError as error:
             self._refusal = self._refusal or error
             return None
-        return self._shard if await self._shards.is_back(self._shard, self._recovery) else None
+        return self._shard if await self._shards.is_back(self._shard, self._settings.recovery) else None
 
     def _keep_lease(self) -> None:
         pass

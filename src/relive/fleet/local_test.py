@@ -136,7 +136,7 @@ class LocalFleet:
         for shard in range(shards):
             self.start(shard)
         self.rate_limiter = limiter
-        self.settings = replay.Settings(
+        self.settings = membership.Settings(
             timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None, admission=admission
         )
         self.coordinator_process: coordinator.Coordinator | None = None
@@ -163,10 +163,8 @@ class LocalFleet:
         self.coordinator_process = coordinator.Coordinator(
             self,
             [shard for shard in self.processes if shard not in self.gone],
-            timeout=self.settings.timeout,
-            lease=self._lease,
-            limiter=self.rate_limiter,
-            admission=self.settings.admission,
+            self.settings,
+            self.rate_limiter,
         )
 
     def kill_coordinator(self) -> None:

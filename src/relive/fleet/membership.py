@@ -10,14 +10,36 @@ version of the list of shards they know; if that is newer than the client's, it 
 """
 
 import asyncio
+from collections.abc import Coroutine
 import contextlib
+import dataclasses
 from typing import Any, Protocol
 
 from relive import errors
+from relive.agents import admission as admission_lib
 from relive.fleet import replies
 
 _TRIAL = 0.1
 """The part of the time in which writers try a shard that they avoid."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The settings of the clients of a fleet.
+
+    Attributes:
+        timeout: Seconds to wait for a call before its shard counts as lost.
+        recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
+        lease: Seconds after which a silent writer or learner counts as gone.
+        has_limiter: Whether inserts and samples wait for the limiter service.
+        admission: Decides when episodes may start; None to admit all.
+    """
+
+    timeout: float
+    recovery: float
+    lease: float
+    has_limiter: bool
+    admission: admission_lib.Admission | None = None
 
 
 class Transport(Protocol):
@@ -66,8 +88,7 @@ class Membership:
     Args:
         transport: Reaches them.
         members: Which there are.
-        recovery: Seconds for which a shard with a full disk is waited for, before writers go to another one.
-        timeout: Seconds to wait for a call before the shard counts as lost.
+        settings: The settings.
         retry: Seconds between attempts to reach a lost shard.
     """
 
@@ -75,18 +96,17 @@ class Membership:
         self,
         transport: Transport,
         members: replies.Members,
-        *,
-        recovery: float,
-        timeout: float,
+        settings: Settings,
         retry: float = 0.2,
     ) -> None:
         self.members = members
         """The newest list of shards that the client knows."""
-        self._refresh: asyncio.Task[None] | None = None
-        self._transport = transport
-        self._recovery, self._timeout, self._retry = recovery, timeout, retry
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._refresh: asyncio.Task[Any] | None = None
+        self.transport = transport
+        self.settings, self._retry = settings, retry
         self._full_since: dict[int, float] = {}
-        self._searches: dict[int, asyncio.Task[None]] = {}
+        self._searches: dict[int, asyncio.Task[Any]] = {}
         self._lost: set[int] = set()
         self._gone: set[int] = set()
         self._progress: dict[int, replies.Progress] = {}
@@ -125,11 +145,11 @@ class Membership:
     def is_avoided(self, shard: int) -> bool:
         """Return whether writers avoid a shard: its disk is full for longer than `recovery`. They try now and then."""
         seconds = asyncio.get_running_loop().time() - self._full_since.get(shard, float("inf"))
-        return seconds > self._recovery and seconds % self._recovery > _TRIAL * self._recovery
+        return seconds > self.settings.recovery and seconds % self.settings.recovery > _TRIAL * self.settings.recovery
 
     async def refresh(self) -> None:
         """Get the newest list of shards from the coordinator."""
-        members: replies.Members = await self._transport.coordinator("members")
+        members: replies.Members = await self.transport.coordinator("members")
         self.learn(members)
 
     def learn(self, members: replies.Members) -> None:
@@ -140,7 +160,7 @@ class Membership:
     def note_version(self, version: int) -> None:
         """Get the newest list of shards in the background if there is one of that version."""
         if version > self.members.version and (self._refresh is None or self._refresh.done()):
-            self._refresh = asyncio.get_running_loop().create_task(self._refreshing())
+            self._refresh = self.run(self._refreshing())
 
     async def _refreshing(self) -> None:
         with contextlib.suppress(errors.ClosedError):
@@ -158,7 +178,7 @@ class Membership:
             self._search(shard)
             raise errors.ShardLostError(f"shard {shard} does not respond: its process is being restarted")
         try:
-            return await self._transport.call(shard, method, *arguments, seconds=self._timeout)
+            return await self.transport.call(shard, method, *arguments, seconds=self.settings.timeout)
         except errors.ShardLostError:
             self._lost.add(shard)
             self._search(shard)
@@ -201,6 +221,13 @@ class Membership:
         await self.ask_or_none(shard, "report", before, self.members)
         return True
 
+    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task in the background, and return it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     def close(self) -> None:
         """Stop looking for lost shards."""
         for search in self._searches.values():
@@ -209,18 +236,18 @@ class Membership:
         if self._refresh is not None:
             self._refresh.cancel()
 
-    def _search(self, shard: int) -> asyncio.Task[None]:
+    def _search(self, shard: int) -> asyncio.Task[Any]:
         """Return the task that looks for a lost shard; each event loop has its own."""
         search = self._searches.get(shard)
         if search is None or search.done() or search.get_loop() is not asyncio.get_running_loop():
-            search = self._searches[shard] = asyncio.get_running_loop().create_task(self._find(shard))
+            search = self._searches[shard] = self.run(self._find(shard))
         return search
 
     async def _find(self, shard: int) -> None:
         while True:
             try:
                 progress = self._progress.get(shard)
-                await self._transport.call(shard, "report", progress, self.members, seconds=self._timeout)
+                await self.transport.call(shard, "report", progress, self.members, seconds=self.settings.timeout)
             except errors.ShardLostError:
                 await asyncio.sleep(self._retry)
             except errors.ClosedError:

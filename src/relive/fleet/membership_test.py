@@ -19,12 +19,15 @@ def fleet_of(shards: int = 2, **more: Any) -> local_test.LocalFleet:
     return local_test.LocalFleet(lambda: relive.RingReplayBuffer(100, seed=0), shards, **more)
 
 
+SETTINGS = membership.Settings(timeout=1.0, recovery=60.0, lease=30.0, has_limiter=False)
+
+
 def members_in(fleet: local_test.LocalFleet) -> replies.Members:
     return replies.Members(version=1, active=tuple(fleet.processes))
 
 
 def members_of(fleet: local_test.LocalFleet) -> membership.Membership:
-    return membership.Membership(fleet, members_in(fleet), recovery=60.0, timeout=1.0, retry=0.5)
+    return membership.Membership(fleet, members_in(fleet), SETTINGS, retry=0.5)
 
 
 async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> replies.Progress:
@@ -221,9 +224,7 @@ def test_in_another_event_loop_a_lost_shard_is_looked_for_anew() -> None:
         launch: Any = None
         end: Any = None
 
-    members = membership.Membership(
-        Switched(), replies.Members(version=1, active=(0, 1)), recovery=60.0, timeout=1.0, retry=0.5
-    )
+    members = membership.Membership(Switched(), replies.Members(version=1, active=(0, 1)), SETTINGS, retry=0.5)
 
     async def lose() -> None:
         fleets.append(fleet_of())

@@ -56,29 +56,19 @@ class Outbox:
 
     Args:
         shards: Reaches them.
-        transport: Reaches the coordinator.
-        has_limiter: Whether inserts wait for the fleet's limiter.
         batch_steps: Number of steps in a batch.
         max_in_flight: Maximum number of unacknowledged batches.
-        recovery: Seconds to wait for a lost shard before steps in flight count as lost.
-        lease: Seconds after which a shard takes a silent writer for gone.
     """
 
     def __init__(
         self,
         shards: membership.Membership,
-        transport: membership.Transport,
         *,
-        has_limiter: bool,
         batch_steps: int,
         max_in_flight: int,
-        recovery: float,
-        lease: float,
     ) -> None:
-        self._shards, self._transport = shards, transport
+        self._shards, self._settings = shards, shards.settings
         self._batch_steps, self._max_in_flight = batch_steps, max_in_flight
-        self._recovery, self._lease = recovery, lease
-        self._has_limiter = has_limiter
         self._writer: int | None = None
         self._shard: int | None = None
         self._away_since: float | None = None
@@ -172,17 +162,17 @@ class Outbox:
 
     async def _take_turn(self, steps: int) -> bool:
         """Wait until the steps may be inserted, and return whether they count."""
-        counted: int | None = None if self._has_limiter else 0
+        counted: int | None = None if self._settings.has_limiter else 0
         while counted is None:
-            counted = await self._transport.coordinator("limiter", "insert_turn", steps)
+            counted = await self._shards.transport.coordinator("limiter", "insert_turn", steps)
         return counted > 0
 
     async def _find(self) -> int | None:
         """Return the shard to use, under a new name if it changed; None if there is none."""
-        deadline = asyncio.get_running_loop().time() + self._recovery
+        deadline = asyncio.get_running_loop().time() + self._settings.recovery
         try:
             if self._writer is None:
-                self._writer = int(await self._transport.coordinator("next_writer"))
+                self._writer = int(await self._shards.transport.coordinator("next_writer"))
             while (shard := self._choose(self._writer)) is None:
                 if asyncio.get_running_loop().time() > deadline:
                     return None
@@ -205,7 +195,7 @@ class Outbox:
         self._away_since = now if self._away_since is None else self._away_since
         if self._shard is not None and is_live:
             can_stay = self._open_episodes and not self._shards.is_avoided(self._shard)
-            if can_stay and now - self._away_since < self._lease:
+            if can_stay and now - self._away_since < self._settings.lease:
                 return self._shard
             self._run(self._tell("leave", self._shard, self._name))
         self._shard, self._away_since = shards[0], None
@@ -266,7 +256,7 @@ class Outbox:
     async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
         """Ask what became of a batch in doubt, and return what must be sent again."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._recovery
+        deadline = loop.time() + self._settings.recovery
         resolution: replies.Resolution | None = None
         while resolution is None:
             if not await self._shards.is_back(shard, max(deadline - loop.time(), 0)):
@@ -307,7 +297,7 @@ class Outbox:
 
     async def _giving_back(self, steps: int) -> None:
         with contextlib.suppress(errors.ReplayError):
-            await self._transport.coordinator("limiter", "give_back", 0, steps)
+            await self._shards.transport.coordinator("limiter", "give_back", 0, steps)
 
     def _answered(self) -> None:
         self._unanswered -= 1
@@ -341,7 +331,7 @@ class Outbox:
 
     async def _renewing(self) -> None:
         while True:
-            await asyncio.sleep(self._lease / 4)
+            await asyncio.sleep(self._settings.lease / 4)
             if self._writer is not None:
                 with contextlib.suppress(errors.ClosedError):
                     self._choose(self._writer)

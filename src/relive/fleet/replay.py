@@ -7,7 +7,7 @@ Shards are reached through a Transport; this module does not depend on processes
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 import contextlib
 import dataclasses
 import os
@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from relive import errors
-from relive.agents import admission as admission_lib
 from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import column_writer
@@ -38,25 +37,6 @@ AnyOutbox = TypeVar("AnyOutbox", bound=outbox.Outbox)
 
 _PAUSE = 0.02
 """Seconds between two questions whether a shard is saved."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """The settings of the clients of a fleet.
-
-    Attributes:
-        timeout: Seconds to wait for a call before its shard counts as lost.
-        recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
-        lease: Seconds after which a silent writer or learner counts as gone.
-        has_limiter: Whether inserts and samples wait for the limiter service.
-        admission: Decides when episodes may start; None to admit all.
-    """
-
-    timeout: float
-    recovery: float
-    lease: float
-    has_limiter: bool
-    admission: admission_lib.Admission | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,18 +79,17 @@ class Replay(consumption.Consumption, Generic[Batch]):
     def __init__(
         self,
         transport: membership.Transport,
-        settings: Settings,
+        settings: membership.Settings,
         description: adapter.Description,
         members: replies.Members,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self._transport, self._settings, self._description = transport, settings, description
-        self._shards = membership.Membership(transport, members, recovery=settings.recovery, timeout=settings.timeout)
+        self._shards = membership.Membership(transport, members, settings)
         rng = validation.generator("seed", seed)
-        self._draws = draws.Draws(self._shards, description, settings.recovery, rng)
+        self._draws = draws.Draws(self._shards, description, rng)
         self._queues = [consumption.FleetQueue(self._shards, self._draws, rng, is_group=each) for each in (False, True)]
-        self._tickets = tickets.Tickets(transport, settings.admission, settings.lease)
-        self._returning: set[asyncio.Task[None]] = set()
+        self._tickets = tickets.Tickets(self._shards)
         self._largest_priority, self._told_version = 1.0, members.version
         self._stale_priorities = 0
 
@@ -165,15 +144,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
             )
         batch_steps = validation.positive_int("batch_steps", batch_steps)
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
-        return kind(
-            self._shards,
-            self._transport,
-            has_limiter=self._settings.has_limiter,
-            batch_steps=batch_steps,
-            max_in_flight=max_in_flight,
-            recovery=self._settings.recovery,
-            lease=self._settings.lease,
-        )
+        return kind(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
 
     def sync_writer(self, **settings: Any) -> sync_writer.SyncWriter:
         """Return a writer for a plain loop, with blocking calls.
@@ -214,7 +185,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         try:
             batches: list[Batch] = await self._draws.batches(size, granted, options)
         except BaseException:
-            self._return(self._give_back(size * granted))
+            self._shards.run(self._give_back(size * granted))
             raise
         return batches
 
@@ -224,7 +195,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         try:
             return int(await asyncio.shield(asked))
         except asyncio.CancelledError:
-            self._return(self._give_back_those(asked, size))
+            self._shards.run(self._give_back_those(asked, size))
             raise
 
     async def _give_back_those(self, asked: Awaitable[int], size: int) -> None:
@@ -236,11 +207,6 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     async def _limiter(self, method: str, *arguments: Any) -> Any:
         return await self._transport.coordinator("limiter", method, *arguments)
-
-    def _return(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
 
     async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
         """Yield batches as from `sample`, endlessly, with prefetching while the learner works.

@@ -1,7 +1,7 @@
 """Tickets: the rights of one client to start episodes in a fleet with an admission."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import os
 import types
@@ -78,16 +78,13 @@ class Tickets:
     """The tickets of one client, which are renewed while they can be used.
 
     Args:
-        transport: Reaches the coordinator.
-        rule: The admission rule; None to admit all.
-        lease: Seconds after which a silent client counts as gone.
+        shards: Reaches the coordinator.
     """
 
-    def __init__(self, transport: membership.Transport, rule: admission_lib.Admission | None, lease: float) -> None:
-        self._transport, self._rule, self._lease = transport, rule, lease
+    def __init__(self, shards: membership.Membership) -> None:
+        self._shards, self._rule = shards, shards.settings.admission
         self._tickets: weakref.WeakSet[FleetTicket] = weakref.WeakSet()
-        self._renewal: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._renewal: asyncio.Task[Any] | None = None
 
     async def admit(self, count: int) -> FleetTicket:
         """Return a ticket for that many episodes; a cancelled call takes none."""
@@ -96,14 +93,14 @@ class Tickets:
         if self._rule is None:
             return ticket
         try:
-            while not await self._transport.coordinator("admission", "admit", ticket.name, ticket.count):
+            while not await self._shards.transport.coordinator("admission", "admit", ticket.name, ticket.count):
                 pass
         except BaseException:
             ticket.release()
             raise
         self._tickets.add(ticket)
         if self._renewal is None or self._renewal.done():
-            self._renewal = self._run(self._renewing())
+            self._renewal = self._shards.run(self._renewing())
         return ticket
 
     def use(self, ticket: FleetTicket | None, call: str) -> chunks.Use | None:
@@ -123,16 +120,10 @@ class Tickets:
     def _released(self, ticket: FleetTicket) -> None:
         # Without an event loop, the ticket is no longer renewed and expires.
         if self._rule is not None and asyncio._get_running_loop() is not None:
-            self._run(self._transport.coordinator("admission", "release", ticket.name, ticket.count))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+            self._shards.run(self._shards.transport.coordinator("admission", "release", ticket.name, ticket.count))
 
     async def _renewing(self) -> None:
         """Renew the tickets, while there are any that can be used, or whose episodes run."""
         while counts := {each.name: each.count for each in self._tickets if each.left or each.num_running}:
-            await self._transport.coordinator("admission", "renew", counts)
-            await asyncio.sleep(self._lease / 4)
+            await self._shards.transport.coordinator("admission", "renew", counts)
+            await asyncio.sleep(self._shards.settings.lease / 4)

@@ -28,6 +28,7 @@ from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import adapters
 from relive.fleet import coordinator
+from relive.fleet import membership
 from relive.fleet import replay
 from relive.fleet import shard as shard_lib
 from relive.fleet import shares
@@ -243,7 +244,7 @@ class ShardedReplay(replay.Replay[Batch]):
         if name is not None:
             _check_name(validation.string("name", name), plan.namespace)
         handles, description = plan.start(numbers)
-        settings = replay.Settings(
+        settings = membership.Settings(
             timeout=float(timeout),
             recovery=float(recovery),
             lease=float(lease),
@@ -324,19 +325,12 @@ class _Coordinator(coordinator.Coordinator):
     def __init__(
         self,
         plan: _Plan,
-        settings: replay.Settings,
+        settings: membership.Settings,
         description: adapter.Description,
         limiter: rate_limiters.RateLimiter | None,
     ) -> None:
         place = plan.fleet, plan.namespace
-        super().__init__(
-            _Transport(*place, None, {}),
-            _running(*place),
-            timeout=settings.timeout,
-            lease=settings.lease,
-            limiter=limiter,
-            admission=settings.admission,
-        )
+        super().__init__(_Transport(*place, None, {}), _running(*place), settings, limiter)
         self._plan, self._contact = plan, (place, settings, description)
         # A new process continues at once with shards that are being drained.
         ray.get_runtime_context().current_actor.ping.remote()

@@ -494,12 +494,20 @@ async def test_another_process_has_a_client_of_its_own_and_after_its_death_its_o
 class DyingLearner:
     """Draws until it is killed."""
 
+    options: dict[str, Any] = {}  # noqa: RUF012
+
     async def pid(self) -> int:
         return os.getpid()
 
     async def learn(self, replay: Any) -> None:
         while True:
-            await replay.sample(10)
+            await replay.sample(10, **self.options)
+
+
+class DyingEpisodeLearner(DyingLearner):
+    """The same for a fleet of buffers of episodes."""
+
+    options = {"n": 1, "gamma": 1.0}  # noqa: RUF012
 
 
 LIMITER = relive.SampleToInsertRatio(ratio=1.0, min_size=10, error_buffer=20.0)
@@ -528,6 +536,48 @@ async def test_a_learner_that_dies_holds_no_writer_up_and_the_next_one_has_no_de
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(draw_on(), 3)
         assert (await replay.stats()).sampled - before <= 2 * 20 + 2 * 10
+
+
+@pytest.mark.long
+async def test_twenty_writers_and_learners_are_killed_and_the_others_go_on() -> None:
+    async with fleet(episodes, shards=2, lease=2.0, recovery=PATIENCE) as replay:
+        settled: list[int] = []
+        async with replay.episodes_writer(batch_steps=1) as writer:
+            for number in range(20):
+                # The actor has ended one episode and begun another.
+                actor, learner = process(DyingActor), process(DyingEpisodeLearner)
+                learning = learner.learn.remote(replay)
+                assert await asyncio.wait_for(asyncio.wrap_future(actor.act.remote(replay).future()), PATIENCE) == 10
+                for each in (actor, learner):
+                    os.kill(await each.pid.remote(), signal.SIGKILL)
+                with pytest.raises(exceptions.RayError):
+                    await learning
+                async with asyncio.timeout(PATIENCE), writer.episode("immortal") as episode:
+                    await episode.append({"t": np.array(0)}, 0, 1.0)
+                    await episode.end({"t": np.array(1)})
+                await asyncio.wait_for(writer.flush(), PATIENCE)
+                settled.append(number)
+
+        async def are_aborted() -> bool:
+            return bool(sum(shard.buffer.aborted for shard in (await replay.stats()).shards) == 20)
+
+        await until(are_aborted)
+        stats = await replay.stats()
+        assert (len(settled), stats.lost, stats.refused) == (20, 0, 0)
+        assert stats.size == 20 * (5 + 4 + 1)
+        assert sum(shard.writers for shard in stats.shards) == 0
+
+
+@pytest.mark.long
+async def test_twenty_processes_that_started_a_fleet_are_killed_and_it_goes_on() -> None:
+    for number in range(20):
+        operator, name = process(Operator), f"memory-{number}"
+        await operator.start.remote(name, "lab")
+        os.kill(await operator.pid.remote(), signal.SIGKILL)
+        replay: Any = relive_ray.ShardedReplay.attach(name, "lab", seed=number)
+        assert len(await asyncio.wait_for(replay.sample(5), PATIENCE)) == 5
+        assert (await replay.stats()).inserted == 12
+        await replay.close()
 
 
 async def test_turns_are_kept_across_a_death_of_their_process_and_a_closed_fleet_says_so_to_every_client() -> None:
