@@ -7,16 +7,15 @@ An adapter tracks which open episode of the buffer belongs to which writer, and 
 """
 
 import abc
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 from relive.samplers import prioritized
 from relive.samplers import schedules
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SamplingWeight:
+class SamplingWeight(NamedTuple):
     """How much there is to draw from in a shard.
 
     Attributes:
@@ -36,9 +35,8 @@ class SamplingWeight:
     policy_version: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    """What a client asks of a shard for some batches.
+class Request(TypedDict):
+    """What a client asks of a shard for some batches: a plain dict, which is sent without being pickled.
 
     Attributes:
         counts: Number of samples for each batch.
@@ -48,11 +46,11 @@ class Request:
         policy_version: The learner's policy version, if known.
     """
 
-    counts: Sequence[int]
-    options: Mapping[str, Any]
-    ticks: int = 0
-    begun: int = 0
-    policy_version: int | None = None
+    counts: list[int]
+    options: dict[str, Any]
+    ticks: int
+    begun: int
+    policy_version: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -147,13 +147,14 @@ class Draws:
 
     async def _ask(self, counts: Counts, options: Mapping[str, Any], tick: int, begun: int) -> Drawn:
         """Ask shards for rows, and return the replies of those that are there."""
-        version = self.policy_version
-        replies = await asyncio.gather(
-            *[
-                self._shards.ask_or_none(shard, "draw", adapter.Request(of_batches, options, tick, begun, version))
-                for shard, of_batches in counts.items()
-            ]
+        request = adapter.Request(
+            counts=[], options=dict(options), ticks=tick, begun=begun, policy_version=self.policy_version
         )
+        calls = [
+            self._shards.ask_or_none(shard, "draw", {**request, "counts": of_batches})
+            for shard, of_batches in counts.items()
+        ]
+        replies = await asyncio.gather(*calls)
         drawn: Drawn = {}
         for (shard, of_batches), reply in zip(counts.items(), replies, strict=True):
             self._weights.pop(shard, None)

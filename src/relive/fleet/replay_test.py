@@ -252,7 +252,7 @@ def test_draws_are_exact_for_the_weights_at_the_draw_whatever_they_were_before(
 
 def draws_of(fleet: local_test.LocalFleet) -> list[list[int]]:
     """Return for how many rows of each batch the shards were asked since the last time, and forget it."""
-    asked = [arguments[0].counts for _, method, arguments in fleet.calls if method == "draw"]
+    asked = [arguments[0]["counts"] for _, method, arguments in fleet.calls if method == "draw"]
     fleet.calls.clear()
     return asked
 

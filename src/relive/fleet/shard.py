@@ -230,14 +230,14 @@ class Shard:
             ArgumentError: One of them is invalid.
         """
         self._do_what_is_due()
-        if request.policy_version is not None:
-            self._adapter.set_policy_version(request.policy_version)
-        self._adapter.check(request.options)
-        weight = self._adapter.weight(request.options)
-        counts = [sum(request.counts)] if self._is_independent else request.counts
-        parts = [self._part(count, request.options) for count in counts]
-        self._adapter.set_ticks(max(weight.ticks, request.ticks) + request.begun)
-        if any(request.counts):
+        if request["policy_version"] is not None:
+            self._adapter.set_policy_version(request["policy_version"])
+        self._adapter.check(request["options"])
+        weight = self._adapter.weight(request["options"])
+        counts = [sum(request["counts"])] if self._is_independent else request["counts"]
+        parts = [self._part(count, request["options"]) for count in counts]
+        self._adapter.set_ticks(max(weight.ticks, request["ticks"]) + request["begun"])
+        if any(request["counts"]):
             self._ledger.put_counts(self._lost, self._sampled)
         return weight, parts, self._version
 

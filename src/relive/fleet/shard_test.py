@@ -33,6 +33,10 @@ class Crash(BaseException):
     """As if the process had died just here."""
 
 
+def request(counts: list[int], options: dict[str, Any], policy_version: int | None = None) -> adapter.Request:
+    return adapter.Request(counts=counts, options=options, ticks=0, begun=0, policy_version=policy_version)
+
+
 def ring() -> Any:
     return relive.RingReplayBuffer(1000, streams=8, seed=0)
 
@@ -357,7 +361,7 @@ def test_a_key_of_an_earlier_incarnation_is_none_of_this_one() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized)
         put(fleet.shard(0), W, 0, whole(0, 5))
-        batch = fleet.shard(0).draw(adapter.Request([10], {}))[1][0]
+        batch = fleet.shard(0).draw(request([10], {}))[1][0]
         ones = np.ones(10)
         assert fleet.shard(0).update_priorities(batch.keys, ones, 1.0)[1] == 10
         shard = born_again(fleet)
@@ -372,7 +376,7 @@ def test_with_files_keys_go_on(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized, tmp_path)
         put(fleet.shard(0), W, 0, whole(0, 5))
-        batch = fleet.shard(0).draw(adapter.Request([10], {}))[1][0]
+        batch = fleet.shard(0).draw(request([10], {}))[1][0]
         assert (batch.keys == batch.observation).all()
         assert born_again(fleet).update_priorities(batch.keys, np.full(10, 3.0), 7.0)[1] == 10
         buffer = fleet.buffer(0)
@@ -388,9 +392,9 @@ def test_the_draws_of_all_incarnations_are_counted(tmp_path: pathlib.Path) -> No
     async def main() -> None:
         fleet = fleet_of(episodes, tmp_path)
         put(fleet.shard(0), W, 0, adapter_test.steps_of(0, 3, is_start=True))
-        assert len(fleet.shard(0).draw(adapter.Request([10], OF_ONE))[1][0]) == 10
+        assert len(fleet.shard(0).draw(request([10], OF_ONE))[1][0]) == 10
         shard = born_again(fleet)
-        shard.draw(adapter.Request([2, 0, 3], OF_ONE))
+        shard.draw(request([2, 0, 3], OF_ONE))
         assert shard.stats().sampled == 15
         assert born_again(fleet).stats().sampled == 15
 
@@ -530,7 +534,7 @@ def test_a_shard_answers_who_it_is() -> None:
 def test_an_empty_shard_has_nothing_to_draw_from() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
-        weight, parts, _ = shard.draw(adapter.Request([3, 0], {}))
+        weight, parts, _ = shard.draw(request([3, 0], {}))
         assert (weight.weight, parts) == (0.0, [None])
         assert shard.stats().sampled == 0
 
@@ -542,7 +546,7 @@ def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths:
     async def main() -> None:
         shard = fleet_of(make).shard(0)
         put(shard, W, 0, whole(0, 5))
-        _, parts, _ = shard.draw(adapter.Request([3, 0, 4], {}))
+        _, parts, _ = shard.draw(request([3, 0, 4], {}))
         assert [part and len(part) for part in parts] == lengths
 
     local_test.run(main())
@@ -553,7 +557,7 @@ def test_a_shard_is_told_the_version_of_the_policy_with_every_draw() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
         for version, known in ((None, None), (4, 4), (3, 4)):
-            weight, _, _ = shard.draw(adapter.Request([], OF_ONE, policy_version=version))
+            weight, _, _ = shard.draw(request([], OF_ONE, policy_version=version))
             assert weight.policy_version == known
         shard.set_policy_version(6)
         assert fleet.buffer(0).policy_version == 6
