@@ -243,8 +243,8 @@ class Model:
         holding = sum(each.state == "waiting" for each in self.stored) + len(self.running)
         self.admitted = min(holding, self.places())
 
-    def acknowledge(self, version: int) -> None:
-        self.unacked = [each for each in self.unacked if each[0][0].tags[0] >= version]
+    def acknowledge(self, version: int, but: list[Record]) -> None:
+        self.unacked = [each for each in self.unacked if each[0][0].tags[0] >= version or each[0] is but]
 
     def restart(self) -> None:
         for unit, _ in reversed(self.unacked):
@@ -386,25 +386,18 @@ class Program:
     def acknowledge(self) -> None:
         if self.model.redeliver and self.model.policy_version is not None:
             version = self.rng.randrange(self.model.policy_version + 1)
-            self.buffer.ack(version)
-            self.model.acknowledge(version)
+            but = self.rng.choice([[], *self.model.delivered[-2:]])
+            self.buffer._ack(version, [each.episode_id for each in but])
+            self.model.acknowledge(version, but)
 
     def put_back(self) -> None:
-        """Something that was delivered has not reached the learner, or only now."""
+        """Something that was delivered has not reached the learner."""
         if not self.model.delivered:
             return
         unit = self.rng.choice(self.model.delivered[-3:])
-        ids, was_there = [each.episode_id for each in unit], all(each.state == "delivered" for each in unit)
         self.model.put_back(unit)
         self.model.delivered.remove(unit)
-        if self.rng.random() < 0.5:
-            self.buffer._put_back([ids])
-            return
-        self.buffer._deliver_again([ids])
-        if was_there:
-            units = self.model.whole if unit[0].group is not None else self.model.line
-            assert units is not None
-            assert self.model.take(units, 1, None, set(), {}) == [ids]
+        self.buffer._put_back([[each.episode_id for each in unit]])
 
     def crash(self) -> None:
         """Kill the process, as it were: all that is left is the journal, or a checkpoint."""

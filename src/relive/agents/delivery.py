@@ -14,9 +14,8 @@ it go to later callers, and fresh ones are kept for it. So no caller waits for e
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
-import functools
 import itertools
 import time
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
@@ -378,8 +377,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in episode_ids]
         reason = checked_name("reason", reason)
         stored: Unit = [self._store[each] for each in checked if self._store.has(each)]
-        if stored:
-            self._write_hand_out([], stored, reason)
+        if stored and self._journal is not None:
+            self._journal.reject(stored, reason)
         return self._hand_outs.reject(self._store, checked, reason)
 
     def ack(self, version: int) -> None:
@@ -397,6 +396,10 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 an integer from 0 to the learner's.
             CheckpointError: The journal could not be written.
         """
+        self._ack(version, [])
+
+    def _ack(self, version: int, but: Collection[str]) -> None:
+        """Acknowledge all but those episodes, which may not have reached their learner; see `ack`."""
         if not self.redeliver:
             raise errors.ArgumentError("ack needs a buffer that delivers again: give it redeliver=True")
         version = validation.non_negative_int("version", version)
@@ -405,8 +408,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             known = "none was set: call set_policy_version first" if newest is None else str(newest)
             raise errors.ArgumentError(f"version must be at most the learner's, {known}, got {version}")
         if self._journal is not None:
-            self._journal.acknowledge(version)
-        self._hand_outs.acknowledge(version)
+            self._journal.acknowledge(version, but)
+        self._hand_outs.acknowledge(version, but)
 
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version, from which the lag of what is stored is counted.
@@ -431,23 +434,13 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._queues.wake_learner()
         return self
 
-    def _deliver_again(self, units: Sequence[Sequence[str]]) -> None:
-        """Deliver what was delivered again, now: episodes or groups, each a list of ids."""
-        waiting = self._put_back(units)
-        if waiting:
-            self._write_hand_out(waiting, [], "")
-            self._hand_outs.deliver(self._store, [episode.episode_id for episode in waiting])
-
-    def _put_back(self, units: Sequence[Sequence[str]]) -> Unit:
-        """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner.
-
-        Returns those that wait again.
-        """
-        if self._journal is not None:
-            self._journal.put_back(units)
-        waiting = self._hand_outs.put_back(self._store, units)
+    def _put_back(self, units: Sequence[Sequence[str]]) -> None:
+        """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner."""
+        for ids in reversed(units):
+            if self._journal is not None:
+                self._journal.put_back(ids)
+            self._hand_outs.put_back(self._store, ids)
         self._queues.wake_learner()
-        return waiting
 
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of episodes dropped before training: reason -> agent_id -> episodes; read-only.
@@ -525,16 +518,10 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             self._journal.restart()
 
     def _queue_replay(self) -> dict[str, Any]:
-        """Return what to call for the records of a journal that concern the queue, and at its end."""
+        """Return the queue for the records of a journal, and what to call at its end."""
         written, store, hand_outs = self._written(), self._store, self._hand_outs
         hand_outs.stop_clock()
         hand_outs.restart_times()
-
-        def handed(delivered: list[str], dropped: list[str], reason: str) -> None:
-            if not delivered and not dropped:
-                hand_outs.begin_line(store)
-            hand_outs.deliver(store, delivered)
-            hand_outs.reject(store, dropped, reason)
 
         def ended() -> None:
             hand_outs.start_clock()
@@ -542,13 +529,7 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 # From now on, each new learner version frees places.
                 hand_outs.begin_count(store, None if store.policy_version is None else 0)
 
-        return {
-            "handed": handed,
-            "acknowledged": hand_outs.acknowledge,
-            "restarted": hand_outs.restart,
-            "returned": functools.partial(hand_outs.put_back, store),
-            "ended": ended,
-        }
+        return {"hand_outs": hand_outs, "ended": ended}
 
     def _wake_ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""

@@ -532,3 +532,61 @@ def test_memory_is_that_of_the_stored_episodes() -> None:
     assert len(hand_outs._handed) + len(hand_outs.line) <= 10
     assert all(len(sources) <= 1001 for sources in buffer.get_drops().values())
     buffer.check()
+
+
+@pytest.mark.parametrize("redeliver", [True, False])
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_what_was_delivered_once_and_is_passed_over_in_the_next_epoch_is_so_after_recovery(
+    is_stale: bool, redeliver: bool, tmp_path: pathlib.Path
+) -> None:
+    buffer = Buffer(epochs=2, redeliver=redeliver, seed=0)
+    with relive.Journal(tmp_path / "journal") as journal:
+        buffer.attach(journal)
+        for version in (0, 5):
+            episode_id = buffer.start_episode_nowait("a", policy_version=version)
+            buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
+            buffer.end_episode_nowait(episode_id, 1)
+            buffer.set_policy_version(version)
+            if not version:
+                buffer.next_episodes_nowait(1)
+        if is_stale:
+            buffer.next_episodes_nowait(1, max_lag=1)
+        else:
+            with pytest.raises(relive.NotReadyError):
+                buffer.next_episodes_nowait(2, accept=lambda episode: episode.policy_version == 5)
+        buffer.detach()
+    recovered, loaded = relive.recover(tmp_path / "journal"), Buffer(epochs=2, redeliver=redeliver, seed=0)
+    loaded.load_state_dict(buffer.state_dict())
+    found = []
+    for each in (recovered, loaded):
+        each.check()
+        queue: Any = each._hand_outs
+        waiting = sorted(episode.policy_version for (episode,) in queue.line)
+        found.append((waiting, queue.deliveries(each._store), each.get_drops(), each.get_training_bias()))
+    assert found[0] == found[1]
+    assert found[0][2] == {}
+
+
+def test_what_did_not_reach_the_learner_comes_first_and_only_whole() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2), epochs=2, redeliver=True, max_episodes=6, seed=0)
+    buffer.set_policy_version(0)
+    groups = [[live(buffer, group_id=name) for _ in range(2)] for name in "xy"]
+    for _ in range(2):
+        buffer.next_groups_nowait(2)
+    # Of two deliveries one has failed, and nothing can be put back twice.
+    buffer._put_back([groups[0], [*groups[1]]])
+    assert [ids(group) for group in buffer.next_groups_nowait(2)] == groups
+    for _ in range(3):
+        buffer._put_back([groups[0]])
+    assert buffer._hand_outs.deliveries([buffer._store[each] for each in groups[0]]) == [0, 0]
+    assert ids(buffer.next_groups_nowait(1)[0]) == groups[0]
+    buffer.reject([groups[1][0]], reason="ugly")
+    buffer._put_back([groups[1]])
+    assert buffer.get_drops() == {"ugly": {"a": 1}, "rejected": {"a": 1}}
+    for _ in range(3):
+        live(buffer)
+    buffer._put_back([groups[0]])
+    assert buffer.get_drops()["evicted"] == {"a": 1}
+    buffer.check()
+    with pytest.raises(relive.NotReadyError):
+        buffer.next_groups_nowait(1)

@@ -267,6 +267,11 @@ class GroupBook:
         return next(iter(self._gathering.values())).since + self._rule.timeout
 
     @property
+    def gathering(self) -> list[str]:
+        """The ids of the groups that are not complete."""
+        return list(self._gathering)
+
+    @property
     def first_gathering(self) -> str | None:
         """The id of the first group that is not complete; None if there is none."""
         return next(iter(self._gathering), None)

@@ -515,17 +515,11 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             self.delivered += expected
 
     @stateful.precondition(lambda self: self.delivered)
-    @stateful.rule(number=st.integers(0, 9), again=st.booleans())
-    def put_back(self, number: int, again: bool) -> None:
+    @stateful.rule(number=st.integers(0, 9))
+    def put_back(self, number: int) -> None:
         unit = self.delivered.pop(number % len(self.delivered))
         self.naive.put_back(unit)
-        call = self.buffer._deliver_again if again else self.buffer._put_back
-        call([[record.episode_id for record in unit]])
-        if again and all(record.turn == "waits" for record in unit):
-            self.naive.close(unit)
-            for record in unit:
-                record.turn = "handed"
-            self.delivered.append(unit)
+        self.buffer._put_back([[record.episode_id for record in unit]])
 
     @stateful.rule()
     def sample(self) -> None:

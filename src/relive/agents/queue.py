@@ -22,7 +22,7 @@ dropped, so evictions do not count for a learner that only samples. Episodes wit
 the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import copy
 import itertools
 import time
@@ -315,12 +315,18 @@ class LearnerQueue:
             put = self.line.prepend if first else self.line.append
             put(key, unit, bias.oldest_version(unit[0]))
 
-    def acknowledge(self, version: int) -> None:
-        """Record that all that was delivered before the learner had that version will not be needed again."""
-        for name, (_, versions) in list(self._unacked.items()):
-            versions[:] = [each for each in versions if each >= version]
-            if not versions:
-                del self._unacked[name]
+    def acknowledge(self, version: int, but: Collection[str] = ()) -> None:
+        """Record that all that was delivered before the learner had that version will not be needed again.
+
+        Args:
+            version: The version.
+            but: The ids of episodes that may not have reached their learner.
+        """
+        for name, (unit, versions) in list(self._unacked.items()):
+            if not any(episode.episode_id in but for episode in unit):
+                versions[:] = [each for each in versions if each >= version]
+                if not versions:
+                    del self._unacked[name]
 
     def restart(self) -> None:
         """Let all that was delivered and not acknowledged wait again, before all others, in the order of delivery."""
@@ -328,40 +334,38 @@ class LearnerQueue:
             self._undeliver(is_group, key, unit, len(versions))
         self._unacked.clear()
 
-    def put_back(self, store: Store, units: Sequence[Sequence[str]]) -> list[Episode]:
-        """Let episodes or groups whose newest delivery failed wait again, before all others, in the given order.
+    def put_back(self, store: Store, episode_ids: Sequence[str]) -> None:
+        """Let an episode or group whose newest delivery failed wait again, before all others.
 
-        A group of which an episode was evicted or rejected meanwhile is dropped. Returns the episodes that wait.
+        A group of which an episode was evicted or rejected meanwhile is dropped.
 
         Args:
             store: The episodes.
-            units: The ids of each episode, or of the episodes of each group.
+            episode_ids: The id of the episode, or those of the group.
 
         Raises:
-            CheckpointError: One of the units cannot have been delivered.
+            CheckpointError: They cannot have been delivered together.
         """
-        waiting: list[Episode] = []
-        for ids in reversed(units):
-            unit = [store[each] for each in ids if store.has(each)]
-            is_rejected = len(unit) == len(ids)
-            unit = [episode for episode in unit if episode in self._handed]
-            names = {self._unit_of(episode) for episode in unit}
-            for is_group, key in names:
-                sizes = (self.groups.least_size, self.groups.size) if is_group and self.groups is not None else (1, 1)
-                if len(names) > 1 or len(set(ids)) < len(ids) or not sizes[0] <= len(ids) <= sizes[1]:
-                    raise errors.CheckpointError(f"puts {validation.short_repr(list(ids))} back, which cannot be")
-                _, versions = self._unacked.get((is_group, key), (unit, [0]))
-                versions.pop()
-                if not versions:
-                    self._unacked.pop((is_group, key), None)
-                if len(unit) == len(ids):
-                    self._undeliver(is_group, key, unit, 1)
-                    waiting += unit
-                    continue
-                for episode in unit:
-                    del self._handed[episode]
-                self._drop([("rejected" if is_rejected else "evicted", episode) for episode in unit])
-        return waiting
+        stored = [store[each] for each in episode_ids if store.has(each)]
+        unit = [episode for episode in stored if episode in self._handed]
+        if not unit:
+            return
+        is_group, key = self._unit_of(unit[0])
+        sizes = range(self.groups.least_size, self.groups.size + 1) if is_group and self.groups is not None else (1,)
+        are_one = all(self._unit_of(episode) == (is_group, key) for episode in unit)
+        if not are_one or len(set(episode_ids)) < len(episode_ids) or len(episode_ids) not in sizes:
+            raise errors.CheckpointError(f"puts {validation.short_repr(list(episode_ids))} back, which cannot be")
+        _, versions = self._unacked.get((is_group, key), (unit, [0]))
+        versions.pop()
+        if not versions:
+            self._unacked.pop((is_group, key), None)
+        if len(unit) == len(episode_ids):
+            self._undeliver(is_group, key, unit, 1)
+            return
+        for episode in unit:
+            del self._handed[episode]
+        reason = "rejected" if len(stored) == len(episode_ids) else "evicted"
+        self._drop([(reason, episode) for episode in unit])
 
     def _undeliver(self, is_group: bool, key: str, unit: list[Episode], times: int) -> None:
         """Let a unit that was delivered wait again, before all others, as if it had been so many times fewer."""
@@ -374,6 +378,15 @@ class LearnerQueue:
         elif self.line is not None and key in self.line:
             self.line.pop(key)
         self._wait_again(is_group, key, unit, first=True)
+
+    def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
+        """Drop the items with those episodes from their lines as recorded in a journal; ignores those not waiting."""
+        for episode_id in episode_ids:
+            if store.has(episode_id):
+                is_group, key = self._unit_of(store[episode_id])
+                line = self.book.whole if is_group and self.book is not None else self.line
+                if line is not None and key in line:
+                    self.drop(line, key, reason)
 
     def drop(self, line: Line, key: str, reason: str) -> None:
         """Remove the item with that key from a line, and drop it."""

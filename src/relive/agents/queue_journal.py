@@ -1,15 +1,15 @@
 """The journal records of a learner's queue, which buffers of episodes and of tokens have in common.
 
     LEARNED   the learner's policy version u64
-    HANDED    which episodes the learner was given and which not: a list, as a PlainCodec writes it, of the ids of the
-              episodes that were delivered, of those that were dropped, and of the reason for these; with neither,
-              that the learner asks for single episodes for the first time
-    ACKED     the version u64 before which all deliveries are acknowledged
+    HANDED    the ids of the episodes that the learner was given, of those that were passed over, and the reason for
+              these; with neither, that the learner asks for single episodes for the first time
+    ACKED     the version before which all deliveries are acknowledged, and the ids of excepted episodes
     RESTART   nothing: what is not acknowledged waits again
-    RETURNED  which episodes and groups wait again, since they did not reach the learner: a list, as a PlainCodec writes
-              it, of a list of ids for each of them
+    RETURNED  the ids of an episode, or of those of a group, that did not reach the learner: they wait again
+    REJECTED  the ids of rejected episodes, and the reason
 
-No call waits for HANDED, RESTART and RETURNED to be on disk: they are synced with the next record.
+Those with ids are lists, as a PlainCodec writes them. No call waits until HANDED, RESTART, RETURNED and REJECTED are on
+disk: they are synced with the next record.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from relive.common import validation
 from relive.persistence import codec as codec_lib
 from relive.persistence import journal as journal_lib
 
-LEARNED, HANDED, ACKED, RESTART, RETURNED = 9, 11, 12, 13, 14
+LEARNED, HANDED, ACKED, RESTART, RETURNED, REJECTED = 9, 11, 12, 13, 14, 15
 _VERSION = struct.Struct("<Q")
 
 
@@ -36,21 +36,27 @@ class QueueJournal:
         self._journal.append(LEARNED, _VERSION.pack(policy_version))
 
     def hand_out(self, delivered: Iterable[queue.Episode], dropped: Iterable[queue.Episode], reason: str) -> None:
-        """Journal which episodes are delivered to the learner, and which are dropped for that reason."""
-        ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
-        self._journal.append(HANDED, codec_lib.PlainCodec().encode([*ids, reason]), sync=False)
+        """Journal which episodes are delivered to the learner, and which are passed over for that reason."""
+        self._write(HANDED, [_ids(delivered), _ids(dropped), reason], sync=False)
 
-    def acknowledge(self, version: int) -> None:
-        """Journal that all deliveries before a version are acknowledged."""
-        self._journal.append(ACKED, _VERSION.pack(version))
+    def reject(self, rejected: Iterable[queue.Episode], reason: str) -> None:
+        """Journal which episodes are rejected."""
+        self._write(REJECTED, [_ids(rejected), reason], sync=False)
+
+    def acknowledge(self, version: int, but: Iterable[str]) -> None:
+        """Journal that all deliveries before a version are acknowledged, except for some episodes."""
+        self._write(ACKED, [version, list(but)])
 
     def restart(self) -> None:
         """Journal that what is not acknowledged waits again."""
         self._journal.append(RESTART, b"", sync=False)
 
-    def put_back(self, units: Sequence[Sequence[str]]) -> None:
-        """Journal which episodes and groups, each a list of ids, wait again."""
-        self._journal.append(RETURNED, codec_lib.PlainCodec().encode([list(ids) for ids in units]), sync=False)
+    def put_back(self, episode_ids: Sequence[str]) -> None:
+        """Journal which episode, or which episodes of a group, wait again."""
+        self._write(RETURNED, [list(episode_ids)], sync=False)
+
+    def _write(self, kind: int, value: Any, *, sync: bool = True) -> None:
+        self._journal.append(kind, codec_lib.PlainCodec().encode(value), sync=sync)
 
 
 class QueueReplay:
@@ -58,26 +64,12 @@ class QueueReplay:
 
     Args:
         store: The episodes, with the learner's policy version.
-        handed: Called with the ids of delivered episodes, the ids of dropped ones, and the reason.
-        acknowledged: Called with a version before which all deliveries are acknowledged.
-        restarted: Called when what is not acknowledged waits again.
-        returned: Called with the ids of each episode or group that waits again.
+        hand_outs: The queue.
         ended: Called at the end.
     """
 
-    def __init__(
-        self,
-        store: Any,
-        *,
-        handed: Callable[[list[str], list[str], str], None],
-        acknowledged: Callable[[int], None],
-        restarted: Callable[[], None],
-        returned: Callable[[list[list[str]]], object],
-        ended: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._handed, self._acknowledged, self._restarted = handed, acknowledged, restarted
-        self._returned, self._ended = returned, ended
+    def __init__(self, store: Any, hand_outs: queue.LearnerQueue, ended: Callable[[], None]) -> None:
+        self._store, self._hand_outs, self._ended = store, hand_outs, ended
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Apply a record.
@@ -85,20 +77,19 @@ class QueueReplay:
         Raises:
             CheckpointError: The record is unknown or malformed.
         """
-        if kind in (LEARNED, ACKED) and len(payload) == _VERSION.size:
+        if kind == LEARNED and len(payload) == _VERSION.size:
             (version,) = _VERSION.unpack(payload)
-            if kind == ACKED:
-                self._acknowledged(version)
-            elif (self._store.policy_version or 0) <= version <= validation.LARGEST:
-                self._store.policy_version = version
-            else:
+            if not (self._store.policy_version or 0) <= version <= validation.LARGEST:
                 raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
-        elif kind == HANDED:
-            self._hand_out(codec_lib.PlainCodec().decode(payload))
+            self._store.policy_version = version
         elif kind == RESTART and not payload:
-            self._restarted()
-        elif kind == RETURNED:
-            self._put_back(codec_lib.PlainCodec().decode(payload))
+            self._hand_outs.restart()
+        elif kind in _KINDS:
+            value = codec_lib.PlainCodec().decode(payload)
+            is_list = type(value) is list and len(value) == len(_KINDS[kind])
+            if not is_list or not all(map(_is_of, value, _KINDS[kind])):
+                raise errors.CheckpointError(f"is of kind {kind}, which cannot hold {validation.short_repr(value)}")
+            self._replay(kind, *value)
         else:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
 
@@ -106,20 +97,35 @@ class QueueReplay:
         """Finish the replay: there are no more records."""
         self._ended()
 
-    def _put_back(self, value: Any) -> None:
-        if type(value) is not list or not all(map(_are_ids, value)):
-            raise errors.CheckpointError("puts back something that is not a list of lists of episodes")
-        self._returned(value)
+    def _replay(self, kind: int, first: Any, *others: Any) -> None:
+        store, hand_outs = self._store, self._hand_outs
+        if kind == HANDED:
+            dropped, reason = others
+            if bool(dropped) != bool(reason):
+                raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
+            if not first and not dropped:
+                hand_outs.begin_line(store)
+            hand_outs.deliver(store, first)
+            hand_outs.pass_over(store, dropped, reason)
+        elif kind == REJECTED:
+            if not first or not others[0]:
+                raise errors.CheckpointError("rejects no episodes, or without a reason")
+            hand_outs.reject(store, first, *others)
+        elif kind == ACKED:
+            hand_outs.acknowledge(first, *others)
+        else:
+            hand_outs.put_back(store, first)
 
-    def _hand_out(self, value: Any) -> None:
-        is_list = type(value) is list and len(value) == 3 and _are_ids(value[0]) and _are_ids(value[1])
-        if not is_list or type(value[2]) is not str:
-            raise errors.CheckpointError("hands out something that is not a list of episodes")
-        delivered, dropped, reason = value
-        if bool(dropped) != bool(reason):
-            raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
-        self._handed(delivered, dropped, reason)
+
+_KINDS: dict[int, str] = {HANDED: "iis", ACKED: "vi", RETURNED: "i", REJECTED: "is"}
+"""What the list in a record of each kind holds: ids, a string, a version."""
 
 
-def _are_ids(value: Any) -> bool:
-    return type(value) is list and all(type(each) is str for each in value)
+def _is_of(value: Any, kind: str) -> bool:
+    if kind == "i":
+        return type(value) is list and all(type(each) is str for each in value)
+    return type(value) is str if kind == "s" else type(value) is int and value >= 0
+
+
+def _ids(episodes: Iterable[queue.Episode]) -> list[str]:
+    return [episode.episode_id for episode in episodes]

@@ -72,9 +72,6 @@ class TokenJournal(queue_journal.QueueJournal):
         """Journal that every episode is removed."""
         self._write(CLEAR, self._store.evicted)
 
-    def _write(self, kind: int, value: Any) -> None:
-        self._journal.append(kind, self._codec.encode(value))
-
     def _prune(self) -> None:
         """Delete segments of which no sequence is left.
 

@@ -495,9 +495,9 @@ ABORTED = episode_journal.ABORT, UUID.encode()
 FORGED: dict[str, list[tuple[int, bytes]]] = {
     "is of kind 10 with 36 bytes, which is not valid here": [(10, UUID.encode())],
     "is of kind 5 with 1 bytes, which is not valid here": [(episode_journal.CLEAR, b"x")],
-    "hands out something that is not a list of episodes": [handed(3)],
-    "hands out something that is not a list of episodes ": [handed([[3], [], ""])],
-    "hands out something that is not a list of episodes  ": [handed([[], [], None])],
+    "is of kind 11, which cannot hold 3": [handed(3)],
+    r"is of kind 11, which cannot hold \[\[3\], \[\], ''\]": [handed([[3], [], ""])],
+    r"is of kind 11, which cannot hold \[\[\], \[\], None\]": [handed([[], [], None])],
     "drops episodes without a reason, or has a reason and drops none": [handed([[], [UUID], ""])],
     "drops episodes without a reason, or has a reason and drops none ": [handed([[], [], "stale"])],
     f"hands out episode {UUID}, which cannot be": [started(), handed([[UUID], [], ""])],
@@ -593,7 +593,8 @@ async def test_a_write_that_leaves_the_sync_is_synced_when_the_policy_wants_it(t
 
 def test_an_episode_that_was_dropped_and_handed_out_all_the_same_is_handed_out(tmp_path: pathlib.Path) -> None:
     lived = [started(), appended(), ended()]
-    buffer = forged(tmp_path / "log", *lived, handed([[], [UUID], "mine"]), handed([[UUID, "gone"], [], ""]))
+    rejected = queue_journal.REJECTED, codec.PlainCodec().encode([[UUID], "mine"])
+    buffer = forged(tmp_path / "log", *lived, rejected, handed([[UUID, "gone"], [], ""]))
     buffer.check()
     assert buffer.get_drops() == {"mine": {"agent": 1}}
     assert buffer.get_training_bias().trained.episodes == 1

@@ -63,11 +63,12 @@ class AdmissionService:
         """Wait until that many episodes may start, and return True; return False to make the caller ask again."""
         try:
             async with asyncio.timeout(_PATIENCE), self._turn:
-                while True:
-                    if name in self._tickets or await self._may_admit(count):
+                while name not in self._tickets:  # Otherwise it was admitted or released before.
+                    if await self._may_admit(count) and name not in self._tickets:
                         await self.renew({name: count})
-                        return True
-                    await asyncio.sleep(_PAUSE)
+                    else:
+                        await asyncio.sleep(_PAUSE)
+                return True
         except TimeoutError:
             return False
 
@@ -78,9 +79,8 @@ class AdmissionService:
             ticket.count, ticket.expires = count, _now() + 3 * self._lease
 
     async def release(self, name: bytes, count: int) -> None:
-        """Record that a ticket admits only that many episodes, used ones included."""
-        if name in self._tickets:
-            await self.renew({name: count})
+        """Record that a ticket admits only that many episodes, used ones included; also one that still waits."""
+        await self.renew({name: count})
 
     async def _may_admit(self, count: int) -> bool:
         places = await self._look()

@@ -372,3 +372,58 @@ def test_what_the_shards_were_told_of_tickets_is_forgotten_in_time() -> None:
         assert not shard.places().used
 
     local_test.run(main())
+
+
+def test_a_cancelled_call_that_waited_takes_no_places_later() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(0, 4))
+        first, second = fleet.replay(), fleet.replay()
+        await first.set_policy_version(0)
+        ticket = await second.admit(4)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await first.admit(4)
+        await local_test.settle(0.1)
+        ticket.release()
+        assert not await is_held(second, 4)
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("is_rejected", [True, False])
+def test_what_was_delivered_at_an_earlier_version_and_comes_back_frees_no_places(is_rejected: bool) -> None:
+    async def main() -> None:
+        lag = 0 if is_rejected else 1
+        fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(lag, 4))
+        first, second = fleet.replay(), fleet.replay()
+        await first.set_policy_version(0)
+        async with first.episodes_writer() as writer:
+            ticket = await first.admit(4)
+            for number in range(4):
+                await play(writer, ticket, number)
+            await writer.flush()
+
+            async def answered(shard: int, method: str) -> None:
+                if method == "take":
+                    await asyncio.sleep(4.0)
+
+            fleet.answered = None if is_rejected else answered
+            taking = asyncio.create_task(second.next_episodes(2))
+            await asyncio.sleep(0.1)
+            fleet.answered = None
+            old = await first.next_episodes(2)
+            await first.set_policy_version(1)
+            ticket = await first.admit(4)
+            for number in range(4, 8):
+                await play(writer, ticket, number)
+            await writer.flush()
+            assert len(await first.next_episodes(4)) == 4
+            if is_rejected:
+                assert await first.reject([each.episode_id for each in old]) == 2
+            else:
+                taking.cancel()
+            await local_test.settle(0.1)
+            assert fleet.shard(0).places().delivered == 4
+            assert await is_held(first, 1 if is_rejected else 3)
+
+    local_test.run(main())

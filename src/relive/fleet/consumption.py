@@ -148,10 +148,19 @@ class FleetQueue:
         return there
 
     def _put_back(self, shards: Iterable[int]) -> None:
-        """Let shards take back what the newest request was sent."""
+        """Let shards take back what the newest request was sent, also those that are lost, once they are back."""
         self._ready.clear()
         for shard in shards:
-            self._shards.run(self._shards.ask_or_none(shard, "put_back", *self.kept(shard)))
+            self._shards.run(self._returned(shard, self._number))
+
+    async def _returned(self, shard: int, number: int) -> None:
+        is_back = True
+        while is_back:
+            try:
+                await self._shards.ask(shard, "put_back", self._name, number)
+                return
+            except errors.ShardLostError:
+                is_back = await self._shards.is_back(shard, self._shards.settings.recovery)
 
 
 class Consumption:

@@ -7,6 +7,7 @@ import asyncio
 import collections
 import pathlib
 import random
+import shutil
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import relive
 from relive import errors
 from relive.fleet import coordinator
+from relive.fleet import deliveries
 from relive.fleet import local_test
 from relive.fleet import replay
 
@@ -482,6 +484,141 @@ def test_what_a_learner_left_unconfirmed_is_forgotten_in_time() -> None:
 # Groups.
 
 
+async def written(client: replay.Replay[Any], count: int) -> None:
+    """Write so many single episodes."""
+    async with client.episodes_writer() as writer:
+        for number in range(count):
+            await live(writer, number)
+    await client.set_policy_version(0)
+
+
+async def all_that_comes(client: replay.Replay[Any]) -> list[int]:
+    """Return the numbers of the episodes that are delivered within a few seconds."""
+    found: list[int] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5.0):
+            while True:
+                found += numbers(await client.next_episodes(1))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_learner_acknowledges_while_its_next_episodes_are_on_their_way(seed: int) -> None:
+    async def main() -> None:
+        rng = random.Random(seed)
+        client = local_test.LocalFleet(singles(redeliver=True), 2, seed=seed, delay=0.02).replay()
+        await written(client, 40)
+        found, episodes = [], await client.next_episodes(4)
+        for version in range(1, 9):
+            found += numbers(episodes)
+            request = asyncio.create_task(client.next_episodes(4))
+            await asyncio.sleep(rng.random() * 0.05)
+            await client.set_policy_version(version)
+            await client.ack(version)
+            episodes = await request
+        assert len({*found, *numbers(episodes)}) == 36
+
+    local_test.run(main())
+
+
+def test_what_a_request_does_not_confirm_is_put_back_by_the_next_one() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 1)
+        await written(fleet.replay(), 4)
+
+        def take(number: int, kept: int) -> list[int]:
+            asked = {"learner": bytes(16), "is_group": False, "max_lag": None, "accept": None, "policy_version": None}
+            request = deliveries.Request(number=number, kept=kept, take=2, count=2, **asked)  # type: ignore[arg-type]
+            return numbers([episode for (episode,) in fleet.shard(0).take(request).units])
+
+        assert [take(1, 0), take(2, 0), take(3, 2)] == [[0, 1], [0, 1], [2, 3]]
+        fleet.shard(0).put_back(bytes(16), 2)  # It comes too late: request 3 has confirmed that.
+        assert fleet.shard(0).places().outstanding == 0
+
+    local_test.run(main())
+
+
+def test_what_two_learners_acknowledge_comes_from_neither_again(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path)
+        first, second = fleet.replay(), fleet.replay()
+        await written(first, 6)
+        await first.next_episodes(2)
+        await second.next_episodes(2)
+        kept = numbers(await first.next_episodes(1))
+        for client in (first, second):
+            await client.set_policy_version(1)
+        await first.ack(1)
+        # What the other learner has, or may not have received, is not acknowledged.
+        shutil.copytree(tmp_path, tmp_path / "then")
+        await second.ack(1)
+        fleet.kill(0)
+        fleet.start(0)
+        assert await all_that_comes(fleet.replay()) == [5]
+        then = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path / "then")
+        assert (await all_that_comes(then.replay()), kept) == ([2, 3, 5], [4])
+
+    local_test.run(main())
+
+
+def test_what_a_shard_that_hung_was_asked_for_comes_back_to_it() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
+        first, second = fleet.replay(), fleet.replay()
+        await written(first, 4)
+        fleet.hang(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3.0):
+                await first.next_episodes(4)
+        fleet.go_on(0)
+        await local_test.settle(2.0)
+        assert await all_that_comes(second) == [0, 1, 2, 3]
+        # Nobody waits for a shard that is gone.
+        fleet.hang(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3.0):
+                await first.next_episodes(1)
+        fleet.end(0)
+        await local_test.settle(2.0)
+        assert not first._shards._tasks
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("make", [grouped(), tokens()])
+def test_the_rest_of_a_group_finds_it_when_shards_and_the_coordinator_have_changed(make: Any) -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(make, 2)
+        client: Any = fleet.replay()
+        has_tokens = "tokens" in client._description.writer
+        writer = client.tokens_writer() if has_tokens else client.episodes_writer()
+
+        async def add(group: int, member: int) -> None:
+            if has_tokens:
+                step = relive.TokenStep(
+                    prompt=[group], response=[member], logprobs=[-1.0], reward=0.0, policy_version=0
+                )
+                await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
+            else:
+                await play(writer, group, member)
+
+        async with writer:
+            for group in range(12):
+                await add(group, 0)
+            await writer.flush()
+            await client.add_shard()
+            fleet.kill_coordinator()
+            fleet.start_coordinator()
+            for group in range(12):
+                for member in range(1, SIZE):
+                    await add(group, member)
+            await writer.flush()
+            found = [group[0].group_id for group in await client.next_groups(12)]
+            assert sorted(found) == sorted(f"group-{group}" for group in range(12))
+
+    local_test.run(main())
+
+
 def test_a_group_waits_for_its_shard_and_is_lost_if_that_does_not_come_back(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(), 2, directory=tmp_path, timeout=1.0, recovery=10.0)
@@ -530,6 +667,7 @@ def test_groups_stay_where_they_are_when_shards_come_and_go() -> None:
         fleet.kill_coordinator()
         fleet.start_coordinator()
         assert [await fleet.coordinator("place_group", name) for name in reversed(names)] == places[::-1]
+        await written(fleet.replay(), 1)
         await fleet.coordinator("drain", 1)
         assert [await fleet.coordinator("place_group", name) for name in names] == places
         later = [await fleet.coordinator("place_group", f"{name} later") for name in names]
@@ -571,7 +709,7 @@ def test_so_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(30):
             await fleet.coordinator("place_group", f"group-{number}")
         assert fleet.coordinator_process is not None
-        assert list(fleet.coordinator_process._places) == [f"group-{number}" for number in range(20, 30)]
+        assert list(fleet.coordinator_process._places or ()) == [f"group-{number}" for number in range(20, 30)]
 
     local_test.run(main())
 

@@ -70,7 +70,7 @@ class Coordinator:
         self._writers = 0
         self._last_shard = -1
         self._left: dict[int, int] = {}
-        self._places: dict[str, int] = {}
+        self._places: dict[str, int] | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
     async def ping(self) -> str:
@@ -95,11 +95,14 @@ class Coordinator:
     async def place_group(self, group_id: str) -> int:
         """Return the shard of all episodes of a group.
 
-        It follows from the id and the active shards, so that a new process of the coordinator finds the same; a change
-        of those does not move the newest groups.
+        It follows from the id and the active shards, so that a new process of the coordinator finds the same. A change
+        of those does not move the newest groups; of those that were begun, a new process learns from the shards.
         """
         members = await self.members()
-        shard = self._places.get(group_id)
+        if self._places is None:
+            begun = {shard: await self._ask(shard, "groups") for shard in members.shards}
+            self._places = {group: shard for shard, groups in begun.items() for group in groups or ()}
+        shard = self._places.get(group_id, -1)
         if shard not in members.shards:
             shard = self._places[group_id] = members.active[zlib.crc32(group_id.encode()) % len(members.active)]
             if len(self._places) > _MOST_PLACES:

@@ -216,6 +216,27 @@ def test_the_rows_of_a_drained_shard_are_drawn_until_they_have_aged_out(tmp_path
     local_test.run(main())
 
 
+def test_a_batch_that_was_under_way_to_a_shard_that_was_drained_is_sent_elsewhere() -> None:
+    async def main() -> None:
+        fleet = fleet_of(2)
+        client, operator = fleet.replay(), fleet.replay()
+        # The third to come is at home in shard 0, and knows nothing of its end.
+        async with operator.writer() as first, operator.writer() as second, client.writer(batch_steps=1) as writer:
+            await write_to_all([first, second])
+            await operator.drain(0)
+            fleet.kill(0)
+            for _ in range(2):
+                await writer.add_episode(**COLUMNS)
+            await local_test.settle(3.0)
+            fleet.end(0)
+            await writer.flush()
+        await local_test.settle(3.0)
+        assert (writer.stored, writer.lost, len(fleet.buffer(1))) == (20, 0, 30)
+        assert (await operator.stats()).coordinator.members.gone == (0,)
+
+    local_test.run(main())
+
+
 # Writers and their homes.
 
 
@@ -383,7 +404,8 @@ def test_a_coordinator_that_dies_loses_nothing(kind: str, kills: int, seed: int,
         restart_coordinator(fleet)
         stats = await load.client.stats()
         assert stats.coordinator.inserted is not None
-        assert 0 <= stats.inserted - stats.coordinator.inserted <= 20  # Any backlog of the writers is forgiven.
+        # Any backlog is forgiven: what was under way, of at most 4 batches of 20 steps of each writer.
+        assert 0 <= stats.inserted - stats.coordinator.inserted <= 240
 
     local_test.run(main())
 
@@ -411,7 +433,7 @@ def test_a_rolling_restart_loses_nothing_and_leaves_the_shards_in_balance(
             limiter=LIMITER,
         )
         load = Load(fleet, kind, writers=8, learners=2, seed=seed)
-        load.begin(50 * rounds)
+        load.begin(75 * rounds)
         for _ in range(rounds):
             for shard in range(4):
                 await restart(fleet, shard)

@@ -84,7 +84,7 @@ class Places:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Sent:
-    """What was delivered to a learner with one request: the ids of each unit, and when."""
+    """What was delivered to a learner with the request of that number: the ids of each unit, and when."""
 
     number: int
     units: list[list[str]]
@@ -103,12 +103,16 @@ class ShardQueue:
         self._buffer, self._first_key = buffer, first_key
         self._sent: dict[bytes, _Sent] = {}
         self._used: dict[chunks.Use, float] = {}
-        self._delivered: tuple[int | None, int] = (None, 0)
+        # The episodes delivered at the learner's version.
+        self._version: int | None = None
+        self._delivered: set[str] = set()
 
     def take(self, request: Request, now: float) -> Reply:
         """Return what a request asks for, if all of it is ready; raises as `next_episodes` does."""
-        buffer = self._buffer
-        self.put_back(request.learner, request.kept)
+        buffer, sent = self._buffer, self._sent.get(request.learner)
+        if sent is not None and sent.number > request.kept:
+            self.put_back(request.learner, sent.number)
+        self._sent.pop(request.learner, None)
         if request.is_group:
             wanted = buffer._group_request("next_groups", 1, request.max_lag, request.accept)
         else:
@@ -119,32 +123,29 @@ class ShardQueue:
         if 0 < request.take <= ready:
             wanted.count = request.take
             units = [[self._described(each) for each in unit] for unit in buffer._take(wanted)]
-            ids = [[each.episode_id for each in unit] for unit in units]
-            self._sent[request.learner] = _Sent(request.number, ids, now)
-            self._deliver(sum(map(len, units)))
+            sent = self._sent[request.learner] = _Sent(request.number, [_ids(unit) for unit in units], now)
+            self._now_delivered().update(*sent.units)
         return Reply(units=units, ready=ready - len(units), policy_version=buffer.policy_version)
 
-    def put_back(self, learner: bytes, kept: int) -> None:
-        """Take back what a learner was sent after the request of that number."""
-        sent = self._sent.pop(learner, None)
-        if sent is not None and sent.number > kept:
+    def put_back(self, learner: bytes, number: int) -> None:
+        """Take back what a learner was sent with the request of that number."""
+        sent = self._sent.get(learner)
+        if sent is not None and sent.number == number:
+            del self._sent[learner]
             self._buffer._put_back(sent.units)
-            self._deliver(-sum(map(len, sent.units)))
+            self._now_delivered().difference_update(*sent.units)
 
     def ack(self, version: int, kept: Mapping[bytes, int]) -> None:
         """Acknowledge what was delivered before the learner had a version; raises as `ack` of the buffer does.
 
-        What other learners were sent may not have reached them: it counts as delivered only now.
+        Except for what was sent and may not have reached a learner.
 
         Args:
             version: The version.
             kept: By the names of the learner, the number of the newest request whose reply it kept.
         """
-        for learner, number in kept.items():
-            self.put_back(learner, number)
-        for sent in self._sent.values():
-            self._buffer._deliver_again(sent.units)
-        self._buffer.ack(version)
+        in_doubt = [sent for learner, sent in self._sent.items() if sent.number > kept.get(learner, 0)]
+        self._buffer._ack(version, [each for sent in in_doubt for unit in sent.units for each in unit])
 
     def forget(self, before: float) -> None:
         """Forget what was sent before that time, so that it cannot be put back."""
@@ -159,7 +160,6 @@ class ShardQueue:
         """Return what an admission must know."""
         buffer, hand_outs = self._buffer, self._buffer._hand_outs
         hand_outs.pass_time()
-        self._deliver(0)
         ended = [each for each in buffer._store.finished if each.status != "ABORTED" and len(each)]
         waiting = sum([turn in (queue.PENDING, queue.PENDING_UNCOUNTED) for turn in hand_outs.turns(ended)])
         used: dict[bytes, list[int]] = {}
@@ -169,7 +169,7 @@ class ShardQueue:
         return Places(
             incarnation=incarnation,
             policy_version=buffer.policy_version,
-            delivered=self._delivered[1],
+            delivered=len(self._now_delivered()),
             outstanding=waiting + running,
             running=running,
             used=used,
@@ -177,21 +177,28 @@ class ShardQueue:
 
     def reject(self, episode_ids: Sequence[str], reason: str) -> int:
         """Drop episodes as `reject` of the buffer does."""
-        buffer = self._buffer
-        stored = [buffer._store[each] for each in dict.fromkeys(episode_ids) if buffer._store.has(each)]
-        turns = buffer._hand_outs.turns(stored)
-        self._deliver(-sum([turn in (queue.DELIVERED, queue.DELIVERED_UNCOUNTED) for turn in turns]))
-        dropped: int = buffer.reject(episode_ids, reason=reason)
+        dropped: int = self._buffer.reject(episode_ids, reason=reason)
+        self._now_delivered().difference_update(episode_ids)
         return dropped
 
-    def _deliver(self, episodes: int) -> None:
-        """Count episodes that are delivered at the learner's version, or put back."""
-        version = self._buffer.policy_version
-        before = self._delivered[1] if self._delivered[0] == version else 0
-        self._delivered = version, max(before + episodes, 0)
+    def groups(self) -> list[str]:
+        """Return the ids of the groups that are not complete."""
+        book = self._buffer._hand_outs.book
+        return [] if book is None else book.gathering
+
+    def _now_delivered(self) -> set[str]:
+        """Return the ids of the episodes that were delivered at the learner's version."""
+        if self._version != self._buffer.policy_version:
+            self._version = self._buffer.policy_version
+            self._delivered.clear()
+        return self._delivered
 
     def _described(self, episode: Any) -> Any:
         """Return an episode, with the keys of the shard if it has any."""
         if not isinstance(episode, token_store.EpisodeFacts):
             return episode
         return dataclasses.replace(episode, first_key=episode.first_key + self._first_key)
+
+
+def _ids(unit: Unit) -> list[str]:
+    return [episode.episode_id for episode in unit]

@@ -140,6 +140,7 @@ class LocalFleet:
             timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None, admission=admission
         )
         self.coordinator_process: coordinator.Coordinator | None = None
+        self._coordinator_calls: set[asyncio.Task[Any]] = set()
         self.calls: list[tuple[int, str, tuple[Any, ...]]] = []
         self.gone: set[int] = set()
         """Shards that will never be there again."""
@@ -169,7 +170,7 @@ class LocalFleet:
 
     def kill_coordinator(self) -> None:
         if self.coordinator_process is not None:
-            for task in self.coordinator_process._tasks.values():
+            for task in [*self.coordinator_process._tasks.values(), *self._coordinator_calls]:
                 task.cancel()
             self.coordinator_process = None
 
@@ -250,10 +251,14 @@ class LocalFleet:
             await self._on_its_way()
             process = self.coordinator_process
             if process is not None:
-                answer = await getattr(process, method)(*arguments)
+                # As in Ray, a call goes on if the caller is cancelled, and ends with the process.
+                task = asyncio.get_running_loop().create_task(getattr(process, method)(*arguments))
+                self._coordinator_calls.add(task)
+                task.add_done_callback(self._coordinator_calls.discard)
+                await asyncio.wait([task])
                 await self._on_its_way()
                 if process is self.coordinator_process:
-                    return answer
+                    return task.result()
             elif self.gone.issuperset(self.processes):
                 raise errors.ClosedError("the fleet was closed: start a new one")
             await asyncio.sleep(0.1)

@@ -42,6 +42,10 @@ class Settings:
     admission: admission_lib.Admission | None = None
 
 
+class NotAskedError(errors.ShardLostError):
+    """A shard is known to be lost, and was not asked."""
+
+
 class Transport(Protocol):
     """How a client reaches shards; implement it to use another runtime than Ray."""
 
@@ -170,13 +174,13 @@ class Membership:
         """Call a method of a shard, and return its result.
 
         Raises:
-            ShardLostError: The shard is lost.
+            ShardLostError: The shard is lost; NotAskedError if that was known before.
         """
         if shard in self._gone:
-            raise errors.ShardLostError(f"shard {shard} is gone")
+            raise NotAskedError(f"shard {shard} is gone")
         if shard in self._lost:
             self._search(shard)
-            raise errors.ShardLostError(f"shard {shard} does not respond: its process is being restarted")
+            raise NotAskedError(f"shard {shard} does not respond: its process is being restarted")
         try:
             return await self.transport.call(shard, method, *arguments, seconds=self.settings.timeout)
         except errors.ShardLostError:
@@ -200,6 +204,11 @@ class Membership:
         if shard in self._lost and shard not in self._gone:
             await asyncio.wait([self._search(shard)], timeout=seconds)
         return shard not in self._lost
+
+    async def was_drained(self, shard: int) -> bool:
+        """Return whether a shard is gone since it was drained and closed; its files are deleted then."""
+        await self._refreshing()
+        return shard in self._gone and shard not in self.members.active
 
     async def note(self, shard: int, progress: replies.Progress | None) -> bool:
         """Remember the newest state of a shard, and tell a new incarnation of it what was seen of the old one.

@@ -244,6 +244,8 @@ class Outbox:
         """Send a batch, and return the rest; None if that is in doubt."""
         try:
             resolution = await self._shards.ask(shard, "insert", name, number, answered, batch.chunks)
+        except membership.NotAskedError:
+            return batch
         except errors.ShardLostError as error:
             # A shard that was drained and closed has refused it, and others have not.
             is_closed = isinstance(error.__cause__, errors.ClosedError)
@@ -260,6 +262,8 @@ class Outbox:
         resolution: replies.Resolution | None = None
         while resolution is None:
             if not await self._shards.is_back(shard, max(deadline - loop.time(), 0)):
+                if await self._shards.was_drained(shard):
+                    return batch  # If it was stored there, it is there no more.
                 self._lose(batch)
                 return dataclasses.replace(batch, chunks=())
             resolution = await self._shards.ask_or_none(shard, "resolve", name, number)

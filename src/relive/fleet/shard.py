@@ -278,9 +278,13 @@ class Shard:
         self._do_what_is_due()
         return self._queue.places(self._incarnation)
 
-    def put_back(self, learner: bytes, kept: int) -> None:
-        """Take back what a learner was sent after the request of that number."""
-        self._queue.put_back(learner, kept)
+    def put_back(self, learner: bytes, number: int) -> None:
+        """Take back what a learner was sent with the request of that number."""
+        self._queue.put_back(learner, number)
+
+    def groups(self) -> list[str]:
+        """Return the ids of the groups that are not complete."""
+        return self._queue.groups()
 
     def reject(self, episode_ids: Any, reason: str) -> int:
         """Drop episodes that were delivered or wait, and return how many; raises as `reject` of the buffer does."""
