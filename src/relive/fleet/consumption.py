@@ -140,7 +140,11 @@ class FleetQueue:
         }
         calls = [self._shards.ask_or_none(shard, "take", request) for shard, request in requests.items()]
         replies = dict(zip(requests, await asyncio.gather(*calls), strict=True))
-        there = {shard: reply for shard, reply in replies.items() if reply is not None}
+        there: dict[int, deliveries.Reply] = {}
+        for shard, reply in replies.items():
+            if reply is not None:
+                there[shard], version = reply
+                self._shards.note_version(version)
         self._ready = {shard: there[shard].ready if shard in there else 0 for shard in self._ready}
         versions = [reply.policy_version for reply in there.values() if reply.policy_version is not None]
         if versions:

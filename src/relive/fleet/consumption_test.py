@@ -529,11 +529,28 @@ def test_what_a_request_does_not_confirm_is_put_back_by_the_next_one() -> None:
         def take(number: int, kept: int) -> list[int]:
             asked = {"learner": bytes(16), "is_group": False, "max_lag": None, "accept": None, "policy_version": None}
             request = deliveries.Request(number=number, kept=kept, take=2, count=2, **asked)  # type: ignore[arg-type]
-            return numbers([episode for (episode,) in fleet.shard(0).take(request).units])
+            return numbers([episode for (episode,) in fleet.shard(0).take(request)[0].units])
 
         assert [take(1, 0), take(2, 0), take(3, 2)] == [[0, 1], [0, 1], [2, 3]]
         fleet.shard(0).put_back(bytes(16), 2)  # It comes too late: request 3 has confirmed that.
         assert fleet.shard(0).places().outstanding == 0
+
+    local_test.run(main())
+
+
+def test_a_learner_that_only_takes_learns_of_new_shards() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 1)
+        learner, operator = fleet.replay(), fleet.replay()
+        await written(operator, 1)
+        assert numbers(await learner.next_episodes(1)) == [0]
+        assert await operator.add_shard() == 1
+        writers = [operator.episodes_writer() for _ in range(2)]
+        for number, writer in enumerate(writers):
+            await live(writer, number)
+            await writer.close()
+        assert [len(buffer._store.finished) for buffer in fleet.buffers()] == [2, 1]
+        assert numbers(await learner.next_episodes(2)) == [0, 1]
 
     local_test.run(main())
 

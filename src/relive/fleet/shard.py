@@ -266,12 +266,15 @@ class Shard:
         buffer.sampler.note_priority(largest)
         return self._adapter.weight({}), alive
 
-    def take(self, request: deliveries.Request) -> deliveries.Reply:
-        """Return episodes or groups, if as many as the request asks for are ready; raises as `next_episodes` does."""
+    def take(self, request: deliveries.Request) -> tuple[deliveries.Reply, int]:
+        """Return episodes or groups, if as many as the request asks for are ready; raises as `next_episodes` does.
+
+        And the version of the list of shards.
+        """
         self._do_what_is_due()
         if request.policy_version is not None:
             self._adapter.set_policy_version(request.policy_version)
-        return self._queue.take(request, self._clock())
+        return self._queue.take(request, self._clock()), self._version
 
     def places(self) -> deliveries.Places:
         """Return what an admission must know."""
