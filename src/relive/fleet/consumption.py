@@ -33,6 +33,8 @@ from relive.fleet import tickets
 
 _PAUSE = 0.05
 """Seconds between two questions whether enough is ready."""
+_PAUSE_IF_FULL = 1.0
+"""Seconds between two attempts to write to a full disk."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -158,13 +160,15 @@ class FleetQueue:
             self._shards.run(self._returned(shard, self._number))
 
     async def _returned(self, shard: int, number: int) -> None:
-        is_back = True
-        while is_back:
+        while True:
             try:
                 await self._shards.ask(shard, "put_back", self._name, number)
                 return
             except errors.ShardLostError:
-                is_back = await self._shards.is_back(shard, self._shards.settings.recovery)
+                if not await self._shards.is_back(shard, self._shards.settings.recovery):
+                    return
+            except errors.CheckpointError:  # Its disk is full.
+                await asyncio.sleep(_PAUSE_IF_FULL)
 
 
 class Consumption:

@@ -538,6 +538,29 @@ def test_what_a_request_does_not_confirm_is_put_back_by_the_next_one() -> None:
     local_test.run(main())
 
 
+def test_what_a_full_disk_keeps_from_coming_back_does_so_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(singles(), 1)
+        first, second = fleet.replay(), fleet.replay()
+        await written(first, 4)
+        fleet.hang(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await first.next_episodes(4)
+        monkeypatch.setattr(type(fleet.buffer(0)), "_put_back", full)
+        fleet.go_on(0)
+        await local_test.settle(2.5)
+        monkeypatch.undo()
+        await local_test.settle(1.0)
+        assert await all_that_comes(second) == [0, 1, 2, 3]
+
+    local_test.run(main())
+
+
+def full(*_: Any) -> None:
+    raise errors.CheckpointError("No space left on device")
+
+
 def test_a_learner_that_only_takes_learns_of_new_shards() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1)

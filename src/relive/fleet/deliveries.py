@@ -131,8 +131,8 @@ class ShardQueue:
         """Take back what a learner was sent with the request of that number."""
         sent = self._sent.get(learner)
         if sent is not None and sent.number == number:
-            del self._sent[learner]
             self._buffer._put_back(sent.units)
+            del self._sent[learner]
             self._now_delivered().difference_update(*sent.units)
 
     def ack(self, version: int, kept: Mapping[bytes, int]) -> None:
