@@ -11,6 +11,7 @@ ever added is stored, evicted or cleared.
 """
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -109,6 +110,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
             a whole.
         token_extras: Further values of each token, such as advantages, by name.
         sequence_extras: Further numbers of each sequence, such as a temperature, by name; of shape ().
+        logprobs_dtype: The dtype of log-probabilities, float16, float32 or float64, to which lists are cast; None for
+            that of the first array that is added, or float32 if a list comes first.
         pad_token_id: The token used as padding in batches.
         pad_to_multiple_of: Rows of a batch are padded to a multiple of this, which limits the number of distinct
             shapes.
@@ -123,8 +126,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
     Raises:
         ArgumentTypeError: An extra is not a Field.
         ArgumentError: max_tokens, pad_to_multiple_of or epochs is not an integer of at least 1, pad_token_id is not one
-            of at least 0, a group has more episodes than the admission allows, an extra has the name of something
-            else, or the seed is invalid.
+            of at least 0, logprobs_dtype is none of the three, a group has more episodes than the admission allows, an
+            extra has the name of something else, or the seed is invalid.
 
     >>> import relive
     >>> buffer = relive.TokenReplayBuffer(max_tokens=1_000, seed=0)
@@ -141,7 +144,13 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
     array([False, False,  True,  True, False,  True])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_tokens", "pad_token_id", "pad_to_multiple_of", *delivery.SETTINGS)
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "max_tokens",
+        "logprobs_dtype",
+        "pad_token_id",
+        "pad_to_multiple_of",
+        *delivery.SETTINGS,
+    )
     _store: token_store.TokenStore
 
     def __init__(
@@ -150,6 +159,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         *,
         token_extras: Mapping[str, schema.Field] | None = None,
         sequence_extras: Mapping[str, schema.Field] | None = None,
+        logprobs_dtype: npt.DTypeLike | None = None,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
         admission: admission_lib.Admission | None = None,
@@ -167,7 +177,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
                 raise errors.ArgumentError(f"sequence_extras must be of shape (), got {field.shape} for {name!r}")
         self._pad_token_id, self._pad_to_multiple_of = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
-        self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate)
+        dtype = None if logprobs_dtype is None else _checked_logprobs_dtype(logprobs_dtype)
+        self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate, dtype)
         self._limited = rate_limiters.LimitedBuffer(None, self._store, "max_tokens", max_tokens)
         self._gate = gate.Gate(self._limited, "sample, read and the calls that end in _nowait")
         self._begin_handing_out(admission, groups, epochs, redeliver)
@@ -224,20 +235,34 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
             ArgumentTypeError: `steps` is not a sequence of TokenSteps, or an id is not a string.
             ArgumentError: There is no step, the sequences have more tokens together than max_tokens, an argument is
                 invalid, or the group is complete, already delivered or given up.
-            SchemaError: The log-probabilities do not fit the dtype of the first ones added, or an extra its field.
+            SchemaError: Log-probabilities do not fit the dtype of the buffer, or an extra its field.
             ClosedError: The buffer is closed.
             CheckpointError: The journal could not be written or synced.
         """
         self._gate.refuse_if_closed()
-        joined = tokens.join(steps)
+        return self._add_joined(
+            tokens.join(steps), agent_id=agent_id, group_id=group_id, status=status, ticket=ticket, **extras
+        )
+
+    def _add_joined(
+        self,
+        joined: tokens.TokenEpisode,
+        *,
+        agent_id: str,
+        group_id: str | None,
+        status: episode_lib.FinalStatus,
+        ticket: admission_lib.Ticket | None = None,
+        **extras: Any,
+    ) -> arrays.Keys:
+        """Store the joined steps of an episode; see `add_episode`."""
         names: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
         names["group_id"] = None if group_id is None else delivery.checked_name("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         names |= {"status": status, "episode_id": str(uuid.uuid4())}
         self._check_names(extras)
-        joined.columns.update(_token_columns(self._store.token_extras, extras, steps, joined))
+        of_tokens = _token_columns(self._store.token_extras, extras, joined)
+        joined = self._store.fitted(dataclasses.replace(joined, columns=joined.columns | of_tokens))
         of_sequences = _sequence_columns(self._store.sequence_extras, extras, len(joined.lengths))
-        self._store.check_fits(joined)
         self._hand_outs.check_start(names["group_id"], ticket, "add_episode")
         if self._journal is not None:
             self._journal.add(names, joined, of_sequences)
@@ -451,6 +476,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
     def _setting(self, name: str) -> Any:
         if name in delivery.SETTINGS:
             return getattr(self._hand_outs, name)
+        if name == "logprobs_dtype":
+            return self._store.logprobs_dtype and self._store.logprobs_dtype.name
         return self._store.max_tokens if name == "max_tokens" else getattr(self, f"_{name}")
 
     def _encoded_settings(self) -> dict[str, Any]:
@@ -475,7 +502,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
 
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         own = self._store
-        store = token_store.TokenStore(own.max_tokens, own.token_extras, own.sequence_extras, own.allocate)
+        fields = (own.token_extras, own.sequence_extras)
+        store = token_store.TokenStore(own.max_tokens, *fields, own.allocate, own.logprobs_dtype)
         token_state.load(given, store)
         hand_outs = self._loaded_hand_outs(given, store)
         self._store = self._limited.counts = store
@@ -539,24 +567,33 @@ def _checked_extras(
     return dict(extras)
 
 
+def _checked_logprobs_dtype(value: Any) -> np.dtype[Any]:
+    """Return a dtype that log-probabilities may have."""
+    with contextlib.suppress(TypeError, ValueError):
+        dtype: np.dtype[Any] = np.dtype(value).newbyteorder("=")
+        if dtype.type in tokens.FLOATS:
+            return dtype
+    raise errors.ArgumentError(
+        f"logprobs_dtype must be float16, float32 or float64, got {validation.short_repr(value)}"
+    )
+
+
 def _token_columns(
-    fields: Mapping[str, schema.Field],
-    given: Mapping[str, Any],
-    steps: Sequence[tokens.TokenStep],
-    joined: tokens.TokenEpisode,
+    fields: Mapping[str, schema.Field], given: Mapping[str, Any], joined: tokens.TokenEpisode
 ) -> dict[str, arrays.Array]:
     """Return the extras of all tokens of an episode [N, ...], given those of the response of each step."""
     is_response = joined.columns["policy_versions"] >= 0
+    counts = np.bincount(joined.columns["steps"][is_response]).tolist()
     columns: dict[str, arrays.Array] = {}
     for name, field in fields.items():
         columns[name] = column = np.zeros((len(is_response), *field.shape), field.dtype)
         if name in given:
-            if validation.leading_length(name, given[name]) != len(steps):
-                raise errors.SchemaError(f"{name} must be one for each of {len(steps)} steps, got {len(given[name])}")
+            if validation.leading_length(name, given[name]) != len(counts):
+                raise errors.SchemaError(f"{name} must be one for each of {len(counts)} steps, got {len(given[name])}")
             column[is_response] = np.concatenate(
                 [
-                    casting.cast_exact(f"{name} of step {t}", row, (len(step.response), *field.shape), field.dtype)
-                    for t, (row, step) in enumerate(zip(given[name], steps, strict=True))
+                    casting.cast_exact(f"{name} of step {t}", row, (count, *field.shape), field.dtype)
+                    for t, (row, count) in enumerate(zip(given[name], counts, strict=True))
                 ]
             )
     return columns

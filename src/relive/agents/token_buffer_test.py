@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
+import pickle
 import tracemalloc
 from typing import Any
 import uuid
@@ -22,6 +23,9 @@ from relive.agents import token_buffer
 from relive.agents import token_episode_test
 from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
+from relive.episodes import episode as episode_lib
+from relive.persistence import journal as journal_lib
+from relive.persistence import recover
 from relive.schema import schema
 from relive.storage import memmap
 
@@ -349,6 +353,8 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"logprobs_dtype": int}, "logprobs_dtype must be float16, float32 or float64, got <class 'int'>"),
+        ({"logprobs_dtype": "bfloat16"}, "logprobs_dtype must be float16, float32 or float64, got 'bfloat16'"),
         ({"token_extras": [3]}, r"token_extras must be a mapping from names to Fields, got \[3\]"),
         ({"token_extras": {"x": 3}}, "token_extras 'x' must be an instance of Field, got 3"),
         ({"token_extras": {3: NUMBER}}, "each name in token_extras must be a string, got 3"),
@@ -391,12 +397,77 @@ def test_the_dtype_of_log_probabilities_is_that_of_the_first() -> None:
     before = snapshot(buffer)
     for logs in ([-0.5, -0.25, -1.0], [-0.5, -1e300, -0.1]):  # By their dtype, whether the numbers would fit or not.
         with pytest.raises(
-            errors.SchemaError,
-            match="^logprobs must fit float32, which the first episode had: give them as that, got float64$",
-        ):
-            buffer.add_episode([step_of([1], [2, 3, 4], logprobs=logs)], agent_id="a")
+            errors.SchemaError, match="^logprobs must fit float32, as in .*, got float64: cast .*"
+        ) as why:
+            buffer.add_episode([step_of([1], [2, 3, 4], logprobs=np.array(logs))], agent_id="a")
+        assert str(why.value).endswith("with .astype('float32'), or give the buffer logprobs_dtype='float64'")
         assert snapshot(buffer) == before
     assert buffer.read([1]).logprobs.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("declared", "first", "expected"),
+    [
+        (None, np.float16, np.float16),
+        (None, np.float64, np.float64),
+        (None, list, np.float32),
+        (np.float64, list, np.float64),
+        ("float64", np.float32, np.float64),
+        (">f2", list, np.float16),
+    ],
+)
+def test_lists_of_log_probabilities_become_the_columns_dtype(declared: Any, first: Any, expected: Any) -> None:
+    buffer = token_buffer.TokenReplayBuffer(100, logprobs_dtype=declared, seed=0)
+    given = [-0.1] if first is list else np.array([-0.1], first)
+    buffer.add_episode([step_of([1], [2], logprobs=given)], agent_id="a")
+    buffer.add_episode([step_of([1], [2, 3, 4], logprobs=[-0.1, -1, np.float64(-0.3)])], agent_id="a")
+    buffer.add_episode([step_of([1], [2, 3], logprobs=np.array([0, -1]))], agent_id="a")
+    kept = buffer.read([0, 1, 2]).logprobs
+    assert kept.dtype == expected
+    assert kept[0, 1] == (-0.1 if first is list else given[0])
+    assert kept[1:, 1:].tolist() == np.array([[-0.1, -1, -0.3], [0, -1, 0]], expected).tolist()
+
+
+def test_a_list_takes_the_dtype_of_the_array_beside_it() -> None:
+    steps = [step_of([1], [2], logprobs=[-0.1]), step_of([1, 2], [3], logprobs=np.array([-0.3], np.float16))]
+    buffer = token_buffer.TokenReplayBuffer(100)
+    kept = buffer.read(buffer.add_episode(steps, agent_id="a")).logprobs
+    assert (kept.dtype.str, kept.tolist()) == ("<f2", np.array([[0, -0.1, -0.3]], np.float16).tolist())
+
+
+def test_a_list_that_would_overflow_is_refused() -> None:
+    buffer = token_buffer.TokenReplayBuffer(100)
+    with pytest.raises(errors.SchemaError, match=r"^logprobs must fit float32, got -1e\+300$"):
+        buffer.add_episode([step_of([1], [2], logprobs=[-1e300])], agent_id="a")
+    assert len(buffer) == 0
+
+
+def test_a_list_is_cast_after_its_step_was_copied_and_saved() -> None:
+    step = step_of([1], [2], logprobs=[-0.1])
+    codec = tokens_lib.TokenStepCodec()
+    episode = episode_lib.Episode[Any, Any](episode_id="e", agent_id="a", actions=[step], rewards=[2.0])
+    twins = [copy.deepcopy(step), pickle.loads(pickle.dumps(step)), codec.decode(codec.encode(step))]
+    buffer = token_buffer.TokenReplayBuffer(100, logprobs_dtype=np.float32)
+    for twin in [*twins, *tokens_lib.steps_of(episode)]:
+        assert twin.logprobs.tolist() == [-0.1]
+        buffer.add_episode([twin], agent_id="a")
+    assert buffer.read([3]).returns.tolist() == [2.0]
+
+
+def test_the_dtype_of_log_probabilities_is_a_setting(tmp_path: pathlib.Path) -> None:
+    buffer = token_buffer.TokenReplayBuffer(100, logprobs_dtype=np.float64)
+    buffer.save(tmp_path / "empty")
+    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "empty")
+    keys = loaded.add_episode([step_of([1], [2], logprobs=[-0.1])], agent_id="a")
+    assert loaded.read(keys).logprobs.tolist() == [[0.0, -0.1]]
+    loaded.save(tmp_path / "filled")
+    with pytest.raises(errors.CheckpointError, match="sequences/log_probability_dtype must be float32, got '<f8'$"):
+        token_buffer.TokenReplayBuffer.load(tmp_path / "filled", logprobs_dtype=np.float32)
+    with journal_lib.Journal(tmp_path / "journal") as journal:
+        loaded.attach(journal)
+        loaded.add_episode([step_of([1], [2], logprobs=[-0.3])], agent_id="a")
+    recovered: Any = recover.recover(tmp_path / "journal")
+    assert recovered.read([1]).logprobs.tolist() == [[0.0, -0.3]]
 
 
 def test_names_are_kept_as_plain_strings() -> None:

@@ -116,7 +116,7 @@ def episodes(draw: st.DrawFn) -> list[tokens.TokenStep]:
             tokens.TokenStep(
                 prompt=prompt,
                 response=answer,
-                logprobs=draw(st.lists(st.floats(-100, 0), min_size=count, max_size=count)),
+                logprobs=np.array(draw(st.lists(st.floats(-100, 0), min_size=count, max_size=count))),
                 policy_version=draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
                 loss_mask=draw(st.lists(st.booleans(), min_size=count, max_size=count)),
                 reward=draw(st.sampled_from([0.0, 1.0, -2.5, 0.1])),

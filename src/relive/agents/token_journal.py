@@ -132,9 +132,13 @@ class Replay(queue_journal.QueueReplay):
             token_store.check_tokens(columns)
             rewards = itertools.chain.from_iterable(token_store.step_rewards(columns, lengths))
             joined = tokens.TokenEpisode(
-                columns=columns, lengths=lengths, mismatches=mismatches, rewards=tuple(rewards)
+                columns=columns,
+                logprobs_dtype=logprobs.dtype,
+                lengths=lengths,
+                mismatches=mismatches,
+                rewards=tuple(rewards),
             )
-            store.check_fits(joined)
+            joined = store.fitted(joined)
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
         store.add(checked, joined, sequence_extras)

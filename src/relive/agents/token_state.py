@@ -97,8 +97,10 @@ def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged
     if given.value("log_probability_dtype") is None:
         return None
     dtype = npy.dtype_of(given.value("log_probability_dtype"))
-    if dtype.type not in tokens.FLOATS or not dtype.isnative:
-        raise given.refused("log_probability_dtype", "one of floats", given.value("log_probability_dtype"))
+    is_kept = dtype.isnative and store.logprobs_dtype in (None, dtype)
+    if dtype.type not in tokens.FLOATS or not is_kept:
+        rule = f"{store.logprobs_dtype or 'one of floats'}"
+        raise given.refused("log_probability_dtype", rule, given.value("log_probability_dtype"))
     options: dict[str, Any] = {"first_key": store.evicted + store.cleared, "allocate": store.allocate}
     rows = ragged.RaggedColumns.loaded(given, store.max_tokens, *store.fields(dtype), **options)
     given.booleans("rows/is_exact", len(rows))

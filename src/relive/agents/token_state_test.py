@@ -143,7 +143,7 @@ def test_a_cleared_buffer_keeps_its_dtype_and_its_keys() -> None:
     buffer.clear()
     twin = worked(4, 10)
     twin.load_state_dict(buffer.state_dict())
-    steps = [step_of([1], [2], logprobs=[-0.1])]
+    steps = [step_of([1], [2], logprobs=np.array([-0.1]))]
     with pytest.raises(errors.SchemaError, match="^logprobs must fit float32"):
         twin.add_episode(steps, agent_id="a")
     fitting = step_of([1], [2], logprobs=np.array([-0.1], np.float32))
@@ -223,7 +223,7 @@ SEQUENCES = "sequences cannot be: .*"
         ),
         (changed("sequences/log_probability_dtype", "<i4"), "sequences/log_probability_dtype must be one of floats.*"),
         (changed("sequences/log_probability_dtype", ">f8"), "sequences/log_probability_dtype must be one of floats.*"),
-        (changed("sequences/log_probability_dtype", "<f4"), "array sequences/values/logprobs must be of .*"),
+        (changed("sequences/log_probability_dtype", "<f8"), "array sequences/values/logprobs must be of .*"),
         (changed("sequences/log_probability_dtype", 3), ".*dtype.*"),
         (array("sequences/lengths", entry(0, 0)), r"array sequences/lengths must hold integers in \[1, 100\], got 0"),
         (array("sequences/lengths", entry(0, 100)), "sequences/lengths must be .* that sum to at most 100, .*"),

@@ -23,6 +23,7 @@ from relive.agents import tokens
 from relive.common import arrays
 from relive.common import duplicates
 from relive.episodes import episode as episode_lib
+from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
 from relive.windows import returns
@@ -36,7 +37,7 @@ FIELDS: dict[str, np.dtype[Any]] = {
     "rewards": np.dtype(np.float64),
     "steps": np.dtype(np.int32),
 }
-"""What is stored of each token beside its log-probability, which has the dtype of the first ones that were added."""
+"""What is stored of each token beside its log-probability."""
 SEQUENCE_FIELDS: dict[str, np.dtype[Any]] = {
     "returns": np.dtype(np.float64),
     "is_exact": np.dtype(np.bool_),
@@ -116,6 +117,8 @@ class TokenStore(duplicates.CopiedWhole):
         token_extras: The fields of the extras of tokens.
         sequence_extras: Those of sequences.
         allocate: Returns the array of a field of the tokens.
+        logprobs_dtype: That of log-probabilities; None for that of the first array that is added, or float32 if a list
+            comes first.
 
     Attributes:
         rows: The sequences; None before the first episode.
@@ -129,10 +132,15 @@ class TokenStore(duplicates.CopiedWhole):
     """
 
     def __init__(
-        self, max_tokens: int, token_extras: Fields, sequence_extras: Fields, allocate: ragged.Allocate = np.zeros
+        self,
+        max_tokens: int,
+        token_extras: Fields,
+        sequence_extras: Fields,
+        allocate: ragged.Allocate = np.zeros,
+        logprobs_dtype: np.dtype[Any] | None = None,
     ) -> None:
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
-        self.allocate = allocate
+        self.allocate, self.logprobs_dtype = allocate, logprobs_dtype
         self.rows: ragged.RaggedColumns | None = None
         self.owners: dict[int, EpisodeFacts] = {}
         self.policy_version: int | None = None
@@ -214,29 +222,31 @@ class TokenStore(duplicates.CopiedWhole):
         of_tokens = {**FIELDS, "logprobs": logprob_dtype, **self.token_extras}
         return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
 
-    def check_fits(self, joined: tokens.TokenEpisode) -> None:
-        """Raise an error unless an episode can be added.
+    def fitted(self, joined: tokens.TokenEpisode) -> tokens.TokenEpisode:
+        """Return an episode that can be added: its log-probabilities have the dtype of the others.
 
         Raises:
             ArgumentError: It has more than max_tokens tokens.
-            SchemaError: Its log-probabilities do not fit the dtype of the first ones.
+            SchemaError: Its log-probabilities do not fit that dtype.
         """
         total = int(joined.lengths.sum())
         if total > self.max_tokens:
             raise errors.ArgumentError(
                 f"steps must have at most max_tokens = {self.max_tokens} tokens when they are joined, got {total}"
             )
-        given = joined.columns["logprobs"].dtype
-        if self.rows is not None and not np.can_cast(given, self.rows.dtype("logprobs"), "safe"):
-            raise errors.SchemaError(
-                f"logprobs must fit {self.rows.dtype('logprobs')}, which the first episode had: give them as that, "
-                f"got {given}"
-            )
+        given, logprobs = joined.logprobs_dtype, joined.columns["logprobs"]
+        first = self.logprobs_dtype or given or np.dtype(np.float32)
+        dtype = first if self.rows is None else self.rows.dtype("logprobs")
+        if given is not None and not np.can_cast(given, dtype, "safe"):
+            remedy = f"cast them with .astype({dtype.name!r}), or give the buffer logprobs_dtype={given.name!r}"
+            raise errors.SchemaError(f"logprobs must fit {dtype}, as in the whole buffer, got {given}: {remedy}")
+        logprobs = casting.cast_exact("logprobs", logprobs, logprobs.shape, dtype, is_weak=True)
+        return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs})
 
     def add(
         self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
     ) -> EpisodeFacts:
-        """Store an episode, after `check_fits`, evict the oldest ones for it, and return what is known of it.
+        """Store an episode from `fitted`, evict the oldest ones for it, and return what is known of it.
 
         Args:
             names: Its episode_id, agent_id, group_id and status.

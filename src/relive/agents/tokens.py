@@ -11,6 +11,7 @@ These cannot be reconstructed later: another tokenizer, chat template or policy 
 """
 
 from collections.abc import Sequence
+import copy
 import dataclasses
 from typing import Any, TypeAlias
 
@@ -50,7 +51,7 @@ class TokenStep:
         response: The tokens that it generated [A]; at least one. Includes the token that ends a turn, if it was
             generated.
         logprobs: The log-probability with which each was drawn [A], by the policy at that time, in their original
-            dtype.
+            dtype; float64 for a list, which a buffer casts to the dtype of its others.
         policy_version: The policy version that generated each [A].
         loss_mask: Which of them to train on [A].
         reward: The reward for the response.
@@ -69,6 +70,7 @@ class TokenStep:
     policy_version: arrays.Ints
     loss_mask: arrays.Bools
     reward: float
+    _is_weak: bool = dataclasses.field(init=False)
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class TokenStep:
                 not drawn, give 0 and exclude it from the loss mask.
             policy_version: An integer of at least 0; or one for each token [A], if the weights changed during
                 generation.
-            loss_mask: Bools [A]; None for all True.
+            loss_mask: Flags [A], True, False, 0 or 1; None for all True.
             reward: A finite number.
 
         Raises:
@@ -105,12 +107,17 @@ class TokenStep:
             "response": tokens,
             "logprobs": _logprobs(logprobs, count),
             "policy_version": _versions(policy_version, count),
-            "loss_mask": np.ones(count, np.bool_) if loss_mask is None else _booleans(loss_mask, count),
+            "loss_mask": validation.flags(
+                "loss_mask", [True] * count if loss_mask is None else loss_mask, count
+            ).copy(),
         }
         for name, array in values.items():
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         object.__setattr__(self, "reward", episode_lib.checked_reward(reward))
+        # Integers and Python's floats have no dtype to keep.
+        is_weak = casting.is_of_python(logprobs) or np.asarray(logprobs).dtype.kind in "iu"
+        object.__setattr__(self, "_is_weak", is_weak)
 
     def __repr__(self) -> str:
         sizes = f"a prompt of {len(self.prompt)} tokens and a response of {len(self.response)}"
@@ -130,16 +137,21 @@ def _row(name: str, value: Any, kind: str) -> arrays.Array:
     array = _array(value)
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
     # numpy converts True among numbers to 1.
-    has_bools = isinstance(value, list | tuple) and kind != "bools" and not _BOOLS.isdisjoint(map(type, value))
+    has_bools = isinstance(value, list | tuple) and not _BOOLS.isdisjoint(map(type, value))
     if array is None or array.ndim != 1 or has_mask or has_bools:
-        raise errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {validation.short_repr(value)}")
+        raise _not_a_row(name, value, kind)
     return array
+
+
+def _not_a_row(name: str, value: Any, kind: str) -> errors.ArgumentTypeError:
+    shown, remedy = validation.short_repr(value), validation.tensor_remedy(value)
+    return errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {shown}{remedy}")
 
 
 def _integers(name: str, value: Any, most: int) -> arrays.Array:
     array = _row(name, value, "integers")
     if array.dtype.kind not in "iu" and array.size:
-        raise errors.ArgumentTypeError(f"{name} must be a row of integers, got {validation.short_repr(value)}")
+        raise _not_a_row(name, value, "integers")
     _check(name, array, (array >= 0) & (array <= most), f"integers in [0, {most}]")
     return array
 
@@ -156,10 +168,10 @@ def are_logprobs(array: arrays.Array) -> arrays.Bools:
 def _logprobs(value: Any, count: int) -> arrays.Array:
     name = "logprobs"
     array = _row(name, value, "floats")
-    if array.dtype.kind in "iu":
+    if array.dtype.kind in "iu" or (array.dtype.type in FLOATS and casting.is_of_python(value)):
         array = casting.cast_exact(name, array, array.shape, np.dtype(np.float64))
     if array.dtype.type not in FLOATS:
-        raise errors.ArgumentTypeError(f"{name} must be a row of floats, got {validation.short_repr(value)}")
+        raise _not_a_row(name, value, "floats")
     _check_count(name, array, count)
     rule = f"finite numbers of at most 0, up to {_MOST_ROUNDED} for rounding"
     _check(name, array, are_logprobs(array), rule)
@@ -174,15 +186,6 @@ def _versions(value: Any, count: int) -> arrays.Ints:
     array = _integers(name, value, validation.LARGEST)
     _check_count(name, array, count)
     return array.astype(np.int64)
-
-
-def _booleans(value: Any, count: int) -> arrays.Bools:
-    name = "loss_mask"
-    array = _row(name, value, "bools")
-    if array.dtype.kind != "b":
-        raise errors.ArgumentTypeError(f"{name} must be a row of bools, got {validation.short_repr(value)}")
-    _check_count(name, array, count)
-    return array.astype(np.bool_)
 
 
 def _check_count(name: str, array: arrays.Array, count: int) -> None:
@@ -221,7 +224,10 @@ class TokenStepCodec:
             ArgumentError: It is not a TokenStep, and a PlainCodec does not support it.
         """
         if type(value) is TokenStep:
-            return _MARK + self._plain.encode(tuple(getattr(value, name) for name in _NAMES))
+            values = {name: getattr(value, name) for name in _NAMES}
+            if value._is_weak:
+                values["logprobs"] = value.logprobs.tolist()
+            return _MARK + self._plain.encode(tuple(values.values()))
         return self._plain.encode(value)
 
     def decode(self, content: bytes) -> Any:
@@ -267,12 +273,15 @@ class TokenEpisode:
 
     Attributes:
         columns: The FIELDS by name, for the concatenated tokens of all sequences [N].
+        logprobs_dtype: The widest dtype of log-probabilities that were given as arrays; None if all were lists. In the
+            columns they have a dtype that holds them all.
         lengths: Number of tokens of each sequence [S].
         mismatches: Why each sequence does not continue the previous one [S]; None for the first.
         rewards: The reward of each step [K].
     """
 
     columns: dict[str, arrays.Array]
+    logprobs_dtype: np.dtype[Any] | None
     lengths: arrays.Ints
     mismatches: tuple[TokenMismatch | None, ...]
     rewards: tuple[float, ...]
@@ -333,8 +342,10 @@ def join(steps: Sequence[TokenStep]) -> TokenEpisode:
         pieces += step.prompt[seen:], step.response
         sizes += len(step.prompt) - seen, len(step.response)
         total += sizes[-2] + sizes[-1]
+    given = [step.logprobs.dtype for step in steps if not step._is_weak]
     return TokenEpisode(
         columns=_columns(steps, pieces, sizes),
+        logprobs_dtype=np.result_type(*given) if given else None,
         lengths=np.diff(starts, append=total),
         mismatches=tuple(mismatches),
         rewards=tuple(step.reward for step in steps),
@@ -392,5 +403,7 @@ def steps_of(episode: episode_lib.Episode[Any, TokenStep]) -> list[TokenStep]:
                 f"action {number} of episode {episode.episode_id} must have the reward {reward} of its step, or 0, "
                 f"got {step.reward}"
             )
-        steps.append(dataclasses.replace(step, reward=reward))
+        twin = copy.copy(step)
+        object.__setattr__(twin, "reward", reward)
+        steps.append(twin)
     return steps

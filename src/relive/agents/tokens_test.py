@@ -11,6 +11,16 @@ import pytest
 from relive import errors
 from relive.agents import tokens
 from relive.common import copies
+from relive.common import validation_test
+
+RAGGED: Any = [[1], [2, 3]]
+BRAIN_GRAD = validation_test.Tensor([1.0, 0.0, 1.0], requires_grad=True, dtype="bfloat16")
+
+
+class JaxBrain:
+    """An array of JAX of a dtype that numpy does not have."""
+
+    dtype = "bfloat16"
 
 
 def step_of(**changes: Any) -> tokens.TokenStep:
@@ -33,6 +43,15 @@ def test_a_step_is_what_it_was_given() -> None:
     assert (step.reward, type(step.reward)) == (2.0, float)
     kinds = [step.prompt, step.response, step.logprobs, step.policy_version, step.loss_mask]
     assert [array.dtype.str for array in kinds] == ["<i4", "<i4", "<f8", "<i8", "|b1"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(1, 0, 1), [True, 0, 1.0], np.array([1, 0, 1], np.uint8), np.array([1, 0, 1], np.float16), BRAIN_GRAD],
+)
+def test_zero_and_one_of_any_number_type_are_loss_masks(given: Any) -> None:
+    kept = step_of(loss_mask=given).loss_mask
+    assert (kept.dtype.str, kept.tolist()) == ("|b1", [True, False, True])
 
 
 def test_without_a_loss_mask_every_token_is_trained_on_and_one_version_is_that_of_all() -> None:
@@ -135,16 +154,16 @@ LOGS = "logprobs must be finite numbers of at most 0, up to 0.01 for rounding"
             rf"policy_version must be integers in \[0, {2**62}\], got {2**62 + 1} .*",
         ),
         ({"policy_version": [0, 0]}, "policy_version must be one for each of 3 tokens of the response, got 2"),
-        ({"loss_mask": [True]}, "loss_mask must be one for each of 3 tokens of the response, got 1"),
+        ({"loss_mask": [True]}, r"loss_mask must be of shape \(3,\), got \(1,\)"),
+        ({"loss_mask": True}, r"loss_mask must be of shape \(3,\), got \(\)"),
+        ({"loss_mask": [0, 2, 1]}, r"loss_mask must be True, False, 0 or 1, got \[0, 2, 1\]"),
+        ({"loss_mask": [0, 0.5, 1]}, r"loss_mask must be True, False, 0 or 1, got \[0, 0.5, 1\]"),
         ({"reward": np.inf}, "reward must be a finite real number, got inf"),
     ],
 )
 def test_what_breaks_a_rule_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
         step_of(**changes)
-
-
-RAGGED: Any = [[1], [2, 3]]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +188,12 @@ RAGGED: Any = [[1], [2, 3]]
         ({"policy_version": 1.5}, "policy_version must be an integer of at least 0, got 1.5"),
         ({"policy_version": True}, "policy_version must be an integer of at least 0, got True"),
         ({"policy_version": [1.5, 1, 1]}, r"policy_version must be a row of integers, got \[1.5, 1, 1\]"),
-        ({"loss_mask": [1, 0, 1]}, r"loss_mask must be a row of bools, got \[1, 0, 1\]"),
-        ({"loss_mask": True}, "loss_mask must be a row of bools, got True"),
+        ({"loss_mask": ["1", "0", "1"]}, "loss_mask must be True, False, 0 or 1, got .*"),
+        ({"loss_mask": np.ma.masked_array([1, 0, 1], [True, False, False])}, "loss_mask must be True, .*"),
+        ({"logprobs": BRAIN_GRAD}, r"logprobs must be a row of floats, .*: call \.detach\(\)\.float\(\) first"),
+        ({"logprobs": [BRAIN_GRAD] * 3}, r"logprobs must be a row of floats, .*: call \.detach\(\)\.float\(\) first"),
+        ({"prompt": BRAIN_GRAD}, r"prompt must be a row of integers, .*: call \.detach\(\)\.float\(\) first"),
+        ({"logprobs": JaxBrain()}, r"logprobs must be a row of floats, .*: call \.astype\('float32'\) first"),
         ({"reward": "1"}, "reward must be a finite real number, got '1'"),
     ],
 )

@@ -266,7 +266,9 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
 
 
 def _array(value: Any) -> npt.NDArray[Any] | None:
-    """Return `value` as a numpy array; None if that fails, as for ragged rows."""
+    """Return `value` as a numpy array; None if that fails, as for ragged rows, or would drop a mask."""
+    if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+        return None
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -288,6 +290,16 @@ def tensor_calls(value: Any) -> list[str]:
         # numpy has no such dtype.
         calls.append("float")
     return calls
+
+
+def tensor_remedy(value: Any) -> str:
+    """Return what to do, for the end of an error message, before numpy can read a tensor or a list of tensors."""
+    if isinstance(value, list | tuple) and value:
+        value = value[0]
+    calls = "".join(f".{call}()" for call in tensor_calls(value))
+    if not calls and str(getattr(value, "dtype", "")) == "bfloat16":
+        calls = ".astype('float32')"
+    return f": call {calls} first" if calls else ""
 
 
 def leading_length(name: str, value: Any) -> int:

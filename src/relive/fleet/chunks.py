@@ -158,12 +158,12 @@ class TokenChunk(NamedTuple):
     """A whole episode of tokens; stored as a whole or not at all, it counts as one row.
 
     Attributes:
-        steps: The first argument of `add_episode`.
-        options: The other ones.
+        joined: Its steps, joined: each token is sent once, however many prompts it is in.
+        options: The other arguments of `add_episode`.
         ticket: What admitted the episode.
     """
 
-    steps: tuple[tokens.TokenStep, ...]
+    joined: tokens.TokenEpisode
     options: Mapping[str, Any]
     ticket: Use | None = None
 

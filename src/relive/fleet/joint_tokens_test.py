@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -338,6 +339,28 @@ def test_a_writer_of_tokens_refuses_what_the_buffer_would() -> None:
         await writer.close()
         with pytest.raises(errors.ClosedError, match="writer is closed"):
             await writer.add_episode([step], agent_id="a")
+
+    local_test.run(main())
+
+
+def test_a_conversation_is_sent_with_each_token_once() -> None:
+    async def main() -> None:
+        fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16), 1)
+        prompt, steps = [0], []
+        for turn in range(40):
+            response = [turn] * 30
+            steps.append(relive.TokenStep(prompt=prompt, response=response, logprobs=[-0.1] * 30, policy_version=turn))
+            prompt = [*prompt, *response, *[turn + 100] * 30]
+        client = fleet.replay()
+        async with client.tokens_writer() as writer:
+            await writer.add_episode(steps, agent_id="a")
+        sent = [arguments for _, method, arguments in fleet.calls if method == "insert"]
+        own = relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16)
+        expected = own.read(own.add_episode(steps, agent_id="a"))
+        batch = await client.sample(1)
+        assert batch.tokens.tolist() == expected.tokens.tolist()
+        assert batch.logprobs.tobytes() == expected.logprobs.tobytes()
+        assert len(pickle.dumps(sent)) < 40 * len(own)  # Of a step: its 25 bytes a token, and log-probabilities.
 
     local_test.run(main())
 

@@ -30,7 +30,7 @@ class TokenAdapter(adapter.Adapter):
 
     def insert(self, writer: Hashable, chunk: chunks.TokenChunk) -> None:
         """Store an episode."""
-        self._buffer.add_episode(chunk.steps, **chunk.options)
+        self._buffer._add_joined(chunk.joined, **chunk.options)
 
     def abandon(self, writer: Hashable) -> int:
         """Return 0: no episode is open."""

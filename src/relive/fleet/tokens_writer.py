@@ -43,7 +43,7 @@ class TokensWriter(writer.Writer):
             ReplayError: A buffer refused episodes sent earlier; raised once.
             ClosedError: The writer is closed.
         """
-        tokens.join(steps)
+        joined = tokens.join(steps)
         options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
         options["group_id"] = None if group_id is None else validation.string("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
@@ -51,4 +51,4 @@ class TokensWriter(writer.Writer):
         shard = await self._outbox.place(group_id)
         await self._room(shard)
         use = self._outbox.tickets.use(ticket, "add_episode")
-        self._outbox.take(chunks.TokenChunk(steps=tuple(steps), options=options, ticket=use), shard)
+        self._outbox.take(chunks.TokenChunk(joined=joined, options=options, ticket=use), shard)

@@ -24,6 +24,19 @@ def ring(count: int = 40) -> relive.RingReplayBuffer:
     return buffer
 
 
+def test_an_error_about_log_probabilities_names_the_calls() -> None:
+    def step_of(**given: Any) -> relive.TokenStep:
+        return relive.TokenStep(**{"prompt": [1], "response": [2, 3], "policy_version": 0, **given})
+
+    logprobs = torch.tensor([-0.5, -0.25], dtype=torch.bfloat16, requires_grad=True)
+    for given in (logprobs, list(logprobs)):
+        with pytest.raises(errors.ArgumentTypeError, match=r": call \.detach\(\)\.float\(\) first$"):
+            step_of(logprobs=given)
+    step = step_of(logprobs=logprobs.detach().float(), loss_mask=torch.tensor([1, 0]))
+    assert (step.logprobs.dtype, step.logprobs.tolist()) == (np.float32, [-0.5, -0.25])
+    assert step.loss_mask.tolist() == [True, False]
+
+
 def check_tensor(tensor: torch.Tensor, array: Any) -> None:
     expected = array.astype(np.float32) if array.dtype.kind == "f" else array
     assert tensor.device.type == "cpu"

@@ -53,7 +53,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     if source is dtype:
         return array
     limit = _square_limit(source, dtype)
-    if limit and (is_weak or _is_of_python(value)) and np.vdot(array, array) <= limit:
+    if limit and (is_weak or is_of_python(value)) and np.vdot(array, array) <= limit:
         try:
             return array.astype(dtype)
         except FloatingPointError:  # Underflow may be set to raise; it is harmless here.
@@ -64,7 +64,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {validation.short_repr(value)}")
     if _holds_all_of(dtype, source):
         return array.astype(dtype)
-    if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not _is_of_python(value):
+    if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not is_of_python(value):
         remedy = f"cast it with .astype({dtype.name!r}), or declare the field {source}"
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
     may_round = dtype.kind in "fc" and (is_weak or source.kind in "fc")
@@ -90,9 +90,8 @@ def as_array(name: str, value: object) -> arrays.Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        calls = "".join(f".{call}()" for call in validation.tensor_calls(value))
-        if calls:
-            raise errors.SchemaError(f"{name} must be what numpy can read, got a tensor: call {calls} first") from error
+        if remedy := validation.tensor_remedy(value):
+            raise errors.SchemaError(f"{name} must be what numpy can read, got a tensor{remedy}") from error
         raise _not_an_array(name, value) from error
     if array.dtype.hasobject or isinstance(value, np.ma.MaskedArray):
         raise _not_an_array(name, value)
@@ -123,7 +122,7 @@ def _are_alike(source: DType, dtype: DType) -> bool:
     return source.kind == dtype.kind and source.kind in "cUSmM" and np.can_cast(source, dtype, "same_kind")
 
 
-def _is_of_python(value: Any) -> bool:
+def is_of_python(value: Any) -> bool:
     """Return whether `value` is a Python number, or a list of numbers, numpy scalars included."""
     first = value
     while isinstance(first, _LISTS) and first:
