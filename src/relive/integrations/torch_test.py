@@ -33,7 +33,7 @@ def test_an_error_about_log_probabilities_names_the_calls() -> None:
         with pytest.raises(errors.ArgumentTypeError, match=r": call \.detach\(\)\.float\(\) first$"):
             step_of(logprobs=given)
     step = step_of(logprobs=logprobs.detach().float(), loss_mask=torch.tensor([1, 0]))
-    assert (step.logprobs.dtype, step.logprobs.tolist()) == (np.float32, [-0.5, -0.25])
+    assert (step.logprobs.dtype.str, step.logprobs.tolist()) == ("<f4", [-0.5, -0.25])
     assert step.loss_mask.tolist() == [True, False]
 
 
