@@ -185,6 +185,11 @@ class Listing(NamedTuple):
     left_over: list[str]
     """The names of files that are not needed: incomplete ones, and those about to be deleted."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the segment with which it begins is there, or there is none at all."""
+        return self.firsts[:1] == [self.oldest] or not (self.firsts or self.oldest)
+
 
 class DamageError(errors.CheckpointError):
     """A journal is damaged.
@@ -225,7 +230,8 @@ class Findings:
 def records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yield the complete records of the journal at `path`, in order, without a torn tail.
 
-    They are read one at a time. A directory without segments has no records. The journal may be written to meanwhile.
+    They are read one at a time. A directory without segments has no records. The journal may be written to meanwhile;
+    where its oldest segments are pruned, the records go on with the oldest one that is left.
 
     Raises:
         CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
@@ -256,19 +262,40 @@ def examine(path: str | os.PathLike[str]) -> Findings:
 def listed(directory: files.Directory) -> Listing:
     """Return the files of the journal in a directory.
 
+    What looks wrong is looked at again until its names stay the same: a writer may prune the journal meanwhile.
+
     Raises:
         CheckpointError: It cannot be read, or holds foreign entries, or a mark that is not a file.
     """
+    names: list[str] = []
+    while True:
+        before, names = names, _names(directory)
+        try:
+            listing = _listing(directory, names)
+        except FileNotFoundError:  # It was deleted after the names were read.
+            continue
+        except errors.CheckpointError:
+            if names == before:
+                raise
+            continue
+        if listing.is_whole or names == before:
+            return listing
+
+
+def _names(directory: files.Directory) -> list[str]:
     try:
-        names = directory.names()
+        return sorted(directory.names())
     except OSError as error:
         raise errors.CheckpointError(
             f"{files.named(directory.path)} could not be read: {files.reason(error)}"
         ) from error
+
+
+def _listing(directory: files.Directory, names: list[str]) -> Listing:
     if files.MANIFEST in names:
         raise errors.CheckpointError(f"{files.named(directory.path)} is a checkpoint, not a journal: load it")
     firsts, begins, left_over = [], [0], []
-    for name in sorted(names):
+    for name in names:
         first, beside = first_of(name), _BESIDE.fullmatch(name)
         if first is not None:
             firsts.append(first)
@@ -363,19 +390,30 @@ def walk(path: str) -> Generator[Record, None, Ending | None]:
         CheckpointError: As `records`.
     """
     with opened(path) as directory:
-        firsts, oldest, _ = listed(directory)
-        if firsts[:1] != [oldest] and (firsts or oldest):
-            place = os.path.join(path, segment_name(oldest))
-            raise DamageError(place, "it is missing", first=oldest, offset=0, whole=0)
-        ending = None
-        for first in firsts:
+        listing = listed(directory)
+        if not listing.is_whole:
+            place = os.path.join(path, segment_name(listing.oldest))
+            raise DamageError(place, "it is missing", first=listing.oldest, offset=0, whole=0)
+        ending, firsts = None, listing.firsts
+        while firsts:
+            first, *later = firsts
             place = os.path.join(path, segment_name(first))
-            with open(directory.open(segment_name(first)), "rb") as file:
+            try:
+                descriptor = directory.open(segment_name(first))
+            except errors.CheckpointError:
+                firsts = listed(directory).firsts
+                if not firsts or firsts[0] <= first:
+                    raise
+                # It was pruned meanwhile, and so was all before the segment that is the first now.
+                ending = ending and ending._replace(number=firsts[0])
+                continue
+            with open(descriptor, "rb") as file:
                 try:
-                    ending = yield from _read_segment(file, place, first, ending, is_last=first == firsts[-1])
+                    ending = yield from _read_segment(file, place, first, ending, is_last=not later)
                 except OSError as error:
                     reason = files.reason(error)
                     raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
+            firsts = later
         return ending
 
 

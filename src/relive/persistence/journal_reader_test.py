@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import pytest
 
 from relive import errors
+from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import repair
@@ -247,6 +248,62 @@ def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) ->
     os.truncate(segment, 50_000)
     got += walk
     assert got == twin[:3]
+
+
+def test_a_reader_goes_on_where_a_writer_has_pruned(tmp_path: pathlib.Path) -> None:
+    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        log.begin(lambda: b"base")
+        for _ in range(10):
+            log.append(1, b"r" * 33)  # Segments 0, 3, 6, 9 and 12.
+        reading = journal_reader.records(tmp_path / "log")
+        got = [next(reading).number]
+        assert log.prune(6) == 2
+        got += [next(reading).number for _ in range(4)]
+        log.append(1, b"r" * 33)
+        log.append(1, b"r" * 33)
+        assert log.prune(log.num_records) == 3
+        got += [record.number for record in reading]
+        assert got == [0, 1, 2, 6, 7, 8, 15, 16, 17]
+        assert journal_reader.examine(tmp_path / "log").damage is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_listing_beside_a_pruning_writer_is_no_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """The names are read before the writer prunes, or those of segments after it and those of marks before."""
+    own = files.Directory.names
+    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        log.begin(lambda: b"base")
+        for _ in range(10):
+            log.append(1, b"r" * 33)
+        log.prune(3)
+        (tmp_path / "log" / journal_reader.CHECKPOINT).mkdir()
+
+        def names(directory: files.Directory) -> list[str]:
+            before = own(directory)
+            if log.prune(9) and is_late:
+                return [name for name in own(directory) if not name.endswith(journal_reader.OLDEST)]
+            return before
+
+        monkeypatch.setattr(files.Directory, "names", names)
+        assert [record.number for record in journal_reader.records(tmp_path / "log")] == [9, 10, 11, 12, 13, 14]
+        assert log.num_records == 15
+
+
+def test_a_segment_that_nobody_has_pruned_stays_missing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
+    names = sorted(os.listdir(tmp_path / "log"))
+    reading = journal_reader.records(tmp_path / "log")
+    next(reading)
+    (tmp_path / "log" / names[1]).unlink()
+    with pytest.raises(errors.CheckpointError, match=f"{names[1]} is missing$"):
+        list(reading)
+    (tmp_path / "log" / names[0]).unlink()
+    with pytest.raises(journal_reader.DamageError, match=f"{names[0]} is damaged at byte 0: it is missing$"):
+        read(tmp_path / "log")
 
 
 def test_a_candidate_that_is_cut_short_meanwhile_is_no_record(tmp_path: pathlib.Path) -> None:
