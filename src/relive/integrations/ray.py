@@ -46,6 +46,9 @@ Batch = TypeVar("Batch")
 _RETRY = 0.2
 """So many seconds lie between two attempts to reach an actor that is being started again."""
 
+_ONE_AT_A_TIME = frozenset(("max_concurrency", "concurrency_groups", "allow_out_of_order_execution"))
+"""Options of Ray that would run the calls of a shard side by side, or in another order than they were made."""
+
 _SHARD = re.compile(r"shard-(\d+)")
 """The name of a shard's directory, with its number."""
 
@@ -111,7 +114,7 @@ class _Plan:
         """Return an actor class whose actors Ray restarts when they die; calls in flight then fail."""
         ours = {"max_restarts": -1, "max_task_retries": 0, "name": name, "namespace": self.namespace}
         ours["lifetime"] = "detached" if self.is_detached else None
-        for key in ours.keys() & options.keys():
+        for key in (ours.keys() | _ONE_AT_A_TIME) & options.keys():
             raise errors.ArgumentError(f"actor_options must leave {key} to the fleet, got {key}={options[key]!r}")
         try:
             return ray.remote(kind).options(**ours, **options)
@@ -193,7 +196,8 @@ class ShardedReplay(replay.Replay[Batch]):
             start_timeout: Seconds to wait until all shards are running, which includes placement and reading their
                 journals.
             seed: Seed for the shares of the shards in a batch, and for the order of rows.
-            actor_options: Ray options for each shard, such as num_cpus, resources or scheduling_strategy.
+            actor_options: Ray options for each shard, such as num_cpus, resources or scheduling_strategy. Those for
+                names, restarts and concurrency are the fleet's: a shard runs one call after the other.
             name: A name for `attach`. The fleet then outlives this process, until `close`. None for a fleet that ends
                 with this process.
             namespace: The namespace of Ray for the name; that of this process if None.

@@ -763,8 +763,15 @@ def test_shards_that_find_no_place_in_time_are_an_error() -> None:
 
 
 def test_options_that_ray_does_not_know_or_the_fleet_needs_are_refused() -> None:
-    with pytest.raises(errors.ArgumentError, match="actor_options must leave max_restarts to the fleet, got max_rest"):
-        relive_ray.ShardedReplay.start(ring, actor_options={"max_restarts": 0})
+    refused: dict[str, Any] = {
+        "max_restarts": 0,
+        "max_concurrency": 8,
+        "concurrency_groups": {"io": 2},
+        "allow_out_of_order_execution": True,
+    }
+    for name, value in refused.items():
+        with pytest.raises(errors.ArgumentError, match=f"^actor_options must leave {name} to the fleet, got {name}="):
+            relive_ray.ShardedReplay.start(ring, actor_options={name: value})
     with pytest.raises(errors.ArgumentError, match="actor_options must be options of Ray, got {'num_cpu': 1}"):
         relive_ray.ShardedReplay.start(ring, actor_options={"num_cpu": 1})
 
