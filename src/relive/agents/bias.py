@@ -7,11 +7,10 @@ summed up here to make the difference visible.
     trained     those that were sampled, or delivered and not rejected
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import copy
 import dataclasses
 import math
-import types
 from typing import Protocol, Self
 
 from relive.episodes import episode as episode_lib
@@ -71,11 +70,9 @@ class Drops:
         source = _named(source, self._sources, MOST_SOURCES)
         by_source[source] = by_source.get(source, 0) + episodes
 
-    def view(self) -> Mapping[str, Mapping[str, int]]:
-        """Return a read-only snapshot of the counts, with the reasons in alphabetical order."""
-        return types.MappingProxyType(
-            {reason: types.MappingProxyType(dict(by_source)) for reason, by_source in sorted(self._counts.items())}
-        )
+    def view(self) -> dict[str, dict[str, int]]:
+        """Return a copy of the counts, with the reasons in alphabetical order."""
+        return {reason: dict(by_source) for reason, by_source in sorted(self._counts.items())}
 
 
 def _named(name: str, known: set[str], most: int) -> str:

@@ -442,8 +442,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             self._hand_outs.put_back(self._store, ids)
         self._queues.wake_learner()
 
-    def get_drops(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the number of episodes dropped before training: reason -> agent_id -> episodes; read-only.
+    def get_drops(self) -> dict[str, dict[str, int]]:
+        """Return the number of episodes dropped before training: reason -> agent_id -> episodes.
 
         The reasons are "aborted", "cleared", "empty", "evicted", "rejected", "stale" and "straggler", and those given
         to `reject`. The first thousand agents are listed by name, the others as "(others)". A buffer that is only

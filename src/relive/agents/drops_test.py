@@ -2,7 +2,6 @@ import collections
 
 import hypothesis
 from hypothesis import strategies as st
-import pytest
 
 from relive.agents import bias
 
@@ -14,7 +13,7 @@ def test_counts_are_those_of_a_list(events: list[tuple[str, str, int]]) -> None:
     for reason, source, episodes in events:
         counted.count(reason, source, episodes)
         expected.setdefault(reason, collections.Counter())[source] += episodes
-    assert {reason: dict(counts) for reason, counts in counted.view().items()} == expected
+    assert counted.view() == expected
     assert list(counted.view()) == sorted(expected)
 
 
@@ -39,14 +38,12 @@ def test_the_others_take_no_name() -> None:
     assert counted.view()["stale"] == {"(others)": 1, **{str(number): 1 for number in range(1000)}}
 
 
-def test_a_view_is_of_now_and_cannot_be_written_to() -> None:
+def test_a_view_is_a_copy_of_now() -> None:
     counted = bias.Drops()
     counted.count("stale", "a")
     view = counted.view()
     counted.count("stale", "a")
     counted.count("empty", "a")
     assert view == {"stale": {"a": 1}}
-    with pytest.raises(TypeError):
-        view["stale"]["a"] = 0  # type: ignore[index]
-    with pytest.raises(TypeError):
-        view["empty"] = {}  # type: ignore[index]
+    view["stale"]["a"] = 0
+    assert counted.view() == {"empty": {"a": 1}, "stale": {"a": 2}}

@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 
 
 class Statistics:
-    """A dataclass of numbers, with derived properties."""
+    """A dataclass of numbers, with derived properties.
+
+    Like all statistics it can be pickled and copied, and `dataclasses.asdict` makes of it what JSON can express.
+    """
 
     __slots__ = ()
 

@@ -1,13 +1,19 @@
-"""Statistics as flat names and numbers, for every buffer that has them."""
+"""Statistics as flat names and numbers, for every buffer that has them, and as plain values that can be sent."""
 
+import copy
 import dataclasses
+import json
 import math
+import pathlib
+import pickle
 from typing import Any
 
 import pytest
 
 import relive
 from relive.common import statistics
+from relive.fleet import local_test
+from relive.fleet import trouble_test
 
 
 def ring(steps: int) -> relive.RingReplayBuffer:
@@ -71,3 +77,67 @@ def test_every_buffer_that_has_statistics_has_scalars(buffer: Any) -> None:
     numbers = buffer.get_stats().scalars()
     assert numbers["sampled"] == 0
     assert all(type(number) in (int, float) and math.isfinite(number) for number in numbers.values())
+
+
+def used_buffers() -> list[Any]:
+    """Return a buffer of each class that has statistics, with something to count in each."""
+    prioritized = relive.PrioritizedReplayBuffer(10, seed=0)
+    sequences = relive.SequenceReplayBuffer(10, length=2, seed=0)
+    joint = relive.JointReplayBuffer(10, agents=["walker", "runner"], seed=0)
+    for t in range(12):
+        prioritized.add(float(t), 0, 0.5, t + 1.0, policy_version=t)
+        sequences.add(float(t), 0, 0.5, t + 1.0)
+        joint.add({"walker": t}, {"walker": 0}, {"walker": 1.0}, {"walker": t + 1})
+    items = relive.ItemReplayBuffer(10)
+    items.add({"obs": [1.0, 2.0]})
+    episodes = relive.EpisodeReplayBuffer[int, int](max_episodes=2, groups=relive.Groups(size=1), seed=0)
+    for number in range(4):
+        episode_id = episodes.start_episode_nowait(f"agent-{number}", group_id=f"group-{number}", policy_version=0)
+        episodes.append_observation_action_reward_nowait(episode_id, 0, 0, 0.5)
+        episodes.end_episode_nowait(episode_id, 1, "ABORTED" if number == 3 else "COMPLETED")
+    episodes.start_episode_nowait("agent-4")
+    episodes.set_policy_version(1)
+    tokens = relive.TokenReplayBuffer(3, seed=0)
+    for _ in range(2):
+        step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
+        tokens.add_episode([step], agent_id="a")
+    for buffer in (prioritized, sequences, joint, tokens):
+        buffer.sample(2)
+    items.sample(1)
+    episodes.sample_n_step_nowait(2, 1, 0.9)
+    return [prioritized, sequences, joint, items, episodes, tokens]
+
+
+def fleet_statistics(directory: pathlib.Path) -> list[Any]:
+    async def main() -> list[Any]:
+        fleet = local_test.LocalFleet(trouble_test.tokens, 2, directory=directory, limiter=relive.MinSize(1))
+        client = fleet.replay()
+        async with client.tokens_writer() as writer:
+            await writer.add_episode(trouble_test.token_steps(0, 5, 7), agent_id="a", number=0)
+        return [await client.stats(), await client.get_drops(), await client.get_training_bias()]
+
+    return local_test.run(main())
+
+
+def are_plain(value: Any) -> bool:
+    """Return whether that is a value which any process can read and JSON can express."""
+    if isinstance(value, dict | list | tuple):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return type(value) in (dict, list, tuple) and all(map(are_plain, parts))
+    return type(value) in (str, int, float, bool, type(None))
+
+
+def test_every_statistic_can_be_pickled_copied_and_written(tmp_path: pathlib.Path) -> None:
+    found = fleet_statistics(tmp_path / "fleet")
+    found += [shell(ring(3)).get_stats() for shell in (relive.AsyncReplayBuffer, relive.ThreadSafeReplayBuffer)]
+    for buffer in used_buffers():
+        buffer.save(tmp_path / type(buffer).__name__)
+        found.append(relive.summary(tmp_path / type(buffer).__name__))
+        found += [buffer.get_stats(), buffer.get_stats().scalars(), getattr(buffer.get_stats(), "dropped", None)]
+        if hasattr(buffer, "get_drops"):
+            found += [buffer.get_drops(), buffer.get_training_bias(), buffer.get_training_bias().difference]
+    for statistic in found:
+        assert pickle.loads(pickle.dumps(statistic)) == copy.deepcopy(statistic) == statistic
+        plain = statistic if isinstance(statistic, dict | int | None) else dataclasses.asdict(statistic)
+        assert are_plain(plain)
+        json.dumps(plain, allow_nan=False)

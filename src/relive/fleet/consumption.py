@@ -352,7 +352,8 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
 
 
 def _drops(buffer: Any) -> dict[str, dict[str, int]]:
-    return {reason: dict(by_agent) for reason, by_agent in buffer.get_drops().items()}
+    drops: dict[str, dict[str, int]] = buffer.get_drops()
+    return drops
 
 
 def _sums(buffer: Any) -> tuple[bias.Tally, bias.Tally]:
