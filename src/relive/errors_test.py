@@ -43,7 +43,7 @@ def test_a_key_error_is_not_quoted() -> None:
 
 
 def test_a_missing_library_names_the_extra() -> None:
-    message = r"^no_such_module is not installed: run pip install 'relive\[x\]'$"
+    message = '^no_such_module is not installed: it comes with the extra "x" of relive$'
     with pytest.raises(errors.MissingExtraError, match=message), imports.optional_dependency("x"):
         importlib.import_module("no_such_module")
 

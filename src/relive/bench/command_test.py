@@ -119,7 +119,7 @@ def test_without_its_extra_it_is_refused_in_one_line(library: str) -> None:
         f"import sys; sys.modules['{library}'] = None; from relive.cli.command_line import main; exit(main(['bench']))"
     )
     ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
-    message = f"relive bench: {library} is not installed: run pip install 'relive[bench]'\n"
+    message = f'relive bench: {library} is not installed: it comes with the extra "bench" of relive\n'
     assert (ended.returncode, ended.stderr) == (1, message)
 
 

@@ -31,7 +31,7 @@ _DEMO_EXAMPLES = """examples:
   relive demo --seed 7 --quiet     print the result alone
   relive demo --actors 16 --plot curve.png
 
-It needs the extra relive[demo].
+It needs the extra "demo".
 """
 
 _BENCH_EXAMPLES = """examples:
@@ -49,7 +49,7 @@ _INSPECT_EXAMPLES = """examples:
   relive inspect replay --report replay.html
 
 The exit code is 1 if something is broken. The report needs
-the extra relive[cli], which also draws nicer tables.
+the extra "cli", which also draws nicer tables.
 """
 
 _CONVERT_EXAMPLES = """examples:
@@ -62,8 +62,8 @@ minari:ID, FILE.parquet, or a directory: one that exists, or
 a name without an ending or with a slash at the end. Minari
 finds what was fetched with `minari download ID`.
 Priorities and counters are kept in checkpoints alone.
-Parquet needs the extra relive[arrow], Minari
-relive[minari].
+Parquet needs the extra "arrow", Minari datasets the
+extra "minari".
 """
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"

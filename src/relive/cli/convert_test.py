@@ -373,7 +373,7 @@ def test_a_missing_library_is_said_before_anything_is_read(target: str) -> None:
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(
-        rf"relive convert: {name}\S* is not installed: run pip install 'relive\[{extra}\]'\n", ended.stderr
+        rf'relive convert: {name}\S* is not installed: it comes with the extra "{extra}" of relive\n', ended.stderr
     )
 
 

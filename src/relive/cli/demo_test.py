@@ -180,7 +180,10 @@ def test_a_missing_library_is_one_line_that_names_the_extra(
     monkeypatch.delitem(sys.modules, "relive.cli.demo")  # Import it anew.
     monkeypatch.delattr(cli, "demo")
     assert command_line.main(["demo"]) == 1
-    assert capsys.readouterr() == ("", f"relive demo: {name} is not installed: run pip install 'relive[demo]'\n")
+    assert capsys.readouterr() == (
+        "",
+        f'relive demo: {name} is not installed: it comes with the extra "demo" of relive\n',
+    )
 
 
 @pytest.mark.usefixtures("_quick")

@@ -225,7 +225,7 @@ def test_a_missing_library_is_one_line_that_names_the_extra(
     monkeypatch.delattr(cli, "report")
     assert command_line.main(["inspect", "buffer", "--report", "page.html"]) == 1
     shown = capsys.readouterr()
-    assert shown.err == f"relive inspect: {name} is not installed: run pip install 'relive[cli]'\n"
+    assert shown.err == f'relive inspect: {name} is not installed: it comes with the extra "cli" of relive\n'
     assert shown.out == ""
 
 

@@ -11,7 +11,7 @@ from relive import errors
 
 @contextlib.contextmanager
 def optional_dependency(extra: str) -> Iterator[None]:
-    """Turn a failed import in the `with` block into an error that says what to install.
+    """Turn a failed import in the `with` block into an error that names the extra to install.
 
     Raises:
         MissingExtraError: A library of that extra is not installed.
@@ -20,7 +20,7 @@ def optional_dependency(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise errors.MissingExtraError(
-            f"{error.name or error} is not installed: run pip install 'relive[{extra}]'", name=error.name
+            f'{error.name or error} is not installed: it comes with the extra "{extra}" of relive', name=error.name
         ) from error
 
 

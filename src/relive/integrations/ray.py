@@ -1,4 +1,4 @@
-"""ShardedReplay: a replay buffer distributed over Ray actors (`pip install 'relive[ray]'`).
+"""ShardedReplay: a replay buffer distributed over Ray actors (the extra "ray").
 
     writers, anywhere  ──batches──►  shard 0   shard 1   ...   shard k-1     each a buffer, in a process of its own
     learners           ◄──parts───

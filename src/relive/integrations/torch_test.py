@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import itertools
 import types
 from typing import Any
 
@@ -22,6 +23,27 @@ leaves, transitions = batches_test.array_leaves, batches_test.transitions
 def ring(count: int = 40) -> relive.RingReplayBuffer:
     buffer: relive.RingReplayBuffer = batches_test.fill(relive.RingReplayBuffer(50, batches_test.SCHEMA, seed=0), count)
     return buffer
+
+
+class OwnDataset(data.IterableDataset[Any]):
+    """A dataset around `batches` that does not know of workers, unless it is seeded."""
+
+    def __init__(self, is_seeded: bool) -> None:
+        self.buffer, self.is_seeded = ring(), is_seeded
+
+    def __iter__(self) -> Iterator[list[int]]:
+        worker = data.get_worker_info()
+        if worker is not None and self.is_seeded:
+            self.buffer.rng.bit_generator.state = np.random.default_rng(worker.seed).bit_generator.state
+        for batch in itertools.islice(self.buffer.batches(8), 3):
+            yield batch.keys.tolist()
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_workers_of_an_own_dataset_repeat_batches_unless_seeded(is_seeded: bool) -> None:
+    loader: data.DataLoader[Any] = data.DataLoader(OwnDataset(is_seeded), batch_size=None, num_workers=2)
+    drawn = [tuple(keys) for _ in range(2) for keys in loader]
+    assert (len(drawn), len(set(drawn))) == (12, 12 if is_seeded else 3)
 
 
 def test_an_error_about_log_probabilities_names_the_calls() -> None:

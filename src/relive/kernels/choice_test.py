@@ -60,7 +60,7 @@ def test_a_wrong_name_in_the_environment_is_refused_by_the_import() -> None:
 
 
 def test_where_numba_is_missing_the_error_says_how_to_install_it() -> None:
-    message = "relive.errors.MissingExtraError: numba is not installed: run pip install 'relive[numba]'"
+    message = 'relive.errors.MissingExtraError: numba is not installed: it comes with the extra "numba" of relive'
     missing = "import sys; sys.modules['numba'] = None; "
     assert run(missing + "from relive.kernels import choice; choice.use_kernels('numba')") == message
     assert run(missing + SHOW, RELIVE_KERNELS="numba") == message

@@ -237,7 +237,9 @@ def test_without_pyarrow_a_parquet_file_names_the_extra(tmp_path: pathlib.Path) 
     )
     arguments = [sys.executable, "-c", script, str(tmp_path / "steps.parquet")]
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert ended.stdout.splitlines() == ["pyarrow is not installed: run pip install 'relive[arrow]'"] * 2, ended.stderr
+    assert ended.stdout.splitlines() == ['pyarrow is not installed: it comes with the extra "arrow" of relive'] * 2, (
+        ended.stderr
+    )
 
 
 # Buffers that cannot be loaded.
