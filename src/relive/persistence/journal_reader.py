@@ -272,9 +272,7 @@ def listed(directory: files.Directory) -> Listing:
         before, names = names, _names(directory)
         try:
             listing = _listing(directory, names)
-        except FileNotFoundError:  # It was deleted after the names were read.
-            continue
-        except errors.CheckpointError:
+        except (FileNotFoundError, errors.CheckpointError):  # What was deleted after it was listed is missing.
             if names == before:
                 raise
             continue
