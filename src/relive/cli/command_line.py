@@ -46,10 +46,9 @@ result is checked: a fast wrong one is reported as wrong.
 
 _INSPECT_EXAMPLES = """examples:
   relive inspect replay --json | jq .stats
-  relive inspect replay --report replay.html
 
-The exit code is 1 if something is broken. The report needs
-the extra "cli", which also draws nicer tables.
+The exit code is 1 if something is broken. The extra
+"cli" draws nicer tables.
 """
 
 _CONVERT_EXAMPLES = """examples:
@@ -120,7 +119,7 @@ def hint(word: str, known: Iterable[str]) -> str:
     """Return a question for the nearest of the known words, in whatever case; nothing if none is near.
 
     >>> from relive.cli import command_line
-    >>> command_line.hint("--JSN", ["--json", "--report"]), command_line.hint("x", ["--json"])
+    >>> command_line.hint("--JSN", ["--json", "--list"]), command_line.hint("x", ["--json"])
     (', did you mean --json?', '')
     """
     names = {name.lower(): name for name in known}
@@ -209,7 +208,6 @@ def _add_saved(commands: _Commands) -> None:
         "and whether they are intact. It loads the buffer, and changes nothing.",
         epilog=_INSPECT_EXAMPLES,
     )
-    inspect.add_argument("--report", metavar="FILE", help="write a page with charts, HTML in one file")
     verify = commands.add_parser(
         "verify",
         help="check the integrity of a checkpoint or a journal; exit code 0 or 1",

@@ -75,7 +75,7 @@ def test_the_version_is_said(option: str, capsys: pytest.CaptureFixture[str]) ->
         ("inspect x --jsn", "relive inspect: there is no option '--jsn', did you mean --json?"),
         ("inspect x --JSON=3", "relive inspect: there is no option '--JSON', did you mean --json?"),
         ("inspect a --page b", "relive inspect: there is no option '--page'"),
-        ("inspect a --report", "relive inspect: argument --report: expected one argument"),
+        ("inspect a --report b", "relive inspect: there is no option '--report'"),
         ("verify", "relive verify: the following arguments are required: PATH"),
         ("repair a --drop", "relive repair: there is no option '--drop', did you mean --drop-damaged?"),
         ("convert a", "relive convert: the following arguments are required: TO"),

@@ -7,7 +7,6 @@ import pytest
 
 import relive
 from relive.cli import contents
-from relive.cli import saved_examples_test as examples
 
 
 def test_episodes_of_columns_are_as_they_were_added() -> None:
@@ -59,7 +58,6 @@ def test_of_an_empty_buffer_there_is_nothing() -> None:
     ]
     for buffer in empty:
         assert all(values.size == 0 for values in contents.of(buffer).values())
-        assert list(contents.images(buffer, 3)) == []
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
@@ -94,75 +92,3 @@ def test_episodes_come_in_the_order_in_which_they_began() -> None:
     found = contents.of(buffer)
     assert found["episode lengths"].tolist() == [2, 1]
     assert found["episode returns"].tolist() == [11.0, 100.0]
-
-
-@pytest.mark.parametrize(
-    ("shape", "shown"),
-    [
-        ((84, 84), (84, 84)),
-        ((84, 80, 1), (84, 80)),
-        ((84, 80, 3), (84, 80)),
-        ((3, 20, 10), (20, 10)),
-        ((1, 20, 10), (20, 10)),
-        ((20, 10, 4), (20, 40)),
-        ((4, 20, 10), (20, 40)),
-        ((600, 20), (300, 10)),
-        ((512, 8), (512, 8)),
-        ((2, 84, 84), None),
-        ((84, 84, 2), None),
-        ((7, 84), None),
-        ((84,), None),
-        ((3, 84, 84, 3), None),
-        ((1 << 13, 1 << 13), None),
-        ((3, 4, 4), None),
-    ],
-)
-def test_images_are_known_by_their_shape(shape: tuple[int, ...], shown: tuple[int, int] | None) -> None:
-    image = contents.image_of(np.zeros(shape, np.uint8))
-    assert (image is None) if shown is None else (image is not None and image.shape == (*shown, 3))
-    assert contents.image_of(np.zeros(shape, np.float32)) is None
-
-
-def test_planes_keep_their_order_and_colours_theirs() -> None:
-    planes = np.arange(4, dtype=np.uint8)[:, None, None] + np.zeros((4, 8, 8), np.uint8)
-    image, same = contents.image_of(planes), contents.image_of(np.moveaxis(planes, 0, 2))
-    assert image is not None
-    assert same is not None
-    assert image[0, :, 1].tolist() == [0] * 8 + [1] * 8 + [2] * 8 + [3] * 8
-    assert np.array_equal(image, same)
-    colours = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
-    image = contents.image_of(colours)
-    assert image is not None
-    assert np.array_equal(image, colours)
-
-
-def test_images_are_rows_of_the_buffer() -> None:
-    buffer = examples.prioritized()
-    observations = buffer.read(range(60)).observation
-    found = list(contents.images(buffer, 4))
-    assert len(found) == 4
-    for title, image in found:
-        row = int(title.removeprefix("observation, row "))
-        assert np.array_equal(image[..., 0], observations[row])
-    assert [title for title, _ in found] == [title for title, _ in contents.images(buffer, 4)]
-    assert len(list(contents.images(buffer, 1000))) == 24
-    assert list(contents.images(buffer, 0)) == []
-
-
-def test_each_field_of_a_dict_with_images_is_shown() -> None:
-    buffer = relive.RingReplayBuffer(10, seed=0)
-    observation = {"left": examples.frame(1), "right": examples.frame(2), "speed": 3.0}
-    buffer.add(observation, 0, 0.0, observation)
-    assert [title for title, _ in contents.images(buffer, 3)] == ["observation/left, row 0", "observation/right, row 0"]
-
-
-def test_images_among_objects_are_in_their_order() -> None:
-    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
-    episode_id = buffer.start_episode_nowait("agent")
-    observations = [{"camera": examples.frame(t), "text": ""} for t in range(5)]
-    for observation in [*observations, examples.frame(7), {3: examples.frame(8)}, "none"]:
-        buffer.append_observation_action_reward_nowait(episode_id, observation, 0, 0.0)
-    found = list(contents.images(buffer, 100))
-    titles = [*(f"observation {t}, camera" for t in range(5)), "observation 5", "observation 6, 3"]
-    assert [title for title, _ in found] == titles
-    assert [int(image[0, 0, 0]) for _, image in found] == [0, 1, 2, 3, 4, 7, 8]

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import cli
 from relive.cli import command_line
-from relive.cli import report
 from relive.cli import saved_examples_test as examples
 from relive.persistence import checkpoint
 from relive.persistence import inspect_test
@@ -56,24 +54,11 @@ def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) 
     assert "\x1b" not in shown.out
 
 
-@pytest.fixture
-def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "charts", lambda found: [])
-
-
-@pytest.mark.usefixtures("_no_charts")
 def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(["inspect", "buffer", "--json", "--report", "page.html"]) == 0
+    assert command_line.main(["inspect", "buffer", "--json"]) == 0
     shown = capsys.readouterr()
     said = json.loads(shown.out)
     assert (said, shown.err) == (relive.summary("buffer"), "")
-    assert pathlib.Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_the_report_is_written_and_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(["inspect", "buffer", "--report", "page.html"]) == 0
-    assert capsys.readouterr().out.endswith("report in page.html\n")
-    assert "Sample frames" in pathlib.Path("page.html").read_text(encoding="utf-8")
 
 
 def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,9 +82,8 @@ def test_a_checkpoint_of_every_class_is_known(name: str, capsys: pytest.CaptureF
     made = MAKERS[name]()
     made.save("every")
     words = type(made).__name__
-    lines = inspected(capsys, "every", "--report", "page.html")
+    lines = inspected(capsys, "every")
     assert {"kind checkpoint", f"class {words}", "health nothing is broken", "Statistics"} <= set(lines)
-    assert words in pathlib.Path("page.html").read_text(encoding="utf-8")
     assert command_line.main(["verify", "every"]) == 0
     assert f", which loads <{words} " in capsys.readouterr().out
     for command in ("inspect", "verify"):
@@ -137,10 +121,9 @@ def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[st
     assert any(line.startswith("mean 5 5 1 ") for line in lines)
 
 
-@pytest.mark.usefixtures("_no_charts")
 def test_a_state_of_no_buffer_of_ours_is_described_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint.save({"class": "Mine", "arrays": {"notes": np.arange(4)}}, "mine")
-    lines = inspected(capsys, "mine", "--report", "page.html")
+    lines = inspected(capsys, "mine")
     assert "class Mine" in lines
     assert "notes.npy int64 [4] 160 B" in lines
     assert "Statistics" not in lines
@@ -150,10 +133,9 @@ def test_a_buffer_of_items_says_how_many_there_are(capsys: pytest.CaptureFixture
     buffer = relive.ItemReplayBuffer(100, "sequences", seed=0)
     buffer.add({"x": np.arange(10), "seq_lens": [3, 7]})
     buffer.save("items")
-    lines = inspected(capsys, "items", "--report", "page.html")
+    lines = inspected(capsys, "items")
     assert "timesteps 10" in lines
     assert "items 2" in lines
-    assert "<b>2</b><span>items</span>" in pathlib.Path("page.html").read_text(encoding="utf-8")
 
 
 def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +149,6 @@ def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixt
     assert "without 0 4" in lines
 
 
-@pytest.mark.usefixtures("_no_charts")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -175,17 +156,6 @@ def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixt
         (["buffer/manifest.json"], "{}/buffer/manifest.json is not a directory: name the directory that it is in"),
         (["."], "{} is neither a checkpoint nor a journal: it holds '.buffer.lock', 'buffer'"),
         ([""], "PATH must be the path of a directory in another, got ''"),
-        (
-            ["buffer", "--report", "no/page.html"],
-            "{}/no/page.html cannot be made: {}/no does not exist",
-        ),
-        (
-            ["buffer", "--report", "buffer/page.html"],
-            "{}/buffer/page.html cannot be made: {}/buffer is a checkpoint, which holds no other files",
-        ),
-        (["buffer", "--report", "buffer"], "{}/buffer is a directory: name a file"),
-        (["buffer", "--report", ""], "--report must be the path of a file, got ''"),
-        (["buffer", "--report", "/dev/full"], "--report could not be written to /dev/full: No space left on device"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_1(
@@ -216,23 +186,10 @@ def test_words_of_a_file_move_no_cursor_and_are_no_markup(capsys: pytest.Capture
     assert len(out) < 20_000
 
 
-@pytest.mark.parametrize("name", ["matplotlib", "jinja2"])
-def test_a_missing_library_is_one_line_that_names_the_extra(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "relive.cli.report")  # Import it anew.
-    monkeypatch.delattr(cli, "report")
-    assert command_line.main(["inspect", "buffer", "--report", "page.html"]) == 1
-    shown = capsys.readouterr()
-    assert shown.err == f'relive inspect: {name} is not installed: it comes with the extra "cli" of relive\n'
-    assert shown.out == ""
-
-
 @pytest.mark.parametrize("command", ["verify", "repair", "inspect", "inspect --json"])
 def test_numpy_alone_is_enough(command: str) -> None:
     script = (
-        "import sys; sys.modules.update(dict.fromkeys(['rich', 'matplotlib', 'jinja2'])); "
+        "import sys; sys.modules['rich'] = None; "
         "from relive.cli import command_line; sys.exit(command_line.main(sys.argv[1:]))"
     )
     ended = subprocess.run(

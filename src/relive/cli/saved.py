@@ -1,62 +1,28 @@
 """`relive inspect`, `verify` and `repair`: what relive wrote at a path, and whether it is whole. Numpy is enough."""
 
 import argparse
-from collections.abc import Callable
-import importlib
 import json
-import os
-import pathlib
 import sys
-from typing import Any
 
 from relive import errors
 from relive.cli import contents
 from relive.cli import formatting
 from relive.cli import tables
 from relive.cli import terminal
-from relive.integrations import replaced_file
 from relive.persistence import files
 from relive.persistence import inspect as inspect_lib
 from relive.persistence import places
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print what is at a path, as tables or as JSON, and write a page about it; return 1 if something is broken."""
-    report: str | None = options.report
-    page = None if report is None else _page(report)
+    """Print what is at a path, as tables or as JSON; return 1 if something is broken."""
     examined = _examined(options, "reading")
     said = examined.summary()
-    if report is not None and page is not None:
-        _write(report, page(said, examined.buffer))
     if options.json:
         sys.stdout.write(json.dumps(said, indent=1, allow_nan=False) + "\n")
     else:
         terminal.show(said["path"], tables.of(said, contents.of(examined.buffer)))
-        if report is not None:
-            sys.stdout.write(f"report in {report}\n")
     return 1 if said["faults"] else 0
-
-
-def _page(path: str) -> Callable[[dict[str, Any], object], str]:
-    """Return what makes a page; what can be known to fail fails here, before anything is read.
-
-    Raises:
-        CheckpointError: No file can be at that path.
-        MissingExtraError: Nothing can draw.
-    """
-    place = replaced_file.absolute("--report", path)
-    replaced_file.check_parent(place)
-    if os.path.isdir(place):
-        raise errors.CheckpointError(f"{files.named(place)} is a directory: name a file")
-    maker: Callable[[dict[str, Any], object], str] = importlib.import_module("relive.cli.report").page
-    return maker
-
-
-def _write(path: str, page: str) -> None:
-    try:
-        pathlib.Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise errors.ArgumentError(f"--report could not be written to {path}: {error.strerror}") from error
 
 
 def verify(options: argparse.Namespace) -> int:

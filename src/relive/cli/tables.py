@@ -1,4 +1,4 @@
-"""What was saved, as tables of words: what the terminal and the page show alike."""
+"""What was saved, as tables of words: what the terminal shows."""
 
 from collections.abc import Sequence
 import dataclasses
