@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import files as files_lib
@@ -91,7 +92,7 @@ def test_the_manifest_is_text_that_says_everything(tmp_path: pathlib.Path) -> No
     text = f"""{{
  "format": "relive checkpoint",
  "version": 1,
- "relive": "0.2.0",
+ "relive": "{relive.__version__}",
  "name": "é",
  "n": 1267650600228229401496703205376,
  "arrays": {{

@@ -739,7 +739,11 @@ COMPOSED = [
     for where in ("outside", "inside", "in each")
     for mode in MODES
     if (where, mode.name) != ("inside", "DISABLED")
-    and (where == "in each" or mode.name != "SAME_STEP" or gymnasium.__version__ >= "1.4")
+    and (
+        where == "in each"
+        or mode.name != "SAME_STEP"
+        or tuple(map(int, gymnasium.__version__.split(".")[:2])) >= (1, 4)
+    )
 ]
 
 
