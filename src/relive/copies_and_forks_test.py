@@ -30,6 +30,7 @@ from relive.agents import queue_state_test
 from relive.common import arrays
 from relive.fleet import column_writer
 from relive.fleet import episodes_writer
+from relive.persistence import posix_test
 from relive.persistence import registry
 from relive.storage import memmap
 from relive.storage import ragged
@@ -401,7 +402,7 @@ def use_recorder(env: Any) -> Any:
 def vector_recorder() -> Any:
     gymnasium = pytest.importorskip("gymnasium")
     relive_gymnasium = pytest.importorskip("relive.integrations.gymnasium", exc_type=ImportError)
-    envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
     buffer = relive.RingReplayBuffer(30, relive_gymnasium.from_env(envs), streams=2, seed=0)
     envs = relive_gymnasium.VectorRecorder(envs, buffer)
     envs.reset(seed=0)
@@ -638,11 +639,10 @@ def in_a_fork(call: Callable[[], object]) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 IGNORED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 @pytest.mark.parametrize("name", WHOLE | REFERRING)
 def test_parent_and_fork_know_nothing_of_each_other(name: str) -> None:
@@ -657,7 +657,7 @@ def test_parent_and_fork_know_nothing_of_each_other(name: str) -> None:
     compare()
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 def test_a_fork_waits_for_no_thread_that_gathers_in_its_parent() -> None:
     buffer = ring()
@@ -701,7 +701,7 @@ def test_batches_of_another_process_are_refused(monkeypatch: pytest.MonkeyPatch)
     iterator.close()
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 def test_batches_without_a_thread_go_on_in_a_fork() -> None:
     iterator = ring().batches(3, prefetch=0)
@@ -722,7 +722,7 @@ def thread_at(work: Callable[[threading.Event, threading.Event], None]) -> Itera
         thread.join()
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 def test_a_fork_waits_for_no_lock_that_a_thread_of_its_parent_holds() -> None:
     shell = threaded()
@@ -754,7 +754,7 @@ def test_a_fork_waits_for_no_lock_that_a_thread_of_its_parent_holds() -> None:
     assert len(free.sample(3).keys) == 3
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 def test_a_fork_goes_on_with_a_shell_at_which_threads_only_wait() -> None:
     shell = threaded(relive.RingReplayBuffer(12, SCHEMA, seed=0))
@@ -775,7 +775,7 @@ def test_a_fork_goes_on_with_a_shell_at_which_threads_only_wait() -> None:
     waiting.join()
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 def test_a_fork_reads_the_rows_of_a_memory_map_and_leaves_all_else_to_its_parent(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "rows"
@@ -830,7 +830,7 @@ def test_a_memory_map_that_another_process_has_opened_can_only_be_read(
     assert (tmp_path / ".rows.lock").read_text() == f"{pid}\n"
 
 
-@FORK
+@posix_test.FORKS
 @IGNORED
 def test_a_fork_in_an_event_loop_leaves_the_loop_to_its_parent() -> None:
     shell = relive.AsyncReplayBuffer(ring())

@@ -12,7 +12,11 @@ GUIDES = SOURCES.parents[1] / "docs"
 @pytest.mark.skipif(not GUIDES.is_dir(), reason="the documentation is not here")
 @pytest.mark.parametrize("page", ["guides/asyncio.md", "guides/durability.md", "security.md"])
 def test_the_tests_that_a_page_names_are_there(page: str) -> None:
-    written = {name for path in SOURCES.rglob("*_test.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
-    named = set(re.findall(r"`(test_\w+)`", (GUIDES / page).read_text()))
+    written = {
+        name
+        for path in SOURCES.rglob("*_test.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+    }
+    named = set(re.findall(r"`(test_\w+)`", (GUIDES / page).read_text(encoding="utf-8")))
     assert len(named) > 5
     assert named <= written

@@ -75,8 +75,9 @@ def _write(measured: results.Run, name: str, options: argparse.Namespace) -> Non
     if name == "json":
         pathlib.Path(path).write_text(json.dumps(measured.as_json(), indent=1) + "\n", encoding="utf-8")
     elif name == "markdown":
-        seen = os.path.relpath(options.plot, pathlib.Path(path).parent) if options.plot else None
-        pathlib.Path(path).write_text(report.page(measured, seen), encoding="utf-8")
+        page = pathlib.Path(path)
+        seen = pathlib.Path(os.path.relpath(options.plot, page.parent)).as_posix() if options.plot else None
+        page.write_text(report.page(measured, seen), encoding="utf-8")
     else:
         picture.save(measured, path)
 

@@ -48,7 +48,7 @@ def test_a_quick_run_prints_and_writes_all_there_is(tmp_path: pathlib.Path, caps
     assert [one["workload"] for one in written["workloads"]] == ["n-step", "add", "add-images", "growth-tree"]
     given = "relive bench --workload n-step add growth-tree --peers relive take --quick " + " ".join(files)
     assert written["command"] == given
-    page = (tmp_path / "docs" / "b.md").read_text()
+    page = (tmp_path / "docs" / "b.md").read_text(encoding="utf-8")
     assert given in page
     assert "](../b.png)" in page
     assert "x smallest" in page

@@ -140,7 +140,7 @@ def saving(buffer: tasks.Buffer, following: tasks.Following) -> Call:
         buffer.save(path)
         for place in glob.glob(f"{path}*") + glob.glob(f"{path}/*"):
             if os.path.isfile(place):
-                descriptor = os.open(place, os.O_RDONLY)
+                descriptor = os.open(place, os.O_RDWR)  # Windows syncs only what is open for writing.
                 os.fsync(descriptor)
                 os.close(descriptor)
 

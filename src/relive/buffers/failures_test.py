@@ -10,6 +10,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.persistence import posix_test
 
 SCHEMA = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
 
@@ -142,7 +143,7 @@ def test_draws_are_counted_up_to_a_limit() -> None:
         relive.RingReplayBuffer(10, SCHEMA, max_times_sampled=2**31)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@posix_test.FORKS
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
     buffer = relive.RingReplayBuffer(50, SCHEMA, seed=0)

@@ -7,6 +7,7 @@ A command's module is imported when the command runs, so that `relive --help` do
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 import difflib
+import io
 import os
 import pkgutil
 import sys
@@ -271,6 +272,8 @@ def _add_convert(commands: _Commands) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     name = "relive"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # Not every encoding of a console has all characters.
     try:
         options, unknown = parser().parse_known_args(arguments)
         if unknown:

@@ -157,6 +157,20 @@ def test_ctrl_c_while_something_is_read_is_one_line(
     assert "steps.parquet" not in os.listdir()
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_what_a_console_cannot_show_is_printed_escaped(command: str) -> None:
+    """Where output goes to a file, Windows writes in the encoding of its region."""
+    examples.prioritized().save("λ")
+    ended = subprocess.run(
+        [sys.executable, "-m", "relive", command, "λ"],
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert rb"\u03bb" in ended.stdout
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this platform has no /dev/full")
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["verify", "replay"]])
 def test_a_full_disk_for_what_is_printed_is_one_line(arguments: list[str]) -> None:

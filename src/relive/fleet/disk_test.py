@@ -3,7 +3,6 @@
 import asyncio
 import pathlib
 import random
-import resource
 import signal
 from typing import Any
 
@@ -16,6 +15,7 @@ from relive.fleet import adapter_test
 from relive.fleet import local_test
 from relive.fleet import replies
 from relive.fleet import trouble_test
+from relive.persistence import posix_test
 
 W, V = b"w" * 16, b"v" * 16
 
@@ -137,6 +137,7 @@ def test_an_entry_of_the_ledger_that_does_not_fit_is_no_entry(tmp_path: pathlib.
     local_test.run(main())
 
 
+@posix_test.LIMITS
 def test_what_no_file_may_hold_is_sent_again_when_it_may(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, tmp_path)
@@ -148,14 +149,14 @@ def test_what_no_file_may_hold_is_sent_again_when_it_may(tmp_path: pathlib.Path)
                 await writer.add_episode(np.arange(5) + 10 * number, np.zeros(4), np.zeros(4), terminated=True)
             await writer.close()
 
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = posix_test.resource.getrlimit(posix_test.resource.RLIMIT_FSIZE)
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+            posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, (4000, before[1]))
             writing = asyncio.create_task(write())
             await local_test.settle(10.0)
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, handler)
         assert 0 < writer.stored < 160
         assert "could not be written: " in str(fleet.shard(0).stats().disk)

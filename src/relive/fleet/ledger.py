@@ -15,6 +15,8 @@ import os
 import struct
 import zlib
 
+from relive.persistence import files
+
 _MARK = struct.Struct("<16sQQQQ")
 _CRC = struct.Struct("<I")
 _COUNTS = b"lost and sampled"
@@ -63,7 +65,7 @@ class Ledger:
     """
 
     def __init__(self, path: str | None) -> None:
-        self._descriptor = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT | files.STRICT, 0o644)
         self._places: dict[bytes, int] = {}
         self._free: list[int] = []
         self._num_places = 1
@@ -118,13 +120,14 @@ class Ledger:
         return self._num_places - 1
 
     def _write(self, descriptor: int, place: int, content: bytes) -> None:
-        written = os.pwrite(descriptor, content.ljust(_SIZE, b"\0"), place * _SIZE)
+        os.lseek(descriptor, place * _SIZE, os.SEEK_SET)  # Windows has no pwrite.
+        written = os.write(descriptor, content.ljust(_SIZE, b"\0"))
         if written != _SIZE:
             raise OSError(f"only {written} of {_SIZE} bytes fitted")
 
     def _read(self, descriptor: int) -> None:
         # A torn place holds no entry: its batch counts as unknown and is sent again.
-        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        content = os.read(descriptor, os.fstat(descriptor).st_size)
         self._num_places = max(len(content) // _SIZE, 1)
         for place in range(len(content) // _SIZE):
             framed = content[place * _SIZE : (place + 1) * _SIZE]

@@ -182,13 +182,24 @@ def test_a_mark_in_the_place_of_the_counts_is_none(tmp_path: pathlib.Path) -> No
     assert (found.found, found.lost, found.sampled) == ({}, 0, 0)
 
 
+def test_a_ledger_needs_nothing_that_windows_lacks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("O_CLOEXEC", "pread", "pwrite"):
+        monkeypatch.delattr(os, name, raising=False)
+    written = ledger.Ledger(str(tmp_path / "ledger"))
+    written.put(A)
+    written.put(B)
+    written.put_counts(3, 4)
+    found = reopened(tmp_path / "ledger")
+    assert (found.found, found.lost, found.sampled) == (named(A, B), 3, 4)
+
+
 def test_what_the_disk_takes_only_in_part_is_an_error_for_entries_and_none_for_counts(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = ledger.Ledger(str(tmp_path / "ledger"))
     one.put(ledger.Entry(b"w" * 16, 0, 0, 3))
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, place: real(descriptor, content[:10], place))
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: real(descriptor, content[:10]))
     with pytest.raises(OSError, match="only 10 of 64 bytes fitted"):
         one.put(ledger.Entry(b"w" * 16, 1, 3, 3))
     one.put_counts(1, 2)

@@ -27,6 +27,7 @@ from relive.integrations import arrow
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 from relive.persistence import files
+from relive.persistence import posix_test
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((2, 3), "uint8"), "hand": {"angle": relive.Field((), ">f8"), "half": relive.Field(2, "f2")}},
@@ -704,7 +705,7 @@ def test_a_path_is_that_of_a_file(given: str) -> None:
             call(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
+@posix_test.PIPES
 def test_a_pipe_is_not_waited_for(path: pathlib.Path) -> None:
     os.mkfifo(path)
     with pytest.raises(errors.CheckpointError, match=rf"^{path} is not a regular file: name a file$"):

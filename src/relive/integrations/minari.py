@@ -414,8 +414,8 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
 
 def _check_id(dataset_id: Any) -> None:
     """Raise ArgumentError unless a dataset with that id can be created."""
-    root = os.environ.get("MINARI_DATASETS_PATH", os.sep)
-    if not os.path.isabs(root):
+    root = os.environ.get("MINARI_DATASETS_PATH")
+    if root is not None and not os.path.isabs(root):
         raise errors.ArgumentError(f"MINARI_DATASETS_PATH must be an absolute path, got {root!r}")
     try:
         minari_dataset.parse_dataset_id(dataset_id)

@@ -962,6 +962,14 @@ def test_datasets_are_in_the_home_of_the_user(tmp_path: pathlib.Path, monkeypatc
     assert (tmp_path / ".minari" / "datasets" / "test" / "mine-v0").is_dir()
 
 
+def test_a_root_without_a_drive_is_no_path_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows it is no absolute path since Python 3.13."""
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    monkeypatch.setattr(os, "sep", "\\")
+    with pytest.raises(errors.ArgumentError, match="^dataset_id must be like"):
+        relive_minari.to_dataset(open_one(next_observation=5), "mine")
+
+
 def test_a_dot_in_a_key_is_a_letter_in_hdf5() -> None:
     """Alone it is not."""
     schema = relive.Schema(

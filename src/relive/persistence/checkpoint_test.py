@@ -22,6 +22,7 @@ from relive.persistence import manifest
 from relive.persistence import npy
 from relive.persistence import npy_header_test
 from relive.persistence import npy_test
+from relive.persistence import posix_test
 from relive.persistence import state as state_lib
 
 
@@ -408,8 +409,8 @@ except errors.CheckpointError as error:
 """
 
 
+@posix_test.LIMITS
 def test_a_file_larger_than_the_system_allows_leaves_the_old_one(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("resource")
     path = tmp_path / "state"
     checkpoint.save(numbered(1), path)
     ran = subprocess.run([sys.executable, "-c", LIMITED, path], capture_output=True, text=True, check=True)

@@ -9,6 +9,7 @@ import pytest
 
 from relive import errors
 from relive.persistence import files
+from relive.persistence import posix_test
 
 
 def test_a_path_on_one_line_stays_as_it_is() -> None:
@@ -125,7 +126,7 @@ def test_a_link_to_a_directory_is_opened_if_asked_for(tmp_path: pathlib.Path) ->
         ("link", "is a link"),
         ("dangling", "is a link"),
         ("directory", "is not a regular file"),
-        ("pipe", "is not a regular file"),
+        pytest.param("pipe", "is not a regular file", marks=posix_test.PIPES),
         ("device", "is a link"),
         ("long", "cannot be opened: File name too long"),
     ],
@@ -145,3 +146,18 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str, 
             directory.open(name)
         if kind not in ("missing", "long"):
             assert not directory.is_regular(name)
+
+
+@pytest.mark.parametrize("target", ["file", "nowhere"])
+def test_a_link_is_refused_where_the_system_follows_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr(files, "STRICT", files.STRICT & ~getattr(os, "O_NOFOLLOW", 0))
+    monkeypatch.setattr(files, "_HAS_DIRECTORIES", False)
+    monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "a").symlink_to(target)
+    with files.Directory(str(tmp_path)) as directory:
+        with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/a is a link$"):
+            directory.open("a")
+        os.close(directory.open("file"))

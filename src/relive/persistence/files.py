@@ -162,6 +162,8 @@ class Directory:
             CheckpointError: It is missing, or a link, a pipe or a directory.
         """
         label = named(os.path.join(self.path, name))
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(self._place(name)):  # On Windows, opening follows it.
+            raise errors.CheckpointError(f"{label} is a link")
         try:
             descriptor = os.open(self._place(name), os.O_RDONLY | STRICT, dir_fd=self._descriptor)
         except FileNotFoundError:

@@ -10,6 +10,7 @@ import pytest
 
 from relive import errors
 from relive.persistence import files
+from relive.persistence import posix_test
 
 HOLD = """
 import sys
@@ -60,7 +61,7 @@ def test_a_lock_is_given_back_when_its_block_raises(tmp_path: pathlib.Path) -> N
         pass
 
 
-@pytest.mark.parametrize("kind", ["text", "directory", "link", "pipe"])
+@pytest.mark.parametrize("kind", ["text", "directory", "link", pytest.param("pipe", marks=posix_test.PIPES)])
 def test_what_is_no_lock_file_is_left_alone(tmp_path: pathlib.Path, kind: str) -> None:
     place = tmp_path / ".state.lock"
     (tmp_path / "victim").write_text("mine")

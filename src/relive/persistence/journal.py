@@ -364,6 +364,7 @@ class Journal(duplicates.NeverCopied):
         """Delete the segments that hold no record numbered `before` or later, and return how many.
 
         The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted.
+        Windows deletes none that a process reads: it goes when the journal is next opened.
 
         Raises:
             ClosedError: The journal was closed.
@@ -380,7 +381,7 @@ class Journal(duplicates.NeverCopied):
             files.fsync_directory(self.path)
             for first in gone:
                 for path in (self._place(first), self._mark(first)):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(FileNotFoundError, PermissionError):
                         os.unlink(path)
                 self._firsts.remove(first)
             self._forget_base()
@@ -431,7 +432,8 @@ class Journal(duplicates.NeverCopied):
             if findings.damage is not None:
                 raise findings.damage
             for name in left_over:
-                directory.unlink(name)
+                with contextlib.suppress(PermissionError):
+                    directory.unlink(name)
             if oldest:
                 self._forget_base()
             # Their creator may have been killed before the names were on disk.

@@ -15,6 +15,7 @@ from relive import errors
 from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
+from relive.persistence import posix_test
 from relive.persistence import repair
 from relive.persistence import seed_blocks_test
 
@@ -452,7 +453,7 @@ def test_a_segment_without_its_header_is_damage(tmp_path: pathlib.Path, content:
         read(path)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in directories")
+@posix_test.PIPES
 def test_links_pipes_and_directories_are_no_segments(tmp_path: pathlib.Path) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
     segment = path / journal_reader.segment_name(0)

@@ -17,12 +17,11 @@ from relive import errors
 from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
+from relive.persistence import posix_test
 from relive.persistence import seed_blocks_test
 
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
-
-POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has neither fork, nor signals, nor limits of file sizes")
 
 
 class Crash(BaseException):
@@ -272,6 +271,29 @@ def test_pruning_that_fails_leaves_no_gap(tmp_path: pathlib.Path, monkeypatch: p
                 log.prune(100)
         assert segments(tmp_path / "log") == [0, 3, 6, 9, 12]
         assert log.prune(100) == 4
+
+
+def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows deletes no open file: it goes when the journal is opened again."""
+    real = os.unlink
+
+    def unlink(path: str, **place: Any) -> None:
+        if path.endswith(".relive"):
+            raise PermissionError(13, "Permission denied")
+        real(path, **place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        with begun(tmp_path / "log", segment_bytes=100) as log:
+            for _ in range(10):
+                log.append(1, b"r" * 33)
+            assert log.prune(100) == 4
+            log.append(1, b"new")
+        begun(tmp_path / "log").close()
+    assert payloads(tmp_path / "log")[-1] == b"new"
+    assert segments(tmp_path / "log")[0] == 0
+    begun(tmp_path / "log").close()
+    assert segments(tmp_path / "log")[0] == 12
 
 
 def test_it_is_on_the_disk_where_the_journal_begins_before_a_segment_is_deleted(
@@ -572,7 +594,7 @@ def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.
     assert payloads(tmp_path / "log") == [b"x" * 60, b"two"]
 
 
-@POSIX
+@posix_test.LIMITS
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, signal, sys
@@ -602,7 +624,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     assert all(end.stat().st_size <= 1000 for end in (tmp_path / "log").iterdir())
 
 
-@POSIX
+@posix_test.LIMITS
 def test_a_segment_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, sys
@@ -637,7 +659,6 @@ def test_a_journal_is_open_once(tmp_path: pathlib.Path) -> None:
     begun(tmp_path / "log").close()
 
 
-@POSIX
 def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
     text = """
         import sys
@@ -654,7 +675,7 @@ def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
     assert message.count("\n") == 1
 
 
-@POSIX
+@posix_test.FORKS
 def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
     text = """
         import os, sys
@@ -705,7 +726,7 @@ def test_another_process_only_lets_go(tmp_path: pathlib.Path, monkeypatch: pytes
     assert payloads(tmp_path / "log") == [b"one"]
 
 
-@POSIX
+@posix_test.SIGNALS
 @pytest.mark.parametrize("kills", seed_blocks_test.seed_blocks(3, 15, 6))
 def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pathlib.Path) -> None:
     """The writer is killed again and again; payloads describe themselves, and each run goes on where the last ended."""

@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from relive import errors
 from relive.episodes import episode_journal
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
+from relive.persistence import posix_test
 from relive.persistence import recover
 from relive.persistence import seed_blocks_test
 
@@ -302,6 +302,7 @@ def note_syncs(path: str) -> None:
     mock.patch.object(journal_lib.SegmentFile, "sync", noting).start()
 
 
+@posix_test.FORKS
 @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(4, 15, 10))
 @pytest.mark.parametrize("family", MAKERS)
 def test_a_process_that_is_killed_loses_nothing_that_it_reported(
@@ -400,12 +401,13 @@ def save_more(buffer: Any, place: pathlib.Path) -> None:
 def with_small_files(directory: str) -> None:
     """The same where no file may have more than 30,000 bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, SMALL))
+    posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, (SMALL, SMALL))
     for family in MAKERS:
         os.mkdir(f"{directory}/{family}")
         until_full(f"{directory}/{family}", family)
 
 
+@posix_test.LIMITS
 def test_a_file_that_may_not_grow_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     program = f"from relive.persistence import kill_test; kill_test.with_small_files({str(tmp_path)!r})"
     command = [sys.executable, "-c", program]

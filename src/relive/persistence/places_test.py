@@ -9,6 +9,7 @@ import pytest
 import relive
 from relive.cli import saved_examples_test as examples
 from relive.persistence import places
+from relive.persistence import posix_test
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ def test_a_journal_that_was_killed_before_its_first_segment_is_one(tmp_path: pat
     assert places.kind_of(str(tmp_path / "journal")) is places.Kind.JOURNAL
 
 
+@posix_test.PIPES
 def test_a_pipe_is_not_read(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(relive.CheckpointError, match="pipe is not a directory"):

@@ -24,6 +24,7 @@ from relive import errors
 from relive import testing
 from relive.common import arrays
 from relive.persistence import files
+from relive.persistence import posix_test
 from relive.persistence import sealed_json
 from relive.schema import schema as schemas
 from relive.storage import map_folder
@@ -259,6 +260,7 @@ def test_a_field_of_no_bytes_has_an_empty_file(path: pathlib.Path) -> None:
     assert (path / "rows-0.bin").stat().st_size == 0
 
 
+@posix_test.RESERVES
 @pytest.mark.parametrize("is_new", [True, False])
 def test_room_can_be_reserved(path: pathlib.Path, is_new: bool) -> None:
     schema = schemas.Schema(schemas.Field(1000, np.uint8), schemas.Field(0, np.int64))
@@ -280,7 +282,7 @@ def test_a_disk_too_small_to_reserve_is_an_error(
 
     if not is_new:
         made(path)
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(
         errors.CheckpointError,
         match=r"^/.*/map/rows-0.bin cannot be given 32 bytes on the disk: No space left on device$",
@@ -293,8 +295,9 @@ def test_a_disk_too_small_to_reserve_is_an_error(
             assert rows.read(2)["reward"] == 3.0
 
 
+@posix_test.LIMITS
 def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
-    resource = pytest.importorskip("resource")
+    resource = posix_test.resource
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
@@ -406,7 +409,7 @@ def test_modes_and_reserving_are_checked(path: pathlib.Path, monkeypatch: pytest
         memmap.MemmapStorage(path, PLAIN, 4, reserve=1)  # type: ignore[arg-type]
     with pytest.raises(errors.ArgumentError, match=r"^reserve must be False with mode='r', got True$"):
         memmap.MemmapStorage(path, PLAIN, 4, mode="r", reserve=True)
-    monkeypatch.delattr(os, "posix_fallocate")
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
     with pytest.raises(errors.ArgumentError, match=r"^reserve must be False on this system, which cannot reserve"):
         memmap.MemmapStorage(path, PLAIN, 4, reserve=True)
     assert not path.exists()
@@ -627,6 +630,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@posix_test.SIGNALS
 @pytest.mark.parametrize("last", ["write", "flush"])
 def test_a_killed_process_keeps_others_out_no_longer_and_is_found_out(path: pathlib.Path, last: str) -> None:
     made(path)
@@ -774,6 +778,7 @@ def test_a_directory_without_a_manifest_is_no_map(path: pathlib.Path) -> None:
         memmap.MemmapStorage(path / "rows-0.bin", PLAIN, 4)
 
 
+@posix_test.PIPES
 @pytest.mark.parametrize("name", FILES)
 def test_links_pipes_and_directories_are_refused(path: pathlib.Path, name: str) -> None:
     made(path)

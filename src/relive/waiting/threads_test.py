@@ -20,6 +20,7 @@ from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
 from relive.common import arrays
 from relive.persistence import checkpointable_test
+from relive.persistence import posix_test
 from relive.samplers import sampler
 from relive.samplers import uniform
 from relive.schema import schema as schema_lib
@@ -681,6 +682,7 @@ def test_closing_frees_who_waits_for_a_batch(verb: str) -> None:
             waiter.result(PATIENCE)
 
 
+@posix_test.SIGNALS
 @pytest.mark.parametrize("verb", ["add", "sample"])
 def test_a_wait_that_is_interrupted_leaves_no_trace(verb: str) -> None:
     shell, changed = held_back()

@@ -1,0 +1,16 @@
+"""Marks of the tests that need what Windows does not have, and the module of limits, which is None there."""
+
+import os
+import signal
+
+import pytest
+
+from relive.persistence import files
+
+resource = files.module("resource")
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
+LIMITS = pytest.mark.skipif(resource is None, reason="the system has no limits of files and memory")
+PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes in directories")
+SIGNALS = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no signals")
+RESERVES = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room on a disk")
