@@ -347,8 +347,9 @@ def _progress(steps: int, say: Callable[[str], None]) -> Iterator[Callable[[Trai
     console = rich_console.Console()
     columns = (rich_progress.BarColumn(None), rich_progress.MofNCompleteColumn(), rich_progress.TimeElapsedColumn())
     is_drawn = say is _write_line and sys.stdout.isatty() and console.is_interactive
-    with rich_progress.Progress(*columns, console=console, disable=not is_drawn, transient=True) as bar:
-        task = bar.add_task("", total=steps)
+    bar = rich_progress.Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=steps)
+    with bar if is_drawn else contextlib.nullcontext():  # Rich before 15 ends a disabled one with an empty line.
 
         def report(training: Training) -> None:
             bar.update(task, completed=training.steps)

@@ -275,6 +275,9 @@ def test_without_a_gamma_discounts_are_the_algorithms_own() -> None:
     assert (model.replay_buffer.sample(4).discounts == 0.5).all()
 
 
+@pytest.mark.skipif(
+    tuple(map(int, stable_baselines3.__version__.split(".")[:3])) < (2, 9, 2), reason="SB3 does not warn before 2.9.2"
+)
 def test_n_steps_of_the_algorithm_do_not_reach_the_buffer_and_their_warning_says_so() -> None:
     with pytest.warns(UserWarning, match="`n_steps=3` is ignored") as warned:
         model_of(stable_baselines3.DQN, described(), n_steps=3)
