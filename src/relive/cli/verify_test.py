@@ -10,6 +10,7 @@ import relive
 from relive.cli import command_line
 from relive.cli import saved_examples_test as examples
 from relive.persistence import inspect
+from relive.persistence import posix_test
 
 
 def verified(capsys: pytest.CaptureFixture[str], path: str = "buffer") -> tuple[int, str, list[str]]:
@@ -84,6 +85,7 @@ def test_a_buffer_that_does_not_fit_is_not_loaded(
     assert "which loads <" in verified(capsys)[1]
 
 
+@posix_test.MEMORY
 def test_a_machine_that_does_not_say_its_memory_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (inspect._memory_bytes() or 0) > 1 << 20
 
@@ -94,6 +96,7 @@ def test_a_machine_that_does_not_say_its_memory_has_any(monkeypatch: pytest.Monk
     assert inspect._memory_bytes() is None
 
 
+@posix_test.MEMORY
 def test_a_capacity_that_nothing_can_hold_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     buffer = relive.RingReplayBuffer(10, seed=0)
     buffer.add(1.0, 0, 1.0, 2.0)

@@ -50,6 +50,7 @@ def test_files_are_synced_by_the_strongest_call_there_is(
     assert calls == [("fsync", 7), (7, 51), ("fsync", 8), ("fsync", 9)]
 
 
+@posix_test.DIRECTORIES
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
 def test_directories_are_synced_where_they_can_be(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -93,6 +94,7 @@ def test_files_are_made_read_and_deleted_in_a_directory(tmp_path: pathlib.Path) 
         assert directory.names() == []
 
 
+@posix_test.DIRECTORIES
 def test_a_directory_stays_the_same_one_when_its_name_goes(tmp_path: pathlib.Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "a").write_text("1")
@@ -109,8 +111,11 @@ def test_what_is_no_directory_is_not_opened(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
         files.Directory(str(tmp_path / "file"))
+    with pytest.raises(FileNotFoundError):
+        files.Directory(str(tmp_path / "missing"))
 
 
+@pytest.mark.usefixtures("has_directories")
 def test_a_link_to_a_directory_is_opened_if_asked_for(tmp_path: pathlib.Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     with files.Directory(str(tmp_path / "link"), follow=True) as directory:

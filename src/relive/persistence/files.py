@@ -117,8 +117,11 @@ class Directory:
         flags = os.O_RDONLY | _DIRECTORY | (0 if follow else STRICT)
         if _HAS_DIRECTORIES:
             self._descriptor = os.open(path, flags)
-        elif not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        else:
+            mode = os.stat(path, follow_symlinks=follow).st_mode
+            if not stat.S_ISDIR(mode):
+                number = errno.ELOOP if stat.S_ISLNK(mode) else errno.ENOTDIR
+                raise OSError(number, os.strerror(number), path)
 
     def __enter__(self) -> "Directory":
         return self

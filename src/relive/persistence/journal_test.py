@@ -460,6 +460,7 @@ class Breaker:
         return call
 
 
+@posix_test.DIRECTORIES
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Crash()])
 def test_a_step_of_a_new_segment_that_fails_loses_nothing(
@@ -501,6 +502,7 @@ def test_a_step_of_a_new_segment_that_fails_loses_nothing(
     assert failures >= 7
 
 
+@posix_test.DIRECTORIES
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_step_of_the_first_segment_that_fails_leaves_a_fresh_journal(tmp_path: pathlib.Path, is_late: bool) -> None:
     failures = passed = 0

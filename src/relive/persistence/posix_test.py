@@ -9,8 +9,10 @@ from relive.persistence import files
 
 resource = files.module("resource")
 
+DIRECTORIES = pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="the system opens and syncs no directories")
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
 LIMITS = pytest.mark.skipif(resource is None, reason="the system has no limits of files and memory")
+MEMORY = pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does not say how much memory it has")
 PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes in directories")
 SIGNALS = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no signals")
 RESERVES = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room on a disk")
