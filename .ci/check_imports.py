@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 BARE = {"typing", "collections.abc", "__future__"}
-FACES = [pathlib.Path(f"src/relive/{room}/__init__.py") for room in ("testing", "integrations/gymnasium")]
+FACES = [pathlib.Path(f"src/relive/{room}/__init__.py") for room in ("testing", "integrations", "integrations/gymnasium")]
 """Sub-packages that users import as one module."""
 
 

@@ -7,6 +7,9 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from relive import errors as errors
+    from relive import integrations as integrations
+    from relive import testing as testing
     from relive.agents.admission import Admission as Admission
     from relive.agents.admission import Ticket as Ticket
     from relive.agents.advantages import group_advantages as group_advantages
@@ -102,12 +105,12 @@ if typing.TYPE_CHECKING:
 else:  # Hidden from type checkers, which would otherwise accept any name.
 
     def __getattr__(name: str) -> object:
-        """Import and return a public name, or a module that defines some (PEP 562)."""
+        """Import and return a public name or module (PEP 562)."""
         if name in _MODULES:
             value = getattr(importlib.import_module(f"relive.{_MODULES[name]}"), name)
             globals()[name] = value
             return value
-        if name in _MODULES.values():
+        if name in _PUBLIC_MODULES:
             return importlib.import_module(f"relive.{name}")
         raise AttributeError(f"module 'relive' has no attribute {name!r}")
 
@@ -304,7 +307,9 @@ _MODULES = {
     "verify": "persistence.inspect",
 }
 
+_PUBLIC_MODULES = ("errors", "integrations", "testing")
+
 
 def __dir__() -> list[str]:
-    """Return all names, imported or not."""
-    return sorted({*globals(), *__all__})
+    """Return the public names and modules, imported or not, and what every module has."""
+    return sorted([*__all__, *_PUBLIC_MODULES, *(name for name in globals() if name.startswith("__"))])

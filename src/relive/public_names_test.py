@@ -15,7 +15,7 @@ import relive
 def listed_for_type_checkers() -> dict[str, str]:
     """Return the module of each name that type checkers see."""
     tree = ast.parse(pathlib.Path(relive.__file__).read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "relive"]
     return {str(alias.asname): str(node.module) for node in imports for alias in node.names}
 
 
@@ -59,6 +59,27 @@ print("asyncio" in sys.modules)
 def test_what_is_there_is_public() -> None:
     names = [name for name in dir(relive) if not name.startswith("_")]
     assert [name for name in names if not isinstance(getattr(relive, name), types.ModuleType)] == relive.__all__
+
+
+def test_dir_lists_what_is_public_alone() -> None:
+    names = {name for name in dir(relive) if not name.startswith("__")}
+    assert names == {*relive.__all__, "errors", "integrations", "testing"}
+    assert "__version__" in dir(relive)
+
+
+def test_public_modules_are_there_without_an_import() -> None:
+    program = """
+import sys, relive
+print(relive.testing.SamplerTests.__name__, relive.errors.MisuseWarning.__name__)
+print([name for name in dir(relive.integrations) if not name.startswith("__")])
+print([name for name in sys.modules if name.startswith("relive.integrations.")])
+print(relive.integrations.stored_episodes is sys.modules["relive.integrations.stored_episodes"])
+print(hasattr(relive.integrations, "tensorflow"))
+"""
+    folder = pathlib.Path(relive.__file__).parent / "integrations"
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.endswith(("_test", "__"))} | {"gymnasium"}
+    public = sorted(modules - {"replaced_file", "step_columns"})
+    assert printed(program).splitlines() == ["SamplerTests MisuseWarning", str(public), "[]", "True", "False"]
 
 
 def test_names_are_there_before_they_are_used() -> None:
