@@ -6,7 +6,8 @@ import pathlib
 import sys
 
 BARE = {"typing", "collections.abc", "__future__"}
-FACES = [pathlib.Path(f"src/relive/{room}/__init__.py") for room in ("testing", "integrations", "integrations/gymnasium")]
+ROOMS = ("testing", "integrations", "integrations/gymnasium")
+FACES = [pathlib.Path(f"src/relive/{room}/__init__.py") for room in ROOMS]
 """Sub-packages that users import as one module."""
 
 

@@ -46,7 +46,7 @@ class UnknownEpisodeError(ArgumentError, KeyError):
 
 
 class UnknownKeyError(ArgumentError, KeyError):
-    """No row of that key is stored: it never was, or it was overwritten or cleared."""
+    """No row of that key is stored: it never was, or it was overwritten or cleared; or a batch has no such field."""
 
 
 class OutOfRangeError(ArgumentError, IndexError):

@@ -314,6 +314,125 @@ def test_episodes_without_terminated_or_truncated(report: bool, monkeypatch: pyt
         assert said.startswith("no step was ever added with terminated= or truncated=, and 20 steps did not begin")
 
 
+# Words of other libraries.
+
+
+@pytest.mark.parametrize(
+    ("make", "word", "said"),
+    [
+        (ring, "buffer_size", "say capacity"),
+        (ring, "max_size", "say capacity"),
+        (relive.EpisodeReplayBuffer, "buffer_size", "say max_transitions"),
+        (relive.TokenReplayBuffer, "max_size", "say max_tokens"),
+        (relive.RolloutBuffer, "buffer_size", "say max_steps"),
+        (ring, "num_envs", "say streams"),
+        (relive.PrioritizedReplayBuffer, "n_envs", "say streams"),
+        (relive.RolloutBuffer, "n_envs", "leave it out, any number of environments fits"),
+        (ring, "observation_space", "say schema"),
+        (relive.SequenceReplayBuffer, "action_space", "say schema"),
+        (relive.JointReplayBuffer, "action_space", "say schemas"),
+        (relive.EpisodeReplayBuffer, "observation_space", "leave it out, the first step tells"),
+        (ring, "device", "leave it out, relive.integrations.torch.as_tensors makes tensors of a batch and "),
+    ],
+)
+def test_a_constructor_says_what_an_argument_is_called(make: Callable[..., Any], word: str, said: str) -> None:
+    with pytest.raises(TypeError, match=rf"^\w+\(\) got an unexpected keyword argument '{word}': {re.escape(said)}"):
+        make(**{word: 4})
+
+
+def test_an_argument_that_no_library_has_is_pythons_error() -> None:
+    with pytest.raises(TypeError, match=r"^RingReplayBuffer.__init__\(\) got an unexpected keyword argument 'colour'"):
+        ring(colour=1)
+
+
+def test_a_constructor_says_what_is_given_by_name() -> None:
+    said = "^EpisodeReplayBuffer takes max_transitions= and max_episodes= by name: .* takes 1 positional argument but 2"
+    with pytest.raises(TypeError, match=said):
+        relive.EpisodeReplayBuffer[int, int](1_000)  # type: ignore[misc]
+    said = (
+        "^RingReplayBuffer takes capacity, schema by place, and n_step= and gamma= by name: .* from 2 to 3 positional"
+    )
+    with pytest.raises(TypeError, match=said):
+        relive.RingReplayBuffer(1_000, None, 3)  # type: ignore[misc]
+    with pytest.raises(
+        TypeError, match=r"^RolloutBuffer takes max_steps by place: .* 2 positional arguments but 3 were"
+    ):
+        relive.RolloutBuffer(1_000, 4)  # type: ignore[call-arg]
+
+
+def test_a_subclass_may_take_any_argument() -> None:
+    class Moved(relive.RingReplayBuffer):
+        def __init__(self, *values: Any, device: str, **settings: Any) -> None:
+            super().__init__(*values, **settings)
+            self.device = device
+
+    assert Moved(10, device="cuda", n_step=2).device == "cuda"
+
+
+def test_add_says_what_is_given_by_name() -> None:
+    said = "^add takes observation, action, reward, value by place, and terminated= and truncated= by name: "
+    with pytest.raises(TypeError, match=said):
+        relive.RolloutBuffer(9).add(HERE, 0, 1.0, False, 0.5, -0.7)  # type: ignore[arg-type]
+    said = (
+        "^add takes observations, actions, rewards, next_observations by place, and terminations= and truncations= by"
+    )
+    with pytest.raises(TypeError, match=said):
+        relive.JointReplayBuffer(9, agents=["a"]).add({}, {}, {}, {}, {})  # type: ignore[arg-type]
+
+
+BUFFERS: dict[str, Callable[[], Any]] = {
+    "columns": ring,
+    "episodes": relive.EpisodeReplayBuffer,
+    "tokens": lambda: relive.TokenReplayBuffer(9),
+    "items": lambda: relive.ItemReplayBuffer(9),
+    "a rollout": lambda: relive.RolloutBuffer(9),
+    "joint steps": lambda: relive.JointReplayBuffer(9, agents=["a"]),
+    "asyncio": lambda: relive.AsyncReplayBuffer(ring()),
+    "threads": lambda: relive.ThreadSafeReplayBuffer(ring()),
+}
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize(
+    ("word", "methods"),
+    [
+        ("push", ["add", "append_observation_action_reward", "add_episode"]),
+        ("append", ["add", "append_observation_action_reward", "add_episode"]),
+        ("store", ["add", "append_observation_action_reward", "add_episode"]),
+        ("put", ["add", "append_observation_action_reward", "add_episode"]),
+        ("reset", ["clear"]),
+        ("full", ["is_full", "get_stats"]),
+        ("sample_batch", ["sample", "sample_n_step", "arrays"]),
+        ("update_priority", ["update_priorities"]),
+        ("colour", []),
+    ],
+)
+def test_a_buffer_says_what_a_method_is_called(kind: str, word: str, methods: list[str]) -> None:
+    buffer = BUFFERS[kind]()
+    found = [method for method in methods if hasattr(buffer, method)]
+    remedy = f": use {found[0]}" if found else ""
+    with pytest.raises(AttributeError, match=rf"^'{type(buffer).__name__}' object has no attribute '{word}'{remedy}$"):
+        getattr(buffer, word)
+    assert not hasattr(buffer, word)
+    assert found or word in ("update_priority", "colour")
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_the_size_of_a_buffer_is_its_length(kind: str) -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute 'size': use len\(buffer\)$"):
+        _ = BUFFERS[kind]().size
+
+
+def test_an_error_in_a_property_is_not_replaced() -> None:
+    class Mine(relive.RingReplayBuffer):
+        @property
+        def temperature(self) -> float:
+            return float(self.heat)  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match="'Mine' object has no attribute 'heat'$"):
+        _ = Mine(10).temperature
+
+
 # Words of other libraries on a batch.
 
 
@@ -333,6 +452,9 @@ def batch_of(kind: str) -> Any:
         ("transitions", "actions", ": use action"),
         ("transitions", "dones", ": use next_discount or is_terminal"),
         ("transitions", "terminated", ": use next_discount or is_terminal"),
+        ("transitions", "truncated", ": use next_discount"),
+        ("transitions", "idxs", ": use keys"),
+        ("transitions", "info", ": use extras"),
         ("transitions", "indices", ": use keys"),
         ("transitions", "infos", ": use extras"),
         ("transitions", "masks", ""),
@@ -349,6 +471,58 @@ def test_a_batch_names_the_field_that_is_meant(kind: str, name: str, remedy: str
     assert str(raised.value) == f"{type(batch).__name__!r} object has no attribute {name!r}{remedy}"
     assert (raised.value.name, raised.value.obj is batch) == (name, True)
     assert not hasattr(batch, name)
+
+
+@pytest.mark.parametrize("kind", ["transitions", "sequences"])
+def test_a_batch_has_its_fields_by_name(kind: str) -> None:
+    batch = batch_of(kind)
+    assert batch["reward"] is batch.reward
+    assert batch["keys"] is batch.keys
+    with pytest.raises(KeyError, match="^\\w+ has no field 'obs': use observation$"):
+        batch["obs"]
+    with pytest.raises(errors.UnknownKeyError, match="^\\w+ has no field 'map': it has observation, action, reward, "):
+        batch["map"]
+
+
+def test_a_slice_of_a_batch_is_a_batch_of_its_rows() -> None:
+    buffer = ring()
+    for t in range(9):
+        buffer.add({"x": [float(t)]}, t, 1.0, {"x": [t + 1.0]}, log_probability=0.5)
+    batch = buffer.sample(32)
+    first = batch[0:8]
+    assert (type(first), len(first)) == (relive.TransitionBatch, 8)
+    for name in ("action", "keys", "weights"):
+        assert np.array_equal(first[name], batch[name][:8])
+    assert np.array_equal(first.observation["x"], batch.observation["x"][:8])
+    assert first.extras["log_probability"].shape == (8,)
+    assert len(batch[np.int64(30) :]) == 2
+    assert np.array_equal(batch[::4].keys, batch.keys[::4])
+
+
+def test_slices_of_batches_of_other_buffers() -> None:
+    joint = relive.JointReplayBuffer(9, agents=["a", "b"], seed=0)
+    for t in range(4):
+        joint.add({"a": t, "b": t}, {"a": t, "b": t}, {"a": 0.0, "b": 0.0}, {"a": t + 1, "b": t + 1})
+    drawn = joint.sample(5)
+    assert drawn[1:3].agents["b"].action.tolist() == drawn.agents["b"].action.tolist()[1:3]
+    tokens = relive.TokenReplayBuffer(99, seed=0)
+    step = relive.TokenStep(prompt=[1, 2], response=[3], logprobs=[-1.0], policy_version=0)
+    tokens.add_episode([step], agent_id="agent")
+    several = tokens.sample(3)[1:]
+    assert (several.agent_ids, several.tokens.tolist()) == (["agent"] * 2, [[1, 2, 3]] * 2)
+    assert len(batch_of("sequences")[:1]) == 1
+
+
+@pytest.mark.parametrize("asked", [3, np.array([0, 1]), None, slice("a", None), slice(0, 1.5)])
+def test_other_indices_of_a_batch_are_refused(asked: Any) -> None:
+    rule = "^a batch is indexed by the name of a field or by a slice of rows, as in batch\\[0:8\\], got "
+    with pytest.raises(errors.ArgumentTypeError, match=rule):
+        batch_of("transitions")[asked]
+
+
+def test_a_batch_is_not_iterated() -> None:
+    with pytest.raises(TypeError, match="not iterable"):
+        list(batch_of("transitions"))
 
 
 @pytest.mark.parametrize("kind", ["transitions", "sequences"])

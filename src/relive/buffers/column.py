@@ -13,7 +13,7 @@ from collections.abc import Callable
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from relive.common import arrays
 from relive.common import imports
 from relive.common import notebook
 from relive.common import validation
+from relive.common import words
 from relive.kernels import append
 from relive.persistence import checkpointable
 from relive.persistence import settings
@@ -222,7 +223,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         action: Any,
         reward: Any,
         next_observation: Any = None,
-        *,
+        *others: Never,
         terminated: Any = False,
         truncated: Any = False,
         stream: int | None = None,
@@ -237,6 +238,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             reward: r_t.
             next_observation: o_{t+1}, if already known; otherwise the step becomes drawable once the next step is
                 added. Required for a truncated step.
+            others: None: the arguments below are given by name.
             terminated: Whether the task ended with this step: a bool, or 0 or 1 of any type.
             truncated: Whether the episode was truncated after it. Termination takes precedence.
             stream: The environment or actor of the step; required if there are several.
@@ -247,6 +249,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: Another argument is invalid.
             NotReadyError: The limiter holds inserts back.
         """
+        if others:
+            raise words.too_many("add", type(self).add, 4 + len(others))
         steps = encoding.one_step(
             self._store.encoder,
             self._store.streams,
@@ -314,7 +318,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         actions: Any,
         rewards: Any,
         *,
-        terminated: Any,
+        terminated: Any = None,
+        truncated: Any = None,
         stream: int | None = None,
         **extras: Any,
     ) -> arrays.Keys:
@@ -325,13 +330,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             actions: a_0 to a_{T-1} [T, ...].
             rewards: r_0 to r_{T-1} [T].
             terminated: Whether the task ended with the last step; if not, the episode is truncated there.
+            truncated: Whether the episode was truncated there. One of the two must be given, and one of them be True,
+                unless `terminated` alone is False.
             stream: The environment or actor of the episode; required if there are several. An episode open there is
                 closed as truncated.
             extras: The other fields of the schema [T, ...].
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: The episode has no step or more than `capacity`, or another argument is invalid.
+            ArgumentError: The episode has no step or more than `capacity`, the flags do not say how it ended, or another
+                argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         steps = encoding.whole_episode(
@@ -343,6 +351,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             actions,
             rewards,
             terminated,
+            truncated,
             extras,
         )
         self._require_insert("add_episode")

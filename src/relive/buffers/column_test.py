@@ -141,7 +141,11 @@ def test_a_refused_extend_has_changed_nothing(change: dict[str, Any], message: s
         ({"rewards": [0.0, 0.0, 0.0]}, r"^observations must be of shape \(4,\), got \(3,\)$"),
         ({"observations": [0.0, 1.0]}, r"^observations must be of shape \(3,\), got \(2,\)$"),
         ({"actions": [0]}, r"^action must be of shape \(2,\), got \(1,\)$"),
-        ({"terminated": None}, "^terminated must be True, False, 0 or 1, got None$"),
+        (
+            {"terminated": None},
+            "^terminated or truncated must be True, and not both, got terminated=None and truncated=",
+        ),
+        ({"terminated": 2}, "^terminated must be True, False, 0 or 1, got 2$"),
         ({"stream": 1}, "^stream must be below streams = 1, got 1$"),
     ],
 )
@@ -200,6 +204,48 @@ def test_the_limiter_is_asked() -> None:
         buffer.add_episode([6.0, 7.0], [0], [0.0], terminated=True)
     assert contents(buffer) == before
     assert buffer.limiter is limiter
+
+
+EPISODE = np.zeros(4), np.zeros(3, int), np.zeros(3)
+
+
+@pytest.mark.parametrize("shell", [lambda buffer: buffer, relive.ThreadSafeReplayBuffer])
+@pytest.mark.parametrize(
+    ("flags", "terminated"),
+    [
+        ({"terminated": True}, 1),
+        ({"terminated": False}, 0),
+        ({"truncated": True}, 0),
+        ({"terminated": False, "truncated": True}, 0),
+        ({"terminated": 1, "truncated": np.False_}, 1),
+        ({"terminated": None, "truncated": 1}, 0),
+    ],
+)
+def test_an_episode_says_how_it_ended(shell: Any, flags: dict[str, Any], terminated: int) -> None:
+    buffer = shell(relive.RingReplayBuffer(9))
+    buffer.add_episode(*EPISODE, **flags)
+    stats = buffer.get_stats()
+    assert (stats.terminated_episodes, stats.truncated_episodes) == (terminated, 1 - terminated)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"terminated": True, "truncated": True},
+        {"terminated": False, "truncated": False},
+        {"truncated": False},
+        {"terminated": None, "truncated": None},
+    ],
+)
+def test_an_episode_without_one_end_is_refused(flags: dict[str, Any]) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    rule = "^terminated or truncated must be True, and not both, got terminated=.* and truncated="
+    with pytest.raises(errors.ArgumentError, match=rule):
+        buffer.add_episode(*EPISODE, **flags)
+    with pytest.raises(errors.ArgumentTypeError, match="^truncated must be True, False, 0 or 1, got 'yes'$"):
+        buffer.add_episode(*EPISODE, truncated="yes")
+    assert len(buffer) == 0
 
 
 def test_priorities_by_key() -> None:

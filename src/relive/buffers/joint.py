@@ -10,7 +10,7 @@ They are column buffers whose rows hold a step of every agent, so all that colum
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, Never, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from relive.buffers import joint_window
 from relive.common import arrays
 from relive.common import notebook
 from relive.common import validation
+from relive.common import words
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
@@ -97,7 +98,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         actions: Mapping[str, Any],
         rewards: Mapping[str, Any],
         next_observations: Mapping[str, Any],
-        *,
+        *others: Never,
         terminations: Mapping[str, Any] | None = None,
         truncations: Mapping[str, Any] | None = None,
         stream: int | None = None,
@@ -116,6 +117,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             actions: a_t of each agent that is present.
             rewards: r_t of each.
             next_observations: o_{t+1} of each; agents that terminated may be omitted.
+            others: None: the arguments below are given by name.
             terminations: Whether the task ended for the agent; None for all False.
             truncations: Whether the agent was truncated; None for all False. Termination takes precedence.
             stream: The environment; required if there are several.
@@ -126,6 +128,8 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             ArgumentError: Another argument is invalid.
             NotReadyError: The limiter holds inserts back.
         """
+        if others:
+            raise words.too_many("add", type(self).add, 4 + len(others))
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
         steps = self._rows.row(encoding.stream_number(self.streams, stream), given)
         if self._limited.holds_inserts:

@@ -8,7 +8,7 @@
 With S parallel environments a reward is [S], every other shape has a leading S, and returns are [T, S, ...].
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
+from relive.common import words
 from relive.persistence import checkpointable
 from relive.persistence import dtypes
 from relive.persistence import state
@@ -87,7 +88,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         action: Any,
         reward: Any,
         value: npt.ArrayLike = 0.0,
-        *,
+        *others: Never,
         terminated: npt.ArrayLike = False,
         truncated: npt.ArrayLike = False,
         next_value: npt.ArrayLike = 0.0,
@@ -100,6 +101,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
             action: a_t, the same.
             reward: r_t, a number; or an array [S], and then all other arguments have a leading axis S.
             value: V(o_t).
+            others: None: the arguments below are given by name.
             terminated: Whether the task ended with this step: nothing is bootstrapped after it.
             truncated: Whether the episode was truncated after this step: next_value is bootstrapped.
             next_value: V of the final observation after a truncated step; otherwise ignored. Termination takes
@@ -112,6 +114,8 @@ class RolloutBuffer(checkpointable.Checkpointable):
             SchemaError: A value has another shape than in the first add, or does not fit its dtype; an extra is missing
                 or unknown.
         """
+        if others:
+            raise words.too_many("add", type(self).add, 4 + len(others))
         if self.is_full:
             raise errors.ArgumentError(
                 f"add found the rollout full with max_steps = {self._max_steps} steps: learn from it and clear it first"

@@ -215,6 +215,24 @@ def flag(name: str, value: object) -> bool:
     return bool(array.item())
 
 
+def is_terminated(terminated: object, truncated: object) -> bool:
+    """Return whether an episode that has ended terminated; otherwise it was truncated.
+
+    Raises:
+        ArgumentTypeError: One of the two is given and is not a flag.
+        ArgumentError: Both are True, or neither flag says how it ended: truncated=False alone does not.
+    """
+    if terminated is not True and terminated is not False and terminated is not None:
+        terminated = flag("terminated", terminated)
+    if truncated is None and terminated is not None:
+        return terminated
+    ended = terminated is True
+    if truncated is None or flag("truncated", truncated) is ended:
+        given = f"got terminated={short_repr(terminated)} and truncated={short_repr(truncated)}"
+        raise errors.ArgumentError(f"terminated or truncated must be True, and not both, {given}")
+    return ended
+
+
 def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
     """Return flags as an array of bools [count], as `flag` does for one; None is all False.
 

@@ -104,7 +104,14 @@ class ColumnWriter(writer.StreamWriter):
             self._send(stream, end)
 
     async def add_episode(
-        self, observations: Any, actions: Any, rewards: Any, *, terminated: Any, **extras: Any
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+        **extras: Any,
     ) -> None:
         """Add a whole episode; see ColumnReplayBuffer.add_episode.
 
@@ -113,14 +120,14 @@ class ColumnWriter(writer.StreamWriter):
             actions: a_0 to a_{T-1} [T, ...].
             rewards: r_0 to r_{T-1} [T].
             terminated: Whether the task ended with the last step; if not, the episode is truncated there.
+            truncated: Whether the episode was truncated there; one of the two must be given.
             extras: The other fields of the schema [T, ...].
 
         Raises:
             ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
-        terminated = validation.flag("terminated", terminated)
-        end: chunks.End = "TERMINATED" if terminated else "TRUNCATED"
+        end: chunks.End = "TERMINATED" if validation.is_terminated(terminated, truncated) else "TRUNCATED"
         chunk = _chunk(_WHOLE, observations, actions, rewards, extras, end)
         await self._room()
         self._outbox.take(chunk)

@@ -82,6 +82,23 @@ def test_steps_are_gathered_until_their_episode_ends_or_they_are_many() -> None:
     local_test.run(main())
 
 
+def test_a_whole_episode_says_how_it_ended() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer()
+        episode = [at(0), at(1)], [0], [1.0]
+        for flags in ({"terminated": True}, {"truncated": True}, {"terminated": False}):
+            await writer.add_episode(*episode, **flags)
+        for flags in ({}, {"truncated": False}, {"terminated": True, "truncated": True}):
+            with pytest.raises(errors.ArgumentError, match="^terminated or truncated must be True, and not both, got "):
+                await writer.add_episode(*episode, **flags)
+        await writer.flush()
+        stats = fleet.buffer(0).get_stats()
+        assert (stats.terminated_episodes, stats.truncated_episodes) == (1, 2)
+
+    local_test.run(main())
+
+
 def test_a_flush_lets_go_of_everything() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)

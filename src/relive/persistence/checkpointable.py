@@ -16,6 +16,7 @@ from relive.common import duplicates
 from relive.common import imports
 from relive.common import notebook
 from relive.common import validation
+from relive.common import words
 from relive.persistence import registry
 from relive.persistence import state as state_lib
 
@@ -91,6 +92,19 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         """Register the class by name."""
         super().__init_subclass__(**keywords)
         BUFFERS.add(cls)
+
+    if not TYPE_CHECKING:  # A type checker would take any argument and any attribute.
+
+        def __new__(cls, *values: Any, **named: Any) -> Self:
+            """Raise ArgumentTypeError that says relive's word, for an argument of another library's constructor."""
+            words.check_arguments(cls, values, named)
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError that says relive's word, if `name` is another library's."""
+            if name not in words.METHODS:
+                return self.__getattribute__(name)  # It raises the error, also that of a property.
+            raise words.missing_attribute(self, name, dir(type(self)), words.METHODS, 1)
 
     def __bool__(self) -> bool:
         """Raise ArgumentTypeError: an empty buffer would be False, so `buffer or other` would drop it."""

@@ -545,11 +545,12 @@ def whole_episode(
     actions: Any,
     rewards: Any,
     terminated: Any,
+    truncated: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
     """Return the steps that the arguments of `add_episode` describe; otherwise like `consecutive_steps`."""
     stream = stream_number(num_streams, stream)
-    event = _event(terminated, True)
+    event = TERMINATED if validation.is_terminated(terminated, truncated) else TRUNCATED
     return _run("an episode", encoder, capacity, stream, observations, actions, rewards, CUT, event, extras)
 
 

@@ -421,17 +421,19 @@ def test_a_run_goes_to_one_stream_and_says_what_follows_it_alone() -> None:
 
 @pytest.mark.parametrize(("terminated", "end"), [(True, encoding.TERMINATED), (False, encoding.TRUNCATED)])
 def test_an_episode_begins_with_a_cut_and_has_an_end(terminated: bool, end: int) -> None:
-    steps = run_of(encoding.whole_episode, terminated=terminated)
+    steps = run_of(encoding.whole_episode, terminated=terminated, truncated=None)
     assert steps.events.tolist() == [encoding.CUT, 0, end]
     assert steps.is_run
-    assert run_of(encoding.whole_episode, count=1, terminated=terminated).events.tolist() == [encoding.CUT | end]
+    assert run_of(encoding.whole_episode, count=1, terminated=terminated, truncated=None).events.tolist() == [
+        encoding.CUT | end
+    ]
 
 
 @pytest.mark.parametrize(("count", "capacity"), [(0, 3), (3, 2)])
 def test_a_run_has_from_one_step_to_all_that_have_room(count: int, capacity: int) -> None:
     rule = f"must have 1 to capacity = {capacity} steps, got {count}$"
     with pytest.raises(errors.ArgumentError, match=f"^an episode {rule}"):
-        run_of(encoding.whole_episode, count, capacity, terminated=True)
+        run_of(encoding.whole_episode, count, capacity, terminated=True, truncated=None)
     with pytest.raises(errors.ArgumentError, match=f"^add_steps {rule}"):
         run_of(encoding.consecutive_steps, count, capacity, terminated=True, truncated=False)
 
@@ -440,7 +442,7 @@ def test_without_a_schema_the_first_values_say_what_it_is() -> None:
     one = encoding.one_step(None, 1, None, SEEN[0], 1, np.float32(1), None, False, False, {})
     each = encoding.step_of_each(None, 3, None, SEEN[:3], [0, 1, 2], np.ones(3, "f4"), None, None, None, {})
     run = encoding.consecutive_steps(None, 1, 9, None, SEEN, [0, 1, 2], np.ones(3, "f4"), False, False, {})
-    episode = encoding.whole_episode(None, 1, 9, None, SEEN, [0, 1, 2], np.ones(3, "f4"), False, {})
+    episode = encoding.whole_episode(None, 1, 9, None, SEEN, [0, 1, 2], np.ones(3, "f4"), False, None, {})
     assert all(steps.schema == VECTORS for steps in (one, each, run, episode))
 
 

@@ -23,6 +23,7 @@ from relive.common import arrays
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
+from relive.common import words
 from relive.persistence import registry
 from relive.schema import casting
 
@@ -38,24 +39,6 @@ RESERVED = frozenset(
     ("observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams")
 )
 """Names that an extra cannot have: `add` has arguments of that name."""
-
-_ENDS = "terminated or truncated"
-MISTAKEN = {
-    **dict.fromkeys(("done", "dones", "episode_end", "finished", "is_done", "is_last"), _ENDS),
-    **dict.fromkeys(("terminal", "terminals", "terminateds", "is_terminal", "is_state_terminal"), "terminated"),
-    **dict.fromkeys(("term", "termination", "terminations"), "terminated"),
-    **dict.fromkeys(("truncate", "truncateds", "trunc", "truncation", "truncations"), "truncated"),
-    **dict.fromkeys(("timed_out", "timeouts"), "truncated"),
-    "obs": "observation",
-    **dict.fromkeys(("next_obs", "new_obs", "next_observations", "next_state"), "next_observation"),
-    **dict.fromkeys(("obs_next", "observation_next"), "next_observation"),
-    **dict.fromkeys(("info", "infos"), "the values that you need by their names"),
-    **dict.fromkeys(("final_obs", "final_observation"), "next_observation"),
-    **dict.fromkeys(("rewards", "rew", "rews"), "reward"),
-    **dict.fromkeys(("act", "actions"), "action"),
-    **dict.fromkeys(("priority", "priorities"), "it with update_priorities"),
-}
-"""What other libraries call things: an extra of that name is refused, unless a schema declares it."""
 
 
 def _shape(shape: object) -> tuple[int, ...]:
@@ -425,8 +408,8 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
 
 def _meant(name: object) -> str:
     """Return what an undeclared extra should be called: relive's word, where it is another library's or mistyped."""
-    if name in MISTAKEN or name in RESERVED:
-        return MISTAKEN.get(str(name), "")
+    if name in words.EXTRAS or name in RESERVED:
+        return " or ".join(words.EXTRAS.get(str(name), ()))
     near = difflib.get_close_matches(str(name).lower(), ("terminated", "truncated", "next_observation"), 1, 0.9)
     return next(iter(near), "")
 

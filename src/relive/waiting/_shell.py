@@ -15,6 +15,7 @@ from relive.buffers import column
 from relive.buffers import column_stats
 from relive.common import arrays
 from relive.common import validation
+from relive.common import words
 from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
@@ -60,7 +61,8 @@ class Shell(abc.ABC, Generic[Batch]):
         is_known = name.startswith("_") or hasattr(column.ColumnReplayBuffer, name)
         method = None if is_known else getattr(type(self._buffer), name, None)
         if not callable(method):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            has = dir(type(vars(self).get("_buffer")))  # A copy that is being made has none yet.
+            raise words.missing_attribute(self, name, has, words.METHODS, 1)
         return functools.partial(self._further, getattr(self._buffer, name))
 
     def _further(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:

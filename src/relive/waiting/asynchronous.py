@@ -145,7 +145,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
 
         Args:
             episode: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `stream`, and the extras.
+            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
         """
         return await self._insert(self._buffer.add_episode, episode, fields)
 

@@ -159,7 +159,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
 
         Args:
             episode: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `stream`, and the extras.
+            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
 

@@ -10,7 +10,7 @@ Keys identify rows for `update_priorities`; they are numpy arrays in all of them
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from relive.common import arrays
 from relive.common import notebook
 from relive.common import trees
 from relive.common import validation
+from relive.common import words
 from relive.schema import casting
 
 if TYPE_CHECKING:
@@ -30,25 +31,6 @@ B = TypeVar("B", bound=Sized)
 
 Tree: TypeAlias = Any
 """An array, or a dict of trees: an observation or an action of a schema with names."""
-
-
-_MEANT = {
-    **dict.fromkeys(("obs", "observations", "state", "states"), ("observation",)),
-    **dict.fromkeys(("act", "actions"), ("action",)),
-    **dict.fromkeys(("rew", "rewards"), ("reward",)),
-    **dict.fromkeys(("next_obs", "obs_next", "next_observations", "next_state", "next_states"), ("next_observation",)),
-    **dict.fromkeys(
-        ("done", "dones", "terminal", "terminals", "terminated", "terminations"),
-        ("next_discount", "is_terminal", "terminated", "truncated"),
-    ),
-    "truncations": ("truncated",),
-    "masks": ("mask",),
-    **dict.fromkeys(("discount", "discounts"), ("next_discount",)),
-    **dict.fromkeys(("index", "indices", "indexes", "idxs"), ("keys",)),
-    **dict.fromkeys(("is_weight", "importance_weights"), ("weights",)),
-    **dict.fromkeys(("info", "infos"), ("extras",)),
-}
-"""The fields that hold what other libraries call so, in those batches that have them."""
 
 
 class Sample(Protocol):
@@ -82,10 +64,7 @@ class Batch(Generic[A]):
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError that names the field meant, if `name` is another library's word for it."""
             has = {field.name for field in dataclasses.fields(self)}
-            meant = [field for field in _MEANT.get(name, ()) if field in has]
-            remedy = f": use {' or '.join(meant)}" if meant else ""
-            message = f"{type(self).__name__!r} object has no attribute {name!r}{remedy}"
-            raise AttributeError(message, name=name, obj=self)
+            raise words.missing_attribute(self, name, has, words.FIELDS, len(has))
 
     def map(self, function: Callable[[A], B]) -> "Batch[B]":
         """Return the batch with `function` applied to each array, nested ones included; the keys are kept.
@@ -143,6 +122,43 @@ class Batch(Generic[A]):
     def __len__(self) -> int:
         """Return the batch size, B."""
         return len(self._first)
+
+    @overload
+    def __getitem__(self, asked: str) -> Any: ...
+
+    @overload
+    def __getitem__(self, asked: slice) -> Self: ...
+
+    def __getitem__(self, asked: Any) -> Any:
+        """Return the field of that name; or, for a slice, a batch of those rows, whose arrays are views.
+
+        Raises:
+            UnknownKeyError: There is no field of that name.
+            ArgumentTypeError: It is neither a name nor a slice of integers.
+
+        >>> import relive
+        >>> buffer = relive.RingReplayBuffer(10, seed=0)
+        >>> keys = buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
+        >>> batch = buffer.sample(32)
+        >>> batch["reward"] is batch.reward, batch[0:8].reward.shape
+        (True, (8,))
+        """
+        fields: list[str] = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        if isinstance(asked, str):
+            if asked in fields:
+                return getattr(self, asked)
+            found = words.meant(words.FIELDS, asked, fields)
+            remedy = f"use {' or '.join(found)}" if found else f"it has {', '.join(fields)}"
+            raise errors.UnknownKeyError(f"{type(self).__name__} has no field {asked!r}: {remedy}")
+        ends = (asked.start, asked.stop, asked.step) if isinstance(asked, slice) else ("none",)
+        if not all(end is None or hasattr(end, "__index__") for end in ends):
+            rule = "a batch is indexed by the name of a field or by a slice of rows, as in batch[0:8]"
+            raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(asked)}")
+        rows = {name: _rows(getattr(self, name), asked) for name in fields}
+        return dataclasses.replace(self, **rows)  # type: ignore[type-var]
+
+    __iter__: ClassVar[None] = None
+    """Not iterable: Python would otherwise ask for the rows 0, 1 and so on."""
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{path}: {_shape(leaf)}" for path, leaf in leaves(self))
@@ -334,6 +350,11 @@ def _leaves(path: str, tree: Tree) -> Iterator[tuple[str, Any]]:
             yield from _leaves(_joined(path, key), part)
     else:
         yield path, tree
+
+
+def _rows(tree: Tree, rows: slice) -> Tree:
+    """Return a slice of the rows of each array of a tree, or of a list."""
+    return {key: _rows(part, rows) for key, part in tree.items()} if isinstance(tree, Mapping) else tree[rows]
 
 
 def _joined(path: str, name: object) -> str:
