@@ -469,7 +469,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
 
     def __repr__(self) -> str:
         held = f"{len(self._store)} sequences, {len(self)} of {self.capacity} tokens"
-        return f"<{type(self).__name__} of {held}>"
+        return f"<{type(self).__name__} of {held}{self._others_set('max_tokens')}>"
 
     # Persistence.
 

@@ -210,7 +210,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return len(self._draws)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} steps, capacity={self.capacity}, streams={self.streams}>"
+        size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
+        return f"<{type(self).__name__} of {size}{self._others_set('capacity', 'streams', 'schema')}>"
 
     def _described_fields(self) -> list[notebook.Row]:
         return [] if self.schema is None else notebook.fields("", self.schema.fields, self.capacity)
@@ -338,8 +339,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: The episode has no step or more than `capacity`, the flags do not say how it ended, or another
-                argument is invalid.
+            ArgumentError: The episode has no step or more than `capacity`, the flags do not say how it ended, or
+                another argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         steps = encoding.whole_episode(

@@ -83,7 +83,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} of {len(self)} joint steps of {len(self.agents)} agents, "
-            f"capacity={self.capacity}, streams={self.streams}>"
+            f"capacity={self.capacity}, streams={self.streams}{self._others_set('capacity', 'streams')}>"
         )
 
     def _described_fields(self) -> list[notebook.Row]:

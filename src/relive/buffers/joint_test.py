@@ -766,7 +766,9 @@ def test_a_buffer_says_what_it_is() -> None:
     buffer = Buffer(9, SCHEMAS, agents=list(AGENTS), n_step=2, gamma=0.5, streams=2, seed=np.random.default_rng(3))
     assert buffer.agents == AGENTS
     assert (buffer.capacity, buffer.streams, buffer.n_step, buffer.gamma) == (9, 2, 2, 0.5)
-    assert repr(buffer) == "<JointReplayBuffer of 0 joint steps of 3 agents, capacity=9, streams=2>"
+    assert (
+        repr(buffer) == "<JointReplayBuffer of 0 joint steps of 3 agents, capacity=9, streams=2, n_step=2, gamma=0.5>"
+    )
     assert not buffer.is_full
     assert buffer.rng.random() == np.random.default_rng(3).random()
 

@@ -666,7 +666,8 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
 
     def __repr__(self) -> str:
         limits = f"max_transitions={self._store.max_transitions}, max_episodes={self._store.max_episodes}"
-        return f"<{type(self).__name__} of {len(self)} transitions, {limits}>"
+        others = self._others_set("max_transitions", "max_episodes")
+        return f"<{type(self).__name__} of {len(self)} transitions, {limits}{others}>"
 
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
         """Return the arguments of a sample call, checked."""

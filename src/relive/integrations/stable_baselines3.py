@@ -74,7 +74,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     >>> import stable_baselines3
     >>> model = stable_baselines3.DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=relive_sb3.ReplayBuffer, seed=0)
     >>> model.learn(60).replay_buffer.buffer
-    <RingReplayBuffer of 60 steps, capacity=1000000, streams=1>
+    <RingReplayBuffer of 60 steps, capacity=1000000, streams=1, gamma=1.0>
     """
 
     def __init__(

@@ -34,6 +34,10 @@ else:
     settings_lib = imports.lazy_module("relive.persistence.settings")
 
 
+_MADE_BY_DEFAULT = ("MinSize(1)", "<UniformSampler>")
+"""The limiter and the sampler that a buffer makes if none is given."""
+
+
 class Replay(Protocol):
     """Replays the records of a journal."""
 
@@ -124,6 +128,15 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         A subclass with further constructor arguments must add them: `{**super().settings(), "temperature": ...}`.
         """
         return {name: self._setting(name) for name in self._SETTINGS}
+
+    def _others_set(self, *but: str) -> str:
+        """Return the settings that are not the constructor's defaults, for a `repr`, apart from some."""
+        found = {
+            name: value
+            for name, value in self.settings().items()
+            if name not in but and repr(value) not in _MADE_BY_DEFAULT
+        }
+        return registry.changed(type(self), found)
 
     @abc.abstractmethod
     def _setting(self, name: str) -> Any:

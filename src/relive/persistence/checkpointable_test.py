@@ -936,3 +936,45 @@ def test_every_buffer_says_what_it_was_given() -> None:
         names = set(type(buffer).__init__.__annotations__) - {"return", "storage", "seed"}
         assert names == set(type(buffer)._SETTINGS)
         assert isinstance(buffer, checkpointable.Checkpointable)
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (lambda: relive.RingReplayBuffer(9, n_step=3, gamma=0.9), ", n_step=3, gamma=0.9>"),
+        (lambda: relive.RingReplayBuffer(9, n_step=1, gamma=0.99, limiter=relive.MinSize(1)), " streams=1>"),
+        (
+            lambda: relive.RingReplayBuffer(9, frame_stack=4, limiter=relive.MinSize(5)),
+            "frame_stack=4, limiter=MinSize(5)>",
+        ),
+        (
+            lambda: relive.RingReplayBuffer(9, sampler=relive.PrioritizedSampler(alpha=1)),
+            "=<PrioritizedSampler, alpha=1.0>>",
+        ),
+        (lambda: relive.PrioritizedReplayBuffer(9, alpha=0.7, beta=0.5), "streams=1, alpha=0.7, beta=0.5>"),
+        (lambda: relive.SequenceReplayBuffer(9, length=3, prioritized=True), "streams=1, length=3, prioritized=True>"),
+        (lambda: relive.JointSequenceReplayBuffer(9, agents=["a"], length=2), "streams=1, length=2>"),
+        (lambda: relive.EpisodeReplayBuffer(), "max_transitions=None, max_episodes=None>"),
+        (lambda: relive.EpisodeReplayBuffer(epochs=2), "max_episodes=None, epochs=2>"),
+        (lambda: relive.TokenReplayBuffer(9, pad_token_id=3), "of 9 tokens, pad_token_id=3>"),
+    ],
+)
+def test_a_repr_shows_what_differs_from_the_defaults(make: Callable[[], Any], shown: str) -> None:
+    assert repr(make()).endswith(shown)
+
+
+def test_a_repr_shows_the_settings_of_subclasses_on_one_line() -> None:
+    class Text:
+        def __repr__(self) -> str:
+            return "two\nlines"
+
+    class Noted(relive.RingReplayBuffer):
+        def __init__(self, capacity: int, *, note: object = None, **settings: Any) -> None:
+            super().__init__(capacity, **settings)
+            self.note = note
+
+        def settings(self) -> dict[str, Any]:
+            return {**super().settings(), "note": self.note}
+
+    assert repr(Noted(9)) == "<Noted of 0 steps, capacity=9, streams=1>"
+    assert repr(Noted(9, n_step=2, note=Text())).endswith("streams=1, n_step=2, note=two lines>")

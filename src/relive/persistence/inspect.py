@@ -144,7 +144,7 @@ def load(
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     relive.SequenceReplayBuffer(100, length=4).save(f"{directory}/steps")
     ...     relive.load(f"{directory}/steps")
-    <SequenceReplayBuffer of 0 steps, capacity=100, streams=1>
+    <SequenceReplayBuffer of 0 steps, capacity=100, streams=1, length=4>
     """
     path = files.absolute("path", path)
     given: dict[str, Any] = {"progress": progress, **instead}

@@ -7,6 +7,7 @@ names of relive.
 """
 
 import abc
+from collections.abc import Mapping
 import importlib
 import inspect
 from typing import Any, Generic, Self, TypeVar
@@ -67,6 +68,9 @@ class Configurable:
         """
         return {name: getattr(self, name) for name in parameters(type(self)) if hasattr(self, name)}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{changed(type(self), self.settings())}>"
+
 
 PARTS: Registry[Configurable] = Registry()
 """The classes of what buffers are made of, such as samplers and limiters."""
@@ -85,15 +89,22 @@ class Described(Configurable):
         """Return the object with that description; raise CheckpointError if it is invalid."""
 
 
-def parameters(kind: type) -> list[str]:
-    """Return the names of the parameters of a constructor; with `**kwargs` or `*args`, those of the class above too."""
-    names: list[str] = []
+def parameters(kind: type) -> dict[str, Any]:
+    """Return the parameters of a constructor with their defaults; with `**kwargs` or `*args`, those above it too."""
+    defaults: dict[str, Any] = {}
     for constructor in (vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)):
         found = list(inspect.signature(constructor).parameters.values())[1:]
-        names += [each.name for each in found if each.kind in _NAMED and each.name not in names]
+        defaults = {each.name: each.default for each in found if each.kind in _NAMED} | defaults
         if all(each.kind in _NAMED for each in found):
             break
-    return names
+    return defaults
+
+
+def changed(kind: type, settings: Mapping[str, Any]) -> str:
+    """Return the settings that are not the defaults of a constructor, as `, name=value` each, on one line."""
+    defaults = parameters(kind)
+    shown = {name: " ".join(repr(value).split()) for name, value in settings.items()}
+    return "".join(f", {name}={text}" for name, text in shown.items() if text != repr(defaults.get(name)))
 
 
 def settings_of(name: str, value: Configurable) -> dict[str, Any]:
