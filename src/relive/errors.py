@@ -26,8 +26,8 @@ class ReplayError(Exception):
     """The base of every error that relive raises on purpose."""
 
     def __str__(self) -> str:
-        """Return the message unquoted, which KeyError would quote."""
-        return Exception.__str__(self)
+        """Return the message, on one line whatever it quotes, and unquoted, which KeyError would quote."""
+        return " ".join(Exception.__str__(self).splitlines())
 
 
 class ArgumentError(ReplayError, ValueError):

@@ -370,11 +370,9 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 string.
             ArgumentError: reason is empty.
         """
-        if isinstance(episode_ids, str) or not isinstance(episode_ids, Iterable):
-            raise errors.ArgumentTypeError(
-                f"episode_ids must be a list of strings, got {validation.short_repr(episode_ids)}"
-            )
-        checked = [validation.string("each of episode_ids", episode_id) for episode_id in episode_ids]
+        checked = [
+            validation.string("each of episode_ids", each) for each in validation.items("episode_ids", episode_ids)
+        ]
         reason = checked_name("reason", reason)
         stored: Unit = [self._store[each] for each in checked if self._store.has(each)]
         if stored and self._journal is not None:
@@ -594,8 +592,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 raise errors.ArgumentError(
                     f"count must be at most {most // episodes_each} with {most} {what}, got {count}"
                 )
-        if accept is not None and not callable(accept):
-            raise errors.ArgumentTypeError(f"accept must be a function, got {validation.short_repr(accept)}")
+        if accept is not None:
+            validation.require_function("accept", accept)
         checked: dict[str, int] = {}
         if quotas is not None:
             validation.require_instance("quotas", quotas, Mapping)

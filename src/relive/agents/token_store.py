@@ -22,6 +22,7 @@ from relive import errors
 from relive.agents import tokens
 from relive.common import arrays
 from relive.common import duplicates
+from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.schema import casting
 from relive.schema import schema
@@ -140,6 +141,7 @@ class TokenStore(duplicates.CopiedWhole):
         logprobs_dtype: np.dtype[Any] | None = None,
     ) -> None:
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
+        validation.require_function("allocate", allocate)
         self.allocate, self.logprobs_dtype = allocate, logprobs_dtype
         self.rows: ragged.RaggedColumns | None = None
         self.owners: dict[int, EpisodeFacts] = {}

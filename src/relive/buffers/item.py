@@ -101,11 +101,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
-        if storage_unit not in get_args(StorageUnit):
-            units = ", ".join(get_args(StorageUnit))
-            raise errors.ArgumentError(
-                f"storage_unit must be one of {units}, got {validation.short_repr(storage_unit)}"
-            )
+        validation.require_choice("storage_unit", storage_unit, get_args(StorageUnit))
         self._unit: StorageUnit = storage_unit
         self._allocate = allocate
         self._rng = validation.generator("seed", seed)

@@ -262,7 +262,7 @@ def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
 
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
     """Return `value` as an array of shape `lead`; a single number applies to all environments."""
-    shape = () if np.ndim(value) == 0 else lead
+    shape = lead if casting.as_array(name, value).ndim else ()
     return np.broadcast_to(casting.cast_exact(name, value, shape, dtype), lead)
 
 

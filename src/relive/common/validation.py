@@ -17,9 +17,22 @@ LARGEST = 2**62
 _NUMBERS = frozenset((bool, int, float))
 
 
+class _ShortRepr(reprlib.Repr):
+    """Python's `reprlib`, which fails for integers of more than 4300 digits."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"an integer of {x.bit_length()} bits"
+
+
+_SHORT_REPR = _ShortRepr()
+
+
 def short_repr(value: object) -> str:
     """Return the representation of `value` for an error message, on one short line."""
-    return " ".join(reprlib.repr(value).split())
+    return " ".join(_SHORT_REPR.repr(value).split())
 
 
 def positive_int(name: str, value: object) -> int:
@@ -50,7 +63,7 @@ def _int_of_at_least(least: int, name: str, value: object) -> int:
     else:
         number = operator.index(value)
     if number < least:
-        raise errors.ArgumentError(f"{name} must be at least {least}, got {number}")
+        raise errors.ArgumentError(f"{name} must be at least {least}, got {short_repr(number)}")
     if number > LARGEST:
         raise errors.ArgumentError(f"{name} must be at most 2**62, got {short_repr(number)}")
     return number
@@ -120,7 +133,7 @@ def generator(name: str, value: Any) -> np.random.Generator:
         raise errors.ArgumentTypeError(f"{name} must be an integer, a numpy Generator or None, got {short_repr(value)}")
     seed = operator.index(value)
     if seed < 0:
-        raise errors.ArgumentError(f"{name} must be at least 0, got {seed}")
+        raise errors.ArgumentError(f"{name} must be at least 0, got {short_repr(seed)}")
     return np.random.default_rng(seed)
 
 
@@ -170,8 +183,25 @@ def boolean(name: str, value: object) -> bool:
 
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise ArgumentError if `value` is none of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise errors.ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {short_repr(value)}")
+
+
+def require_function(name: str, value: object) -> None:
+    """Raise ArgumentTypeError if `value` cannot be called."""
+    if not callable(value):
+        raise errors.ArgumentTypeError(f"{name} must be a function, got {short_repr(value)}")
+
+
+def items(name: str, value: Any) -> list[Any]:
+    """Return the items of an iterable; raise ArgumentTypeError if `value` is none, or a string."""
+    try:
+        found = None if isinstance(value, str | bytes) else list(value)
+    except TypeError:
+        found = None
+    if found is None:
+        raise errors.ArgumentTypeError(f"{name} must be a list, got {short_repr(value)}")
+    return found
 
 
 def require_instance(name: str, value: object, kind: type) -> None:

@@ -298,8 +298,11 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
 
         Intended for a supervisor that finds an actor dead; actors themselves just leave the `episode` block. The
         episode keeps the transitions whose next observation is known. Works on a closed buffer too.
+
+        Raises:
+            ArgumentTypeError: episode_id is not a string.
         """
-        is_open = episode_id in self._store.open
+        is_open = validation.string("episode_id", episode_id) in self._store.open
         if is_open:
             self._abort(episode_id)
         return is_open

@@ -39,7 +39,7 @@ def checked_reward(reward: Any) -> float:
         ArgumentError: It is infinite or NaN, cannot be represented as a float, or has another shape.
     """
     shape = getattr(reward, "shape", None)
-    if isinstance(shape, tuple):  # An array, a tensor or a numpy scalar.
+    if isinstance(shape, tuple) and hasattr(reward, "item"):  # An array, a tensor or a numpy scalar.
         if shape:
             raise errors.ArgumentError(
                 f"reward must be one number, got shape {tuple(shape)}: give the .item() of one element"

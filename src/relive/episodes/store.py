@@ -212,7 +212,8 @@ class EpisodeStore(Generic[Obs, Act]):
         try:
             return self._episodes[episode_id]
         except (KeyError, TypeError):
-            raise errors.UnknownEpisodeError(f"episode {episode_id} not found") from None
+            shown = episode_id if isinstance(episode_id, str) else validation.short_repr(episode_id)
+            raise errors.UnknownEpisodeError(f"episode {shown} not found") from None
 
     def new_episode(
         self, agent_id: str, group_id: str | None = None, policy_version: int | None = None

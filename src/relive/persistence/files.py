@@ -37,12 +37,17 @@ def absolute(name: str, path: object) -> str:
 
     Raises:
         ArgumentTypeError: `path` is not a path.
-        ArgumentError: `path` is empty, holds a NUL, or is a root.
+        ArgumentError: `path` is empty, holds a NUL or what no name of a file can hold, or is a root.
     """
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise errors.ArgumentTypeError(f"{name} must be a path, got {validation.short_repr(path)}")
-    text = os.fsdecode(path)
-    if not text or "\0" in text or not os.path.basename(os.path.abspath(text)):
+    text: Any = path
+    try:
+        text = os.fsdecode(text)
+        can_be_encoded = bool(os.fsencode(text))
+    except TypeError:
+        raise errors.ArgumentTypeError(f"{name} must be a path, got {validation.short_repr(path)}") from None
+    except UnicodeError:
+        can_be_encoded = False
+    if not can_be_encoded or "\0" in text or not os.path.basename(os.path.abspath(text)):
         raise errors.ArgumentError(
             f"{name} must be the path of a directory in another, got {validation.short_repr(text)}"
         )

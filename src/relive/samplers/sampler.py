@@ -11,7 +11,7 @@ buffer.
 """
 
 import abc
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Draw(NamedTuple):
     probabilities: arrays.Floats
 
 
+class _UnattachedError(errors.ArgumentError, AttributeError):
+    """A sampler that is in no buffer was asked for what depends on one."""
+
+
 class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     """Base class of samplers, which draw anchors with replacement.
 
@@ -46,6 +50,15 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     """
 
     anchors: anchors_lib.Anchors
+
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; of a sampler without a buffer it is an ArgumentError, which says so."""
+            if self.is_attached or name.startswith("__"):
+                return self.__getattribute__(name)
+            message = f"{type(self).__name__} is in no buffer, and has no {name!r}: give it to one with sampler="
+            raise _UnattachedError(message)
 
     # Called by the buffer.
 

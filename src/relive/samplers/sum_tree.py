@@ -202,9 +202,9 @@ class SumTree(arrays.Derived):
 
         Raises:
             NotReadyError: All weights are zero.
-            ArgumentError: `size` is not an integer of at least 1.
+            ArgumentError: `size` is not an integer of at least 1, or `rng` not a generator of numpy.
         """
-        size = validation.positive_int("size", size)
+        size, rng = _checked_request(size, rng)
         self._require_weight("sample")
         return self.draw(size, rng, False)
 
@@ -216,9 +216,9 @@ class SumTree(arrays.Derived):
 
         Raises:
             NotReadyError: All weights are zero.
-            ArgumentError: `size` is not an integer of at least 1.
+            ArgumentError: `size` is not an integer of at least 1, or `rng` not a generator of numpy.
         """
-        size = validation.positive_int("size", size)
+        size, rng = _checked_request(size, rng)
         self._require_weight("stratified_sample")
         return self.draw(size, rng, True)
 
@@ -310,6 +310,12 @@ class SumTree(arrays.Derived):
         draw.reduce_above([self.leaves, *self._maxima], touched, _maxima)
         draw.reduce_above([self.leaves, *self._minima], touched, _minima)
         self._num_touched = 0
+
+
+def _checked_request(size: object, rng: np.random.Generator) -> tuple[int, np.random.Generator]:
+    """Return the arguments of a draw, checked."""
+    validation.require_instance("rng", rng, np.random.Generator)
+    return validation.positive_int("size", size), rng
 
 
 def _sizes(capacity: int) -> list[int]:

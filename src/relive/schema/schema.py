@@ -41,6 +41,15 @@ RESERVED = frozenset(
 """Names that an extra cannot have: `add` has arguments of that name."""
 
 
+def _names(extras: object, kind: str) -> tuple[Any, ...]:
+    """Return the names of extras; None has none."""
+    if not isinstance(extras, Mapping | None):
+        raise errors.ArgumentTypeError(
+            f"extras must be a mapping from names to {kind}, got {validation.short_repr(extras)}"
+        )
+    return tuple(extras or ())
+
+
 def _shape(shape: object) -> tuple[int, ...]:
     axes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(axis, numbers.Integral) and not isinstance(axis, bool) for axis in axes):
@@ -133,11 +142,7 @@ class Schema(registry.Described):
             ArgumentError: A tree is empty, a key is not a non-empty string without "/", the reward is not a float of
                 shape (), or an extra has the name of an argument of `add`.
         """
-        if extras is not None and not isinstance(extras, Mapping):
-            raise errors.ArgumentTypeError(
-                f"extras must be a mapping from names to Fields, got {validation.short_repr(extras)}"
-            )
-        for name in extras or ():
+        for name in _names(extras, "Fields"):
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
         self._observation = _group("observation", observation)
@@ -182,7 +187,7 @@ class Schema(registry.Described):
         Schema(observation=Field((4,), 'float32'), action=Field((), 'int64'), reward=Field((), 'float64'), extras={})
         """
         num_leading = validation.non_negative_int("num_leading", num_leading)
-        for name in extras or ():
+        for name in _names(extras, "values"):
             if meant := _meant(name):
                 raise errors.SchemaError(f"unknown {_label(f'extras/{name}')}: say {meant}")
         reward_field = _example("reward", reward, num_leading)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.schema import casting
 from relive.schema import schema as schemas
 
 Array: TypeAlias = arrays.Array
@@ -169,6 +170,7 @@ class ColumnStorage(arrays.Derived):
 
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
         shape, dtype = self._layout(paths)
+        validation.require_function("allocate", allocate)
         with room_for(self._capacity, self._schema.nbytes):
             array = np.asarray(allocate(shape, dtype))
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
@@ -208,11 +210,19 @@ class ColumnStorage(arrays.Derived):
 
         Raises:
             OutOfRangeError: A slot is not in [0, capacity); nothing has been written.
-            ArgumentTypeError: `slots` is neither an integer nor an array of int64.
+            ArgumentTypeError: `slots` is neither an integer nor an array of int64, or `rows` is not a mapping.
+            SchemaError: A column is missing, or does not fit its field.
         """
         slots = self._checked(slots)
+        validation.require_instance("rows", rows, Mapping)
+        shape = np.shape(slots)
+        values: dict[str, Array] = {}
+        for path, field in self._schema.fields.items():
+            if path not in rows:
+                raise errors.SchemaError(f"{path} is missing: rows must hold every column")
+            values[path] = casting.cast_exact(path, rows[path], shape + field.shape, field.dtype)
         for path, column in self._columns:
-            column[slots] = rows[path]
+            column[slots] = values[path]
 
     def write_rows(self, slot: int, count: int, rows: Sequence[bytes | memoryview]) -> None:
         """Write `count` rows to the slots from `slot` on, wrapping around at the end.
@@ -247,7 +257,11 @@ class ColumnStorage(arrays.Derived):
         slots = self._checked(slots)
         if isinstance(slots, int):
             return {path: column[0, ...] for path, column in self.read(np.array([slots]), fields).items()}
-        return self.gather(slots, fields)
+        try:
+            return self.gather(slots, fields)
+        except TypeError:
+            rule = "fields must be a collection of names"
+            raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(fields)}") from None
 
     def gather(self, slots: npt.NDArray[np.int64], fields: Collection[str] | None = None) -> dict[str, Array]:
         """Do what `read` does without checking the slots [...]."""
@@ -273,9 +287,14 @@ class ColumnStorage(arrays.Derived):
     def _checked(self, slots: Slots) -> Slots:
         """Return the checked slots, a single one as an int."""
         if not isinstance(slots, np.ndarray) or slots.shape == ():
-            slot = operator.index(slots)
+            try:
+                slot = operator.index(slots)
+            except TypeError:
+                rule = "slots must be an integer or an array of int64"
+                raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(slots)}") from None
             if not 0 <= slot < self._capacity:
-                raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {slot}")
+                shown = validation.short_repr(slot)
+                raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {shown}")
             return slot
         if slots.dtype != _INT64:
             raise errors.ArgumentTypeError(f"slots must be an integer or an array of int64, got {slots.dtype}")

@@ -74,6 +74,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         allocate: Allocate = np.zeros,
     ) -> None:
         self._max_values = validation.positive_int("max_values", max_values)
+        validation.require_function("allocate", allocate)
         self._is_uneven, self._allocate, self._process = is_uneven, allocate, os.getpid()
         count = 1 if is_uneven else self._max_values
         self._columns = {name: allocate(*_layout(count, field)) for name, field in fields.items()}
