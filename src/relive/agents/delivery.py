@@ -370,9 +370,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 string.
             ArgumentError: reason is empty.
         """
-        checked = [
-            validation.string("each of episode_ids", each) for each in validation.items("episode_ids", episode_ids)
-        ]
+        ids = validation.items("episode_ids", episode_ids, "strings")
+        checked = [validation.string("each of episode_ids", episode_id) for episode_id in ids]
         reason = checked_name("reason", reason)
         stored: Unit = [self._store[each] for each in checked if self._store.has(each)]
         if stored and self._journal is not None:

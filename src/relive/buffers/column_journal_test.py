@@ -120,7 +120,7 @@ class TestEveryCall:
             for t in range(count):
                 add(buffer, t)
         before = checkpointable_test.plain(buffer.state_dict())
-        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+        with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
             call(buffer)
         assert checkpointable_test.plain(buffer.state_dict()) == before
         assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)

@@ -183,8 +183,13 @@ def boolean(name: str, value: object) -> bool:
 
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise ArgumentError if `value` is none of the choices."""
-    if not isinstance(value, str) or value not in choices:
-        raise errors.ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {short_repr(value)}")
+    try:
+        if value in {*choices}:
+            return
+    except TypeError:  # It has no hash, as arrays: one of them is equal to a word in each of its entries.
+        pass
+    rule = " or ".join(map(repr, choices)) if len(choices) < 4 else f"one of {', '.join(choices)}"
+    raise errors.ArgumentError(f"{name} must be {rule}, got {short_repr(value)}")
 
 
 def require_function(name: str, value: object) -> None:
@@ -193,14 +198,20 @@ def require_function(name: str, value: object) -> None:
         raise errors.ArgumentTypeError(f"{name} must be a function, got {short_repr(value)}")
 
 
-def items(name: str, value: Any) -> list[Any]:
-    """Return the items of an iterable; raise ArgumentTypeError if `value` is none, or a string."""
+def items(name: str, value: Any, kind: str) -> list[Any]:
+    """Return the items of an iterable; raise ArgumentTypeError if `value` is none, or a string.
+
+    Args:
+        name: The name of the value in errors.
+        value: The iterable.
+        kind: What it is a list of.
+    """
     try:
         found = None if isinstance(value, str | bytes) else list(value)
     except TypeError:
         found = None
     if found is None:
-        raise errors.ArgumentTypeError(f"{name} must be a list, got {short_repr(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a list of {kind}, got {short_repr(value)}")
     return found
 
 

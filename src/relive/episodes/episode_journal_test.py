@@ -87,7 +87,7 @@ class TestEveryCall:
         with recover_test.opened(tmp_path / "log") as log:
             buffer.attach(log)
         before = plain(buffer)
-        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+        with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
             call(buffer)
         assert plain(buffer) == before
         buffer.detach()

@@ -171,6 +171,10 @@ def create(
     return journal_reader.Ending(path, number, size, size, size, seed, salt)
 
 
+class _ClosedJournalError(errors.CheckpointError, errors.ClosedError):
+    """A closed journal was written to: a CheckpointError, too, as of any call that cannot be journaled."""
+
+
 class Journal(duplicates.NeverCopied):
     """An append-only log of the changes of a buffer, in a directory; pass it to `attach`, and load it with `recover`.
 
@@ -525,7 +529,7 @@ class Journal(duplicates.NeverCopied):
                 f"and this is its fork {os.getpid()}"
             )
         if self._is_closed:
-            raise errors.ClosedError(f"{files.named(self.path)} cannot be written: it was closed")
+            raise _ClosedJournalError(f"{files.named(self.path)} cannot be written: it was closed")
         if self._refusal is not None:
             raise self._refused()
 

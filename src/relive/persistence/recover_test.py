@@ -752,3 +752,19 @@ def test_a_checkpoint_is_no_journal(tmp_path: pathlib.Path) -> None:
     relive.RingReplayBuffer(10).save(tmp_path / "buffer")
     with pytest.raises(errors.CheckpointError, match="buffer is a checkpoint, not a journal: load it$"):
         relive.recover(tmp_path / "buffer")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: relive.RingReplayBuffer(9),
+        relive.EpisodeReplayBuffer,
+        lambda: relive.TokenReplayBuffer(9),
+        lambda: relive.JointReplayBuffer(9, agents=["a"]),
+    ],
+)
+def test_a_closed_journal_cannot_be_attached(make: Callable[[], Any], tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log") as log:
+        pass
+    with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
+        make().attach(log)

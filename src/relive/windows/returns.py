@@ -61,7 +61,7 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
     5.23
     """
     gamma = validation.discount("gamma", gamma)
-    numbers = [validation.finite_number("reward", reward) for reward in validation.items("rewards", rewards)]
+    numbers = [validation.finite_number("reward", reward) for reward in validation.items("rewards", rewards, "numbers")]
     return weighted_sum(numbers, discount_powers(gamma, len(numbers)))
 
 
