@@ -348,12 +348,12 @@ def test_an_argument_that_no_library_has_is_pythons_error() -> None:
 def test_a_constructor_says_what_is_given_by_name() -> None:
     said = "^EpisodeReplayBuffer takes max_transitions= and max_episodes= by name: .* takes 1 positional argument but 2"
     with pytest.raises(TypeError, match=said):
-        relive.EpisodeReplayBuffer[int, int](1_000)  # type: ignore[misc]
+        relive.EpisodeReplayBuffer[int, int](1_000)  # type: ignore[call-arg]
     said = (
         "^RingReplayBuffer takes capacity, schema by place, and n_step= and gamma= by name: .* from 2 to 3 positional"
     )
     with pytest.raises(TypeError, match=said):
-        relive.RingReplayBuffer(1_000, None, 3)  # type: ignore[misc]
+        relive.RingReplayBuffer(1_000, None, 3)  # type: ignore[call-arg]
     with pytest.raises(
         TypeError, match=r"^RolloutBuffer takes max_steps by place: .* 2 positional arguments but 3 were"
     ):

@@ -35,6 +35,11 @@ def short_repr(value: object) -> str:
     return " ".join(_SHORT_REPR.repr(value).split())
 
 
+def shown(value: object) -> str:
+    """Return printable text as it is, and the representation of anything else, for an error message."""
+    return value if isinstance(value, str) and value.isprintable() else short_repr(value)
+
+
 def positive_int(name: str, value: object) -> int:
     """Return `value` as an int.
 

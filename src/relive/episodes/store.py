@@ -212,8 +212,7 @@ class EpisodeStore(Generic[Obs, Act]):
         try:
             return self._episodes[episode_id]
         except (KeyError, TypeError):
-            shown = episode_id if isinstance(episode_id, str) else validation.short_repr(episode_id)
-            raise errors.UnknownEpisodeError(f"episode {shown} not found") from None
+            raise errors.UnknownEpisodeError(f"episode {validation.shown(episode_id)} not found") from None
 
     def new_episode(
         self, agent_id: str, group_id: str | None = None, policy_version: int | None = None

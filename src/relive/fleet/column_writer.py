@@ -80,7 +80,8 @@ class ColumnWriter(writer.StreamWriter):
         if next_observation is None:
             raise errors.ArgumentError("next_observation must be given to a writer of a fleet, got None")
         observation, next_observation = _owned("observation", observation), _owned("next_observation", next_observation)
-        action, reward, extras = _owned("action", action), _owned("reward", reward), _owned("extras", extras)
+        action, extras = _owned("action", action), _owned("extras", extras)
+        reward = np.array(casting.as_array("reward", reward))
         if _layout(next_observation) != _layout(observation):
             raise errors.SchemaError(
                 f"next_observation must be of the shape of observation, {_layout(observation)}, "
@@ -215,6 +216,7 @@ def _chunk(
     stream: int, observations: Any, actions: Any, rewards: Any, extras: Any, end: chunks.End
 ) -> chunks.ColumnChunk:
     """Return a chunk with copies of those steps, at the start of an episode."""
+    rewards = np.array(casting.as_array("rewards", rewards))
     if not validation.leading_length("rewards", rewards):
         raise errors.ArgumentError("an episode must have at least 1 step, got 0")
     return chunks.ColumnChunk(
@@ -222,7 +224,7 @@ def _chunk(
         is_start=True,
         observations=_owned("observations", observations),
         actions=_owned("actions", actions),
-        rewards=_owned("rewards", rewards),
+        rewards=rewards,
         extras=_owned("extras", extras),
         end=end,
     )

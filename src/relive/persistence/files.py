@@ -32,16 +32,16 @@ _HAS_DIRECTORIES = os.open in os.supports_dir_fd
 """Whether a directory can be opened and synced, and files opened in it."""
 
 
-def absolute(name: str, path: object) -> str:
+def absolute(name: str, path: Any) -> str:
     """Return a path as an absolute one with a last part.
 
     Raises:
         ArgumentTypeError: `path` is not a path.
         ArgumentError: `path` is empty, holds a NUL or what no name of a file can hold, or is a root.
     """
-    text: Any = path
+    text: str = path
     try:
-        text = os.fsdecode(text)
+        text = os.fsdecode(path)
         can_be_encoded = bool(os.fsencode(text))
     except TypeError:
         raise errors.ArgumentTypeError(f"{name} must be a path, got {validation.short_repr(path)}") from None
