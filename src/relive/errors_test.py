@@ -52,3 +52,7 @@ def test_a_library_that_is_there_is_imported() -> None:
     with imports.optional_dependency("x"):
         module = importlib.import_module("json")
     assert module.loads("1") == 1
+
+
+def test_a_message_has_one_line_whatever_it_quotes() -> None:
+    assert str(errors.ArgumentError("episode a\nb\u2028c not found")) == "episode a b c not found"

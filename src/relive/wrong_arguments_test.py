@@ -49,7 +49,7 @@ WRONG += [
     np.array(None),
     np.zeros(0),
 ]
-WRONG += [np.array(["batch", "x"]), np.float32(1), np.longdouble("1e400"), np.ma.array([1, 2], mask=[0, 1])]
+WRONG += [np.array(["batch", "x"]), np.float32(1), np.longdouble("1e400"), np.ma.array([1, 2], mask=[False, True])]
 STEP = relive.TokenStep(prompt=[1, 2], response=[3], logprobs=[-1.0], policy_version=0)
 SCHEMA = relive.Schema(relive.Field((), float), relive.Field((), int))
 
@@ -62,7 +62,7 @@ def column(kind: Any = relive.PrioritizedReplayBuffer, **settings: Any) -> Any:
 
 
 def joint() -> Any:
-    buffer = relive.JointReplayBuffer(9, agents=["a", "b"], seed=0)
+    buffer: Any = relive.JointReplayBuffer(9, agents=["a", "b"], seed=0)
     for t in range(3):
         buffer.add(*(dict.fromkeys("ab", t + later) for later in (0, 0, 0, 1)))
     return buffer
@@ -89,7 +89,10 @@ def writer() -> Any:
 
 
 def tokens() -> Any:
-    fields = {"token_extras": {"adv": relive.Field((), float)}, "sequence_extras": {"temp": relive.Field((), float)}}
+    fields: Any = {
+        "token_extras": {"adv": relive.Field((), float)},
+        "sequence_extras": {"temp": relive.Field((), float)},
+    }
     buffer = relive.TokenReplayBuffer(99, seed=0, **fields)
     buffer.add_episode([STEP], agent_id="a")
     buffer.next_episodes_nowait(1)

@@ -266,3 +266,27 @@ def test_a_tensor_of_torch_that_numpy_refuses_is_refused_by_name() -> None:
     rule = r"^observation must be what numpy can read, got a tensor: call .detach\(\).cpu\(\).float\(\) first$"
     with pytest.raises(errors.SchemaError, match=rule):
         relive.RingReplayBuffer(4).add(elsewhere, 0, 0.0, elsewhere)
+
+
+def test_huge_integers_are_shown_by_their_bits() -> None:
+    assert validation.short_repr([10**5000]) == "[an integer of 16610 bits]"
+    with pytest.raises(errors.ArgumentError, match="^n must be at least 1, got an integer of 16610 bits$"):
+        validation.positive_int("n", -(10**5000))
+
+
+def test_text_that_cannot_be_printed_is_shown_by_its_repr() -> None:
+    assert [validation.shown(text) for text in ("an id", "a\nb", "\ud800", 5)] == ["an id", "'a\\nb'", "'\\ud800'", "5"]
+
+
+@pytest.mark.parametrize("value", [np.array(["zeros"]), np.zeros(0), ["zeros"], None, 5, "ones"])
+def test_one_of_a_few_words_is_required(value: object) -> None:
+    with pytest.raises(errors.ArgumentError, match="^padding must be 'zeros' or 'first', got "):
+        validation.require_choice("padding", value, ("zeros", "first"))
+    validation.require_choice("padding", np.str_("zeros"), ("zeros", "first"))
+
+
+@pytest.mark.parametrize("value", [5, None, "abc", b"abc", np.array(3)])
+def test_what_has_no_items_is_refused(value: object) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="^ids must be a list of strings, got "):
+        validation.items("ids", value, "strings")
+    assert validation.items("ids", (text for text in "ab"), "strings") == ["a", "b"]

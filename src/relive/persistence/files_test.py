@@ -206,3 +206,21 @@ def test_what_is_no_directory_is_not_deleted(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="file is not a directory: move it away$"):
         files.remove_directory(str(tmp_path / "file"))
     assert (tmp_path / "file").exists()
+
+
+class Odd:
+    """A path that is none."""
+
+    def __fspath__(self) -> Any:
+        return 5
+
+
+def test_a_path_that_no_file_can_have_is_refused() -> None:
+    for path in ("a\ud800b", b"a\0b", ""):
+        with pytest.raises(errors.ArgumentError, match="^path must be the path of a directory in another, got "):
+            files.absolute("path", path)
+    others: list[Any] = [5, None, Odd(), ["a"]]
+    for other in others:
+        with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got "):
+            files.absolute("path", other)
+    assert files.absolute("path", b"a\xff").endswith("a\udcff")

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+import copy
 from typing import Any
 
 import hypothesis
@@ -306,3 +307,21 @@ def test_hooks_are_told_of_every_change_when_the_rows_are_there(
         stats = buffer.get_stats()
         assert sampler.num_overwritten == stats.evicted + stats.cleared
         buffer.check()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sampler: sampler.draw(2, np.random.default_rng(0)),
+        lambda sampler: sampler.drawable(),
+        lambda sampler: sampler.probabilities(np.zeros(1, np.int64)),
+        lambda sampler: sampler.effective_sample_size(),
+        lambda sampler: sampler.anchors,
+    ],
+)
+@pytest.mark.parametrize("kind", [relive.UniformSampler, relive.PrioritizedSampler])
+def test_a_sampler_in_no_buffer_says_so(kind: Any, call: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=rf"^{kind.__name__} is in no buffer, and has no '\w+': give it to"):
+        call(kind())
+    assert not hasattr(kind(), "anchors")
+    assert copy.deepcopy(kind()).is_attached is False
