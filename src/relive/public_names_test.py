@@ -82,6 +82,15 @@ print(hasattr(relive.integrations, "tensorflow"))
     assert printed(program).splitlines() == ["SamplerTests MisuseWarning", str(public), "[]", "True", "False"]
 
 
+def test_integrations_are_listed_and_others_are_not_there() -> None:
+    module = importlib.import_module("relive.integrations.stored_episodes")
+    assert relive.integrations.stored_episodes is module
+    assert {"stored_episodes", "torch", "__name__"} <= {*dir(relive.integrations)}
+    assert vars(relive.integrations)["__getattr__"]("stored_episodes") is module
+    with pytest.raises(AttributeError, match="^module 'relive.integrations' has no attribute 'tensorflow'$"):
+        _ = relive.integrations.tensorflow  # type: ignore[attr-defined]
+
+
 def test_names_are_there_before_they_are_used() -> None:
     program = """
 import relive

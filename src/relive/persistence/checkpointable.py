@@ -97,7 +97,9 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         super().__init_subclass__(**keywords)
         BUFFERS.add(cls)
 
-    if not TYPE_CHECKING:  # A type checker would take any argument and any attribute.
+    if TYPE_CHECKING:
+        pass  # A type checker would take any argument, and any attribute for one that exists.
+    else:
 
         def __new__(cls, *values: Any, **named: Any) -> Self:
             """Raise ArgumentTypeError that says relive's word, for an argument of another library's constructor."""
