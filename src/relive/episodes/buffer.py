@@ -230,7 +230,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         """
         self._gate.bind_to_loop()
         step = self._checked_step(observation, action, reward, policy_version)
-        if self._gate.must_wait_to_insert():
+        if self._gate.must_wait_to_insert(self._gate.can_insert()):
             self._store[episode_id].check_next_step(policy_version)
             await self._gate.wait_to_insert()
         self._append(episode_id, step, sync=False)

@@ -4,8 +4,9 @@
     await add(...)     ────►   gate: wait until it may     ◄────    await sample(...)
                                buffer inside: do it at once
 
-Invariant: deciding and waiting are separate. An awaited call waits for its turn, then makes the plain call of the
-wrapped buffer without awaiting in between. So a cancelled call has either happened completely or not at all.
+Invariant: deciding and waiting are separate. An awaited call waits until it may proceed, then makes the plain call of
+the wrapped buffer, which does not ask again, without awaiting in between. So a cancelled call has either happened
+completely or not at all.
 """
 
 import asyncio
@@ -201,17 +202,15 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     ) -> Answer:
         """Wait for the turn of a call, and make it."""
         self._gate.bind_to_loop()
-        if self._gate.must_wait_to_insert():
-            if not self._buffer.can_insert():
-                # The call cannot succeed now, but the buffer checks arguments first, so invalid ones raise before the
-                # wait.
-                with contextlib.suppress(errors.NotReadyError):
-                    insert(*values, **fields)
+        can_insert = self._gate.can_insert()
+        if self._gate.must_wait_to_insert(can_insert):
+            if not can_insert:
+                self._check(lambda: insert(*values, **fields))
             values, fields = tuple(map(_owned, values)), _owned(fields)
             await self._gate.wait_to_insert()
         journal = getattr(self._buffer, "_journal", None)
         with contextlib.nullcontext() if journal is None else journal.syncing_later():
-            answer = insert(*values, **fields)
+            answer = self._make(lambda: insert(*values, **fields))
         self._gate.wake()
         if journal is not None:
             await journal.synced()
@@ -221,13 +220,18 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         """Wait for the turn of a call, and make it."""
         self._gate.bind_to_loop()
         if not self._gate.can_sample(batch_size):
-            # As above.
-            with contextlib.suppress(errors.NotReadyError):
-                draw()
+            self._check(draw)
         await self._gate.wait_to_sample(batch_size)
-        answer = draw()
+        answer = self._make(draw)
         self._gate.wake()
         return answer
+
+    def _check(self, call: Callable[[], Answer]) -> None:
+        """Raise what a call that must wait raises for its arguments; changes nothing."""
+        limited = self._limited
+        if limited is not None:
+            with contextlib.suppress(errors.NotReadyError):
+                limited.decided(False, call)
 
     async def save(
         self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None

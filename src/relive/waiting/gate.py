@@ -175,10 +175,9 @@ class Gate:
         self._calls += 1
         return self._calls % _CALLS_A_TURN == 0
 
-    def must_wait_to_insert(self) -> bool:
-        """Return whether `wait_to_insert` has to be awaited before a step is inserted."""
-        should_yield = self.should_yield()
-        return not self.can_insert() or should_yield or bool(self._inserters.waiting)
+    def must_wait_to_insert(self, can_insert: bool) -> bool:
+        """Return whether `wait_to_insert` has to be awaited before a step is inserted, given what `can_insert` said."""
+        return self.should_yield() or not can_insert or bool(self._inserters.waiting)
 
     async def wait_to_insert(self) -> None:
         """Wait until one step may be inserted."""

@@ -10,13 +10,16 @@ So one limiter may serve many buffers, and a checkpoint of a buffer is complete.
 """
 
 import abc
+from collections.abc import Callable
 import fractions
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from relive import errors
 from relive.common import validation
 from relive.persistence import registry
+
+Answer = TypeVar("Answer")
 
 
 class RateLimiter(registry.Configurable, abc.ABC):
@@ -182,22 +185,44 @@ class LimitedBuffer:
                 f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
             )
         self.limiter = limiter
-        self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
+        self._may_hold_inserts = type(limiter).can_insert is not MinSize.can_insert
+        self.holds_inserts = self._may_hold_inserts
         """Whether `can_insert` may answer False."""
         self.counts = counts
+        self._decision: bool | None = None
+
+    def decided(self, decision: bool, call: Callable[[], Answer]) -> Answer:
+        """Make a call of the buffer that takes this decision instead of asking the limiter its first question.
+
+        With True, a caller that has asked is not refused after all. With False, the call checks its arguments, raises
+        NotReadyError, and changes nothing, whatever the limiter would say by then.
+        """
+        self._decision, self.holds_inserts = decision, True
+        try:
+            return call()
+        finally:
+            self._decision, self.holds_inserts = None, self._may_hold_inserts
 
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""
+        if self._decision is not None:
+            return self._take_decision()
         counts = self.counts
         return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
 
     def can_sample(self, batch_size: int) -> bool:
         """Return whether a batch may be drawn now."""
+        if self._decision is not None:
+            return self._take_decision()
         counts = self.counts
         size = len(counts)
         return size >= self.limiter.min_size and self.limiter.can_sample(
             batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
         )
+
+    def _take_decision(self) -> bool:
+        decision, self._decision = bool(self._decision), None
+        return decision
 
     def forgive(self) -> None:
         """Count enough samples as drawn for inserts to proceed, when the real number is unknown."""

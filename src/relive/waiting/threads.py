@@ -228,11 +228,11 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             timeout = None if self._timeout is None else min(self._timeout, threading.TIMEOUT_MAX)
             is_in_time = self._changed.wait_for(lambda: self._is_closed or may(), timeout)
             self._refuse_if_closed()
+            if is_in_time:
+                return self._change(lambda: self._make(call))
             try:
                 return self._change(call)
             except errors.NotReadyError as error:
-                if is_in_time:
-                    raise
                 raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
 
     def __getattr__(self, name: str) -> Any:
