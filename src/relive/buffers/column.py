@@ -619,18 +619,30 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             priorities: Raw priorities, finite and at least 0 [B] or [B, 1]; for a repeated key, the last one wins.
 
         Raises:
-            ArgumentError: A priority is invalid, the lengths differ, or the buffer has no priorities.
+            ArgumentError: A priority is invalid, the lengths differ, a key was never given out, or the buffer has no
+                priorities.
         """
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
         alive, priorities = self._alive_of(keys, priorities)
+        if alive is not keys:
+            self._require_given_out(keys)
         if self._journal is not None:
             self._journal.set_priorities(alive, priorities, sampler)
         sampler.set_priorities(self._store.slots(alive), priorities)
         if alive is not keys:
             self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
+
+    def _require_given_out(self, keys: arrays.Keys) -> None:
+        """Raise ArgumentError if one of the keys [k] is of no step that was ever added."""
+        appended = self._store.next_key
+        for key in keys[(keys < 0) | (keys >= appended)]:
+            raise errors.ArgumentError(
+                f"keys must be those of batches, below {appended}, the number of steps added so far, got {key}, "
+                "which was never given out and may be a slot"
+            )
 
     def check_priorities(self, priorities: Any) -> None:
         """Raise what `update_priorities` would raise for these priorities [B], and change nothing.

@@ -211,6 +211,11 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(draw=st.data(), priorities=st.lists(PRIORITIES, min_size=1, max_size=6))
     def update(self, draw: Any, priorities: list[float]) -> None:
         keys = self.some_keys(draw, len(priorities))
+        if not all(0 <= key < len(self.oracle.rows) for key in keys):
+            with pytest.raises(relive.ArgumentError, match="never given out"):
+                self.buffer.update_priorities(keys, priorities)
+            keys = [key % max(len(self.oracle.rows), 1) for key in keys] if self.oracle.rows else []
+            priorities = priorities[: len(keys)]
         alive = [self.oracle.is_alive(key) for key in keys]
         assert self.buffer.update_priorities(keys, priorities) == sum(alive)
         self.stale += len(keys) - sum(alive)

@@ -129,7 +129,7 @@ class MixtureSampler(Generic[Batch]):
         Rows of buffers without priorities are ignored and not counted.
 
         Raises:
-            ArgumentError: A priority is invalid, or the lengths differ. Nothing has changed.
+            ArgumentError: A priority is invalid, a key was never given out, or the lengths differ. Nothing has changed.
         """
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
@@ -137,6 +137,7 @@ class MixtureSampler(Generic[Batch]):
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:
             buffer.check_priorities(np.where(sources == source, priorities, 0.0))
+            buffer._require_given_out(keys[sources == source] // len(self._buffers))
         alive = 0
         for source, buffer in prioritized:
             own = sources == source

@@ -72,6 +72,9 @@ def test_priorities_find_their_way_back() -> None:
     ):
         mixture.update_priorities(batch.keys, np.where(np.arange(30) == 29, -1.0, 1.0))
     assert first.get_priorities(range(5)).tolist() == before
+    with pytest.raises(errors.ArgumentError, match="never given out"):
+        mixture.update_priorities([0, 3 * third.appended + 2], [9.0, 9.0])
+    assert first.get_priorities(range(5)).tolist() == before
 
 
 def test_a_buffer_that_is_not_ready_holds_the_whole_batch_back_and_nothing_is_drawn() -> None:

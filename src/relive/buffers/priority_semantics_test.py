@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 import relive
+from relive import errors
 from relive import testing
 
 
@@ -345,11 +346,19 @@ def test_two_draws_before_one_update_both_land() -> None:
     assert buffer.get_priorities(range(4)).tolist() == list(expected.values())
 
 
-def test_keys_never_added_are_dropped_and_counted() -> None:
+@pytest.mark.parametrize("key", [-1, 3, 10**15, np.uint64(2**63)])
+def test_priorities_of_keys_never_given_out_are_refused(key: Any) -> None:
     buffer = rated([1, 2, 3])
-    assert buffer.update_priorities([-1, 3, 10**15, 1], [5, 5, 5, 5]) == 1
-    assert buffer.get_stats().stale_keys == 3
-    assert buffer.get_priorities([0, 1, 2]).tolist() == [1, 5, 3]
+    rule = "^keys must be those of batches, below 3, the number of steps added so far, got -?[0-9]+, which was never"
+    with pytest.raises(errors.ArgumentError, match=rule):
+        buffer.update_priorities(np.array([1, key], np.asarray(key).dtype), [5, 5])
+    assert buffer.get_stats().stale_keys == 0
+    assert buffer.get_priorities([0, 1, 2]).tolist() == [1, 2, 3]
+    buffer.clear()
+    assert buffer.update_priorities([1], [5]) == 0
+    with pytest.raises(errors.ArgumentError, match=rule):
+        buffer.update_priorities([key], [5])
+    assert buffer.get_stats().stale_keys == 1
 
 
 def test_a_row_not_eligible_yet_keeps_the_priority_it_is_given() -> None:

@@ -257,12 +257,15 @@ class Shard:
         """Update the priorities of steps; return how much there is to draw from then, and how many were still stored.
 
         Args:
-            keys: Their keys [k].
+            keys: Their keys [k]; those of rows that a lost shard had not synced are stale, like those of evicted rows.
             priorities: Their priorities [k].
             largest: The largest priority of the fleet.
         """
         buffer = self._adapter.buffer
-        alive: int = buffer.update_priorities(keys - self._first_key, priorities)
+        keys = keys - self._first_key
+        is_known = (keys >= 0) & (keys < buffer.appended)
+        alive: int = buffer.update_priorities(keys[is_known], priorities[is_known])
+        buffer._counters.stale_keys += int(np.count_nonzero(~is_known))
         buffer.sampler.note_priority(largest)
         return self._adapter.weight({}), alive
 

@@ -227,7 +227,8 @@ class BufferTests(abc.ABC):
             old = np.unique(buffer.sample_keys(9))
             while writer.num_steps <= old[-1] + buffer.capacity:
                 writer.add_episode(8)
-            late = np.concatenate([old, [-1, writer.num_steps, 2**62]])
+            never = np.array([-1, writer.num_steps, 2**62])
+            late = np.concatenate([old, never])
             eligible, counted = buffer.eligible_keys(), buffer.get_stats().stale_keys
             assert buffer.set_eligible(late, False) == 0, "a late key counts as stored"
             assert np.array_equal(buffer.eligible_keys(), eligible), "a late key has changed what is eligible"
@@ -235,9 +236,13 @@ class BufferTests(abc.ABC):
             stale = 2 * len(late)
             if buffer.has_priorities:
                 priorities = buffer.get_priorities(eligible)
-                assert buffer.update_priorities(late, np.full(len(late), 100.0)) == 0, "a late key counts as stored"
+                assert buffer.update_priorities(old, np.full(len(old), 100.0)) == 0, "a late key counts as stored"
                 assert np.array_equal(buffer.get_priorities(eligible), priorities), "a late priority was written"
-                stale += len(late)
+                for key in never:
+                    keys = [eligible[0], key]
+                    expectations.assert_raises(ValueError, buffer.update_priorities, keys, [100.0, 100.0])
+                assert np.array_equal(buffer.get_priorities(eligible), priorities), "a refused priority was written"
+                stale += len(old)
             counted = buffer.get_stats().stale_keys - counted
             assert counted == stale, f"{counted} stale keys are counted, and there were {stale}"
             assert np.array_equal(buffer.eligible_keys(), eligible), "a late key has changed what is eligible"
