@@ -1036,23 +1036,46 @@ def test_sequences_hold_what_each_agent_lived(seed: int, pad: bool) -> None:
         for agent in AGENTS:
             lived = [twin.steps[step].rows.get(agent) for step in path]
             part = {name: at(getattr(batch.agents[agent], name), place) for name in SEQUENCE_FIELDS}
-            assert part == expected_sequence(agent, lived, length, is_cut(twin, path, length))
+            assert part == expected_sequence(agent, lived, length, has_left(twin, path, agent))
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_a_step_is_truncated_alike_in_windows_of_any_length(pad: bool) -> None:
+    flags: dict[tuple[int, str], set[bool]] = {}
+    for length in (1, 2, 3, 7):
+        buffer = joint.JointSequenceReplayBuffer(8, SCHEMAS, agents=AGENTS, length=length, pad=pad, seed=0)
+        for t in range(5):  # So that the ring wraps after the step at which an agent leaves.
+            buffer.add(**rows_of(1, t, AGENTS))
+        buffer.end_episode()
+        for t in range(7):
+            present = [agent for agent, leaves in zip(AGENTS, (9, 3, 5), strict=True) if t < leaves]
+            buffer.add(**rows_of(0, t, present))
+        keys = buffer.eligible_keys()
+        batch = buffer.read(keys[keys >= 5])
+        for agent, of_agent in batch.agents.items():
+            for place, t in zip(*of_agent.mask.nonzero(), strict=True):
+                flags.setdefault((int(batch.start_step[place] + t), agent), set()).add(
+                    bool(of_agent.truncated[place, t])
+                )
+    truncated = {step for step, seen in flags.items() if True in seen}
+    assert truncated == {(2, AGENTS[1]), (4, AGENTS[2])}
+    assert all(len(seen) == 1 for seen in flags.values())
 
 
 SEQUENCE_FIELDS = ("observation", "action", "reward", "terminated", "truncated", "mask", "is_burn_in", "extras")
 
 
-def is_cut(twin: Twin, path: list[int], length: int) -> bool:
-    """Whether the episode has ended after the last of these steps."""
+def has_left(twin: Twin, path: list[int], agent: str) -> bool:
+    """Whether the episode has ended after the last of these steps, or goes on without the agent."""
     last = twin.steps[path[-1]]
     later = [step for step in twin.steps[path[-1] + 1 :] if step.stream == last.stream]
     if later:
-        return later[0].episode != last.episode
+        return later[0].episode != last.episode or agent not in later[0].rows
     return twin.episode[last.stream] != last.episode
 
 
-def expected_sequence(agent: str, lived: list[Row | None], length: int, is_cut: bool) -> dict[str, Any]:
-    """What a batch holds of an agent, in which `lived` are its steps."""
+def expected_sequence(agent: str, lived: list[Row | None], length: int, has_left: bool) -> dict[str, Any]:
+    """What a batch holds of an agent, in which `lived` are its steps, given whether it has left after them."""
     zeros = _ZEROS[agent]
     padded: list[Row | None] = lived + [None] * (length - len(lived))
     seen = [zeros["observation"]] * (length + 1)
@@ -1060,8 +1083,8 @@ def expected_sequence(agent: str, lived: list[Row | None], length: int, is_cut: 
     for t, row in enumerate(padded):
         if row is not None:
             seen[t], seen[t + 1] = row.observation, row.next_observation
-        has_left = row is not None and (lived[t + 1] is None if t + 1 < len(lived) else is_cut)
-        truncated.append(row is not None and not row.is_terminated and (row.is_truncated or has_left))
+        is_last = lived[t + 1] is None if t + 1 < len(lived) else has_left
+        truncated.append(row is not None and not row.is_terminated and (row.is_truncated or is_last))
     return {
         "observation": at_once(seen),
         "action": [zeros["action"] if row is None else row.action for row in padded],

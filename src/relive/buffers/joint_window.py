@@ -126,6 +126,11 @@ class JointSequenceWindow(sequences.SequenceWindow):
         terminated, truncated = flags & rows_lib.TERMINATED > 0, flags & rows_lib.TRUNCATED > 0
         has_left = joint.truncated[..., np.newaxis].repeat(flags.shape[-1], axis=-1)
         has_left[:, :-1] |= joint.mask[:, 1:, np.newaxis] & ~mask[:, 1:]
+        _, span, _, fact = store.follow(slots, self.length)
+        links = fact >> append.LINK
+        (goes_on,) = (links >= 0).nonzero()  # After the window.
+        following = store.read(links[goes_on], (rows_lib.FLAGS,))[rows_lib.FLAGS]
+        has_left[goes_on, span[goes_on] - 1] = following & rows_lib.PRESENT == 0
         truncated |= has_left & mask & ~terminated
         is_seen = np.zeros((len(slots), self.length + 1, flags.shape[-1]), np.bool_)
         is_seen[:, :-1] |= mask
