@@ -80,7 +80,7 @@ class ColumnState:
         self._counters.check_values(counters, kept.rows.next_key)
         self._draws.check_state(given, len(kept.rows))
         if not is_new:
-            self._draws.rehearse(kept.rows, given)
+            self._draws.rehearse(kept, given)
         clear()
         if storage is not None:
             store.begin(storage)

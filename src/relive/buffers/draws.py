@@ -9,6 +9,7 @@ Eligibility is decided when something changes, so a draw never has to reject a r
 """
 
 import collections
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Draws:
                 raise errors.ArgumentError(f"{rule}, got {max_times_sampled}")
         self._store, self._window = store, window
         self.max_times_sampled = max_times_sampled
-        self.anchors = anchors_lib.Anchors(store.facts, store.num)
+        self.anchors = anchors_lib.Anchors(store.facts, store.num, store.read_rows)
         self.sampler = sampler
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
@@ -298,11 +299,12 @@ class Draws:
         _last_draws(given)
         self.sampler.check_state(given.part("sampler"), rows)
 
-    def rehearse(self, rows: steps_state.RowsState, given: state_lib.StateReader) -> None:
+    def rehearse(self, kept: steps_state.StepsState, given: state_lib.StateReader) -> None:
         """Raise what `restore` would raise with those rows, by restoring a copy."""
         store = steps_lib.StepStore(self._store.capacity, self._store.streams, older=self._store.older)
-        store.restore_rows(rows)
+        store.restore_rows(kept.rows)
         twin = Draws(store, self._window, settings.twin(self.sampler), self.max_times_sampled)
+        twin.anchors = anchors_lib.Anchors(store.facts, store.num, functools.partial(kept.read_rows, store.capacity))
         twin.attach()
         twin.restore(given)
 

@@ -54,7 +54,7 @@ class State:
         self.raw, self.leaves = np.zeros((2, capacity if settings.is_rated else 0))
         self.changed = np.zeros(8 * capacity if settings.is_tracked else 0, np.int64)
         self.completed = np.zeros(2 * capacity if settings.older < 0 else 0, np.int64)
-        self.anchors = anchors.Anchors(self.facts, self.num)
+        self.anchors = anchors.Anchors(self.facts, self.num, lambda slots, fields=None: {})
 
     def append(self, numbers: arrays.Ints, events: Any, announced: int, top: float) -> None:
         """Add rows; what is said of this write alone begins anew."""

@@ -8,11 +8,22 @@ An anchor is eligible if it is readable, not barred and not spent. The flags are
 sets READABLE as rows come and go; everything else that changes a flag goes through `set` and `unset`.
 """
 
+from collections.abc import Collection
+from typing import Protocol
+
 import numpy as np
 
 from relive import errors
 from relive.common import arrays
 from relive.kernels import append
+
+
+class Read(Protocol):
+    """Reads rows, as `Storage.read` does."""
+
+    def __call__(self, slots: arrays.Slots, fields: Collection[str] | None = None, /) -> dict[str, arrays.Array]:
+        """Return the rows in `slots` [...] as columns by path."""
+        ...
 
 
 class Anchors:
@@ -21,10 +32,12 @@ class Anchors:
     Args:
         facts: The flags of each row, as in `kernels.append`; shared, not copied.
         num: The numbers of the ring, shared too.
+        read_rows: Reads the rows.
     """
 
-    def __init__(self, facts: arrays.Ints, num: arrays.Ints) -> None:
+    def __init__(self, facts: arrays.Ints, num: arrays.Ints, read_rows: Read) -> None:
         self.facts, self.num = facts, num
+        self._read_rows = read_rows
         self._num_changes = 0
         self._listed: tuple[tuple[int, int], arrays.Slots] | None = None
 
@@ -56,6 +69,20 @@ class Anchors:
         if self._listed is None or self._listed[0] != version:
             self._listed = version, self.slots()
         return self._listed[1]
+
+    def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+        """Return fresh copies of the rows in `slots` [...] as columns by path, of shape slots.shape + field.shape.
+
+        Args:
+            slots: Slots of rows that are stored, eligible or not.
+            fields: The paths of the fields, such as "reward" or "extras/label"; None for all.
+
+        Raises:
+            NotReadyError: No step was added yet.
+            OutOfRangeError: A slot is not in [0, capacity).
+            ArgumentError: The schema has no such field.
+        """
+        return self._read_rows(slots, fields)
 
     def has(self, flag: int, slots: arrays.Slots) -> arrays.Bools:
         """Return whether a flag is set for each of `slots`."""

@@ -22,7 +22,7 @@ def made(capacity: int) -> anchors_lib.Anchors:
     """Return the anchors of a full ring, none of which is readable."""
     num = np.zeros(8, np.int64)
     num[append.NEXT_KEY] = num[append.ROWS] = capacity
-    return anchors_lib.Anchors(np.full(capacity, append.NO_LINK | OTHERS), num)
+    return anchors_lib.Anchors(np.full(capacity, append.NO_LINK | OTHERS), num, lambda slots, fields=None: {})
 
 
 @hypothesis.given(strategies.lists(STEP))

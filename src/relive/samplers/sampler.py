@@ -46,7 +46,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     Attributes:
         anchors: The anchors of the buffer: `len(self.anchors)`, `self.anchors.slots()`, `self.anchors.capacity`,
-            `self.anchors.is_eligible(slots)`. Available once the sampler is attached to a buffer.
+            `self.anchors.is_eligible(slots)`, and `self.anchors.read(slots, fields)` for the rows themselves. Available
+            once the sampler is attached to a buffer.
     """
 
     anchors: anchors_lib.Anchors

@@ -92,6 +92,11 @@ def room_for(capacity: int, nbytes: int) -> Iterator[None]:
         raise errors.ArgumentError(f"{rule}, {capacity * nbytes / 2**30:,.1f} GiB in all") from error
 
 
+def unknown_field(path: object, known: Iterable[str]) -> errors.ArgumentError:
+    """Return the error for a field to read that the schema does not have."""
+    return errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
+
+
 class ColumnStorage(arrays.Derived):
     """A storage in memory, with one preallocated array per block of fields (see `schema.blocks_of`).
 
@@ -270,9 +275,7 @@ class ColumnStorage(arrays.Derived):
         gathered: dict[int, Array] = {}
         for path in sources if fields is None else fields:
             if path not in sources:
-                raise errors.ArgumentError(
-                    f"fields must be among {', '.join(sources)}, got {validation.short_repr(path)}"
-                )
+                raise unknown_field(path, sources)
             array, is_shared = sources[path]
             if not is_shared:
                 columns[path] = array.take(slots, axis=0)

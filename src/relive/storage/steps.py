@@ -7,7 +7,7 @@ So an episode of T steps takes T + 1 observations: the next observation of a ste
 one stored behind the episode. Successors and episodes of rows are kept in the flat arrays of `kernels.append`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import functools
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -225,6 +225,16 @@ class StepStore(ring.Ring):
     def schema(self) -> schema_lib.Schema:
         """The schema of the steps."""
         return self.storage.schema
+
+    def read_rows(self, slots: arrays_lib.Slots, fields: Collection[str] | None = None, /) -> Columns:
+        """Do what `read` of the storage does, with the same exceptions.
+
+        Raises:
+            NotReadyError: There is none yet.
+        """
+        if self._storage is None:
+            raise errors.NotReadyError("read found no step: add one first")
+        return self._storage.read(slots, fields)
 
     @property
     def nbytes(self) -> int:

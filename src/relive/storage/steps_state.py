@@ -3,7 +3,7 @@
 Slots and links are not saved, as they can be derived. Row k of N has the key next_key - N + k.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 import dataclasses
 
 import numpy as np
@@ -15,6 +15,7 @@ from relive.kernels import append
 from relive.persistence import state
 from relive.persistence import state as state_lib
 from relive.schema import schema as schema_lib
+from relive.storage import memory
 
 _OF_EPISODES = ("stream", "length", "first_key", "end", "has_tail")
 
@@ -218,3 +219,15 @@ class StepsState:
             field = schema.fields[path]
             final[path] = given.array(f"final/{path}", field.dtype, (with_tail, *field.shape))
         return cls(rows=kept, columns=columns, final=final)
+
+    def read_rows(
+        self, capacity: int, slots: arrays_lib.Slots, fields: Collection[str] | None = None, /
+    ) -> dict[str, arrays_lib.Array]:
+        """Return the rows that are in `slots` [...] of a ring of that capacity, as `Storage.read` does."""
+        places = (slots - (self.rows.next_key - len(self.rows))) % capacity
+        rows: dict[str, arrays_lib.Array] = {}
+        for path in self.columns if fields is None else fields:
+            if path not in self.columns:
+                raise memory.unknown_field(path, self.columns)
+            rows[path] = self.columns[path].read(0, len(self.rows))[places]
+        return rows

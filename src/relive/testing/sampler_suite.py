@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,11 @@ from relive.common import arrays
 from relive.kernels import append
 from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler as sampler_lib
+from relive.schema import schema as schema_lib
+from relive.storage import memory
 from relive.testing import expectations
+
+Steps: TypeAlias = Callable[[int, np.random.Generator], dict[str, Any]]
 
 _MOST_SLOTS = 40
 
@@ -30,7 +34,7 @@ class SamplerTests(abc.ABC):
       must raise NotReadyError. But some anchor must be drawn when it is the only one.
     - The state kept between draws: a new sampler that is given the same calls must draw the same.
 
-    A sampler that reads a storage must be given one of 40 filled slots by `make`: no test writes to it.
+    For a sampler that reads rows, override `steps` too.
 
     >>> import relive
     >>> from relive import testing
@@ -42,6 +46,14 @@ class SamplerTests(abc.ABC):
     @abc.abstractmethod
     def make(self) -> sampler_lib.Sampler:
         """Return a fresh, unattached sampler, which must use no randomness but `rng`."""
+
+    def steps(self, count: int, rng: np.random.Generator) -> dict[str, Any]:
+        """Return `count` steps: arguments of `extend` by name [count, ...], but for next observations and flags.
+
+        Override it for a sampler that reads rows, with random values of what it reads.
+        """
+        zeros = np.zeros(count)
+        return {"observation": zeros, "action": zeros, "reward": zeros}
 
     # Alone.
 
@@ -76,7 +88,7 @@ class SamplerTests(abc.ABC):
         rng = np.random.default_rng(1)
         drawn = 0
         for capacity in (1, 2, 9):
-            anchors = _Anchors(self.make(), capacity)
+            anchors = _Anchors(self.make(), capacity, self.steps)
             everywhere = np.arange(capacity)
             anchors.write(everywhere, everywhere)
             for slot in rng.permutation(capacity):
@@ -112,7 +124,7 @@ class SamplerTests(abc.ABC):
         """The frequencies of draws from anchors that stay the same are the reported probabilities."""
         for num_changes in (0, 10, 100):
             rng = np.random.default_rng(num_changes)
-            anchors = _Anchors(self.make(), _MOST_SLOTS)
+            anchors = _Anchors(self.make(), _MOST_SLOTS, self.steps)
             for _ in range(num_changes):
                 anchors.change(rng)
             anchors.write(np.arange(9), np.arange(9))
@@ -158,7 +170,7 @@ class SamplerTests(abc.ABC):
         expectations.assert_raises(ValueError, ring_lib.RingReplayBuffer, 9, sampler=sampler)
         rng = np.random.default_rng(1)
         for _ in range(8):
-            _add(ring, rng)
+            self._add(ring, rng)
             _assert_drawn_well(ring)
 
     # In a ring.
@@ -174,7 +186,7 @@ class SamplerTests(abc.ABC):
             rng = np.random.default_rng(2)
             ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), seed=3, **setting)
             for _ in range(30):
-                _add(ring, rng)
+                self._add(ring, rng)
                 _assert_drawn_well(ring)
 
     def test_what_is_set_ineligible_in_a_ring_is_not_drawn(self) -> None:
@@ -182,7 +194,7 @@ class SamplerTests(abc.ABC):
         rng = np.random.default_rng(4)
         ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), seed=5)
         for _ in range(100):
-            _add(ring, rng)
+            self._add(ring, rng)
             ring.set_eligible(rng.integers(max(ring.get_stats().appended - 10, 0), ring.get_stats().appended, 3), False)
             _assert_drawn_well(ring)
             ring.set_eligible(np.arange(ring.get_stats().appended)[-4:], True)
@@ -194,7 +206,7 @@ class SamplerTests(abc.ABC):
         ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), seed=7)
         for length in range(1, 12):
             for _ in range(length):
-                _add(ring, rng)
+                self._add(ring, rng)
                 _assert_drawn_well(ring)
             ring.clear()
 
@@ -203,17 +215,21 @@ class SamplerTests(abc.ABC):
         rng = np.random.default_rng(8)
         ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), max_times_sampled=3, seed=9)
         for _ in range(60):
-            _add(ring, rng)
+            self._add(ring, rng)
             for size in (5, 3, 1):
                 while ring.can_sample(size):
                     ring.sample_keys(size)
             ring.check()
 
+    def _add(self, ring: ring_lib.RingReplayBuffer, rng: np.random.Generator) -> None:
+        """Add a step of each stream, some of which end."""
+        ring.extend(**self.steps(ring.streams, rng), terminated=rng.random(ring.streams) < 0.2)
+
     def _histories(self) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
         """Yield anchors after each of many changes, checked, and the generator to draw from them with."""
         for capacity in (1, 2, 7, _MOST_SLOTS):
             rng, draws = np.random.default_rng([10, capacity]), np.random.default_rng([11, capacity])
-            anchors = _Anchors(self.make(), capacity)
+            anchors = _Anchors(self.make(), capacity, self.steps)
             for _ in range(40):
                 anchors.change(rng)
                 anchors.sampler.check()
@@ -223,14 +239,22 @@ class SamplerTests(abc.ABC):
 class _Anchors:
     """Anchors that change as those of a buffer do, and the sampler that is notified."""
 
-    def __init__(self, sampler: sampler_lib.Sampler, capacity: int) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: sampler_lib.Sampler, capacity: int, steps: Steps) -> None:
+        self.sampler, self._steps, self._rng = sampler, steps, np.random.default_rng(capacity)
         num = np.zeros(8, np.int64)
         num[append.ROWS] = num[append.NEXT_KEY] = capacity
-        self.eligible = anchors_lib.Anchors(np.zeros(capacity, np.int64), num)
+        observation, action, reward, extras = self._parts(1)
+        schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
+        self._rows = memory.ColumnStorage(schema, capacity)
+        self.eligible = anchors_lib.Anchors(np.zeros(capacity, np.int64), num, self._rows.read)
         self._next_slot = 0
         self._is_used = np.zeros(capacity, np.bool_)
         self._rating = sampler.attach(self.eligible)
+
+    def _parts(self, count: int) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Return observations, actions, rewards and extras of new rows."""
+        extras = dict(self._steps(count, self._rng))
+        return extras.pop("observation"), extras.pop("action"), extras.pop("reward"), extras
 
     def can_draw(self) -> bool:
         return len(self.eligible) > 0 and self.sampler.can_draw()
@@ -257,6 +281,7 @@ class _Anchors:
 
     def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
         """Overwrite `slots`; those in `readable` can be read at once."""
+        self._rows.write(slots, self._rows.schema.rows(*self._parts(len(slots)), (len(slots),)))
         old, none = slots[self._is_used[slots]], slots[:0]
         self._tell(none, self.eligible.set(append.BARRED, old)[1])
         self.eligible.facts[old] = 0
@@ -283,12 +308,6 @@ class _Anchors:
         heard = slots.copy()
         hear(heard)
         assert np.array_equal(heard, slots), f"{type(self.sampler).__name__} has changed {slots} to {heard}"
-
-
-def _add(ring: ring_lib.RingReplayBuffer, rng: np.random.Generator) -> None:
-    """Add a step of each stream, some of which end."""
-    zeros = np.zeros(ring.streams)
-    ring.extend(zeros, zeros, zeros, terminated=rng.random(ring.streams) < 0.2)
 
 
 def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:

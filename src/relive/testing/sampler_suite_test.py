@@ -14,8 +14,6 @@ from relive.samplers import prioritized
 from relive.samplers import sampler
 from relive.samplers import sum_tree
 from relive.samplers import uniform
-from relive.schema import schema as schemas
-from relive.storage import memory as storages
 from relive.storage import steps
 from relive.testing import sampler_suite
 
@@ -44,17 +42,13 @@ class Even(sampler.Sampler):
 
 
 class Balanced(sampler.Sampler):
-    """Draws every label equally often, and looks for it in a storage."""
+    """Draws every label equally often, and reads it from the rows."""
 
-    def __init__(self) -> None:
-        field, slots = schemas.Field((), np.int64), np.arange(40)
-        self.storage = storages.ColumnStorage(schemas.Schema(field, field, extras={"label": field}), 40)
-        columns = {"observation": slots, "action": slots, "reward": np.zeros(40), "extras/label": slots % 7 % 3}
-        self.storage.write(slots, columns)
-        self.trees = [sum_tree.SumTree(40) for _ in range(3)]
+    def _attached(self, capacity: int) -> None:
+        self.trees = [sum_tree.SumTree(capacity) for _ in range(3)]
 
     def _added(self, slots: arrays.Slots) -> None:
-        labels = self.storage.read(slots, ["extras/label"])["extras/label"]
+        labels = self.anchors.read(slots, ["extras/label"])["extras/label"]
         for label, tree in enumerate(self.trees):
             tree.set(slots[labels == label], 1.0)
 
@@ -72,6 +66,16 @@ class Balanced(sampler.Sampler):
                 slots[here] = tree.sample(here.size, rng)
                 probabilities[here] = 1 / (len(trees) * tree.total)
         return sampler.Draw(slots, probabilities)
+
+
+class LabelledTests(sampler_suite.SamplerTests):
+    """The suite of a sampler that reads rows."""
+
+    def make(self) -> sampler.Sampler:
+        return Balanced()
+
+    def steps(self, count: int, rng: np.random.Generator) -> dict[str, Any]:
+        return {**super().steps(count, rng), "label": rng.integers(3, size=count)}
 
 
 class Honest(sampler.Sampler):
@@ -114,12 +118,16 @@ TESTS = [name for name in vars(sampler_suite.SamplerTests) if name.startswith("t
         lambda: BySlot(stratified=True),
         lambda: BySlot(stratified=False, epsilon=0.0, new_priority="live"),  # Some, of priority 0, are never drawn.
         pytest.param(Even, marks=pytest.mark.long),
-        pytest.param(Balanced, marks=pytest.mark.long),
         Honest,
     ],
 )
 def test_a_sampler_that_is_whole_passes(make: Callable[[], sampler.Sampler], test: str) -> None:
     getattr(suite(make), test)()
+
+
+@pytest.mark.parametrize("test", [TESTS[0], *[pytest.param(test, marks=pytest.mark.long) for test in TESTS[1:]]])
+def test_a_sampler_that_reads_rows_passes(test: str) -> None:
+    getattr(LabelledTests(), test)()
 
 
 def honest_with(**members: Any) -> type[sampler.Sampler]:
