@@ -29,6 +29,7 @@ from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import arrays
 from relive.common import imports
+from relive.common import randomness
 from relive.common import statistics
 from relive.common import validation
 from relive.episodes import episode as episode_lib
@@ -355,7 +356,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         keys = self.eligible_keys(max_lag=max_lag)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
-        batch = self.read(keys[self._rng.integers(len(keys), size=batch_size)])
+        with randomness.Unmoved(self._rng):
+            batch = self.read(keys[self._rng.integers(len(keys), size=batch_size)])
         self._store.note(batch.keys)
         return batch
 

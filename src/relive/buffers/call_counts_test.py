@@ -45,7 +45,7 @@ LIMITS = {
     "extend, an episode ends": 334,
     "extend, over the seam": 202,
     "add_episode": 303,
-    "sample_n_step_nowait": 800,
+    "sample_n_step_nowait": 802,
     "append_observation_action_reward_nowait": 39,
 }
 

@@ -9,7 +9,8 @@
 Ring, prioritized and sequence buffers are this buffer with different windows and samplers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import functools
 import operator
 import os
@@ -23,6 +24,7 @@ from relive.buffers import draws
 from relive.common import arrays
 from relive.common import imports
 from relive.common import notebook
+from relive.common import randomness
 from relive.common import validation
 from relive.common import words
 from relive.kernels import append
@@ -56,6 +58,9 @@ else:
 
 AnyBatch: TypeAlias = batches.KeyedBatch[Any]
 Batch = TypeVar("Batch", bound=AnyBatch)
+Answer = TypeVar("Answer")
+Use: TypeAlias = Callable[[steps_lib.StepStore, arrays.Ints, arrays.Floats, arrays.Floats], Answer]
+"""Makes something of the slots of a draw, their probabilities and importance weights [B]."""
 
 _BOOKKEEPING = 16
 """About how many bytes a step takes beside its fields."""
@@ -136,6 +141,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._counters = column_stats.Counters(anchors=self._draws.anchors)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._gathers = prefetch_lib.PendingReads()
+        # The draws that are not counted yet, while they may be taken back.
+        self._provisional: list[arrays.Ints] | None = None
         if storage is None and schema is not None:
             storage = memory.ColumnStorage(schema, capacity)
         if storage is not None:
@@ -499,8 +506,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: batch_size is not an integer of at least 1.
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
-        (slots, _), _ = self._draw(batch_size, None)
-        return self._store.keys(slots)
+        return self._draw(batch_size, None, lambda store, slots, probabilities, weights: store.keys(slots))
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
         """Return exactly batch_size windows, drawn with replacement.
@@ -547,7 +553,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _sample(self, window: window_lib.Window[Batch], batch_size: int, beta: float | None) -> Batch:
         """Draw batch_size anchors and return their windows."""
-        return self._drawn(window, batch_size, beta)()
+        return self._draw(batch_size, beta, window.read)
 
     def _batches(
         self, window: window_lib.Window[Batch], batch_size: int, prefetch: int, beta: float | None
@@ -556,12 +562,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if beta is not None:
             self.sampler.exponent(beta)
 
-        return prefetch_lib.Batches(lambda: self._drawn(window, batch_size, beta), self._gathers, prefetch)
+        def draw() -> Callable[[], Batch]:
+            """Return a function that returns the next batch; no step may be written until it returns."""
+            if not prefetch:
+                return functools.partial(self._draw, batch_size, beta, window.read)
+            return self._draw(batch_size, beta, functools.partial(functools.partial, window.read))
 
-    def _drawn(self, window: window_lib.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
-        """Draw anchors, and return a function that gathers their windows; no step may be written until it returns."""
-        (slots, probabilities), weights = self._draw(batch_size, beta)
-        return functools.partial(window.read, self._store, slots, probabilities, weights)
+        return prefetch_lib.Batches(draw, self._gathers, prefetch)
 
     def _read(self, window: window_lib.Window[Batch], keys: Any, beta: float | None) -> Batch:
         """Return the windows that start at those keys [B]."""
@@ -573,8 +580,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         weights = self.sampler.weights(self.sampler.importance(probabilities), exponent)
         return window.read(self._store, slots, probabilities, weights)
 
-    def _draw(self, batch_size: int, beta: float | None) -> tuple[sampler_lib.Draw, arrays.Floats]:
-        """Draw batch_size anchors and return them with their importance weights; a failed draw counts nothing."""
+    def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
+        """Draw batch_size anchors, and return what `use` makes of them.
+
+        If anything raises, nothing is counted, and the generator has not moved.
+        """
         batch_size = self._limited.checked_batch_size(batch_size)
         exponent = None if beta is None else self.sampler.exponent(beta)
         if not self._limited.can_sample(batch_size):
@@ -584,9 +594,42 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if beta is None:
             # A schedule is evaluated once per draw, so only when everything else allows the draw.
             exponent = self.sampler.exponent()
-        drawn = self._draws.draw(batch_size, self._rng, exponent)
-        self._counters.sampled += batch_size
-        return drawn
+        bits, draw = self._rng.bit_generator, None
+        state = bits.state
+        try:
+            draw, weights = self._draws.draw(batch_size, self._rng, exponent)
+            answer = use(self._store, *draw, weights)
+            if self._provisional is None:
+                self._count(draw.slots)
+            else:
+                self._provisional.append(draw.slots)
+        except BaseException:
+            bits.state = state
+            if draw is not None:
+                self._draws.take_back(draw.slots)
+            raise
+        return answer
+
+    def _count(self, slots: arrays.Ints) -> None:
+        """Count a draw of the anchors in `slots` [B]."""
+        self._counters.sampled += self._draws.count(slots)
+
+    @contextlib.contextmanager
+    def _counting_at_the_end(self) -> Iterator[None]:
+        """Count the draws made in a block at its end; if it raises, none was made, and the generator has not moved."""
+        drawn: list[arrays.Ints] = []
+        self._provisional = drawn
+        try:
+            with randomness.Unmoved(self._rng):
+                yield
+                for slots in drawn:
+                    self._count(slots)
+        except BaseException:
+            for slots in drawn:
+                self._draws.take_back(slots)
+            raise
+        finally:
+            self._provisional = None
 
     def eligible_keys(self) -> arrays.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""

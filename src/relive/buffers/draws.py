@@ -33,6 +33,7 @@ else:
     settings = imports.lazy_module("relive.persistence.settings")
 
 _MOST_TIMES = 2**31 - 1
+_NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
 LAST = 256
 """How many of the last draws are kept."""
 
@@ -195,7 +196,7 @@ class Draws:
     def draw(
         self, size: int, rng: np.random.Generator, beta: float | None
     ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
-        """Return `size` anchors and their importance weights [size]; if anything fails, no draw is counted.
+        """Return `size` anchors and their importance weights [size], to be given to `count`, or to `take_back`.
 
         Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time.
 
@@ -204,46 +205,53 @@ class Draws:
             rng: The randomness.
             beta: What the sampler's `exponent` returned.
         """
-        sampler = self.sampler
-        if self.max_times_sampled is None:
-            draw = sampler.draw(size, rng)
-            weights = sampler.weights(sampler.importance(draw.probabilities), beta)
-            sampler.drawn()
-        else:
-            draw, weights = self._draw_limited(size, rng, beta, self.max_times_sampled)
-        append.mark(self._store.facts, draw.slots, append.DRAWN)
-        self._last.append((draw.slots, self._store.num_view[append.NEXT_KEY]))
-        self._num_last += len(draw.slots)
+        sampler, most = self.sampler, self.max_times_sampled
+        if most is not None:
+            return self._draw_limited(size, rng, beta, most)
+        draw = sampler.draw(size, rng)
+        return draw, sampler.weights(sampler.importance(draw.probabilities), beta)
+
+    def count(self, slots: arrays_lib.Ints) -> int:
+        """Count a draw of the anchors in `slots` [B], and return B."""
+        size = len(slots)
+        self.sampler.drawn()
+        append.mark(self._store.facts, slots, append.DRAWN)
+        self._last.append((slots, self._store.num_view[append.NEXT_KEY]))
+        self._num_last += size
         while self._num_last - len(self._last[0][0]) >= LAST:
             self._num_last -= len(self._last.popleft()[0])
-        return draw, weights
+        if self.max_times_sampled is not None:
+            self.num_spent += int(np.count_nonzero(self._times[np.unique(slots)] == self.max_times_sampled))
+        return size
+
+    def take_back(self, slots: arrays_lib.Ints) -> None:
+        """Make the anchors in `slots` [B] as if they had not been drawn, but for the generator."""
+        if self.max_times_sampled is not None:
+            np.subtract.at(self._times, slots, 1)
+            self._tell(*self.anchors.unset(append.SPENT, np.unique(slots)))
 
     def _draw_limited(
         self, size: int, rng: np.random.Generator, beta: float | None, most: int
     ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
         """Draw as `draw` does, each anchor at most `most` times."""
-        sampler, before = self.sampler, self._times.copy()
-        slots, probabilities, importance = [], [], []
+        sampler = self.sampler
+        slots, probabilities, importance = [_NO_SLOTS], [], []
         try:
             while size:
                 draw = sampler.draw(size, rng)
                 kept = self._times[draw.slots] + _times_before(draw.slots) < most
                 drawn = draw.slots[kept]
-                slots.append(drawn)
                 probabilities.append(draw.probabilities[kept])
                 importance.append(sampler.importance(draw.probabilities[kept]))
                 np.add.at(self._times, drawn, 1)
+                slots.append(drawn)
                 self._tell(*self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most])))
                 size -= len(drawn)
             weights = sampler.weights(np.concatenate(importance), beta)
-            sampler.drawn()
+            return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), weights
         except BaseException:
-            drawn = np.flatnonzero(before < self._times)
-            self._times = before
-            self._tell(*self.anchors.unset(append.SPENT, drawn))
+            self.take_back(np.concatenate(slots))
             raise
-        self.num_spent += int(np.count_nonzero((self._times == most) & (before < most)))
-        return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), weights
 
     def last_draws(self) -> tuple[arrays_lib.Keys, arrays_lib.Ints]:
         """Return the keys of the last draws, newest last, and their ages in rows [at most LAST]."""

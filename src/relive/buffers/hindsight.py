@@ -19,6 +19,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.buffers import ring
 from relive.common import arrays
+from relive.common import randomness
 from relive.common import trees
 from relive.common import validation
 from relive.kernels import append
@@ -122,31 +123,27 @@ def relabel(
     answer = copy.deepcopy(batch)
     if not count:
         return answer
-    # The result of compute is known only after the draws: if it is invalid, the generator is restored.
-    state = buffer.rng.bit_generator.state
-    try:
+    # The result of compute is known only after the draws.
+    with randomness.Unmoved(buffer.rng):
         places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
         slots = slots[places]
         goals = _achieved(history, achieved_paths, *_goal_rows(history, slots, strategy, buffer.rng))
         rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
-    except BaseException:
-        buffer.rng.bit_generator.state = state
-        raise
-    last = rows[span - 1, np.arange(len(slots))]
-    run = windows.Transitions(
-        span,
-        last,
-        link=history.facts.take(last) >> append.LINK,
-        is_terminal=is_terminal,
-        reward=returns.discounted_sums(rewards, span, window.gamma),
-        discount=windows.discounts_of(span, is_terminal, returns.powers(window.gamma, len(rewards), rewards.dtype)),
-    )
-    relabelled = window.assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
-    steps = history.steps_of(slots)
-    _write_goals(window, relabelled.observation, steps, desired_paths, goals)
-    _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)
-    for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
-        trees.put(getattr(answer, name), places, getattr(relabelled, name))
+        last = rows[span - 1, np.arange(len(slots))]
+        run = windows.Transitions(
+            span,
+            last,
+            link=history.facts.take(last) >> append.LINK,
+            is_terminal=is_terminal,
+            reward=returns.discounted_sums(rewards, span, window.gamma),
+            discount=windows.discounts_of(span, is_terminal, returns.powers(window.gamma, len(rewards), rewards.dtype)),
+        )
+        relabelled = window.assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
+        steps = history.steps_of(slots)
+        _write_goals(window, relabelled.observation, steps, desired_paths, goals)
+        _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)
+        for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
+            trees.put(getattr(answer, name), places, getattr(relabelled, name))
     return answer
 
 

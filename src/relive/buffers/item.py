@@ -23,6 +23,7 @@ from relive import errors
 from relive.buffers import item_cuts
 from relive.common import arrays as arrays_lib
 from relive.common import imports
+from relive.common import randomness
 from relive.common import statistics
 from relive.common import validation
 from relive.persistence import checkpointable
@@ -188,13 +189,15 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         num_items = validation.positive_int("num_items", num_items)
         if not len(self._items):
             raise errors.NotReadyError(f"sample found no {self._unit} to draw: add a batch first")
-        places = self._rng.integers(len(self._items), size=num_items)
-        columns, offsets = self._items.read(self._items.first_key + places)
+        with randomness.Unmoved(self._rng):
+            places = self._rng.integers(len(self._items), size=num_items)
+            columns, offsets = self._items.read(self._items.first_key + places)
+            drawn = {
+                name: columns[name] if name in columns else np.diff(offsets).astype(row.dtype)  # seq_lens is not kept.
+                for name, row in self._rows.items()
+            }
         self._sampled += num_items
-        return {
-            name: columns[name] if name in columns else np.diff(offsets).astype(row.dtype)  # seq_lens is not stored.
-            for name, row in self._rows.items()
-        }
+        return drawn
 
     def _setting(self, name: str) -> Any:
         return getattr(self, name)

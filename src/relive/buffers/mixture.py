@@ -1,6 +1,7 @@
 """MixtureSampler: batches with fixed shares from several buffers, such as demonstrations and online experience."""
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import dataclasses
 import math
 from typing import Any, Generic, TypeVar
@@ -107,11 +108,13 @@ class MixtureSampler(Generic[Batch]):
         # Invalid arguments and mismatches show even in empty batches.
         _joined([self._buffers[source].read([], **call) for source, call in zip(drawn, calls, strict=True)])
         parts = []
-        for source, call in zip(drawn, calls, strict=True):
-            part = self._buffers[source].sample(counts[source], **call)
-            part.keys = part.keys * len(self._buffers) + source
-            parts.append(part)
-        return _joined(parts)
+        with contextlib.ExitStack() as stack:
+            for source, call in zip(drawn, calls, strict=True):
+                stack.enter_context(self._buffers[source]._counting_at_the_end())
+                part = self._buffers[source].sample(counts[source], **call)
+                part.keys = part.keys * len(self._buffers) + source
+                parts.append(part)
+            return _joined(parts)
 
     @staticmethod
     def _call(buffer: column.ColumnReplayBuffer[Batch], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from relive.agents import groups as groups_lib
 from relive.agents import queue as queue_lib
 from relive.common import copies
 from relive.common import imports
+from relive.common import randomness
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import samplers
@@ -731,25 +732,17 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         self._gate.wake()
         self._wake_ended()
 
-    def _own_draws(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Return the validated result of `_draw`; on failure, restore the generator."""
-        state = self._rng.bit_generator.state
-        try:
-            return self._store.checked_draws(self._draw(batch_size), batch_size)
-        except BaseException:
-            self._rng.bit_generator.state = state
-            raise
-
     def _sample(
         self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
-        if lags is not None:
-            draws = self._store.draw_within(batch_size, self._rng, lags)
-        elif self._has_own_draw():
-            draws = self._own_draws(batch_size)
-        else:
-            draws = self._draw(batch_size)
-        samples = samples_lib.read(draws, n, gamma)
+        with randomness.Unmoved(self._rng):
+            if lags is not None:
+                draws = self._store.draw_within(batch_size, self._rng, lags)
+            elif self._has_own_draw():
+                draws = self._store.checked_draws(self._draw(batch_size), batch_size)
+            else:
+                draws = self._draw(batch_size)
+            samples = samples_lib.read(draws, n, gamma)
         self._store.note(draws)
         if self._store.policy_version is not None:
             self._store.note_versions([sample.policy_version for sample in samples[-versions.LAST :]])

@@ -127,12 +127,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         Raises:
             SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
         """
-        state = rng.bit_generator.state
-        try:
-            return self._checked(self._draw(size, rng), size)
-        except BaseException:
-            rng.bit_generator.state = state
-            raise
+        return self._checked(self._draw(size, rng), size)
 
     def _checked(self, draw: Draw, size: int) -> Draw:
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
@@ -157,7 +152,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return Draw(slots.astype(np.int64, copy=False), probabilities)
 
     def drawn(self) -> None:
-        """Notify the sampler that a batch was drawn and weighted."""
+        """Notify the sampler that a batch was drawn, weighted and read."""
         self._drawn()
 
     def can_draw(self) -> bool:

@@ -1,0 +1,241 @@
+"""A draw whose rows cannot be read, for want of memory, counts nothing and has not moved the generator."""
+
+import asyncio
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive.buffers import hindsight
+from relive.storage import memory
+from relive.storage import ragged
+from relive.windows import sequences
+
+SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
+LINEAR = relive.LinearSchedule(0.4, 1.0, steps=10)
+
+
+class Fickle(memory.ColumnStorage):
+    """A storage whose reads fail on request."""
+
+    is_full = False
+
+    def read(self, slots: Any, fields: Any = None) -> Any:
+        if Fickle.is_full:
+            raise MemoryError("no")
+        return super().read(slots, fields)
+
+
+class Told(relive.UniformSampler):
+    """Records what it is told."""
+
+    def __init__(self) -> None:
+        self.eligible: set[int] = set()
+        self.num_drawn = 0
+
+    def _added(self, slots: Any) -> None:
+        self.eligible |= {*slots.tolist()}
+
+    def _removed(self, slots: Any) -> None:
+        self.eligible -= {*slots.tolist()}
+
+    def _drawn(self) -> None:
+        self.num_drawn += 1
+
+
+def filled(kind: Any, **settings: Any) -> Any:
+    buffer = kind(8, storage=Fickle(SCHEMA, 8), seed=0, **settings)
+    buffer.add_episode(range(5), [0] * 4, [1.0] * 4, terminated=True)
+    buffer.add_steps(range(5), [0] * 4, [1.0] * 4)
+    return buffer
+
+
+BUFFERS: dict[str, Callable[[], Any]] = {
+    "ring": lambda: filled(relive.RingReplayBuffer),
+    "n steps": lambda: filled(relive.RingReplayBuffer, n_step=3),
+    "frame stack": lambda: filled(relive.RingReplayBuffer, frame_stack=2),
+    "limited": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2),
+    "told": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2, sampler=Told()),
+    "priorities": lambda: filled(relive.PrioritizedReplayBuffer, beta=LINEAR),
+    "independent": lambda: filled(relive.PrioritizedReplayBuffer, stratified=False, max_times_sampled=2),
+    "sequences": lambda: filled(relive.SequenceReplayBuffer, length=2, pad=True),
+    "episodes": lambda: filled(relive.ColumnReplayBuffer, window=sequences.EpisodeWindow()),
+    "ratio": lambda: filled(relive.RingReplayBuffer, limiter=relive.SampleToInsertRatio(2.0, 1, 20.0)),
+}
+
+
+def state_of(buffer: Any) -> Any:
+    """Return everything that a draw changes."""
+    state = buffer.state_dict()
+    arrays = {name: array.tolist() for name, array in state.pop("arrays").items()}
+    told = (buffer.sampler.eligible, buffer.sampler.num_drawn) if isinstance(buffer.sampler, Told) else None
+    return repr(state), arrays, buffer.get_stats(), buffer.eligible_keys().tolist(), repr(told)
+
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "sample": lambda buffer: buffer.sample(4),
+    "batches": lambda buffer: next(buffer.batches(4, prefetch=0)),
+    "threads": lambda buffer: relive.ThreadSafeReplayBuffer(buffer).sample(4),
+    "tasks": lambda buffer: asyncio.run(relive.AsyncReplayBuffer(buffer).sample(4)),
+}
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fickle, "is_full", False)
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS)
+def test_a_draw_that_cannot_be_read_changes_nothing(make: Callable[[], Any], draw: Callable[[Any], Any]) -> None:
+    buffer, twin = make(), make()
+    for each in (buffer, twin):
+        each.sample(2)
+    before = state_of(buffer)
+    Fickle.is_full = True
+    with pytest.raises(MemoryError, match="^no$"):
+        draw(buffer)
+    Fickle.is_full = False
+    assert state_of(buffer) == before
+    buffer.check()
+    assert draw(buffer).keys.tolist() == twin.sample(4).keys.tolist()
+    assert state_of(buffer) == state_of(twin)
+
+
+def test_spent_anchors_come_back_when_the_draw_fails() -> None:
+    buffer = filled(relive.RingReplayBuffer, max_times_sampled=1)
+    Fickle.is_full = True
+    with pytest.raises(MemoryError):
+        buffer.sample(8)
+    Fickle.is_full = False
+    assert buffer.num_eligible == 8
+    assert buffer.get_stats().spent == 0
+    assert sorted(buffer.sample(8).keys.tolist()) == list(range(8))
+    assert buffer.get_stats().spent == 8
+
+
+@pytest.mark.parametrize("same_generator", [False, True])
+@pytest.mark.parametrize("make", [BUFFERS["priorities"], BUFFERS["told"]])
+def test_a_mixture_draws_from_all_its_buffers_or_none(make: Callable[[], Any], same_generator: bool) -> None:
+    first, second = make(), filled(relive.RingReplayBuffer)
+    if same_generator:
+        second._rng = first.rng
+    mixture = relive.MixtureSampler([first, second], [1, 1])
+    before = state_of(first), state_of(second)
+    second._store.read = second._store.storage.read
+    reads = collections.Counter[str]()
+
+    def read(slots: Any, fields: Any = None) -> Any:
+        reads["all"] += len(slots) > 0
+        if reads["all"]:
+            raise MemoryError("no")
+        return Fickle.read(second._store.storage, slots, fields)
+
+    second._store.read = read
+    with pytest.raises(MemoryError, match="^no$"):
+        mixture.sample(8)
+    assert (state_of(first), state_of(second)) == before
+    second._store.read = second._store.storage.read
+    mixture.sample(8)
+    assert (first.get_stats().sampled, second.get_stats().sampled) == (4, 4)
+
+
+def test_joint_steps_that_cannot_be_read_are_not_drawn() -> None:
+    kinds: list[tuple[Any, dict[str, Any]]] = [
+        (relive.JointReplayBuffer, {}),
+        (relive.JointSequenceReplayBuffer, {"length": 2}),
+    ]
+    for kind, settings in kinds:
+        buffer = kind(8, agents=["a"], seed=0, **settings)
+        for t in range(6):
+            buffer.add({"a": t}, {"a": 0}, {"a": 1.0}, {"a": t + 1})
+        before, read = state_of(buffer), buffer._store.read
+        buffer._store.read = Fickle.read
+        Fickle.is_full = True
+        with pytest.raises(MemoryError, match="^no$"):
+            buffer.sample(4)
+        Fickle.is_full = False
+        buffer._store.read = read
+        assert state_of(buffer) == before
+
+
+def token_buffer() -> Any:
+    buffer = relive.TokenReplayBuffer(100, seed=0)
+    step = relive.TokenStep(prompt=[1], response=[2, 3], logprobs=[-0.5, -0.5], policy_version=0)
+    for _ in range(5):
+        buffer.add_episode([step], agent_id="a")
+    return buffer
+
+
+def item_buffer() -> Any:
+    buffer = relive.ItemReplayBuffer(100, seed=0)
+    buffer.add({"x": np.arange(9)})
+    return buffer
+
+
+@pytest.mark.parametrize("make", [token_buffer, item_buffer])
+def test_items_and_tokens_that_cannot_be_read_are_not_drawn(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: Any, *arguments: Any) -> Any:
+        raise MemoryError("no")
+
+    buffer, twin = make(), make()
+    before = buffer.get_stats(), buffer.rng.bit_generator.state
+    with monkeypatch.context() as patch:
+        patch.setattr(ragged.RaggedColumns, "read", read)
+        with pytest.raises(MemoryError, match="^no$"):
+            buffer.sample(4)
+    assert (buffer.get_stats(), buffer.rng.bit_generator.state) == before
+    assert repr(buffer.sample(4)) == repr(twin.sample(4))
+
+
+class Uncopied:
+    """An observation that there is no memory for a copy of, on request."""
+
+    def clone(self) -> "Uncopied":
+        if Fickle.is_full:
+            raise MemoryError("no")
+        return self
+
+
+@pytest.mark.parametrize("max_lag", [None, 3])
+def test_samples_that_cannot_be_copied_are_not_drawn(max_lag: int | None) -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, int](seed=0)
+    buffer.set_policy_version(0)
+    episode_id = buffer.start_episode_nowait("a", policy_version=0)
+    for _ in range(5):
+        buffer.append_observation_action_reward_nowait(episode_id, Uncopied(), 0, 1.0)
+    before = buffer.get_stats(), buffer.rng.bit_generator.state
+    Fickle.is_full = True
+    with pytest.raises(MemoryError, match="^no$"):
+        buffer.sample_n_step_nowait(4, 1, 0.9, max_lag=max_lag)
+    after = buffer.get_stats(), buffer.rng.bit_generator.state
+    assert after[1] == before[1]
+    assert (after[0].sampled, after[0].total_transitions) == (0, 4)
+
+
+def test_goals_that_cannot_be_written_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise MemoryError("no")
+
+    buffer = relive.RingReplayBuffer(8, seed=0)
+    places = {"achieved_goal": [0, 1, 2, 3], "desired_goal": [9, 9, 9, 9]}
+    keys = buffer.add_episode(places, [1, 1, 1], [-1.0, -1.0, -1.0], terminated=False)
+    batch, state = buffer.read(keys), buffer.rng.bit_generator.state
+    monkeypatch.setattr(hindsight, "_write_goals", fail)
+    with pytest.raises(MemoryError, match="^no$"):
+        hindsight.relabel(buffer, batch, compute=lambda a, b: (np.zeros(len(a)), a == b))
+    assert buffer.rng.bit_generator.state == state
+
+
+def test_a_batch_gathered_ahead_raises_in_its_place() -> None:
+    buffer = filled(relive.RingReplayBuffer)
+    draws = buffer.batches(4, prefetch=1)
+    Fickle.is_full = True
+    with pytest.raises(MemoryError, match="^no$"):
+        next(draws)
+    draws.close()
