@@ -20,6 +20,7 @@ from relive.agents import tokens as tokens_lib
 from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.storage import memory
 from relive.windows import batches
 
 _PADDING = {"loss_mask": False, "logprobs": 0.0, "policy_versions": -1, "rewards": 0.0, "steps": -1}
@@ -339,9 +340,10 @@ def checked_padding(pad_token_id: object, pad_to_multiple_of: object) -> tuple[i
     """Return both as ints.
 
     Raises:
-        ArgumentError: `pad_token_id` is not an integer of at least 0, or `pad_to_multiple_of` is not one of at least 1.
+        ArgumentError: `pad_token_id` is not an integer of at least 0, or `pad_to_multiple_of` is not one of at least 1,
+            or more than memory holds in a row.
     """
-    return (
-        validation.non_negative_int("pad_token_id", pad_token_id),
-        validation.positive_int("pad_to_multiple_of", pad_to_multiple_of),
-    )
+    padding = validation.non_negative_int("pad_token_id", pad_token_id)
+    multiple = validation.positive_int("pad_to_multiple_of", pad_to_multiple_of)
+    memory.check_room("pad_to_multiple_of", multiple, np.dtype(np.int64).itemsize, "tokens")
+    return padding, multiple

@@ -367,7 +367,8 @@ def test_what_was_sampled_and_delivered_is_saved() -> None:
 def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
     state = token_buffer_test.filled().state_dict()
     state["settings"]["max_tokens"] = 2**60
-    with pytest.raises(errors.CheckpointError, match="^there is no memory for the rows: "):
+    rule = "^a TokenReplayBuffer cannot be made of its settings: max_tokens must fit in memory, got "
+    with pytest.raises(errors.CheckpointError, match=rule):
         token_buffer.TokenReplayBuffer._loaded(state, {})
 
 

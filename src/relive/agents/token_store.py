@@ -11,6 +11,7 @@ none is ever open.
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence, ValuesView
+import contextlib
 import dataclasses
 import itertools
 import types
@@ -26,6 +27,7 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.schema import casting
 from relive.schema import schema
+from relive.storage import memory
 from relive.storage import ragged
 from relive.windows import returns
 
@@ -143,6 +145,11 @@ class TokenStore(duplicates.CopiedWhole):
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
         validation.require_function("allocate", allocate)
         self.allocate, self.logprobs_dtype = allocate, logprobs_dtype
+        widths = [dtype.itemsize for dtype in FIELDS.values()] + [field.nbytes for field in token_extras.values()]
+        self._token_bytes = sum(widths)
+        with self._room():
+            if allocate is np.zeros:
+                np.empty((max_tokens, max(widths)), np.uint8)
         self.rows: ragged.RaggedColumns | None = None
         self.owners: dict[int, EpisodeFacts] = {}
         self.policy_version: int | None = None
@@ -151,6 +158,9 @@ class TokenStore(duplicates.CopiedWhole):
         self.episodes = self.inexact_episodes = self.evicted = self.cleared = self.sampled = self.stale_keys = 0
         self._episodes: collections.OrderedDict[str, EpisodeFacts] = collections.OrderedDict()
         self._drawn: set[EpisodeFacts] = set()
+
+    def _room(self) -> contextlib.AbstractContextManager[None]:
+        return memory.room_for("max_tokens", self.max_tokens, self._token_bytes, "tokens")
 
     # Episodes.
 
@@ -257,7 +267,8 @@ class TokenStore(duplicates.CopiedWhole):
         """
         if self.rows is None:
             fields = self.fields(joined.columns["logprobs"].dtype)
-            self.rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
+            with self._room():
+                self.rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
         rows, count = self.rows, len(joined.lengths)
         while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
             self._evict()

@@ -134,9 +134,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
-        step_bytes = _BOOKKEEPING if schema is None else _BOOKKEEPING + schema.nbytes
-        with memory.room_for(capacity, step_bytes):
-            self._store = steps_lib.StepStore(capacity, streams, older=window.older)
+        window.check_room(schema if storage is None else storage.schema)
+        step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
+        with memory.room_for("capacity", capacity, step_bytes):
+            self._store = steps_lib.StepStore(capacity, streams, older=window.older, check_room=window.check_room)
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
         self._counters = column_stats.Counters(anchors=self._draws.anchors)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
@@ -147,7 +148,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             storage = memory.ColumnStorage(schema, capacity)
         if storage is not None:
             self._store.begin(storage)
-        with memory.room_for(capacity, step_bytes):
+        with memory.room_for("capacity", capacity, step_bytes):
             self._draws.attach()
 
     # Properties.
@@ -837,6 +838,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         """Allocate the columns of a schema that was read from a journal."""
+        self._window.check_room(schema)
         self._store.begin(memory.ColumnStorage(schema, self.capacity))
 
     def _replay_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:

@@ -256,10 +256,11 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
     def _new_items(self, rows: Mapping[str, arrays_lib.Array]) -> ragged.RaggedColumns:
         """Return an empty store for items of such rows."""
         fields = item_cuts.fields_of(rows)
-        with memory.room_for(self._capacity, sum(field.nbytes for field in fields.values())):
-            return ragged.RaggedColumns(
-                self._capacity, fields, is_uneven=self._unit == "fragments", allocate=self._allocate
-            )
+        is_uneven = self._unit == "fragments"
+        # The columns of fragments grow with what is added.
+        capacity = 0 if is_uneven else self._capacity
+        with memory.room_for("capacity", capacity, sum(field.nbytes for field in fields.values()) or 1):
+            return ragged.RaggedColumns(self._capacity, fields, is_uneven=is_uneven, allocate=self._allocate)
 
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, arrays_lib.Array]:
         """Return the columns as arrays, checked against those of the first add."""

@@ -24,6 +24,7 @@ from relive.persistence import dtypes
 from relive.persistence import state
 from relive.schema import casting
 from relive.schema import schema
+from relive.storage import memory
 
 if TYPE_CHECKING:
     from relive.persistence import npy
@@ -34,6 +35,8 @@ else:
 
 
 _BOOL = np.dtype(np.bool_)
+_LEAST_BYTES = 2
+"""The bytes of a step in the two columns that any rollout has."""
 
 
 class RolloutBuffer(checkpointable.Checkpointable):
@@ -66,6 +69,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
 
     def __init__(self, max_steps: int) -> None:
         self._max_steps = validation.positive_int("max_steps", max_steps)
+        memory.check_room("max_steps", self._max_steps, _LEAST_BYTES)
         self._schema: schema.Schema | None = None
         self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
         self._value_dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -131,7 +135,8 @@ class RolloutBuffer(checkpointable.Checkpointable):
         rows["truncated"] = _spread("truncated", truncated, lead, _BOOL)
         rows["next_value"] = _spread("next_value", next_value, lead, dtype)
         if self._schema is None:
-            self._columns = {path: np.zeros((self._max_steps, *row.shape), row.dtype) for path, row in rows.items()}
+            with memory.room_for("max_steps", self._max_steps, sum(row.nbytes for row in rows.values())):
+                self._columns = {path: np.zeros((self._max_steps, *row.shape), row.dtype) for path, row in rows.items()}
             self._schema, self._lead, self._value_dtype = known, lead, dtype
         for path, row in rows.items():
             self._columns[path][self._size] = row

@@ -32,11 +32,14 @@ from relive.common import arrays
 from relive.common import validation
 from relive.kernels import choice
 from relive.kernels import draw
+from relive.storage import memory
 
 WIDEST_TOP = 4096
 """How many entries the top has at most."""
 _CACHE_LINE = 64
 _MOST_UNSETTLED = 1024
+_LEAF_BYTES = 13
+"""About how many bytes a leaf takes with the levels above it."""
 
 
 class SumTree(arrays.Derived):
@@ -63,23 +66,24 @@ class SumTree(arrays.Derived):
         self._capacity = validation.positive_int("capacity", capacity)
         self._kernels = choice.chosen()
         sizes = _sizes(self._capacity)
-        self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
-        self._nodes = _aligned_zeros(sum(sizes))
-        # The mass before each entry of the top, followed by the total.
-        self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
+        with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
+            self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
+            self._nodes = _aligned_zeros(sum(sizes))
+            # The mass before each entry of the top, followed by the total.
+            self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
+            # The levels above the leaves.
+            self._maxima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
+            self._minima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
+            # The leaves set since the maxima and minima were last brought up to date; too many for the list mean all.
+            self._touched: arrays.Ints = np.empty(sizes[0] // draw.WIDTH, np.int64)
+        self._num_touched = len(self._touched) + 1
         self._total = 0.0
-        # The levels above the leaves.
-        self._maxima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
-        self._minima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
         # Half of what would fit, so that not even the rounding of a sum reaches infinity.
         self.heaviest = float(np.finfo(np.float64).max) / (2 * self._capacity)
         """The largest weight that a leaf may have."""
         # The leaves set since the sums were last brought up to date.
         self._unsettled: arrays.Ints = np.empty(_MOST_UNSETTLED, np.int64)
         self._num_unsettled = 0
-        # The leaves set since the maxima and minima were last brought up to date; too many for the list mean all.
-        self._touched: arrays.Ints = np.empty(sizes[0] // draw.WIDTH, np.int64)
-        self._num_touched = len(self._touched) + 1
         self._derive()
 
     def _derive(self) -> None:

@@ -15,7 +15,6 @@ import math
 import mmap
 import os
 import re
-import sys
 from typing import Any
 import uuid
 
@@ -90,8 +89,8 @@ def new(schema: schema_lib.Schema, capacity: int) -> Description:
         ArgumentError: A file cannot hold the rows.
     """
     description = Description(uuid.uuid4().hex, schema, capacity)
-    if sum(description.sizes) > sys.maxsize:
-        raise errors.ArgumentError(f"capacity must be of at most {sys.maxsize} bytes in all, got {capacity} rows")
+    with memory.room_for("capacity", capacity, schema.nbytes, "rows"):
+        pass
     try:
         same = decoded("it", description.encoded()) == description
         memory.ColumnStorage(schema, 1)

@@ -82,14 +82,34 @@ def check_members(storage: object) -> None:
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
+MOST_BYTES = 2**48
+"""No process can address more."""
+
+
 @contextlib.contextmanager
-def room_for(capacity: int, nbytes: int) -> Iterator[None]:
-    """Turn a MemoryError into an ArgumentError about that many steps of that many bytes each."""
+def room_for(name: str, count: int, nbytes: int, what: str = "steps") -> Iterator[None]:
+    """Raise ArgumentError, in place of a MemoryError too, if memory does not hold `count` of that many bytes each.
+
+    Args:
+        name: The argument that asks for them.
+        count: How many.
+        nbytes: The bytes of one.
+        what: What they are.
+    """
+    gigabytes = f"{count * nbytes / 2**30:,.1f} GiB in all"
+    refused = errors.ArgumentError(f"{name} must fit in memory, got {count} {what} of {nbytes} bytes each, {gigabytes}")
+    if count * nbytes > MOST_BYTES:
+        raise refused
     try:
         yield
     except MemoryError as error:
-        rule = f"capacity must fit in memory, got {capacity} steps of {nbytes} bytes each"
-        raise errors.ArgumentError(f"{rule}, {capacity * nbytes / 2**30:,.1f} GiB in all") from error
+        raise refused from error
+
+
+def check_room(name: str, count: int, nbytes: int, what: str = "steps") -> None:
+    """Raise ArgumentError, as `room_for` does, if memory does not hold an array of them now."""
+    with room_for(name, count, nbytes, what):
+        np.empty(count * nbytes, np.uint8)
 
 
 def unknown_field(path: object, known: Iterable[str]) -> errors.ArgumentError:
@@ -176,7 +196,7 @@ class ColumnStorage(arrays.Derived):
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
         shape, dtype = self._layout(paths)
         validation.require_function("allocate", allocate)
-        with room_for(self._capacity, self._schema.nbytes):
+        with room_for("capacity", self._capacity, self._schema.nbytes):
             array = np.asarray(allocate(shape, dtype))
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
             raise errors.ArgumentError(

@@ -7,7 +7,7 @@ So an episode of T steps takes T + 1 observations: the next observation of a ste
 one stored behind the episode. Successors and episodes of rows are kept in the flat arrays of `kernels.append`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 import functools
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -97,6 +97,7 @@ class StepStore(ring.Ring):
         capacity: Maximum number of stored steps.
         streams: Number of streams.
         older: Number of older frames that a row is read with; -1 if `completed` decides what can be read.
+        check_room: Raises ArgumentError if memory does not hold what is read of rows of a schema.
 
     Attributes:
         facts, places, back: Arrays with an entry per row; see `kernels.append`.
@@ -132,8 +133,16 @@ class StepStore(ring.Ring):
     compared_paths: tuple[str, ...] = ()
     can_grow = False
 
-    def __init__(self, capacity: int, streams: int, *, older: int = 0) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        streams: int,
+        *,
+        older: int = 0,
+        check_room: Callable[[schema_lib.Schema], None] | None = None,
+    ) -> None:
         super().__init__(capacity)
+        self._check_room = check_room
         self.streams, self.older = streams, older
         self.kernels = choice.chosen()
         self.facts: arrays_lib.Ints = np.zeros(capacity, np.int64)
@@ -260,6 +269,8 @@ class StepStore(ring.Ring):
         num, rating, older = self.num_view, self.rating, self.older
         key = num[append.NEXT_KEY]
         if encoder is not self.encoder:
+            if self._check_room is not None:
+                self._check_room(encoder.schema)
             storage = memory.ColumnStorage(encoder.schema, self.capacity)
             if journal is not None:
                 journal.write(steps)

@@ -9,6 +9,8 @@ from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.kernels import append
+from relive.schema import schema as schema_lib
+from relive.storage import memory
 from relive.storage import steps
 from relive.windows import batches
 from relive.windows import window
@@ -38,6 +40,11 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         validation.boolean("pad", self.pad)
         if self.burn_in >= self.length:
             raise errors.ArgumentError(f"burn_in must be below length = {self.length}, got {self.burn_in}")
+
+    def check_room(self, schema: schema_lib.Schema | None) -> None:
+        """Raise ArgumentError if memory does not hold a single sequence."""
+        nbytes = window.ROW_BYTES if schema is None else max(window.ROW_BYTES, schema.nbytes)
+        memory.check_room("length", self.length, nbytes)
 
     @property
     def _lag(self) -> int:

@@ -10,6 +10,8 @@ from relive.common import trees
 from relive.common import validation
 from relive.kernels import append
 from relive.kernels import windows
+from relive.schema import schema as schema_lib
+from relive.storage import memory
 from relive.storage import steps
 from relive.windows import batches
 from relive.windows import returns
@@ -42,6 +44,12 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         validation.discount("gamma", self.gamma)
         validation.positive_int("frame_stack", self.frame_stack)
         validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
+
+    def check_room(self, schema: schema_lib.Schema | None) -> None:
+        """Raise ArgumentError if memory does not hold a single frame stack."""
+        fields = [] if schema is None else [schema.fields[path] for path in schema.observation_paths]
+        nbytes = max(window.ROW_BYTES, sum(field.nbytes for field in fields))
+        memory.check_room("frame_stack", self.frame_stack, nbytes, "frames")
 
     @property
     def older(self) -> int:

@@ -14,10 +14,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from relive.common import arrays
 from relive.common import trees
 from relive.persistence import registry
+from relive.schema import schema as schema_lib
 from relive.storage import steps
 from relive.windows import batches
 
 Columns: TypeAlias = dict[str, arrays.Array]
+ROW_BYTES = 8
+"""Reading a row takes at least that much memory: that of its slot."""
 Batch = TypeVar("Batch", bound=batches.KeyedBatch[Any])
 
 
@@ -46,6 +49,12 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     @abc.abstractmethod
     def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
+
+    def check_room(self, schema: schema_lib.Schema | None) -> None:
+        """Raise ArgumentError if memory does not hold a single window of such rows; None if they are not known yet.
+
+        By default, windows are small.
+        """
 
     @abc.abstractmethod
     def read(
