@@ -40,6 +40,8 @@ RESERVED = frozenset(
 )
 """Names that an extra cannot have: `add` has arguments of that name."""
 
+_LARGEST_FLOAT = np.finfo(np.float64).max
+
 
 def _names(extras: object, kind: str) -> tuple[Any, ...]:
     """Return the names of extras; None has none."""
@@ -262,10 +264,14 @@ class Schema(registry.Described):
 
     @staticmethod
     def finite_rewards(rewards: Array) -> Array:
-        """Return the rewards [...]; raise ArgumentError if one of them is infinite or NaN."""
-        # One pass: if the sum of squares is finite, all values are.
-        if not np.vdot(rewards, rewards) < math.inf and not np.isfinite(rewards).all():
-            raise errors.ArgumentError(f"reward must be finite, got {rewards[~np.isfinite(rewards)][0]}")
+        """Return the rewards [...]; raise ArgumentError if one of them is infinite or NaN, or would be as float64."""
+        # One pass: if the sum of squares is finite as float64, all values are.
+        if not np.vdot(rewards, rewards) <= _LARGEST_FLOAT:
+            with np.errstate(over="ignore"):
+                is_finite = np.isfinite(rewards.astype(np.float64))
+            for reward in rewards[~is_finite]:
+                rule = "finite as float64" if np.isfinite(reward) else "finite"
+                raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}")
         return rewards
 
     def observation_rows(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
