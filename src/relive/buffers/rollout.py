@@ -192,11 +192,10 @@ class RolloutBuffer(checkpointable.Checkpointable):
         next_values = np.concatenate([value[1:], last[np.newaxis]])
         next_values = np.where(columns["truncated"], columns["next_value"], next_values)
         next_values = np.where(columns["terminated"], 0, next_values)
+        td_errors = reward + gamma * next_values - value
         is_end = columns["terminated"] | columns["truncated"]
-        with np.errstate(over="ignore", invalid="ignore"):
-            td_errors = reward + gamma * next_values - value
-            advantages = _discounted_sums(td_errors, gamma * lambda_, is_end)
-            return advantages.astype(dtype), (advantages + value).astype(dtype)
+        advantages = _discounted_sums(td_errors, gamma * lambda_, is_end)
+        return advantages.astype(dtype), (advantages + value).astype(dtype)
 
     def clear(self) -> None:
         """Remove every step; shapes and dtypes stay as they are."""

@@ -1,6 +1,6 @@
 """What happens to a random generator when a draw fails."""
 
-from types import TracebackType
+import types
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Unmoved:
         self._state = self._bits.state
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, where: types.TracebackType | None
     ) -> None:
         if kind is not None:
             self._bits.state = self._state

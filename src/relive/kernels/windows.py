@@ -130,12 +130,11 @@ def discounts_of(span: arrays.Ints, is_terminal: arrays.Bools, discounts: arrays
     return found
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def discounted_sums(rewards: arrays.Array, span: arrays.Ints, powers: arrays.Floats) -> arrays.Array:
     """Return of each column of `rewards` [n, B] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
 
     Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap). A sum beyond the
-    dtype is infinite.
+    dtype is infinite, and numpy warns of it.
 
     Args:
         rewards: What stands at `span` and beyond means nothing.

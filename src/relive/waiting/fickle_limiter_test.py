@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Fickle(rate_limiters.RateLimiter):
-    """Answers each question from a list, over and over."""
+    """Says what a list says, question after question, over and over."""
 
     def __init__(self, answers: list[bool]) -> None:
         self.answers, self.asked = answers, 0
@@ -45,7 +45,7 @@ def coins(seed: int) -> list[bool]:
 
 
 async def wake(shell: Any) -> None:
-    """Let whoever waits ask again, over and over."""
+    """Let all callers that wait ask again, over and over."""
     while True:
         shell.set_eligible([], True)
         await asyncio.sleep(0)
