@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Fickle(rate_limiters.RateLimiter):
-    """Says what a list says, question after question, over and over."""
+    """A limiter with a list of answers, given one after the other, over and over."""
 
     def __init__(self, answers: list[bool]) -> None:
         self.answers, self.asked = answers, 0
