@@ -531,7 +531,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         writes steps waits for batches being gathered, so let the learner work between `next` and `add`.
 
         If nothing can be drawn ahead, the following `next` tries again; it raises NotReadyError only once all
-        prefetched batches were returned. An exception raised while gathering a batch is raised in place of that batch.
+        prefetched batches were returned. An exception raised while gathering a batch is raised in place of that batch,
+        which stays counted.
 
         Args:
             batch_size: Number of windows in a batch, B.

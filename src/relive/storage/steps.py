@@ -90,6 +90,10 @@ def unrated(*, tracked: bool = False) -> Rating:
     return Rating(_NO_FLOATS, _NO_FLOATS, np.zeros(64, np.int64) if tracked else _NO_SLOTS)
 
 
+def _read_row_by_row(schema: schema_lib.Schema) -> None:
+    """Raise nothing: there is memory for a row."""
+
+
 class StepStore(ring.Ring):
     """The steps of `streams` streams in a ring of `capacity` rows.
 
@@ -139,7 +143,7 @@ class StepStore(ring.Ring):
         streams: int,
         *,
         older: int = 0,
-        check_room: Callable[[schema_lib.Schema], None] | None = None,
+        check_room: Callable[[schema_lib.Schema], None] = _read_row_by_row,
     ) -> None:
         super().__init__(capacity)
         self._check_room = check_room
@@ -269,8 +273,7 @@ class StepStore(ring.Ring):
         num, rating, older = self.num_view, self.rating, self.older
         key = num[append.NEXT_KEY]
         if encoder is not self.encoder:
-            if self._check_room is not None:
-                self._check_room(encoder.schema)
+            self._check_room(encoder.schema)
             storage = memory.ColumnStorage(encoder.schema, self.capacity)
             if journal is not None:
                 journal.write(steps)
