@@ -6,6 +6,7 @@ o2, r1, True, ... = env.step(a1)           the same of o1, a1, r1; end_episode_n
 """
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 from relive import errors
@@ -98,9 +99,15 @@ class EpisodeRecorder(recording.Wrapper):
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
             following = copies.copied(observation)
-            self.buffer.append_observation_action_reward_nowait(
-                self._episode_id, self._observation, taken, reward, policy_version=policy_version
+            append = functools.partial(
+                self.buffer.append_observation_action_reward_nowait,
+                self._episode_id,
+                self._observation,
+                taken,
+                reward,
+                policy_version=policy_version,
             )
+            self.buffer._limited.decided(True, append)  # It has been asked before the environment was stepped.
         except BaseException:
             # The first exception propagates, even if a journal cannot be written.
             with contextlib.suppress(errors.CheckpointError):

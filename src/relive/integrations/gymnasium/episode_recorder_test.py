@@ -14,6 +14,7 @@ import relive
 from relive import errors
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.persistence import journal as journal_lib
+from relive.waiting import fickle_limiter_test
 
 LENGTH = 3
 
@@ -123,6 +124,16 @@ def test_a_reset_that_fails_leaves_no_episode_open() -> None:
     inside.end = "terminated"
     env.reset()
     assert buffer.get_stats().in_progress == 1
+
+
+def test_a_limiter_is_asked_once_for_a_step() -> None:
+    """One that would hold the step back a moment later."""
+    env, inside, buffer = recorded("", limiter=fickle_limiter_test.Fickle([True, False]))
+    env.reset()
+    env.step("a")
+    with pytest.raises(errors.NotReadyError, match="^step held back by"):
+        env.step("a")
+    assert inside.steps == buffer.appended == 1
 
 
 def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:

@@ -108,7 +108,8 @@ class Recorder(recording.Wrapper):
         tree = recording.kept(self.env.observation_space, observation)
         self._frames.check_next(self._observation, tree)
         found = {extra: recording.found(info, extra, key) for extra, key in self._target.infos.items()}
-        self.buffer.add(
+        self._target.write(
+            self.buffer.add,
             self._frames.newest(self._observation),
             taken,
             reward,

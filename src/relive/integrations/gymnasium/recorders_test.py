@@ -20,6 +20,7 @@ import relive
 from relive import errors
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations.gymnasium import spaces as space_trees
+from relive.waiting import fickle_limiter_test
 
 BOX = spaces.Box(-(2**31), 2**31 - 1, (3,), np.int64)
 
@@ -432,6 +433,19 @@ def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:
     buffer.sample(2)
     env.step(0, chosen=1)
     check_all(buffer)
+
+
+def test_a_limiter_is_asked_once_for_a_step() -> None:
+    """One that would hold the step back a moment later."""
+    limiter = fickle_limiter_test.Fickle([True, False])
+    buffer = ring(limiter=limiter)
+    env = relive_gymnasium.Recorder(Scripted(1), buffer, infos={"speed": "speed"})
+    env.reset()
+    env.step(0, chosen=1)
+    assert (limiter.asked, len(buffer), scripted_inside(env).time) == (1, 1, 1)
+    with pytest.raises(errors.NotReadyError, match="^step held back by"):
+        env.step(0, chosen=1)
+    assert (limiter.asked, len(buffer), scripted_inside(env).time) == (2, 1, 1)
 
 
 def test_what_is_no_buffer_or_no_environment_is_refused() -> None:

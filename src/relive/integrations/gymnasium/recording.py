@@ -1,7 +1,8 @@
 """The common base of the recorders: the target buffer, extras, frame stacks and infos."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import functools
 import operator
 from typing import Any, TypeAlias
 
@@ -155,6 +156,14 @@ class Target:
             return action, extras
         columns: dict[str, Any] = schema.rows(self._zeros, action, self._zeros, extras, self._lead)
         return trees.nested("action", columns), trees.nested("extras", columns)
+
+    def write(self, insert: Callable[..., Any], *step: Any, **fields: Any) -> None:
+        """Call `add` or `extend` of the buffer, which does not ask the limiter again after the step was taken."""
+        call = functools.partial(insert, *step, **fields)
+        if isinstance(self._buffer, column.ColumnReplayBuffer):
+            self._buffer._limited.decided(True, call)
+        else:
+            call()
 
     def _schema_of_given(self) -> schema_lib.Schema | None:
         """Return the schema of actions and extras; None while the buffer has none."""

@@ -149,7 +149,8 @@ class VectorRecorder(vector.VectorWrapper):
             }
             at: Any = slice(None) if is_step.all() else rows  # A slice copies nothing.
             observations, following = (self._frames.newest(each, 1) for each in (self._observations, following))
-            self.buffer.extend(
+            self._target.write(
+                self.buffer.extend,
                 trees.rows(observations, at),
                 trees.rows(taken, at),
                 rewards[at],
