@@ -558,7 +558,8 @@ def test_the_questions_foretell_what_the_verbs_do_and_change_nothing(
             elif verb in ("bar", "allow"):
                 inside.set_eligible(inside.eligible_keys()[:number] if verb == "bar" else range(400), verb == "allow")
             elif verb in ("rate", "zero"):
-                inside.update_priorities(range(400), np.full(400, float(number) if verb == "rate" else 0.0))
+                count = inside.appended
+                inside.update_priorities(range(count), np.full(count, float(number) if verb == "rate" else 0.0))
             else:
                 inside.clear()
         except errors.NotReadyError:
