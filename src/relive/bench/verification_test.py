@@ -205,6 +205,10 @@ class Skewed(own._Columns):
         self._draws += 1
         return self._uniform.sample() if self._fault == "share of draws" and self._draws % 2 else super().sample()
 
+    def update(self, sample: Any, priorities: Any) -> None:
+        is_own = sample.keys < self.buffer.appended
+        self.buffer.update_priorities(sample.keys[is_own], priorities[is_own])
+
     def answer(self, sample: Any) -> tasks.Answer:
         answer = super().answer(sample)
         if self._fault == "importance weight":
