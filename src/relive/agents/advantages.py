@@ -46,7 +46,7 @@ def group_advantages(
             as one member of the group. None if each sequence is an episode.
 
     Raises:
-        ArgumentTypeError: `returns` holds something other than real numbers.
+        ArgumentTypeError: `returns` holds something other than real numbers, or an id is None or unhashable.
         ArgumentError: An argument has another length or an invalid value, or the sequences of an episode differ in
             their returns or groups.
 
@@ -166,8 +166,17 @@ def _ids(name: str, values: Any, count: int) -> Sequence[Any]:
     if len(ids) != count:
         raise errors.ArgumentError(f"{name} must be one for each of {count} returns, got {len(ids)}")
     for place, each in enumerate(ids):
-        if each is None or not isinstance(each, Hashable):
-            raise errors.ArgumentError(
+        if each is None or not _is_hashable(each):
+            raise errors.ArgumentTypeError(
                 f"{name} must be ids, such as strings, got {validation.short_repr(each)} at position {place}"
             )
     return ids
+
+
+def _is_hashable(value: object) -> bool:
+    """Return whether `value` has a hash; a tuple that holds a list has none, though it is a Hashable."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

@@ -104,6 +104,8 @@ def test_the_sequences_of_an_episode_count_as_one() -> None:
         ({"group_ids": ["g"]}, "group_ids must be one for each of 2 returns, got 1"),
         ({"group_ids": ["g", None]}, "group_ids must be ids, such as strings, got None at position 1"),
         ({"group_ids": [[], "g"]}, r"group_ids must be ids, such as strings, got \[\] at position 0"),
+        ({"group_ids": ["g", (["p"], 1)]}, r"group_ids must be ids, such as strings, got \(\['p'\], 1\) at position 1"),
+        ({"episode_ids": [{}, "e"]}, r"episode_ids must be ids, such as strings, got {} at position 0"),
         ({"episode_ids": ["e"]}, "episode_ids must be one for each of 2 returns, got 1"),
         (
             {"episode_ids": ["e", "e"]},
