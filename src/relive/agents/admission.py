@@ -13,9 +13,14 @@ resumes at version 100 does not admit a hundred batches at once.
 Nothing here waits. A dropped episode gives its place back, since the learner will never train on it.
 """
 
+import asyncio
 from collections.abc import Callable
+import contextlib
+import contextvars
 import types
 from typing import Any, NoReturn, Self
+import warnings
+import weakref
 
 from relive import errors
 from relive.common import validation
@@ -63,17 +68,51 @@ class Admission(registry.Configurable):
         return most if self.max_running is None else min(most, self.max_running)
 
 
-class Ticket:
+_HOLDER: contextvars.ContextVar[object] = contextvars.ContextVar("_HOLDER", default=None)
+
+
+class Holdable:
+    """A ticket that knows which task holds it: the one that used it last.
+
+    If a place has come back since, so do the tasks that this one begins, such as that of `asyncio.wait_for`. Before
+    that they do not: they may be given the ticket.
+    """
+
+    __slots__ = ("_holder",)
+
+    def hold(self, *, has_come_back: bool = False) -> None:
+        """Record that the running task holds the ticket, and no other."""
+        self._holder = object() if has_come_back else _running_task()
+        if has_come_back:
+            _HOLDER.set(self._holder)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
+        return self._holder is not None and self._holder in (_HOLDER.get(), _running_task())
+
+
+def _running_task() -> object:
+    """Return a reference to the running task; None if no event loop runs."""
+    with contextlib.suppress(RuntimeError):
+        return weakref.ref(asyncio.current_task())
+    return None
+
+
+class Ticket(Holdable):
     """The right to start episodes; returned by `EpisodeReplayBuffer.admit`.
 
-    Used up by `start_episode(..., ticket=ticket)`. Unused episodes are given back by `release()`, at the end of a `with
-    ticket:` block, and when the ticket is garbage collected.
+    Used up by `start_episode(..., ticket=ticket)`. An episode that ends as ABORTED or without a transition returns its
+    place to the ticket, so that the attempt can be made again at once. Unused places are given back to all by
+    `release()`, at the end of a `with ticket:` block, and when the ticket is garbage collected; so is then the place of
+    an episode that fails later.
     """
 
     __slots__ = ("__weakref__", "_desk", "_left")
 
     def __init__(self, desk: "Desk", count: int) -> None:
         self._desk, self._left = desk, count
+        self.hold()
 
     @property
     def left(self) -> int:
@@ -81,12 +120,12 @@ class Ticket:
         return self._left
 
     def release(self) -> None:
-        """Give back what is left of the ticket, if anything."""
+        """Give back what is left of the ticket, if anything; it admits no further episode."""
         left, self._left = self._left, 0
-        if left:
-            self._desk.take_back(left)
+        self._desk.take_back(self, left)
 
     def __enter__(self) -> Self:
+        self.hold()
         return self
 
     def __exit__(
@@ -103,6 +142,16 @@ class Ticket:
             self._desk.report_lost(self._left)
 
 
+def warn_of_self() -> None:
+    """Warn that a task waits in `admit` while it holds an open ticket with unused places."""
+    warnings.warn(
+        "admit waits while an open ticket of the same task has unused places: start with it, or release it; the place "
+        "of an episode that ends as ABORTED or empty is its ticket's again",
+        errors.MisuseWarning,
+        stacklevel=3,
+    )
+
+
 class Desk:
     """Issues tickets for one buffer, and counts them.
 
@@ -117,14 +166,17 @@ class Desk:
         self._came_back = came_back
         self._lost = lost
         self._lost_tickets: list[int] = []
+        self._open: set[weakref.ref[Ticket]] = set()
+        # The ticket of each open episode that was started in this process, if it had one.
+        self._started: dict[str, Callable[[], Ticket | None]] = {}
         self._admitted = 0
         self._reserved = 0
         self.versions: int | None = None
         """How many versions the policy has moved on since the first one that was set; None before that."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy; unused tickets belong to the original."""
-        return {**vars(self), "_lost_tickets": [], "_reserved": 0}
+        """Return the state of a copy; tickets belong to the original."""
+        return {**vars(self), "_lost_tickets": [], "_open": set(), "_started": {}, "_reserved": 0}
 
     @property
     def admitted(self) -> int:
@@ -135,6 +187,16 @@ class Desk:
     def reserved(self) -> int:
         """Number of episodes that unused tickets admit."""
         return self._reserved
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an episode is open that was started in this process."""
+        return bool(self._started)
+
+    @property
+    def holds_unused(self) -> bool:
+        """Whether the running task holds an open ticket with unused places."""
+        return any(ticket.left and ticket.is_held for ticket in self._tickets())
 
     def checked_count(self, count: object) -> int:
         """Return the checked number of episodes for a ticket.
@@ -162,7 +224,9 @@ class Desk:
     def admit(self, count: int) -> Ticket:
         """Return a ticket for that many episodes; they must be admissible now."""
         self._reserved += count
-        return Ticket(self, count)
+        ticket = Ticket(self, count)
+        self._open.add(weakref.ref(ticket, self._open.discard))
+        return ticket
 
     def held_back(self, call: str, count: int = 1, running: int = 0) -> errors.NotReadyError:
         """Return the error for a call that would have to wait to admit `count` episodes while others run."""
@@ -193,12 +257,34 @@ class Desk:
         if not ticket._left:
             raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
 
-    def use(self, ticket: Ticket | None) -> None:
+    def use(self, ticket: Ticket | None, episode_id: str) -> None:
         """Record that an episode has started with a ticket that `check` let pass, or without one."""
         self._admitted += 1
-        if ticket is not None:
-            ticket._left -= 1
-            self._reserved -= 1
+        if ticket is None:
+            self._started[episode_id] = _no_ticket
+        else:
+            self._started[episode_id] = weakref.ref(ticket)
+            self._move(ticket, -1)
+
+    def ended(self, episode_id: str, *, is_wasted: bool) -> bool:
+        """Record that an open episode has ended, and return whether its ticket, if that is open, has the place again.
+
+        Args:
+            episode_id: The episode.
+            is_wasted: Whether it can never be trained on: only then the ticket takes the place.
+        """
+        ticket = self._started.pop(episode_id, _no_ticket)()
+        if not is_wasted or ticket is None or weakref.ref(ticket) not in self._open:
+            return False
+        self._admitted = max(self._admitted - 1, 0)
+        self._move(ticket, 1)
+        return True
+
+    def _move(self, ticket: Ticket, episodes: int) -> None:
+        """Let a ticket admit that many episodes more."""
+        ticket._left += episodes
+        self._reserved += episodes
+        ticket.hold(has_come_back=episodes > 0)
 
     def give_back(self, count: int) -> None:
         """Record that `count` started episodes will never be trained on."""
@@ -206,10 +292,21 @@ class Desk:
             self._admitted = max(self._admitted - count, 0)
             self._came_back()
 
-    def take_back(self, count: int) -> None:
-        """Record that a ticket for `count` episodes was released."""
-        self._reserved -= count
-        self._came_back()
+    def take_back(self, ticket: Ticket, count: int) -> None:
+        """Close a ticket, which was released when it admitted `count` episodes more."""
+        self._open.discard(weakref.ref(ticket))
+        if count:
+            self._reserved -= count
+            self._came_back()
+
+    def release_all(self) -> None:
+        """Release all tickets."""
+        for ticket in self._tickets():
+            ticket.release()
+
+    def _tickets(self) -> list[Ticket]:
+        """Return the open tickets."""
+        return [ticket for ticket in [each() for each in self._open] if ticket is not None]
 
     def report_lost(self, count: int) -> None:
         """Record, in any thread, that a ticket for that many episodes was lost."""
@@ -234,3 +331,7 @@ class Desk:
         self.versions = versions
         self._admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))
         self._came_back()
+
+
+def _no_ticket() -> None:
+    return None

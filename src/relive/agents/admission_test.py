@@ -44,7 +44,7 @@ def test_no_episode_is_older_than_the_bound_when_it_is_trained_on(max_lag: int, 
     for _ in range(200):
         action = random.randrange(3)
         if action == 0 and desk.can_admit(1):
-            desk.use(desk.admit(1))
+            desk.use(desk.admit(1), "e")
             running.append(version)
         elif action == 1 and running:
             ended.append(running.pop(random.randrange(len(running))))
@@ -68,7 +68,7 @@ def test_episodes_that_end_in_the_order_of_their_starts_never_lag_more() -> None
         lags = []
         for version in range(50):
             while desk.can_admit(1):
-                desk.use(desk.admit(1))
+                desk.use(desk.admit(1), "e")
                 started.append(version)
             lags += [version - each for each in started[:3]]
             del started[:3]
@@ -82,7 +82,7 @@ def test_places_are_limited_until_the_learner_moves_on() -> None:
     tickets = [desk.admit(1) for _ in range(4)]
     assert not desk.can_admit(1)
     for ticket in tickets:
-        desk.use(ticket)
+        desk.use(ticket, "e")
     assert (desk.admitted, desk.can_admit(1)) == (4, False)
     desk.begin(0, desk.admitted)
     desk.move_on(1)
@@ -100,7 +100,7 @@ def test_without_a_rule_there_is_always_a_place() -> None:
     assert desk.checked_count(10**9) == 10**9
     assert desk.can_admit(10**9)
     desk.check(None, "start_episode")
-    desk.use(None)
+    desk.use(None, "e")
     assert desk.admitted == 1
     desk.begin(None, 10**9)
     assert desk.admitted == 10**9
@@ -112,7 +112,7 @@ def test_a_ticket_is_good_for_its_count() -> None:
     assert (ticket.left, desk.can_admit(1), desk.can_admit(2)) == (2, True, False)
     for left in (1, 0):
         desk.check(ticket, "start_episode")
-        desk.use(ticket)
+        desk.use(ticket, "e")
         assert ticket.left == left
     with pytest.raises(relive.ArgumentError, match="^ticket must admit another episode, got one that is used up"):
         desk.check(ticket, "start_episode")
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_ticket_goes_back_once() -> None:
     heard = Heard()
     desk = heard.desk(admission.Admission(0, 3))
     with desk.admit(3) as ticket:
-        desk.use(ticket)
+        desk.use(ticket, "e")
     assert (ticket.left, heard.came_back) == (0, 1)
     ticket.release()
     del ticket
@@ -144,7 +144,7 @@ def test_a_lost_ticket_goes_back_when_somebody_asks() -> None:
     heard = Heard()
     desk = heard.desk(admission.Admission(0, 3))
     ticket: Any = desk.admit(3)
-    desk.use(ticket)
+    desk.use(ticket, "e")
     assert not desk.can_admit(1)
     circle = [ticket]
     circle.append(circle)
@@ -159,7 +159,7 @@ def test_a_used_ticket_that_is_lost_gives_nothing_back() -> None:
     heard = Heard()
     desk = heard.desk(admission.Admission(0, 1))
     ticket = desk.admit(1)
-    desk.use(ticket)
+    desk.use(ticket, "e")
     del ticket
     assert (heard.lost, desk.can_admit(1)) == (0, False)
 
@@ -201,7 +201,7 @@ def test_as_many_as_there_are_places_for_may_be_asked_for() -> None:
 
 def test_an_error_says_how_many_are_admitted() -> None:
     desk = desk_of(0, 2)
-    desk.use(desk.admit(1))
+    desk.use(desk.admit(1), "e")
     ticket = desk.admit(1)
     error = desk.held_back("admit_nowait")
     assert ticket.left == 1

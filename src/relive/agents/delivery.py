@@ -16,9 +16,10 @@ it go to later callers, and fresh ones are kept for it. So no caller waits for e
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
+import dataclasses
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 import warnings
 
 import numpy as np
@@ -199,7 +200,9 @@ class Delivery(checkpointable.Journalable, Generic[E]):
     _hand_outs: queue.LearnerQueue
     _queues: DeliveryWaiters
     _rng: np.random.Generator
-    _is_warned = False
+    _HAS_WHOLE_EPISODES: ClassVar[bool] = False
+    """Whether episodes are stored when they have ended, so that none is ever open."""
+    _is_warned = _is_self_warned = False
 
     @property
     def admission(self) -> admission_lib.Admission | None:
@@ -224,7 +227,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
         """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission requires it.
 
-        Without an Admission, a ticket is always available. Always yields to other tasks first.
+        Without an Admission, a ticket is always available. Always yields to other tasks first. A task that has to wait
+        while it holds an open ticket with unused places gets a MisuseWarning: it may wait for itself.
 
         Args:
             count: Number of episodes, such as the size of a group: all are admitted together, or none.
@@ -236,10 +240,14 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         count = self._hand_outs.desk.checked_count(count)
+        await asyncio.sleep(0)  # Tasks that were given a ticket may start with it.
+        if not self._can_admit(count) and self._hand_outs.desk.holds_unused and not self._is_self_warned:
+            self._is_self_warned = True
+            admission_lib.warn_of_self()
 
         def ready() -> bool:
             self._gate.refuse_if_closed()
-            return self._can_admit(count) or self._warn_if_stuck(self._queues.groups)
+            return self._can_admit(count) or self._warn_if_stuck(self._queues.episodes, self._queues.groups)
 
         await self._queues.wait_for(self._queues.starts, ready, self._due)
         return self._hand_outs.desk.admit(count)
@@ -378,6 +386,35 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             self._journal.reject(stored, reason)
         return self._hand_outs.reject(self._store, checked, reason)
 
+    def abort_open_episodes(self) -> int:
+        """End what a crash left unfinished, and return how much it was: call it after `recover`, or `load`.
+
+        Every open episode ends as ABORTED, and every group that is not complete is given up: the episodes that wait in
+        it are dropped as "straggler", and no other can start in it. All their places come back, and all tickets are
+        released. Works on a closed buffer too.
+
+        Returns:
+            The number of episodes that were open; in a buffer of tokens, where none is, that of the groups given up.
+
+        Raises:
+            CheckpointError: The journal could not be written or synced. Nothing has changed.
+        """
+        group_ids = self._hand_outs.gathering()
+        count = len(group_ids) if self._HAS_WHOLE_EPISODES else len(self._store.open)
+        if self._store.open or group_ids:
+            position = self._position
+            is_as_recovered = position is not None and position.written == self._written()
+            if self._journal is not None:
+                self._journal.abandon(group_ids)
+            self._hand_outs.abandon(self._store, group_ids)
+            if position is not None and is_as_recovered:
+                abandoned = (*position.abandoned, group_ids)
+                self._position = dataclasses.replace(position, written=self._written(), abandoned=abandoned)
+            self._gate.wake()
+            self._wake_ended()
+        self._hand_outs.desk.release_all()
+        return count
+
     def ack(self, version: int) -> None:
         """Acknowledge all that was delivered before the learner had that policy version.
 
@@ -401,9 +438,10 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             raise errors.ArgumentError("ack needs a buffer that delivers again: give it redeliver=True")
         version = validation.non_negative_int("version", version)
         newest = self._store.policy_version
-        if newest is None or version > newest:
-            known = "none was set: call set_policy_version first" if newest is None else str(newest)
-            raise errors.ArgumentError(f"version must be at most the learner's, {known}, got {version}")
+        if newest is None:
+            raise errors.ArgumentError("ack needs the learner's policy version: call set_policy_version first")
+        if version > newest:
+            raise errors.ArgumentError(f"version must be at most the learner's, {newest}, got {version}")
         if self._journal is not None:
             self._journal.acknowledge(version, but)
         self._hand_outs.acknowledge(version, but)
@@ -509,10 +547,13 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         return hand_outs
 
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
-        is_restart = self._position is not None and self.redeliver
+        position = self._position
         super()._attach(journal, **options)
-        if is_restart:
-            self._journal.restart()
+        if position is not None:
+            if self.redeliver:
+                self._journal.restart()
+            for group_ids in position.abandoned:
+                self._journal.abandon(group_ids)
 
     def _queue_replay(self) -> dict[str, Any]:
         """Return the queue for the records of a journal, and what to call at its end."""
@@ -615,18 +656,20 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._hand_outs.pass_time()
         return self._hand_outs.desk.can_admit(count, len(self._store.open))
 
-    def _warn_if_stuck(self, others: gate_lib.FairCondition) -> bool:
-        """Return False, after a warning if the caller and others wait for a group that is never completed."""
-        book = self._hand_outs.book
-        if book is None or self._is_warned or not others.waiting:
+    def _warn_if_stuck(self, *others: gate_lib.FairCondition) -> bool:
+        """Return False, after a warning if the caller and others wait for what is never finished."""
+        book, desk = self._hand_outs.book, self._hand_outs.desk
+        if self._is_warned or desk.is_running or desk.reserved or not any(each.waiting for each in others):
             return False
-        gathering = book.first_gathering
-        if gathering is not None and book.due is None and not self._store.open and not self._hand_outs.desk.reserved:
+        unfinished = [f"episode {episode_id}" for episode_id in itertools.islice(self._store.open, 1)]
+        if book is not None and book.due is None:
+            unfinished += [f"group {validation.short_repr(group_id)}" for group_id in book.gathering[:1]]
+        if unfinished:
             self._is_warned = True
             warnings.warn(
-                f"next_groups and admit wait for each other: no episode runs, and group {gathering!r} holds places but "
-                "is not complete. Start another episode in a group when one of it ends as ABORTED or empty, reject the "
-                "others, or give Groups a timeout",
+                f"next_groups and admit wait for each other: no actor runs an episode, and {unfinished[0]} holds "
+                "places but is not complete. After a crash, call abort_open_episodes; otherwise, when an episode of a "
+                "group ends as ABORTED or empty, start another one in it, reject the others, or give Groups a timeout",
                 errors.MisuseWarning,
                 stacklevel=2,
             )

@@ -355,6 +355,7 @@ def test_who_will_not_be_trained_on_gives_the_place_back(reason: str, monkeypatc
     else:
         status: Any = "ABORTED" if reason == "aborted" else "COMPLETED"
         live(buffer, ticket=ticket, steps=0 if reason == "empty" else 1, status=status)
+        ticket.release()
     if reason in ("stale", "evicted"):
         # One place more, whose episode drops the first one.
         buffer.set_policy_version(1)

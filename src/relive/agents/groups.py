@@ -271,11 +271,6 @@ class GroupBook:
         """The ids of the groups that are not complete."""
         return list(self._gathering)
 
-    @property
-    def first_gathering(self) -> str | None:
-        """The id of the first group that is not complete; None if there is none."""
-        return next(iter(self._gathering), None)
-
     def pass_time(self, now: float) -> Dropped:
         """Close the groups whose timeout has passed, and return the dropped episodes. O(1) amortised."""
         dropped: Dropped = []

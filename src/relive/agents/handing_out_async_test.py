@@ -90,6 +90,9 @@ async def test_whoever_waits_for_a_ticket_hears_of_each_place(way: str) -> None:
         buffer.set_policy_version(1)
     elif way == "abort":
         buffer.abort_episode_nowait(episode_id)
+        await settle()
+        assert (waiter.done(), ticket.left) == (False, 1)
+        ticket.release()
     elif way == "release":
         ticket.release()
     elif way == "lost":

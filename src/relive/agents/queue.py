@@ -2,20 +2,23 @@
 
     an episode started    a ticket is used; its group has one more open episode
     it ended              it waits: in the line of single episodes, or in its group
-                          or it is dropped: "aborted", "empty", "straggler"
+                          or it is dropped: "aborted", "empty", "straggler"; the place of the first two is its ticket's
     the learner asks      the first that wait are delivered; those before them that are too old are dropped: "stale";
                           those that it does not accept are dropped: "rejected"
     it rejects one        if it waited, or was delivered, it is dropped: "rejected", or for the learner's reason
     it is put back        what did not reach the learner waits again, before all others
     it is evicted         if it waited, it is dropped: "evicted"
     cleared               if it waited, it is dropped: "cleared"
+    abandoned             if it waited in a group that is not complete, it is dropped: "straggler"
     a restart             what was delivered and not acknowledged waits again, before all others
 
 With several epochs, what was delivered waits again until it was delivered that often. An episode that was delivered
 once is not counted as dropped if it is too old for another delivery, or evicted before it.
 
-A dropped episode is counted and gives back the place that its ticket took, if that still counts. Invariant: the queue
-is notified of events in order and does not affect the store: a delivered episode stays there and can be sampled.
+A dropped episode is counted and gives back the place that its ticket took, if that still counts: to the ticket if it
+failed while that is open, else to all. Invariant: the queue
+is notified of events in order and, but for `abandon`, does not affect the store: a delivered episode stays there and
+can be sampled.
 
 The line of single episodes begins with the first request for one. Until then nothing waits in it, and nothing is
 dropped, so evictions do not count for a learner that only samples. Episodes with a group_id belong to groups only if
@@ -162,17 +165,18 @@ class LearnerQueue:
     def ended(self, store: Store, episode: Episode) -> None:
         """Record that an open episode has ended."""
         reason = _why_not(episode)
+        is_kept = self.desk.ended(episode.episode_id, is_wasted=reason is not None)
         if self.book is not None and episode.group_id is not None:
             self.pass_time()
             if self.book.ended(episode.group_id, episode, counts=reason is None):
                 reason = self.book.reason(episode.group_id)
         elif self.line is None:
-            self.desk.give_back(reason is not None)
+            self.desk.give_back(reason is not None and not is_kept)
             return
         elif reason is None:
             _put_in_line(self.line, episode)
         if reason is not None:
-            self._drop([(reason, episode)])
+            self._drop([(reason, episode)], num_kept=is_kept)
 
     def evicted(self, store: Store, episode: Episode) -> None:
         """Record that an ended episode is about to be evicted."""
@@ -195,6 +199,8 @@ class LearnerQueue:
         for episode in store.finished:
             self.forget(episode)
         self.desk.give_back(len(store.open))
+        for episode_id in store.open:
+            self.desk.ended(episode_id, is_wasted=False)
 
     def sum_up(self, store: Store, episode: Episode) -> None:
         """Add an ended episode to the sums, while it is still stored."""
@@ -391,6 +397,19 @@ class LearnerQueue:
     def drop(self, line: Line, key: str, reason: str) -> None:
         """Remove the item with that key from a line, and drop it."""
         self._drop([(reason, episode) for episode in self._take(line, key)])
+
+    def gathering(self) -> list[str]:
+        """Return the ids of the groups that are not complete."""
+        self.pass_time()
+        return [] if self.book is None else self.book.gathering
+
+    def abandon(self, store: Any, group_ids: Iterable[str]) -> None:
+        """End all open episodes of the store as ABORTED, and give up those of the groups that are not complete."""
+        for episode_id in list(store.open):
+            store.abort(episode_id)
+        if self.book is not None:
+            for group_id in set(self.book.gathering).intersection(group_ids):
+                self._drop([("straggler", episode) for episode in self.book.take(group_id)])
 
     def reject(self, store: Store, episode_ids: Iterable[str], reason: str) -> int:
         """Drop those of the episodes that were delivered or wait, and return how many there were.
@@ -625,12 +644,12 @@ class LearnerQueue:
             return self.book.take(key)
         return line.pop(key)
 
-    def _drop(self, dropped: groups_lib.Dropped) -> None:
-        """Count dropped episodes that were not delivered before, and take their places back."""
+    def _drop(self, dropped: groups_lib.Dropped, num_kept: int = 0) -> None:
+        """Count dropped episodes that were not delivered before, and take back their places that no ticket has."""
         dropped = [(reason, episode) for reason, episode in dropped if episode not in self._handed]
         for reason, episode in dropped:
             self.drops.count(reason, episode.agent_id)
-        self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped))
+        self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped) - num_kept)
         self._uncounted.difference_update(episode for _, episode in dropped)
 
 

@@ -7,6 +7,7 @@
     RESTART   nothing: what is not acknowledged waits again
     RETURNED  the ids of an episode, or of those of a group, that did not reach the learner: they wait again
     REJECTED  the ids of rejected episodes, and the reason
+    ABANDONED the ids of groups that are given up; all open episodes end as ABORTED
 
 Those with ids are lists, as a PlainCodec writes them. No call waits until HANDED, RESTART, RETURNED and REJECTED are on
 disk: they are synced with the next record.
@@ -22,7 +23,7 @@ from relive.common import validation
 from relive.persistence import codec as codec_lib
 from relive.persistence import journal as journal_lib
 
-LEARNED, HANDED, ACKED, RESTART, RETURNED, REJECTED = 9, 11, 12, 13, 14, 15
+LEARNED, HANDED, ACKED, RESTART, RETURNED, REJECTED, ABANDONED = 9, 11, 12, 13, 14, 15, 16
 _VERSION = struct.Struct("<Q")
 
 
@@ -54,6 +55,10 @@ class QueueJournal:
     def put_back(self, episode_ids: Sequence[str]) -> None:
         """Journal which episode, or which episodes of a group, wait again."""
         self._write(RETURNED, [list(episode_ids)], sync=False)
+
+    def abandon(self, group_ids: Iterable[str]) -> None:
+        """Journal that all open episodes end as ABORTED, and which groups are given up."""
+        self._write(ABANDONED, [list(group_ids)])
 
     def _write(self, kind: int, value: Any, *, sync: bool = True) -> None:
         self._journal.append(kind, codec_lib.PlainCodec().encode(value), sync=sync)
@@ -113,11 +118,13 @@ class QueueReplay:
             hand_outs.reject(store, first, *others)
         elif kind == ACKED:
             hand_outs.acknowledge(first, *others)
+        elif kind == ABANDONED:
+            hand_outs.abandon(store, first)
         else:
             hand_outs.put_back(store, first)
 
 
-_KINDS: dict[int, str] = {HANDED: "iis", ACKED: "vi", RETURNED: "i", REJECTED: "is"}
+_KINDS: dict[int, str] = {HANDED: "iis", ACKED: "vi", RETURNED: "i", REJECTED: "is", ABANDONED: "i"}
 """What the list in a record of each kind holds: ids, a string, a version."""
 
 

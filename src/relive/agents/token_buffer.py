@@ -152,6 +152,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         "pad_to_multiple_of",
         *delivery.SETTINGS,
     )
+    _HAS_WHOLE_EPISODES = True
     _store: token_store.TokenStore
 
     def __init__(
@@ -267,7 +268,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         self._hand_outs.check_start(names["group_id"], ticket, "add_episode")
         if self._journal is not None:
             self._journal.add(names, joined, of_sequences)
-        self._hand_outs.desk.use(ticket)
+        self._hand_outs.desk.use(ticket, names["episode_id"])
         episode = self._store.add(names, joined, of_sequences)
         self._queues.started(self._due())
         self._wake_ended()

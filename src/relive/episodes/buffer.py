@@ -200,7 +200,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
             self._journal.start(episode, sync=sync)
-        self._hand_outs.desk.use(ticket)
+        self._hand_outs.desk.use(ticket, episode.episode_id)
         self._store.start(episode)
         self._gate.wake()
         self._queues.started(self._due())
@@ -326,6 +326,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
     @contextlib.asynccontextmanager
     async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
         episode_id = await self.start_episode(agent_id, **described)
+        del described  # A ticket that nobody else refers to is lost.
         try:
             yield EpisodeWriter(self, episode_id)
         except BaseException as error:

@@ -71,12 +71,14 @@ class Position:
         num_records: Number of its records that the buffer has applied.
         replay: The object that replayed them.
         written: The result of the buffer's `_written` at that time.
+        abandoned: The groups given up by each call of `abort_open_episodes` since, to be journaled by `attach`.
     """
 
     journal_id: str
     num_records: int
     replay: Replay
     written: tuple[int, ...]
+    abandoned: tuple[list[str], ...] = ()
 
 
 class Checkpointable(duplicates.CopiedWhole, abc.ABC):

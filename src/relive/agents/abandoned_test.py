@@ -1,0 +1,252 @@
+"""What a crash left unfinished is ended by `abort_open_episodes`, and lives after it run like the first one."""
+
+import asyncio
+import pathlib
+import random
+import shutil
+from typing import Any
+import warnings
+
+import pytest
+
+import relive
+from relive import errors
+from relive.agents import delivery_test
+from relive.fleet import local_test
+from relive.persistence import journal as journal_lib
+from relive.persistence import recover_test
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+live = delivery_test.live
+SIZE, ACTORS, PER_VERSION, VERSIONS, LIVES = 4, 6, 8, 4, 30
+
+
+def step() -> relive.TokenStep:
+    return relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
+
+
+def make_tokens(**settings: Any) -> relive.TokenReplayBuffer:
+    return relive.TokenReplayBuffer(10_000, seed=0, **settings)
+
+
+def add(buffer: Any, group_id: str | None, **described: Any) -> None:
+    if isinstance(buffer, relive.TokenReplayBuffer):
+        buffer.add_episode([step()], agent_id="a", group_id=group_id, **described)
+    else:
+        live(buffer, group_id=group_id, **described)
+
+
+def opened(path: pathlib.Path) -> journal_lib.Journal:
+    return recover_test.opened(path)
+
+
+def test_open_episodes_are_aborted_and_counted() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 4), groups=relive.Groups(2))
+    buffer.set_policy_version(0)
+    ticket = buffer.admit_nowait(4)
+    add(buffer, "torn", ticket=ticket)
+    opened_ones = [buffer.start_episode_nowait("b", group_id=each, ticket=ticket) for each in ("torn", None)]
+    assert buffer.abort_open_episodes() == 2
+    assert {each.status for each in buffer._store if each.episode_id in opened_ones} == {"ABORTED"}
+    assert buffer.get_drops() == {"aborted": {"b": 1}, "straggler": {"a": 1}}
+    assert ticket.left == 0
+    assert buffer.admit_nowait(4).left == 4
+    with pytest.raises(relive.ArgumentError, match="no episode can start in group 'torn'"):
+        buffer.start_episode_nowait("b", group_id="torn", ticket=buffer.admit_nowait())
+    buffer.check()
+    assert buffer.abort_open_episodes() == 0
+
+
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+def test_whole_groups_and_single_episodes_stay(make: Any) -> None:
+    buffer = make(groups=relive.Groups(2))
+    for group_id in ("whole", "torn", "whole", None):
+        add(buffer, group_id)
+    assert buffer.abort_open_episodes() == (make is make_tokens)
+    assert [each.group_id for each in buffer.next_groups_nowait(1)[0]] == ["whole", "whole"]
+    assert buffer.next_episodes_nowait(1)[0].group_id is None
+    assert buffer.get_drops() == {"straggler": {"a": 1}}
+    assert buffer.abort_open_episodes() == 0
+
+
+def test_a_buffer_of_samples_is_left_with_what_ended() -> None:
+    buffer = Buffer(seed=0)
+    add(buffer, "g")
+    episode_id = buffer.start_episode_nowait("a")
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
+    buffer.close()
+    assert (buffer.abort_open_episodes(), buffer.abort_open_episodes()) == (1, 0)
+    assert (buffer.get_stats().in_progress, buffer.get_stats().aborted, len(buffer)) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+def test_the_journal_records_what_was_abandoned(make: Any, tmp_path: pathlib.Path) -> None:
+    buffer = make(admission=relive.Admission(0, 8), groups=relive.Groups(2))
+    with opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        ticket = buffer.admit_nowait(8)
+        for group_id in ("torn", "whole", "torn too", "whole"):
+            add(buffer, group_id, ticket=ticket)
+        if make is Buffer:
+            for group_id in ("torn", "empty", None):
+                buffer.start_episode_nowait("a", group_id=group_id, ticket=ticket)
+        assert buffer.abort_open_episodes() == (3 if make is Buffer else 2)
+        shutil.copytree(tmp_path / "log", tmp_path / "copy")
+        buffer.detach()
+    other = relive.recover(tmp_path / "copy")
+    assert recover_test.content(other) == recover_test.content(buffer)
+    assert other.get_drops() == buffer.get_drops()
+    assert other.abort_open_episodes() == 0
+    with other.admit_nowait(6), pytest.raises(relive.NotReadyError):
+        other.admit_nowait()
+    other.check()
+
+
+def test_nothing_is_ended_if_the_journal_fails(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = Buffer(groups=relive.Groups(2))
+    with opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.start_episode_nowait("a", group_id="g")
+
+        def fails(*record: Any, **options: Any) -> int:
+            raise errors.CheckpointError("log cannot be written: disk full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "append", fails)
+            with pytest.raises(errors.CheckpointError, match="disk full"):
+                buffer.abort_open_episodes()
+        assert buffer.get_stats().in_progress == 1
+        assert buffer.abort_open_episodes() == 1
+
+
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+def test_a_journal_attached_later_records_it_too(make: Any, tmp_path: pathlib.Path) -> None:
+    buffer = make(groups=relive.Groups(2), redeliver=True)
+    with opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        for group_id in ("torn", "whole", "whole"):
+            add(buffer, group_id)
+        if make is Buffer:
+            buffer.start_episode_nowait("a")
+    recovered = relive.recover(tmp_path / "log")
+    assert recovered.abort_open_episodes() == 1
+    assert recovered.abort_open_episodes() == 0
+    with opened(tmp_path / "log") as log:
+        recovered.attach(log)
+        recovered.detach()
+    again = relive.recover(tmp_path / "log")
+    assert again.abort_open_episodes() == 0
+    assert recover_test.content(again) == recover_test.content(recovered)
+    assert again.get_drops() == recovered.get_drops()
+    written = relive.recover(tmp_path / "log")
+    add(written, "new")
+    written.abort_open_episodes()
+    with opened(tmp_path / "log") as log, pytest.raises(relive.ArgumentError, match="^the buffer was written to since"):
+        written.attach(log)
+
+
+async def test_those_who_wait_go_on() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 2, max_running=2), groups=relive.Groups(2))
+    buffer.set_policy_version(0)
+    ticket = buffer.admit_nowait(2)
+    add(buffer, "g", ticket=ticket)
+    buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
+    waiter = asyncio.create_task(buffer.admit(2))
+    await asyncio.sleep(0.01)
+    assert not waiter.done()
+    assert buffer.abort_open_episodes() == 1
+    async with asyncio.timeout(10):
+        assert (await waiter).left == 2
+
+
+# Crashes.
+
+
+async def act(buffer: Any, name: str, rng: random.Random) -> None:
+    for number in range(1_000):
+        with await buffer.admit(SIZE) as ticket:
+            await asyncio.gather(*[attempt(buffer, f"{name}/{number}", ticket, rng) for _ in range(SIZE)])
+
+
+async def attempt(buffer: Any, group_id: str, ticket: Any, rng: random.Random) -> None:
+    await asyncio.sleep(rng.random())
+    if isinstance(buffer, relive.TokenReplayBuffer):
+        buffer.add_episode([step()], agent_id="a", group_id=group_id, ticket=ticket)
+        return
+    async with buffer.episode("a", group_id=group_id, ticket=ticket) as writer:
+        await writer.append(0, 0, 1.0)
+        await asyncio.sleep(rng.random())
+        await writer.end(1)
+
+
+async def train(buffer: Any, life: int, path: pathlib.Path) -> None:
+    """Train for some versions, then go on until all groups that may start have begun, and copy the files: a kill."""
+    rng = random.Random(0)
+    actors = [asyncio.create_task(act(buffer, f"{life}/{number}", rng)) for number in range(ACTORS)]
+    for _ in range(VERSIONS):
+        await buffer.next_groups(PER_VERSION // SIZE)
+        buffer.set_policy_version((buffer.policy_version or 0) + 1)
+    await asyncio.sleep(0.7)
+    shutil.copytree(path / "log", path / f"life {life}")
+    for actor in actors:
+        actor.cancel()
+    await asyncio.wait(actors)
+
+
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+def test_life_thirty_runs_like_life_one(make: Any, tmp_path: pathlib.Path) -> None:
+    counts: list[int] = []
+
+    async def live_once(buffer: Any, life: int, log: Any) -> float:
+        if life % 2:
+            buffer.attach(log)
+        if life > 1:
+            counts.append(buffer.abort_open_episodes())
+        if not life % 2:
+            buffer.attach(log)
+        start = asyncio.get_running_loop().time()
+        await train(buffer, life, tmp_path)
+        buffer.detach()
+        return asyncio.get_running_loop().time() - start
+
+    buffer = make(admission=relive.Admission(1, PER_VERSION), groups=relive.Groups(SIZE))
+    buffer.set_policy_version(0)
+    seconds: list[float] = []
+    for life in range(1, LIVES + 1):
+        with opened(tmp_path / "log") as log:
+            seconds.append(local_test.run(live_once(buffer, life, log)))
+        shutil.rmtree(tmp_path / "log")
+        shutil.copytree(tmp_path / f"life {life}", tmp_path / "log")
+        buffer = relive.recover(tmp_path / "log")
+        buffer.check()
+    assert min(counts) > 0
+    assert max(seconds) <= 1.5 * seconds[0]
+
+
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_learner_that_waits_for_torn_groups_is_warned(make: Any, is_open: bool) -> None:
+    buffer = make(admission=relive.Admission(0, 2), groups=relive.Groups(2))
+    buffer.set_policy_version(0)
+    ticket = buffer.admit_nowait(2)
+    add(buffer, "g", ticket=ticket)
+    if is_open and make is Buffer:
+        buffer.start_episode_nowait("a", group_id="h", ticket=ticket)
+    else:
+        add(buffer, "h", ticket=ticket)
+    other = make(admission=relive.Admission(0, 2), groups=relive.Groups(2))
+    other.load_state_dict(buffer.state_dict())
+    tasks = [asyncio.create_task(other.next_groups(1)), asyncio.create_task(other.admit(2))]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        await asyncio.sleep(0.01)
+    (warning,) = found
+    assert warning.category is errors.MisuseWarning
+    assert "After a crash, call abort_open_episodes" in str(warning.message)
+    other.abort_open_episodes()
+    async with asyncio.timeout(10):
+        ticket = await tasks[1]
+    for _ in range(2):
+        add(other, "i", ticket=ticket)
+    async with asyncio.timeout(10):
+        assert len((await tasks[0])[0]) == 2

@@ -1,0 +1,258 @@
+"""Attempts that fail and are made again: their place is their ticket's, and nobody waits for itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+import contextlib
+import random
+from typing import Any
+import warnings
+
+import pytest
+
+import relive
+from relive import errors
+from relive.agents import delivery_test
+from relive.fleet import local_test
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+Play = Callable[[Any, Any, bool], Awaitable[None]]
+live = delivery_test.live
+ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 20
+
+
+class FailedError(Exception):
+    """What a tool or a model raises now and then."""
+
+
+def step() -> relive.TokenStep:
+    return relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
+
+
+def make_tokens(**settings: Any) -> relive.TokenReplayBuffer:
+    return relive.TokenReplayBuffer(100_000, seed=0, **settings)
+
+
+def end_in_vain(buffer: Any, ticket: relive.Ticket, way: str, **described: Any) -> None:
+    """Make an attempt that comes to nothing."""
+    if isinstance(buffer, relive.TokenReplayBuffer):
+        buffer.add_episode([step()], agent_id="a", status="ABORTED", ticket=ticket, **described)
+        return
+    episode_id = buffer.start_episode_nowait("a", ticket=ticket, **described)
+    if way == "empty":
+        buffer.end_episode_nowait(episode_id, 0)
+        return
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
+    if way == "aborted":
+        buffer.end_episode_nowait(episode_id, 1, "ABORTED")
+    else:
+        buffer.abort_episode_nowait(episode_id)
+
+
+def succeed(buffer: Any, ticket: relive.Ticket, **described: Any) -> None:
+    if isinstance(buffer, relive.TokenReplayBuffer):
+        buffer.add_episode([step()], agent_id="a", ticket=ticket, **described)
+    else:
+        live(buffer, ticket=ticket, **described)
+
+
+WAYS = pytest.mark.parametrize(
+    ("make", "way"), [(Buffer, "aborted"), (Buffer, "left"), (Buffer, "empty"), (make_tokens, "aborted")]
+)
+
+
+@WAYS
+@pytest.mark.parametrize("has_groups", [False, True])
+def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, way: str, has_groups: bool) -> None:
+    groups = relive.Groups(2) if has_groups else None
+    buffer = make(admission=relive.Admission(0, 2, max_running=2), groups=groups)
+    buffer.set_policy_version(0)
+    with buffer.admit_nowait(2) as ticket:
+        succeed(buffer, ticket, group_id="g")
+        for _ in range(3):
+            end_in_vain(buffer, ticket, way, group_id="g")
+            assert ticket.left == 1
+            with pytest.raises(relive.NotReadyError):
+                buffer.admit_nowait()
+        succeed(buffer, ticket, group_id="g")
+        with pytest.raises(relive.ArgumentError, match="got one that is used up"):
+            succeed(buffer, ticket)
+    buffer.check()
+    assert len(buffer.next_groups_nowait(1)[0] if has_groups else buffer.next_episodes_nowait(2)) == 2
+
+
+@WAYS
+@pytest.mark.parametrize("has_rule", [False, True])
+def test_what_comes_back_to_a_ticket_is_left_when_it_ends(make: Any, way: str, has_rule: bool) -> None:
+    buffer = make(admission=relive.Admission(0, 2) if has_rule else None)
+    with buffer.admit_nowait(2) as ticket:
+        end_in_vain(buffer, ticket, way)
+        assert ticket.left == 2
+    assert ticket.left == 0
+    other = buffer.admit_nowait(2)
+    end_in_vain(buffer, other, way)
+    del other
+    assert buffer.admit_nowait(2).left == 2
+
+
+@pytest.mark.parametrize("way", ["release", "lost"])
+def test_a_closed_ticket_takes_no_place_back(way: str) -> None:
+    buffer = Buffer(admission=relive.Admission(0, 1))
+    ticket: Any = buffer.admit_nowait()
+    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
+    if way == "lost":
+        del ticket
+    else:
+        ticket.release()
+    with pytest.raises(relive.NotReadyError):
+        buffer.admit_nowait()
+    buffer.abort_episode_nowait(episode_id)
+    if way == "release":
+        assert ticket.left == 0
+    assert buffer.admit_nowait().left == 1
+
+
+def test_other_places_do_not_return_to_their_ticket() -> None:
+    """A learner that rejects an episode frees a place for all, as does one whose group was given up."""
+    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
+    ticket = buffer.admit_nowait(2)
+    lived = [live(buffer, group_id="g", ticket=ticket) for _ in range(2)]
+    buffer.next_groups_nowait(1)
+    assert buffer.reject(lived) == 2
+    assert ticket.left == 0
+    assert buffer.admit_nowait(2).left == 2
+
+
+def test_a_copy_takes_no_place_of_a_ticket() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 1))
+    ticket = buffer.admit_nowait()
+    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
+    state = buffer.state_dict()
+    other = Buffer(admission=relive.Admission(0, 1))
+    other.load_state_dict(state)
+    other.abort_episode_nowait(episode_id)
+    assert (ticket.left, other.admit_nowait().left) == (0, 1)
+
+
+# Whom a task waits for.
+
+
+def wants(buffer: Any, way: str) -> Any:
+    return {
+        "awaits": lambda: buffer.admit(),
+        "awaits with a timeout": lambda: asyncio.wait_for(buffer.admit(), 1.0),
+        "begins a task": lambda: asyncio.create_task(buffer.admit()),
+    }[way]()
+
+
+@pytest.mark.parametrize("way", ["awaits", "awaits with a timeout", "begins a task"])
+async def test_a_task_that_waits_for_itself_is_warned_once(way: str) -> None:
+    buffer = Buffer(admission=relive.Admission(0, 4))
+    with await buffer.admit(4) as ticket:
+        end_in_vain(buffer, ticket, "left")
+        for most in (1, 0):
+            with warnings.catch_warnings(record=True) as found, contextlib.suppress(TimeoutError):
+                warnings.simplefilter("always")
+                async with asyncio.timeout(0.01):
+                    await wants(buffer, way)
+            assert [each.category for each in found] == [errors.MisuseWarning] * most
+            assert all("start with it, or release it" in str(each.message) for each in found)
+
+
+async def test_a_task_with_a_fresh_ticket_waits_for_itself() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 4))
+    ticket = await buffer.admit(4)
+    with pytest.warns(errors.MisuseWarning, match="start with it, or release it"), contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await buffer.admit()
+    assert ticket.left == 4
+
+
+async def test_tasks_that_were_given_tickets_are_no_misuse() -> None:
+    """A task that admits, and lets others play, waits for them."""
+    buffer = make_tokens(admission=relive.Admission(0, 4), groups=relive.Groups(2))
+    buffer.set_policy_version(0)
+
+    async def play(ticket: relive.Ticket, number: int) -> None:
+        with ticket:
+            for _ in range(3):
+                await asyncio.sleep(0.001)
+                end_in_vain(buffer, ticket, "aborted", group_id=f"{number}")
+            for _ in range(2):
+                await asyncio.sleep(0.001)
+                succeed(buffer, ticket, group_id=f"{number}")
+
+    async def learn() -> None:
+        for version in range(1, 5):
+            await buffer.next_groups(2)
+            buffer.set_policy_version(version)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(learn())
+        for number in range(8):
+            ticket = await buffer.admit(2)
+            tasks.create_task(play(ticket, number))
+
+
+# Many actors.
+
+
+async def play_episode(buffer: Any, described: Any, fails: Callable[[], bool]) -> None:
+    async with buffer.episode("agent", **described) as writer:
+        for t in range(TURNS):
+            await asyncio.sleep(1.0)
+            if fails():
+                raise FailedError
+            await writer.append(t, t, 1.0)
+        await writer.end(TURNS)
+
+
+async def play_tokens(buffer: Any, described: Any, fails: Callable[[], bool]) -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(1.0)
+        if fails():
+            raise FailedError
+    buffer.add_episode([step()] * 2, agent_id="agent", **described)
+
+
+def seconds_to_train(make: Any, play: Any, share: float, backoff: float = 0.0) -> float:
+    """Return how long a learner takes for all versions if attempts fail in that share of their turns.
+
+    By a virtual clock, where a turn takes a second, and an update of the learner as long as an episode.
+    """
+    rng = random.Random(0)
+    buffer = make(admission=relive.Admission(4, PER_VERSION), groups=relive.Groups(SIZE))
+
+    async def attempt(**described: Any) -> None:
+        while True:
+            try:
+                await play(buffer, described, lambda: rng.random() < share)
+                return
+            except FailedError:
+                await asyncio.sleep(backoff)
+
+    async def act(name: str) -> None:
+        for number in range(1_000):
+            with await buffer.admit(SIZE) as ticket:
+                group = {"group_id": f"{name}/{number}", "ticket": ticket}
+                await asyncio.gather(*[attempt(**group) for _ in range(SIZE)])
+
+    async def main() -> float:
+        start = asyncio.get_running_loop().time()
+        actors = [asyncio.create_task(act(f"{number}")) for number in range(ACTORS)]
+        for version in range(VERSIONS):
+            buffer.set_policy_version(version)
+            await buffer.next_groups(PER_VERSION // SIZE)
+            await asyncio.sleep(TURNS)
+        for actor in actors:
+            actor.cancel()
+        await asyncio.wait(actors)
+        buffer.check()
+        return asyncio.get_running_loop().time() - start
+
+    return local_test.run(main())
+
+
+@pytest.mark.parametrize(("make", "play"), [(Buffer, play_episode), (make_tokens, play_tokens)])
+def test_actors_that_fail_and_retry_reach_all_versions(make: Any, play: Any) -> None:
+    without, rarely, often = (seconds_to_train(make, play, share) for share in (0.0, 0.02, 0.2))
+    assert max(rarely, often, seconds_to_train(make, play, 0.02, backoff=1.0)) <= 1.5 * without
