@@ -15,11 +15,13 @@ reply, and the one reward comes at the end of an episode: 1 for a right answer.
 The model is a stand-in: a table where a language model would be, and turns of the event loop where seconds would pass.
 All replies of an attempt that did better than the others at the same question become more likely (Shao et al. 2024,
 "DeepSeekMath"). The baseline learns from the last reply of each attempt alone: when to answer, but not which tools to
-use before. When the learner has finished, the agents are cancelled, and the buffer ends their episodes as ABORTED.
+use before. Now and then the model does not reply: the buffer ends that episode as ABORTED, and the attempt is made again
+with the same ticket. When the learner has finished, the agents are cancelled, which ends their episodes likewise.
 """
 
 import asyncio
 from collections.abc import Sequence
+import contextlib
 import itertools
 from typing import Any, NamedTuple
 
@@ -29,7 +31,7 @@ import numpy.typing as npt
 
 import relive
 
-AGENTS, GROUP_SIZE, GROUPS, MAX_REPLIES, LEARNING_RATE = 16, 4, 8, 8, 0.5
+AGENTS, GROUP_SIZE, GROUPS, MAX_REPLIES, LEARNING_RATE, FAILURES = 16, 4, 8, 8, 0.5, 0.01
 TOOLS = ("search", "calendar", "calculator", "answer")
 TOPICS = {  # The tools that a question needs, in this order.
     "capital": ("search", "answer"),
@@ -50,17 +52,28 @@ Conversation = tuple[Message, ...]
 Buffer = relive.EpisodeReplayBuffer[Conversation, str]
 
 
+class NoReplyError(Exception):
+    """The server of the model did not reply."""
+
+
 class Model:
     """The stand-in: a softmax policy for each topic and number of right tools so far."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
+        (self._server_rng,) = rng.spawn(1)
         self._logits = np.zeros((len(TOPICS), len(TOOLS), len(TOOLS)))
 
     async def reply(self, conversation: Conversation) -> str:
-        """Return the tool to call next, after a while."""
+        """Return the tool to call next, after a while.
+
+        Raises:
+            NoReplyError: The server failed.
+        """
         for _ in range(self._rng.integers(1, 10)):
             await asyncio.sleep(0)
+        if self._server_rng.random() < FAILURES:
+            raise NoReplyError
         return TOOLS[self._rng.choice(len(TOOLS), p=self.probabilities(conversation))]
 
     def probabilities(self, conversation: Conversation) -> npt.NDArray[np.float64]:
@@ -93,17 +106,19 @@ def carry_out(conversation: Conversation, tool: str) -> tuple[Conversation, floa
     return conversation, float(is_answer and is_right), is_answer or len(conversation) > 2 * MAX_REPLIES
 
 
-async def attempt(model: Model, buffer: Buffer, conversation: Conversation, **settings: Any) -> float:
-    """Return the reward of one attempt at a question."""
-    is_over = False
-    async with buffer.episode(policy_version=buffer.policy_version, **settings) as writer:
-        while not is_over:
-            tool = await model.reply(conversation)
-            next_conversation, reward, is_over = carry_out(conversation, tool)
-            await writer.append(conversation, tool, reward)
-            conversation = next_conversation
-        await writer.end(conversation)
-    return reward
+async def attempt(model: Model, buffer: Buffer, question: Conversation, **settings: Any) -> float:
+    """Return the reward of one attempt at a question, which is made again until the model has replied each time."""
+    while True:
+        conversation, is_over = question, False
+        with contextlib.suppress(NoReplyError):  # The place of the episode is its ticket's again.
+            async with buffer.episode(policy_version=buffer.policy_version, **settings) as writer:
+                while not is_over:
+                    tool = await model.reply(conversation)
+                    next_conversation, reward, is_over = carry_out(conversation, tool)
+                    await writer.append(conversation, tool, reward)
+                    conversation = next_conversation
+                await writer.end(conversation)
+            return reward
 
 
 async def act(agent_id: str, model: Model, buffer: Buffer, outcomes: list[float], rng: np.random.Generator) -> None:

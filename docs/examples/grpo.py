@@ -2,8 +2,9 @@
 
 A prompt names a key. The model may call a tool with a key, in two tokens; the tool gives the value of that key, which
 is drawn anew for each prompt; then the model says one token, which should be the value. Eight episodes of a prompt are
-a group, and a group whose returns are all equal teaches nothing, so the learner refuses it. Actors run at most two
-updates ahead. The baseline has no groups: its advantages are relative to the mean of all returns.
+a group, and a group whose returns are all equal teaches nothing, so the learner refuses it. Now and then the tool fails;
+then the attempt is made again, with the place that its ticket still has. Actors run at most two updates ahead. The
+baseline has no groups: its advantages are relative to the mean of all returns.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import relive
 
 KEYS, VALUES = range(4), range(4, 8)
 CALL, TOOL, ASK, PAD, VOCABULARY = 8, 9, 10, 11, 12
-GROUP, GROUPS, MAX_LAG, MAX_TOKENS = 8, 8, 2, 256
+GROUP, GROUPS, MAX_LAG, MAX_TOKENS, FAILURES = 8, 8, 2, 256, 0.01
 
 
 class Model(nn.Module):
@@ -56,27 +57,29 @@ async def act(
 ) -> None:
     """Play groups of episodes, each with the newest policy, and record whether the answers are right."""
     for number in itertools.count():
+        key, table = rng.choice(KEYS), rng.choice(VALUES, len(KEYS))
         with await buffer.admit(GROUP) as ticket:
-            version, model = buffer.policy_version or 0, policy[0]
-            key, table = rng.choice(KEYS), rng.choice(VALUES, len(KEYS))
-            prompts = np.tile(np.array([ASK, key]), (GROUP, 1))
-            calls, call_logprobs = generate(model, prompts, 2)
-            results = np.array([[TOOL, table[k] if c == CALL and k in KEYS else PAD] for c, k in calls])
-            contexts = np.hstack([prompts, calls, results])
-            answers, answer_logprobs = generate(model, contexts, 1)
-            await asyncio.sleep(0)  # A model on a server, and a tool, would be awaited.
-            for i in range(GROUP):
-                called, asked = calls[i].tolist()
-                rewards = 0.2 * (called == CALL) + 0.3 * (asked == key), float(answers[i, 0] == table[key])
-                steps = [
-                    relive.TokenStep(prompt=prompt, response=said, logprobs=logs, policy_version=version, reward=reward)
-                    for prompt, said, logs, reward in (
+            while ticket.left:
+                version, model = buffer.policy_version or 0, policy[0]
+                prompts = np.tile(np.array([ASK, key]), (ticket.left, 1))
+                calls, call_logprobs = generate(model, prompts, 2)
+                results = np.array([[TOOL, table[k] if c == CALL and k in KEYS else PAD] for c, k in calls])
+                contexts = np.hstack([prompts, calls, results])
+                answers, answer_logprobs = generate(model, contexts, 1)
+                await asyncio.sleep(0)  # A model on a server, and a tool, would be awaited.
+                for i in np.flatnonzero(rng.random(ticket.left) >= FAILURES).tolist():
+                    called, asked = calls[i].tolist()
+                    rewards = 0.2 * (called == CALL) + 0.3 * (asked == key), float(answers[i, 0] == table[key])
+                    turns = (
                         (prompts[i], calls[i], call_logprobs[i], rewards[0]),
                         (contexts[i], answers[i], answer_logprobs[i], rewards[1]),
                     )
-                ]
-                scores.append(rewards[1])
-                buffer.add_episode(steps, agent_id=agent_id, group_id=f"{agent_id}/{number}", ticket=ticket)
+                    steps = [
+                        relive.TokenStep(prompt=p, response=r, logprobs=logs, policy_version=version, reward=reward)
+                        for p, r, logs, reward in turns
+                    ]
+                    scores.append(rewards[1])
+                    buffer.add_episode(steps, agent_id=agent_id, group_id=f"{agent_id}/{number}", ticket=ticket)
 
 
 def differ(group: list[relive.EpisodeFacts]) -> bool:
