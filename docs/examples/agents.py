@@ -15,8 +15,8 @@ reply, and the one reward comes at the end of an episode: 1 for a right answer.
 The model is a stand-in: a table where a language model would be, and turns of the event loop where seconds would pass.
 All replies of an attempt that did better than the others at the same question become more likely (Shao et al. 2024,
 "DeepSeekMath"). The baseline learns from the last reply of each attempt alone: when to answer, but not which tools to
-use before. Now and then the model does not reply: the buffer ends that episode as ABORTED, and the attempt is made again
-with the same ticket. When the learner has finished, the agents are cancelled, which ends their episodes likewise.
+use before. Now and then the model does not reply: the buffer ends that episode as ABORTED, and the attempt is made
+again with the same ticket. When the learner has finished, the agents are cancelled, which ends their episodes likewise.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
 A prompt names a key. The model may call a tool with a key, in two tokens; the tool gives the value of that key, which
 is drawn anew for each prompt; then the model says one token, which should be the value. Eight episodes of a prompt are
-a group, and a group whose returns are all equal teaches nothing, so the learner refuses it. Now and then the tool fails;
-then the attempt is made again, with the place that its ticket still has. Actors run at most two updates ahead. The
-baseline has no groups: its advantages are relative to the mean of all returns.
+a group, and a group whose returns are all equal teaches nothing, so the learner refuses it. Now and then the tool
+fails; then the attempt is made again, with the place that its ticket still has. Actors run at most two updates ahead.
+The baseline has no groups: its advantages are relative to the mean of all returns.
 """
 
 import asyncio
