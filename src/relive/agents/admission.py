@@ -78,10 +78,11 @@ class Holdable:
     that they do not: they may be given the ticket.
     """
 
-    __slots__ = ("_holder",)
+    __slots__ = ("_holder", "has_come_back")
 
     def hold(self, *, has_come_back: bool = False) -> None:
         """Record that the running task holds the ticket, and no other."""
+        self.has_come_back = has_come_back
         self._holder = object() if has_come_back else _running_task()
         if has_come_back:
             _HOLDER.set(self._holder)
@@ -89,7 +90,7 @@ class Holdable:
     @property
     def is_held(self) -> bool:
         """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
-        return self._holder is not None and self._holder in (_HOLDER.get(), _running_task())
+        return self._holder is not None and self._holder is (_HOLDER.get() if self.has_come_back else _running_task())
 
 
 def _running_task() -> object:

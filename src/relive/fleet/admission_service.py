@@ -7,7 +7,8 @@
 
 This is the rule of an Admission, counted anew at each version, as after a restart of a buffer. It is decided from what
 all shards say, so it waits while one of them is lost. A ticket counts until its episodes have reached their shards, or
-until its client has not renewed it for some time.
+until its client has not renewed it for some time. An episode that failed while its ticket was open is one that has not
+reached a shard.
 """
 
 import asyncio
@@ -25,11 +26,17 @@ _PAUSE = 0.05
 
 @dataclasses.dataclass(slots=True)
 class _Ticket:
-    """A ticket: how many episodes it admits, which of them have reached a shard, and when it expires."""
+    """A ticket: how many episodes it admits, which have reached a shard, which of these failed, and when it expires."""
 
     count: int
     expires: float
     used: set[int] = dataclasses.field(default_factory=set)
+    returned: set[int] = dataclasses.field(default_factory=set)
+
+    @property
+    def left(self) -> int:
+        """Number of episodes that it admits and that have not reached a shard."""
+        return max(self.count - len(self.used - self.returned), 0)
 
 
 class AdmissionService:
@@ -93,14 +100,15 @@ class AdmissionService:
             if each.policy_version == version:
                 # What earlier processes of the shard have delivered was delivered, too.
                 self._delivered.setdefault(shard, {})[each.incarnation] = each.delivered
-            for name, uses in each.used.items():
+            for name in each.used.keys() | each.returned.keys():
                 if name in self._tickets:
-                    self._tickets[name].used.update(uses)
+                    self._tickets[name].used.update(each.used.get(name, ()))
+                    self._tickets[name].returned.update(each.returned.get(name, ()))
         now = _now()
         if now < self._begins:
             return False
         self._tickets = {name: ticket for name, ticket in self._tickets.items() if ticket.expires > now}
-        reserved = sum([max(ticket.count - len(ticket.used), 0) for ticket in self._tickets.values()])
+        reserved = sum([ticket.left for ticket in self._tickets.values()])
         delivered = sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
         desk = admission_lib.Desk(self._rule, _nothing, _nothing)
         desk.begin(0, delivered + sum([each.outstanding for each in places.values()]))

@@ -1,6 +1,7 @@
 """An admission for a whole fleet: never more episodes ahead of the learner than it allows, and places come back."""
 
 import asyncio
+import contextlib
 import gc
 import pathlib
 import random
@@ -14,6 +15,7 @@ from relive.fleet import consumption_test
 from relive.fleet import local_test
 from relive.fleet import replay
 from relive.fleet import tickets
+from relive.fleet import tokens_writer
 
 SIZE = consumption_test.SIZE
 
@@ -41,16 +43,16 @@ async def is_held(client: replay.Replay[Any], count: int = 1, seconds: float = 5
 
 
 class Model:
-    """How many episodes were admitted and given back, and which were trained on at which version."""
+    """How many episodes were admitted, and which were trained on at which version."""
 
     def __init__(self, rule: relive.Admission) -> None:
-        self.rule, self.admitted, self.returned = rule, 0, 0
+        self.rule, self.admitted = rule, 0
         self.version, self.trained = 0, dict[int, int]()
 
     def admit(self, count: int) -> None:
         self.admitted += count
         earlier = SIZE * sum([version < self.version for version in self.trained.values()])
-        assert self.admitted - self.returned - earlier <= self.rule.most_admitted(0)
+        assert self.admitted - earlier <= self.rule.most_admitted(0)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
@@ -78,19 +80,8 @@ def test_no_more_is_admitted_than_the_rule_allows_whatever_dies_or_hangs(seed: i
                     for member in range(SIZE):
                         while rng.random() < 0.1:
                             await attempt(writer, group, member, ticket, ends=False)
-                            model.returned += 1
-                            ticket = await rest(client, ticket)
                         await attempt(writer, group, member, ticket, ends=True)
                     ticket.release()
-
-        async def rest(client: replay.Replay[Any], ticket: tickets.FleetTicket) -> tickets.FleetTicket:
-            """Return a ticket with one episode more."""
-            left = ticket.left
-            ticket.release()
-            model.returned += left
-            more = await client.admit(left + 1)
-            model.admit(left + 1)
-            return more
 
         async def attempt(writer: Any, group: int, member: int, ticket: Any, *, ends: bool) -> None:
             async with writer.episode("agent", group_id=f"group-{group}", ticket=ticket) as episode:
@@ -427,3 +418,189 @@ def test_what_was_delivered_at_an_earlier_version_and_comes_back_frees_no_places
             assert await is_held(first, 1 if is_rejected else 3)
 
     local_test.run(main())
+
+
+# Attempts that fail and are made again.
+
+
+@pytest.mark.parametrize("way", ["aborted", "left", "empty"])
+@pytest.mark.parametrize(("make", "batch_steps"), [(consumption_test.singles, 1), (consumption_test.grouped, 100)])
+def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, batch_steps: int, way: str) -> None:
+    async def fail(writer: Any, ticket: Any) -> None:
+        async with writer.episode("agent", group_id="g", ticket=ticket) as episode:
+            if way != "empty":
+                await episode.append(0, 0, 1.0)
+            await asyncio.sleep(1.0)
+            if way != "left":
+                await episode.end(1, "ABORTED" if way == "aborted" else "COMPLETED")
+
+    async def main() -> None:
+        fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=SIZE), seed=0)
+        client, other = fleet.replay(), fleet.replay()
+        await client.set_policy_version(0)
+        async with client.episodes_writer(batch_steps=batch_steps) as writer:
+            with await client.admit(SIZE) as ticket:
+                for number in range(SIZE):
+                    for _ in range(3):
+                        await fail(writer, ticket)
+                        assert ticket.left == SIZE - number
+                        assert await is_held(other, 1, seconds=2.0)
+                    async with writer.episode("agent", group_id="g", ticket=ticket) as episode:
+                        await episode.append(number, 0, 1.0)
+                        await episode.end(1)
+                    await writer.flush()
+                    assert await is_held(other, 1, seconds=2.0)
+                with pytest.raises(errors.ArgumentError, match="got one that is used up"):
+                    await fail(writer, ticket)
+            assert (
+                len(
+                    await client.next_episodes(SIZE)
+                    if make is consumption_test.singles
+                    else (await client.next_groups(1))[0]
+                )
+                == SIZE
+            )
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("way", ["with", "release", "lost"])
+@pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.grouped])
+def test_a_closed_ticket_takes_no_place_back(make: Any, way: str) -> None:
+    async def main() -> None:
+        fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=1))
+        client, other = fleet.replay(), fleet.replay()
+        async with client.episodes_writer(batch_steps=1) as writer:
+            ticket: Any = await client.admit()
+            block = writer.episode("agent", group_id="g", ticket=ticket)
+            episode = await block.__aenter__()
+            await episode.append(0, 0, 1.0)
+            await asyncio.sleep(1.0)
+            if way == "with":
+                with ticket:
+                    pass
+            elif way == "release":
+                ticket.release()
+            if way == "lost":
+                del ticket
+            else:
+                assert ticket.left == 0
+            assert await is_held(other)
+            await block.__aexit__(None, None, None)
+            assert not await is_held(other)
+
+    local_test.run(main())
+
+
+def test_what_came_back_to_a_ticket_is_left_with_it() -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
+        client, other = fleet.replay(), fleet.replay()
+        async with client.episodes_writer(batch_steps=1) as writer:
+            with await client.admit(2) as ticket:
+                await play(writer, ticket, ends=False)
+                await writer.flush()
+                assert await is_held(other)
+            assert not await is_held(other, 2)
+
+    local_test.run(main())
+
+
+def test_an_aborted_episode_of_tokens_returns_its_place_to_its_ticket() -> None:
+    async def main() -> None:
+        fleet = fleet_of(consumption_test.tokens, admission=relive.Admission(max_lag=0, episodes_per_version=1))
+        client, other = fleet.replay(), fleet.replay()
+        step = relive.TokenStep(prompt=[1], response=[2], logprobs=[0.0], policy_version=0)
+        async with client.tokens_writer() as writer:
+            ticket = await client.admit()
+            for left, status in ((1, "ABORTED"), (1, "ABORTED"), (0, "COMPLETED")):
+                await writer.add_episode([step], agent_id="agent", status=status, ticket=ticket)
+                await writer.flush()
+                assert ticket.left == left
+                assert await is_held(other)
+            ticket = None
+            assert len(await client.next_episodes(1)) == 1
+
+    local_test.run(main())
+
+
+def test_a_task_that_waits_for_itself_is_warned_once() -> None:
+    async def main() -> None:
+        client = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2)).replay()
+        async with client.episodes_writer() as writer:
+            with await client.admit(2) as ticket:
+                await play(writer, ticket, ends=False)
+                with pytest.warns(errors.MisuseWarning, match="start with it, or release it"):
+                    await is_held(client)
+                assert await is_held(client)
+
+    local_test.run(main())
+
+
+def seconds_to_train(make: Any, share: float, actors: int) -> float:
+    """Return how long a learner takes for all versions if attempts fail in that share of their turns.
+
+    By a virtual clock, where a turn takes a second, and an update of the learner as long as an episode.
+    """
+    rng, turns, size, versions, per_version = random.Random(0), 5, 4, 6, 4 * (actors // 3)
+    rule = relive.Admission(max_lag=4, episodes_per_version=per_version)
+
+    async def play_on(writer: Any, **described: Any) -> None:
+        if isinstance(writer, tokens_writer.TokensWriter):
+            for _ in range(turns):
+                await asyncio.sleep(1.0)
+                if rng.random() < share:
+                    raise ConnectionError
+            step = relive.TokenStep(prompt=[1], response=[2], logprobs=[0.0], policy_version=0)
+            await writer.add_episode([step], **described)
+            return
+        async with writer.episode(**described) as episode:
+            for t in range(turns):
+                await asyncio.sleep(1.0)
+                if rng.random() < share:
+                    raise ConnectionError
+                await episode.append(t, 0, 1.0)
+            await episode.end(turns)
+
+    async def attempt(writer: Any, **described: Any) -> None:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                await play_on(writer, agent_id="agent", **described)
+                return
+
+    async def act(client: replay.Replay[Any], writer: Any, name: str) -> None:
+        for number in range(1_000):
+            with await client.admit(size) as ticket:
+                group = {"group_id": f"{name}/{number}", "ticket": ticket}
+                await asyncio.gather(*[attempt(writer, **group) for _ in range(size)])
+
+    async def main() -> float:
+        fleet = fleet_of(lambda: make, admission=rule, seed=0)
+        client = fleet.replay()
+        start = asyncio.get_running_loop().time()
+        is_tokens = isinstance(make(), relive.TokenReplayBuffer)
+        async with client.tokens_writer() if is_tokens else client.episodes_writer() as writer:
+            tasks = [asyncio.create_task(act(client, writer, f"{number}")) for number in range(actors)]
+            for version in range(versions):
+                await client.set_policy_version(version)
+                await client.next_groups(per_version // size)
+                await asyncio.sleep(turns)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        return asyncio.get_running_loop().time() - start
+
+    return local_test.run(main())
+
+
+@pytest.mark.parametrize("actors", [30, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(4)),
+        lambda: relive.TokenReplayBuffer(100_000, groups=relive.Groups(4), seed=0),
+    ],
+)
+def test_actors_that_fail_and_retry_reach_all_versions(make: Any, actors: int) -> None:
+    without, *others = (seconds_to_train(make, share, actors) for share in (0.0, 0.02, 0.2))
+    assert max(others) <= 1.5 * without

@@ -121,7 +121,8 @@ class EpisodeChunk(NamedTuple):
         steps: Observation, action, reward, and the policy version if it changed, for each step [T].
         final: The tuple of final observation and status, if the episode ended after the steps.
         is_aborted: Whether it ended without a final observation.
-        ticket: What admitted the episode, in its first chunk.
+        ticket: What admitted the episode, in its first chunk, unless its ticket has the place again.
+        returned: What had admitted it, if it failed and its ticket has the place again, in a chunk after the first.
     """
 
     episode: int
@@ -133,6 +134,7 @@ class EpisodeChunk(NamedTuple):
     final: tuple[Any, Any] | None
     is_aborted: bool = False
     ticket: Use | None = None
+    returned: Use | None = None
 
     @property
     def rows(self) -> int:
@@ -160,7 +162,7 @@ class TokenChunk(NamedTuple):
     Attributes:
         joined: Its steps, joined: each token is sent once, however many prompts it is in.
         options: The other arguments of `add_episode`.
-        ticket: What admitted the episode.
+        ticket: What admitted the episode, unless it failed and its ticket has the place again.
     """
 
     joined: tokens.TokenEpisode

@@ -7,7 +7,7 @@ A learner numbers its requests, and says with each which reply it kept last. Wha
 cancelled or the reply was lost, is put back. After a restart of the shard, its buffer alone says what comes again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any, TypeAlias
 
@@ -72,6 +72,7 @@ class Places:
         outstanding: Number of episodes that run, or wait to be delivered.
         running: Number of those that run.
         used: Which episodes of each ticket have reached the shard.
+        returned: Which of them failed and have returned their places to the ticket.
     """
 
     incarnation: int
@@ -80,6 +81,7 @@ class Places:
     outstanding: int
     running: int
     used: dict[bytes, list[int]]
+    returned: dict[bytes, list[int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class ShardQueue:
         self._buffer, self._first_key = buffer, first_key
         self._sent: dict[bytes, _Sent] = {}
         self._used: dict[chunks.Use, float] = {}
+        self._returned: dict[chunks.Use, float] = {}
         # The episodes delivered at the learner's version.
         self._version: int | None = None
         self._delivered: set[str] = set()
@@ -151,10 +154,14 @@ class ShardQueue:
         """Forget what was sent before that time, so that it cannot be put back."""
         self._sent = {learner: sent for learner, sent in self._sent.items() if sent.time >= before}
         self._used = {use: time for use, time in self._used.items() if time >= before}
+        self._returned = {use: time for use, time in self._returned.items() if time >= before}
 
-    def use(self, ticket: chunks.Use, now: float) -> None:
-        """Record that an episode with a ticket has arrived."""
-        self._used[ticket] = now
+    def note(self, chunk: chunks.Chunk, now: float) -> None:
+        """Record that an episode with a ticket has arrived, or has returned its place to it."""
+        if isinstance(chunk, chunks.EpisodeChunk | chunks.TokenChunk) and chunk.ticket is not None:
+            self._used[chunk.ticket] = now
+        if isinstance(chunk, chunks.EpisodeChunk) and chunk.returned is not None:
+            self._returned[chunk.returned] = now
 
     def places(self, incarnation: int) -> Places:
         """Return what an admission must know."""
@@ -162,9 +169,6 @@ class ShardQueue:
         hand_outs.pass_time()
         ended = [each for each in buffer._store.finished if each.status != "ABORTED" and len(each)]
         waiting = sum([turn in (queue.PENDING, queue.PENDING_UNCOUNTED) for turn in hand_outs.turns(ended)])
-        used: dict[bytes, list[int]] = {}
-        for name, number in self._used:
-            used.setdefault(name, []).append(number)
         running = len(buffer._store.open)
         return Places(
             incarnation=incarnation,
@@ -172,7 +176,8 @@ class ShardQueue:
             delivered=len(self._now_delivered()),
             outstanding=waiting + running,
             running=running,
-            used=used,
+            used=_by_ticket(self._used),
+            returned=_by_ticket(self._returned),
         )
 
     def reject(self, episode_ids: Sequence[str], reason: str) -> int:
@@ -198,6 +203,13 @@ class ShardQueue:
         if not isinstance(episode, token_store.EpisodeFacts):
             return episode
         return dataclasses.replace(episode, first_key=episode.first_key + self._first_key)
+
+
+def _by_ticket(uses: Iterable[chunks.Use]) -> dict[bytes, list[int]]:
+    numbers: dict[bytes, list[int]] = {}
+    for name, number in uses:
+        numbers.setdefault(name, []).append(number)
+    return numbers
 
 
 def _ids(unit: Unit) -> list[str]:

@@ -53,6 +53,7 @@ class EpisodesWriter(writer.Writer):
             group_id: The group of the episode, such as all responses to one prompt.
             policy_version: The policy version of the episode; also of its steps, unless they specify another.
             ticket: A ticket from `ShardedReplay.admit`, which uses up one of its episodes. Required with an admission.
+                If the episode ends as ABORTED or without a transition, the ticket admits another in its place.
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
@@ -79,16 +80,18 @@ class EpisodesWriter(writer.Writer):
             ticket=self._outbox.tickets.use(ticket, "episode"),
         )
         self._count += 1
+        grant = None if ticket is None else ticket.grant
+        del ticket  # One that nobody else refers to is lost.
         chunk_steps = self._chunk_steps if shard is None else sys.maxsize
-        episode = OpenEpisode(start, chunk_steps, room, functools.partial(self._outbox.take, shard=shard))
+        episode = OpenEpisode(start, chunk_steps, room, functools.partial(self._outbox.take, shard=shard), grant)
         self._episodes[start.episode] = episode
         try:
-            with tickets.running(ticket):
+            with self._outbox.tickets.running(grant):
                 yield episode
         finally:
             episode.abort()
             del self._episodes[start.episode]
-            if ticket is not None:  # The next one may wait for this episode to be trained on.
+            if grant is not None:  # The next one may wait for this episode to be trained on.
                 self._outbox.seal()
 
     def _seal(self) -> None:
@@ -108,6 +111,7 @@ class OpenEpisode:
         chunk_steps: Number of steps in a chunk.
         room: Awaited until a step may be taken.
         take: Takes a chunk.
+        grant: That of its ticket, if it has one.
     """
 
     def __init__(
@@ -116,9 +120,11 @@ class OpenEpisode:
         chunk_steps: int,
         room: Callable[[], Awaitable[None]],
         take: Callable[[chunks.EpisodeChunk], None],
+        grant: tickets.Grant | None = None,
     ) -> None:
         self._next, self._chunk_steps = start, chunk_steps
         self._room, self._take = room, take
+        self._grant, self._use, self._num_steps = grant, start.ticket, 0
         self._is_open = True
         self._steps: list[chunks.Step] = []
         self._version = start.policy_version
@@ -139,6 +145,7 @@ class OpenEpisode:
         self._checked_version(version)
         self._version = self._version if version is None else version
         self._steps.append((observation, action, reward, version))
+        self._num_steps += 1
         if len(self._steps) >= self._chunk_steps:
             self.send()
 
@@ -171,9 +178,15 @@ class OpenEpisode:
 
     def _send(self, **end: Any) -> None:
         chunk = self._next._replace(steps=tuple(self._steps), **end)
+        if end and self._is_in_vain(chunk) and self._grant is not None and self._grant.take_back():
+            chunk = chunk._replace(ticket=None) if chunk.is_start else chunk._replace(returned=self._use)
         self._steps.clear()
         self._next = self._next._replace(is_start=False, policy_version=self._version, ticket=None)
         self._take(chunk)
+
+    def _is_in_vain(self, last: chunks.EpisodeChunk) -> bool:
+        """Return whether the episode can never be trained on, given its last chunk."""
+        return last.is_failed or not self._num_steps
 
     def _checked_version(self, policy_version: int | None) -> int | None:
         """Return the checked version of the next step; raise ArgumentError if it is invalid."""

@@ -443,8 +443,7 @@ class Shard:
             self._ledger.put(entry)
             for chunk in batch:
                 before = self._adapter.inserted
-                if isinstance(chunk, chunks_lib.EpisodeChunk | chunks_lib.TokenChunk) and chunk.ticket is not None:
-                    self._queue.use(chunk.ticket, self._clock())
+                self._queue.note(chunk, self._clock())
                 try:
                     self._adapter.insert(writer, chunk)
                 except _DISK_ERRORS:

@@ -16,7 +16,49 @@ from relive.fleet import chunks
 from relive.fleet import membership
 
 
-class FleetTicket(duplicates.NeverCopied):
+class Grant:
+    """What the coordinator has granted to a ticket, which its episodes refer to when the ticket itself may be lost.
+
+    Args:
+        ticket: The ticket.
+        count: Number of episodes.
+
+    Attributes:
+        name: Its name for the coordinator.
+        count: Number of episodes that it admits, used ones included, but for those that failed.
+        used: Number of episodes that were started with it, but for those that failed while it was open.
+        num_running: Number of those that have not been sent.
+    """
+
+    def __init__(self, ticket: "FleetTicket", count: int) -> None:
+        self.name, self.count = os.urandom(16), count
+        self.used = self.num_running = self._newest = 0
+        self._ticket: weakref.ref[FleetTicket] | None = weakref.ref(ticket)
+
+    def use(self) -> chunks.Use:
+        """Record that an episode starts, and return which one of the ticket's it is."""
+        self.used += 1
+        self._newest += 1
+        return self.name, self._newest
+
+    def take_back(self) -> bool:
+        """Record that an episode has failed, and return whether the ticket, if it is open, has its place again."""
+        ticket = None if self._ticket is None else self._ticket()
+        if ticket is None:
+            return False
+        self.used -= 1
+        ticket.hold(has_come_back=True)
+        return True
+
+    def close(self) -> bool:
+        """Keep only the places that are used, and return whether there were others."""
+        self._ticket = None
+        had_more = self.count > self.used
+        self.count = self.used
+        return had_more
+
+
+class FleetTicket(duplicates.NeverCopied, admission_lib.Holdable):
     """The right to start episodes in a fleet; returned by `ShardedReplay.admit`, and used like a Ticket.
 
     Args:
@@ -26,52 +68,36 @@ class FleetTicket(duplicates.NeverCopied):
 
     _INSTEAD = "admit again where it is needed"
 
-    def __init__(self, count: int, released: Callable[["FleetTicket"], None]) -> None:
-        self.name = os.urandom(16)
-        self.count = count
-        """Number of episodes that it admits, used ones included."""
-        self.num_running = 0
-        """Number of episodes that were started with it and have not been sent."""
-        self._used = 0
+    def __init__(self, count: int, released: Callable[[Grant], None]) -> None:
+        self.grant = Grant(self, count)
         self._released = released
+        self.hold()
 
     @property
     def left(self) -> int:
         """Number of episodes that the ticket still admits."""
-        return self.count - self._used
+        return self.grant.count - self.grant.used
 
     def use(self) -> chunks.Use:
         """Record that an episode starts, and return which one of the ticket's it is."""
         if not self.left:
             raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
-        self._used += 1
-        return self.name, self._used
+        self.hold()
+        return self.grant.use()
 
     def release(self) -> None:
-        """Give back what is left of the ticket, if anything."""
-        if self.left:
-            self.count = self._used
-            self._released(self)
+        """Give back what is left of the ticket, if anything; it admits no further episode."""
+        if self.grant.close():
+            self._released(self.grant)
 
     def __enter__(self) -> Self:
+        self.hold()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
         self.release()
-
-
-@contextlib.contextmanager
-def running(ticket: FleetTicket | None) -> Iterator[None]:
-    """Return a context manager in which an episode of a ticket runs, if there is a ticket."""
-    if ticket is not None:
-        ticket.num_running += 1
-    try:
-        yield
-    finally:
-        if ticket is not None:
-            ticket.num_running -= 1
 
 
 class Tickets:
@@ -84,6 +110,8 @@ class Tickets:
     def __init__(self, shards: membership.Membership) -> None:
         self._shards, self._rule = shards, shards.settings.admission
         self._tickets: weakref.WeakSet[FleetTicket] = weakref.WeakSet()
+        self._running: set[Grant] = set()
+        self._is_warned = False
         self._renewal: asyncio.Task[Any] | None = None
 
     async def admit(self, count: int) -> FleetTicket:
@@ -92,9 +120,10 @@ class Tickets:
         ticket = FleetTicket(desk.checked_count(count), self._released)
         if self._rule is None:
             return ticket
+        grant = ticket.grant
         try:
-            while not await self._shards.transport.coordinator("admission", "admit", ticket.name, ticket.count):
-                pass
+            while not await self._shards.transport.coordinator("admission", "admit", grant.name, grant.count):
+                self._warn_of_self()
         except BaseException:
             ticket.release()
             raise
@@ -117,13 +146,36 @@ class Tickets:
         validation.require_instance("ticket", ticket, FleetTicket)
         return ticket.use()
 
-    def _released(self, ticket: FleetTicket) -> None:
+    @contextlib.contextmanager
+    def running(self, grant: Grant | None) -> Iterator[None]:
+        """Return a context manager in which an episode runs; its grant, if it has one, is renewed meanwhile."""
+        if grant is None:
+            yield
+            return
+        grant.num_running += 1
+        self._running.add(grant)
+        try:
+            yield
+        finally:
+            grant.num_running -= 1
+            if not grant.num_running:
+                self._running.discard(grant)
+
+    def _warn_of_self(self) -> None:
+        """Warn once if the running task waits for a ticket that it holds; one whose episodes run may be in use."""
+        held = [each for each in self._tickets if each.left and each.is_held]
+        if not self._is_warned and any(each.has_come_back or not each.grant.num_running for each in held):
+            self._is_warned = True
+            admission_lib.warn_of_self()
+
+    def _released(self, grant: Grant) -> None:
         # Without an event loop, the ticket is no longer renewed and expires.
         if self._rule is not None and asyncio._get_running_loop() is not None:
-            self._shards.run(self._shards.transport.coordinator("admission", "release", ticket.name, ticket.count))
+            self._shards.run(self._shards.transport.coordinator("admission", "release", grant.name, grant.count))
 
     async def _renewing(self) -> None:
         """Renew the tickets, while there are any that can be used, or whose episodes run."""
-        while counts := {each.name: each.count for each in self._tickets if each.left or each.num_running}:
+        while grants := self._running.union([each.grant for each in self._tickets if each.left]):
+            counts = {grant.name: grant.count for grant in grants}
             await self._shards.transport.coordinator("admission", "renew", counts)
             await asyncio.sleep(self._shards.settings.lease / 4)

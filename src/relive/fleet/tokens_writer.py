@@ -51,4 +51,6 @@ class TokensWriter(writer.Writer):
         shard = await self._outbox.place(group_id)
         await self._room(shard)
         use = self._outbox.tickets.use(ticket, "add_episode")
+        if ticket is not None and status == "ABORTED" and ticket.grant.take_back():
+            use = None
         self._outbox.take(chunks.TokenChunk(joined=joined, options=options, ticket=use), shard)
