@@ -438,10 +438,11 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             raise errors.ArgumentError("ack needs a buffer that delivers again: give it redeliver=True")
         version = validation.non_negative_int("version", version)
         newest = self._store.policy_version
-        if newest is None:
-            raise errors.ArgumentError("ack needs the learner's policy version: call set_policy_version first")
-        if version > newest:
-            raise errors.ArgumentError(f"version must be at most the learner's, {newest}, got {version}")
+        if newest is None or version > newest:
+            known = "none was set" if newest is None else newest
+            raise errors.ArgumentError(
+                f"version must be at most the learner's, {known}, got {version}: call set_policy_version first"
+            )
         if self._journal is not None:
             self._journal.acknowledge(version, but)
         self._hand_outs.acknowledge(version, but)

@@ -352,9 +352,12 @@ def test_acknowledgements_are_checked() -> None:
     with pytest.raises(relive.ArgumentError, match="^ack needs a buffer .*: give it redeliver=True$"):
         Buffer().ack(0)
     buffer = Buffer(redeliver=True)
-    with pytest.raises(relive.ArgumentError, match="^ack needs the learner's policy version: call set_policy_version"):
+    message = "^version must be at most the learner's, {}, got {}: call set_policy_version first$"
+    with pytest.raises(relive.ArgumentError, match=message.format("none was set", 0)):
         buffer.ack(0)
     buffer.set_policy_version(3)
+    with pytest.raises(relive.ArgumentError, match=message.format(3, 4)):
+        buffer.ack(4)
     for version in (4, -1, 0.5):
         with pytest.raises(relive.ArgumentError, match="^version must be"):
             buffer.ack(version)  # type: ignore[arg-type]

@@ -248,6 +248,23 @@ class Consumption:
         reason = delivery.checked_name("reason", reason)
         return sum([dropped or 0 for dropped in await self._of_each("reject", ids, reason)])
 
+    async def abort_open_episodes(self) -> int:
+        """End what crashed actors left unfinished, and return how much it was; see EpisodeReplayBuffer.
+
+        Only open episodes whose writer has been silent for the lease end as ABORTED, and only groups that no live
+        writer holds are given up: one that is open, in a process that is alive, and has begun an episode of the group.
+        Waits while a shard is lost, and right after a restart of the coordinator, until it knows who holds what.
+
+        Returns:
+            The number of episodes that were open, and of groups that were given up.
+
+        Raises:
+            ArgumentError: The shards have column buffers.
+            ClosedError: The fleet was closed.
+        """
+        self._require_episodes("abort_open_episodes")
+        return int(await self._shards.transport.coordinator("abort_open_episodes"))
+
     async def ack(self, version: int) -> None:
         """Acknowledge all that was delivered before the learner had that policy version.
 

@@ -1,6 +1,7 @@
 """Coordinator: which shards a fleet has, and what is counted over all of them.
 
     clients     members, next_writer, place_group    ┐                      ┌  shards: active, draining, gone
+                hold, abort_open_episodes            │                      │  groups: which writers hold them
                 limiter: insert_turn, sample_turns   ├──►  Coordinator  ──► ┤  number of the next writer, groups
                 admission: admit, renew, release     │                      │  LimiterService
     operator    next_shard, add, drain, stats        ┘                      └  AdmissionService
@@ -12,11 +13,12 @@ as the whole fleet held when the drain began: by then, one buffer of that size w
 closed, and its files are deleted.
 
 The coordinator has no file. A new process of it learns from the shards which of them there are, what is stored and
-drawn, and how many writers there are; the aging of shards that are being drained begins anew.
+drawn, and how many writers there are; the aging of shards that are being drained begins anew. Writers tell it which
+groups they hold.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 import dataclasses
 import os
 import platform
@@ -59,6 +61,10 @@ class Coordinator:
         limiter: rate_limiters.RateLimiter | None,
     ) -> None:
         self._transport, self._found, self._timeout = transport, tuple(shards), settings.timeout
+        self._lease = settings.lease
+        # By the name of each writer, until when it holds its groups, and these.
+        self._holds: dict[bytes, tuple[float, set[str]]] = {}
+        self._holds_are_known = 0.0
         self._limiter: limiter_service.LimiterService | None = None
         if limiter is not None:
             self._limiter = limiter_service.LimiterService(limiter, settings.lease, self._count)
@@ -92,13 +98,16 @@ class Coordinator:
         self._writers += 1
         return self._writers - 1
 
-    async def place_group(self, group_id: str) -> int:
-        """Return the shard of all episodes of a group.
+    async def place_group(self, group_id: str, writer: bytes | None = None) -> int:
+        """Return the shard of all episodes of a group, which that writer holds from now on; see `hold`.
 
         It follows from the id and the active shards, so that a new process of the coordinator finds the same. A change
         of those does not move the newest groups; of those that were begun, a new process learns from the shards.
         """
         members = await self.members()
+        if writer is not None:
+            _, held = self._holds.get(writer, (0.0, set()))
+            await self.hold(writer, {*held, group_id})
         if self._places is None:
             begun = {shard: await self._ask(shard, "groups") for shard in members.shards}
             self._places = {group: shard for shard, groups in begun.items() for group in groups or ()}
@@ -108,6 +117,25 @@ class Coordinator:
             if len(self._places) > _MOST_PLACES:
                 del self._places[next(iter(self._places))]
         return shard
+
+    async def hold(self, writer: bytes, group_ids: Collection[str]) -> None:
+        """Record that a writer, as long as it repeats that within the lease, holds those groups, and no others."""
+        self._holds[writer] = _now() + self._lease, set(group_ids)
+
+    async def abort_open_episodes(self) -> int:
+        """End the open episodes whose lease is over, give up the groups that no live writer holds, and count both.
+
+        Waits for shards that are being restarted.
+        """
+        members = await self.members()
+        await asyncio.sleep(max(self._holds_are_known - _now(), 0.0))
+        count = 0
+        for shard in members.shards:
+            gathering = await self._ask(shard, "groups")  # Before the holders: they hold a group before they write it.
+            self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > _now()}
+            held = set[str]().union(*[groups for _, groups in self._holds.values()])
+            count += await self._ask(shard, "abandon", [each for each in gathering or () if each not in held]) or 0
+        return count
 
     async def limiter(self, method: str, *arguments: Any) -> Any:
         """Call a method of the fleet's LimiterService."""
@@ -183,6 +211,7 @@ class Coordinator:
         self._writers = sum([stats.writers for stats in found.values()])
         known = [stats.members for stats in found.values() if stats.members is not None]
         if known:
+            self._holds_are_known = _now() + self._lease / 2
             if self._admission is not None:
                 self._admission.restarted()
             self._members = max(known, key=lambda members: members.version)
@@ -273,3 +302,7 @@ class Coordinator:
         if key in self._tasks:
             self._tasks[key].cancel()
         self._tasks[key] = asyncio.get_running_loop().create_task(work)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

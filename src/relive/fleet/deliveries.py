@@ -186,6 +186,16 @@ class ShardQueue:
         self._now_delivered().difference_update(episode_ids)
         return dropped
 
+    def abandon(self, group_ids: Iterable[str]) -> int:
+        """Give up those of the groups that are not complete and hold places, and return how many there were."""
+        torn = set(self.groups()).intersection(group_ids)
+        waiting = {
+            each.episode_id: each.group_id for each in self._buffer._hand_outs.waiting() if each.group_id in torn
+        }
+        if waiting:
+            self._buffer.reject(waiting, reason="straggler")
+        return len(set(waiting.values()))
+
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
         book = self._buffer._hand_outs.book

@@ -3,16 +3,23 @@
     take(chunk)           ──►  Outbox        any shard; if it is lost, another one
     take(chunk, shard)    ──►  GroupOutbox   that shard; if it is lost, the chunk waits for it to come back
 
-The coordinator places groups. Their episodes are sent as a whole, so that each is stored once or not at all.
+The coordinator places groups. Their episodes are sent as a whole, so that each is stored once or not at all. The writer
+holds the groups that it has begun, which it says again and again: those that no live writer holds can be given up.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+import contextlib
+import os
 
 from relive import errors
 from relive.fleet import chunks
+from relive.fleet import membership
 from relive.fleet import outbox as outbox_lib
 from relive.fleet import tickets as tickets_lib
+
+_MOST_HELD = 1000
+"""A writer holds the newest groups that it has begun, at most so many."""
 
 
 class GroupOutbox(outbox_lib.Outbox):
@@ -41,7 +48,8 @@ class Outboxes:
     Args:
         outbox: The one for all but groups.
         make: Returns one for groups.
-        find: Returns the shard of a group; None if groups have no effect.
+        shards: Reaches the coordinator.
+        has_groups: Whether groups have an effect.
         tickets: The tickets of the client.
     """
 
@@ -49,15 +57,34 @@ class Outboxes:
         self,
         outbox: outbox_lib.Outbox,
         make: Callable[[], GroupOutbox],
-        find: Callable[[str], Awaitable[int]] | None,
+        shards: membership.Membership,
+        has_groups: bool,
         tickets: tickets_lib.Tickets,
     ) -> None:
-        self._make, self._find, self.tickets = make, find, tickets
+        self._make, self._shards, self._has_groups, self.tickets = make, shards, has_groups, tickets
         self._outboxes: dict[int | None, outbox_lib.Outbox] = {None: outbox}
+        self._name = os.urandom(16)
+        self._held: dict[str, None] = {}
+        self._holding: asyncio.Task[None] | None = None
 
     async def place(self, group_id: str | None) -> int | None:
-        """Return the shard of a group; None for any shard."""
-        return None if group_id is None or self._find is None else await self._find(group_id)
+        """Return the shard of a group, which the writer holds from now on; None for any shard."""
+        if group_id is None or not self._has_groups:
+            return None
+        self._held.pop(group_id, None)
+        self._held[group_id] = None
+        if len(self._held) > _MOST_HELD:
+            del self._held[next(iter(self._held))]
+        if self._holding is None or self._holding.done():
+            self._holding = asyncio.get_running_loop().create_task(self._hold())
+        return int(await self._shards.transport.coordinator("place_group", group_id, self._name))
+
+    async def _hold(self) -> None:
+        """Say which groups the writer holds, until it is closed."""
+        while True:
+            await asyncio.sleep(self._shards.settings.lease / 4)
+            with contextlib.suppress(errors.ClosedError):
+                await self._shards.transport.coordinator("hold", self._name, list(self._held))
 
     async def room(self, shard: int | None = None) -> None:
         """Wait until `take` may be called for that shard; raises what any of them has been refused."""
@@ -83,7 +110,13 @@ class Outboxes:
 
     async def close(self) -> None:
         """Close all of them."""
-        await self._all("close")
+        try:
+            await self._all("close")
+        finally:
+            if self._holding is not None:
+                self._holding.cancel()
+                with contextlib.suppress(errors.ClosedError):
+                    await self._shards.transport.coordinator("hold", self._name, [])
 
     async def _all(self, method: str) -> None:
         calls = [getattr(each, method)() for each in self._outboxes.values()]

@@ -128,11 +128,8 @@ class Replay(consumption.Consumption, Generic[Batch]):
         def make() -> group_outbox.GroupOutbox:
             return self._outbox_of(group_outbox.GroupOutbox, call, 1, max_in_flight)
 
-        find = self._shard_of if self._description.has_groups else None
-        return group_outbox.Outboxes(self._outbox(call, batch_steps, max_in_flight), make, find, self._tickets)
-
-    async def _shard_of(self, group_id: str) -> int:
-        return int(await self._transport.coordinator("place_group", group_id))
+        outbox, has_groups = self._outbox(call, batch_steps, max_in_flight), self._description.has_groups
+        return group_outbox.Outboxes(outbox, make, self._shards, has_groups, self._tickets)
 
     def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
         return self._outbox_of(outbox.Outbox, call, batch_steps, max_in_flight)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
+import math
 import os
 import platform
 import time
@@ -291,6 +292,12 @@ class Shard:
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
         return self._queue.groups()
+
+    def abandon(self, group_ids: Sequence[str]) -> int:
+        """End the open episodes whose lease is over, give up those groups if they are not complete, and count both."""
+        before, self._looked = self._aborted, -math.inf
+        self._do_what_is_due()
+        return self._aborted - before + self._queue.abandon(group_ids)
 
     def reject(self, episode_ids: Any, reason: str) -> int:
         """Drop episodes that were delivered or wait, and return how many; raises as `reject` of the buffer does."""
