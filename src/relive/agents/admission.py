@@ -78,19 +78,19 @@ class Holdable:
     that they do not: they may be given the ticket.
     """
 
-    __slots__ = ("_holder", "has_come_back")
+    __slots__ = ("_holder", "_has_come_back")
 
-    def hold(self, *, has_come_back: bool = False) -> None:
+    def _hold(self, *, has_come_back: bool = False) -> None:
         """Record that the running task holds the ticket, and no other."""
-        self.has_come_back = has_come_back
+        self._has_come_back = has_come_back
         self._holder = object() if has_come_back else _running_task()
         if has_come_back:
             _HOLDER.set(self._holder)
 
     @property
-    def is_held(self) -> bool:
+    def _is_held(self) -> bool:
         """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
-        return self._holder is not None and self._holder is (_HOLDER.get() if self.has_come_back else _running_task())
+        return self._holder is not None and self._holder is (_HOLDER.get() if self._has_come_back else _running_task())
 
 
 def _running_task() -> object:
@@ -113,7 +113,7 @@ class Ticket(Holdable):
 
     def __init__(self, desk: "Desk", count: int) -> None:
         self._desk, self._left = desk, count
-        self.hold()
+        self._hold()
 
     @property
     def left(self) -> int:
@@ -126,7 +126,7 @@ class Ticket(Holdable):
         self._desk.take_back(self, left)
 
     def __enter__(self) -> Self:
-        self.hold()
+        self._hold()
         return self
 
     def __exit__(
@@ -197,7 +197,7 @@ class Desk:
     @property
     def holds_unused(self) -> bool:
         """Whether the running task holds an open ticket with unused places."""
-        return any(ticket.left and ticket.is_held for ticket in self._tickets())
+        return any(ticket.left and ticket._is_held for ticket in self._tickets())
 
     def checked_count(self, count: object) -> int:
         """Return the checked number of episodes for a ticket.
@@ -285,7 +285,7 @@ class Desk:
         """Let a ticket admit that many episodes more."""
         ticket._left += episodes
         self._reserved += episodes
-        ticket.hold(has_come_back=episodes > 0)
+        ticket._hold(has_come_back=episodes > 0)
 
     def give_back(self, count: int) -> None:
         """Record that `count` started episodes will never be trained on."""

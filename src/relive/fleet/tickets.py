@@ -47,7 +47,7 @@ class Grant:
         if ticket is None:
             return False
         self.used -= 1
-        ticket.hold(has_come_back=True)
+        ticket._hold(has_come_back=True)
         return True
 
     def close(self) -> bool:
@@ -71,7 +71,7 @@ class FleetTicket(duplicates.NeverCopied, admission_lib.Holdable):
     def __init__(self, count: int, released: Callable[[Grant], None]) -> None:
         self.grant = Grant(self, count)
         self._released = released
-        self.hold()
+        self._hold()
 
     @property
     def left(self) -> int:
@@ -82,7 +82,7 @@ class FleetTicket(duplicates.NeverCopied, admission_lib.Holdable):
         """Record that an episode starts, and return which one of the ticket's it is."""
         if not self.left:
             raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
-        self.hold()
+        self._hold()
         return self.grant.use()
 
     def release(self) -> None:
@@ -91,7 +91,7 @@ class FleetTicket(duplicates.NeverCopied, admission_lib.Holdable):
             self._released(self.grant)
 
     def __enter__(self) -> Self:
-        self.hold()
+        self._hold()
         return self
 
     def __exit__(
@@ -163,8 +163,8 @@ class Tickets:
 
     def _warn_of_self(self) -> None:
         """Warn once if the running task waits for a ticket that it holds; one whose episodes run may be in use."""
-        held = [each for each in self._tickets if each.left and each.is_held]
-        if not self._is_warned and any(each.has_come_back or not each.grant.num_running for each in held):
+        held = [each for each in self._tickets if each.left and each._is_held]
+        if not self._is_warned and any(each._has_come_back or not each.grant.num_running for each in held):
             self._is_warned = True
             admission_lib.warn_of_self()
 
