@@ -88,8 +88,8 @@ def test_the_journal_records_what_was_abandoned(make: Any, tmp_path: pathlib.Pat
         for group_id in ("torn", "whole", "torn too", "whole"):
             add(buffer, group_id, ticket=ticket)
         if make is Buffer:
-            for group_id in ("torn", "empty", None):
-                buffer.start_episode_nowait("a", group_id=group_id, ticket=ticket)
+            for name in ("torn", "empty", None):
+                buffer.start_episode_nowait("a", group_id=name, ticket=ticket)
         assert buffer.abort_open_episodes() == (3 if make is Buffer else 2)
         shutil.copytree(tmp_path / "log", tmp_path / "copy")
         buffer.detach()

@@ -78,7 +78,7 @@ class Holdable:
     that they do not: they may be given the ticket.
     """
 
-    __slots__ = ("_holder", "_has_come_back")
+    __slots__ = ("_has_come_back", "_holder")
 
     def _hold(self, *, has_come_back: bool = False) -> None:
         """Record that the running task holds the ticket, and no other."""

@@ -190,7 +190,7 @@ class LearnerQueue:
 
     def cleared(self, store: Store) -> None:
         """Record that all episodes are about to be removed."""
-        waiting: groups_lib.Dropped = [("cleared", episode) for episode in self.waiting()]
+        waiting: groups_lib.Dropped = [("cleared", episode) for episode in self._waiting()]
         for episode in store.finished:
             self.sum_up(store, episode)
         self.line = None if self.line is None else self.new_line()
@@ -462,7 +462,7 @@ class LearnerQueue:
 
     def turns(self, episodes: Iterable[Episode]) -> list[int]:
         """Return the state of each stored episode."""
-        waiting = set(self.waiting())
+        waiting = set(self._waiting())
 
         def turn(episode: Episode) -> int:
             if episode in waiting or episode not in self._handed:
@@ -576,7 +576,7 @@ class LearnerQueue:
 
     def check(self, store: Store) -> None:
         """Raise CorruptionError if the waiting or delivered episodes are inconsistent."""
-        waiting = list(self.waiting())
+        waiting = list(self._waiting())
         for episode in (*self._handed, *waiting):
             if episode not in store or episode.status == "IN_PROGRESS" or _why_not(episode) is not None:
                 raise errors.CorruptionError(
@@ -620,7 +620,7 @@ class LearnerQueue:
     def _is_grouped(self, episode: Episode) -> bool:
         return self.book is not None and episode.group_id is not None
 
-    def waiting(self) -> Iterator[Episode]:
+    def _waiting(self) -> Iterator[Episode]:
         """Yield the episodes that wait, for their group or for the learner."""
         if self.line is not None:
             yield from itertools.chain.from_iterable(self.line)
@@ -635,7 +635,7 @@ class LearnerQueue:
         others = [each for each in store.finished if not self._lines_up(each) and _why_not(each) is None]
         drawn = {episode for episode in others if self._was_trained_on(store, episode)}
         self._uncounted = self._handed.keys() | drawn
-        waiting = sum(episode not in self._handed for episode in self.waiting())
+        waiting = sum(episode not in self._handed for episode in self._waiting())
         self.desk.begin(versions, len(store.open) + waiting + len(others) - len(drawn))
 
     def _take(self, line: Line, key: str) -> list[Episode]:

@@ -137,11 +137,9 @@ def test_a_copy_takes_no_place_of_a_ticket() -> None:
 
 
 def wants(buffer: Any, way: str) -> Any:
-    return {
-        "awaits": lambda: buffer.admit(),
-        "awaits with a timeout": lambda: asyncio.wait_for(buffer.admit(), 1.0),
-        "begins a task": lambda: asyncio.create_task(buffer.admit()),
-    }[way]()
+    if way == "awaits with a timeout":
+        return asyncio.wait_for(buffer.admit(), 1.0)
+    return asyncio.create_task(buffer.admit()) if way == "begins a task" else buffer.admit()
 
 
 @pytest.mark.parametrize("way", ["awaits", "awaits with a timeout", "begins a task"])

@@ -513,12 +513,12 @@ def test_an_aborted_episode_of_tokens_returns_its_place_to_its_ticket() -> None:
         step = relive.TokenStep(prompt=[1], response=[2], logprobs=[0.0], policy_version=0)
         async with client.tokens_writer() as writer:
             ticket = await client.admit()
-            for left, status in ((1, "ABORTED"), (1, "ABORTED"), (0, "COMPLETED")):
+            ends: list[tuple[int, relive.FinalStatus]] = [(1, "ABORTED"), (1, "ABORTED"), (0, "COMPLETED")]
+            for left, status in ends:
                 await writer.add_episode([step], agent_id="agent", status=status, ticket=ticket)
                 await writer.flush()
                 assert ticket.left == left
                 assert await is_held(other)
-            ticket = None
             assert len(await client.next_episodes(1)) == 1
 
     local_test.run(main())

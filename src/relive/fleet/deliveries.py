@@ -190,7 +190,7 @@ class ShardQueue:
         """Give up those of the groups that are not complete and hold places, and return how many there were."""
         torn = set(self.groups()).intersection(group_ids)
         waiting = {
-            each.episode_id: each.group_id for each in self._buffer._hand_outs.waiting() if each.group_id in torn
+            each.episode_id: each.group_id for each in self._buffer._hand_outs._waiting() if each.group_id in torn
         }
         if waiting:
             self._buffer.reject(waiting, reason="straggler")
