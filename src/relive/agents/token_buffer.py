@@ -229,7 +229,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
             agent_id: The agent that acted in it.
             group_id: The group of the episode, such as all responses to one prompt.
             status: How it ended: COMPLETED, TRUNCATED, or ABORTED if the agent failed.
-            ticket: A ticket from `admit`, which uses up one of its episodes. Required by a buffer with an Admission.
+            ticket: A ticket from `admit`, which uses up one of its episodes, unless `status` is ABORTED. Required by a
+                buffer with an Admission.
             extras: Values of extras: for one of tokens, those of the response of each step [A, ...], in a list; for one
                 of sequences, a number, for all its sequences. Prompts, and extras that are not given, get zeros.
 

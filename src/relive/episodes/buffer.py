@@ -148,7 +148,8 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
             agent_id: The agent that acts in the episode.
             group_id: The group of the episode, such as all responses to one prompt.
             policy_version: The policy version of the episode; also of its steps, unless they specify another.
-            ticket: A ticket from `admit`, which uses up one of its episodes. Required by a buffer with an Admission.
+            ticket: A ticket from `admit`, which uses up one of its episodes. Required by a buffer with an Admission. If
+                the episode ends as ABORTED or without a transition, the ticket, if open, admits another in its place.
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
