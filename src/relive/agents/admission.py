@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable
 import contextlib
 import contextvars
+import threading
 import types
 from typing import Any, NoReturn, Self
 import warnings
@@ -72,7 +73,7 @@ _HOLDER: contextvars.ContextVar[object] = contextvars.ContextVar("_HOLDER", defa
 
 
 class Holdable:
-    """A ticket that knows which task holds it: the one that used it last.
+    """A ticket that knows which task, or thread without a task, holds it: the one that used it last.
 
     If a place has come back since, so do the tasks that this one begins, such as that of `asyncio.wait_for`. Before
     that they do not: they may be given the ticket.
@@ -83,21 +84,22 @@ class Holdable:
     def _hold(self, *, has_come_back: bool = False) -> None:
         """Record that the running task holds the ticket, and no other."""
         self._has_come_back = has_come_back
-        self._holder = object() if has_come_back else _running_task()
+        self._holder = object() if has_come_back else _runner()
         if has_come_back:
             _HOLDER.set(self._holder)
 
     @property
     def _is_held(self) -> bool:
         """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
-        return self._holder is not None and self._holder is (_HOLDER.get() if self._has_come_back else _running_task())
+        return self._holder is (_HOLDER.get() if self._has_come_back else _runner())
 
 
-def _running_task() -> object:
-    """Return a reference to the running task; None if no event loop runs."""
-    with contextlib.suppress(RuntimeError):
-        return weakref.ref(asyncio.current_task())
-    return None
+def _runner() -> object:
+    """Return a reference to the running task, or to the thread if there is none."""
+    task = None
+    with contextlib.suppress(RuntimeError):  # No event loop runs.
+        task = asyncio.current_task()
+    return weakref.ref(task or threading.current_thread())
 
 
 class Ticket(Holdable):

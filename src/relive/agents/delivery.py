@@ -241,9 +241,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._gate.refuse_if_closed()
         count = self._hand_outs.desk.checked_count(count)
         await asyncio.sleep(0)  # Tasks that were given a ticket may start with it.
-        if not self._can_admit(count) and self._hand_outs.desk.holds_unused and not self._is_self_warned:
-            self._is_self_warned = True
-            admission_lib.warn_of_self()
+        if not self._can_admit(count):
+            self._warn_of_self()
 
         def ready() -> bool:
             self._gate.refuse_if_closed()
@@ -656,6 +655,12 @@ class Delivery(checkpointable.Journalable, Generic[E]):
     def _can_admit(self, count: int) -> bool:
         self._hand_outs.pass_time()
         return self._hand_outs.desk.can_admit(count, len(self._store.open))
+
+    def _warn_of_self(self) -> None:
+        """Warn once if the caller, which is about to wait for a ticket, holds one with unused places."""
+        if self._hand_outs.desk.holds_unused and not self._is_self_warned:
+            self._is_self_warned = True
+            admission_lib.warn_of_self()
 
     def _warn_if_stuck(self, *others: gate_lib.FairCondition) -> bool:
         """Return False, after a warning if the caller and others wait for what is never finished."""

@@ -165,6 +165,29 @@ async def test_a_task_with_a_fresh_ticket_waits_for_itself() -> None:
     assert ticket.left == 4
 
 
+@pytest.mark.parametrize("is_fresh", [False, True])
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+def test_a_thread_that_waits_for_itself_is_warned_once(make: Any, is_fresh: bool) -> None:
+    buffer = make(admission=relive.Admission(0, 2))
+    shell: Any = relive.ThreadSafeReplayBuffer(buffer, timeout=0.01)
+    with shell.admit(2) as ticket:
+        if not is_fresh:
+            end_in_vain(buffer, ticket, "left")
+        with pytest.warns(errors.MisuseWarning, match="start with it"), pytest.raises(relive.NotReadyError):
+            shell.admit()
+        with pytest.raises(relive.NotReadyError):
+            shell.admit()
+    assert shell.abort_open_episodes() == 0
+
+
+async def test_a_callback_of_the_event_loop_may_take_a_ticket() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 1))
+    tickets: list[relive.Ticket] = []
+    asyncio.get_running_loop().call_soon(lambda: tickets.append(buffer.admit_nowait()))
+    await asyncio.sleep(0.001)
+    assert tickets[0].left == 1
+
+
 async def test_tasks_that_were_given_tickets_are_no_misuse() -> None:
     """A task that admits, and lets others play, waits for them."""
     buffer = make_tokens(admission=relive.Admission(0, 4), groups=relive.Groups(2))
