@@ -506,7 +506,7 @@ def test_what_came_back_to_a_ticket_is_left_with_it() -> None:
     local_test.run(main())
 
 
-def test_an_aborted_episode_of_tokens_returns_its_place_to_its_ticket() -> None:
+def test_aborted_tokens_return_their_place_to_their_ticket() -> None:
     async def main() -> None:
         fleet = fleet_of(consumption_test.tokens, admission=relive.Admission(max_lag=0, episodes_per_version=1))
         client, other = fleet.replay(), fleet.replay()

@@ -810,3 +810,22 @@ def test_a_fleet_whose_shards_cannot_be_started_twice_says_so() -> None:
     assert isinstance(error, errors.ShardLostError)
     assert str(error) == "shards could not be started: RuntimeError"
     assert relive_ray._raised(error) is error
+
+
+async def test_a_failed_attempt_is_made_again_with_its_ticket() -> None:
+    def make() -> Any:
+        return relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2), seed=0)
+
+    rule = relive.Admission(max_lag=0, episodes_per_version=2)
+    async with asyncio.timeout(PATIENCE), fleet(make, shards=1, admission=rule) as replay:
+        await replay.set_policy_version(0)
+        async with replay.episodes_writer() as writer:
+            with await replay.admit(2) as ticket:
+                for fails in (False, True, True, False):
+                    async with writer.episode("agent", group_id="g", ticket=ticket) as episode:
+                        await episode.append(0, 0, 1.0)
+                        if not fails:
+                            await episode.end(1)
+            ((first, second),) = await replay.next_groups(1)
+            assert [len(first), len(second)] == [1, 1]
+        assert await replay.abort_open_episodes() == 0
