@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
 import copy
-import dataclasses
 import multiprocessing
 import os
 import pathlib
@@ -26,14 +25,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import queue_state_test
-from relive.common import arrays
 from relive.fleet import column_writer
 from relive.fleet import episodes_writer
 from relive.persistence import posix_test
-from relive.persistence import registry
 from relive.storage import memmap
 from relive.storage import ragged
+from relive.testing import zoo
 from relive.waiting import prefetch
 from relive.waiting import threads
 
@@ -47,28 +44,8 @@ def pickled(thing: Any) -> Any:
     return pickle.loads(pickle.dumps(thing))
 
 
+plain = zoo.plain
 COPIED = pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
-
-
-def plain(value: Any) -> Any:
-    """Return the same value as tuples, numbers, bytes and texts, which can be compared."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    if isinstance(value, dict):
-        return tuple((key, plain(part)) for key, part in value.items())
-    if isinstance(value, registry.Configurable):
-        return type(value), plain(value.settings())
-    if isinstance(value, relive.PlainCodec | relive.TokenStepCodec):
-        return type(value), value.name, value.encode([1, "a"])
-    if isinstance(value, Exception):
-        return type(value), value.args, str(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(plain, value))
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    if hasattr(value, "numpy"):  # A tensor.
-        return plain(getattr(value, "numpy")())  # noqa: B009
-    return repr(value) if isinstance(value, float) else value
 
 
 def compare(thing: Any, first: Any, second: Any, use: Callable[[Any], Any]) -> None:
@@ -98,53 +75,6 @@ def add_steps(buffer: Any, count: int) -> Any:
     return buffer
 
 
-def use_columns(buffer: Any) -> Any:
-    add_steps(buffer, 3)
-    answers: list[Any] = [buffer.eligible_keys(), buffer.sample(5)]
-    if buffer.has_priorities:
-        keys = buffer.eligible_keys()
-        answers.append(buffer.update_priorities(keys, np.arange(len(keys)) % 5 + 0.5))
-    add_steps(buffer, 9)
-    keys = buffer.eligible_keys()[:2]
-    answers += [buffer.set_eligible(keys, False), buffer.set_eligible(keys[:1], True)]
-    answers += [buffer.sample(5), buffer.sample_keys(3), buffer.explain(buffer.eligible_keys()[0].item())]
-    answers += [buffer.get_stats(), buffer.state_dict()]
-    buffer.check()
-    buffer.clear()
-    add_steps(buffer, 14)
-    return [*answers, buffer.sample(4)]
-
-
-class LastRowsSampler(relive.Sampler):
-    """A custom sampler that keeps the slots passed to its hooks."""
-
-    def _attached(self, capacity: int) -> None:
-        self._newest: list[int] = []
-
-    def _added(self, slots: arrays.Slots) -> None:
-        self._newest = (self._newest + slots.tolist())[-20:]
-
-    def _removed(self, slots: arrays.Slots) -> None:
-        self._newest = [slot for slot in self._newest if slot not in slots]
-
-    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
-        return relive.Draw(rng.choice(self._newest, size), np.full(size, 1 / len(self._newest)))
-
-
-class Rows:
-    """A custom storage."""
-
-    def __init__(self) -> None:
-        self.capacity, self.schema = 12, SCHEMA
-        self._rows = relive.ColumnStorage(SCHEMA, 12)
-
-    def write(self, slots: Any, rows: Any) -> None:
-        self._rows.write(slots, rows)
-
-    def read(self, slots: Any, fields: Any = None) -> Any:
-        return self._rows.read(slots, fields)
-
-
 def ring(**options: Any) -> Any:
     return add_steps(relive.RingReplayBuffer(12, **{"schema": SCHEMA, "seed": 0, **options}), 9)
 
@@ -153,65 +83,11 @@ def prioritized(**options: Any) -> Any:
     return add_steps(relive.PrioritizedReplayBuffer(12, SCHEMA, seed=0, **options), 9)
 
 
-RATIO = {"limiter": relive.SampleToInsertRatio(1.0, 1, 1000.0)}
-COLUMNS: dict[str, Callable[[], Any]] = {
-    "ring": ring,
-    "ring not begun": lambda: relive.RingReplayBuffer(12, seed=0),
-    "ring without schema": lambda: ring(schema=None, streams=2),
-    "n steps, limited draws, limiter": lambda: ring(n_step=3, max_times_sampled=50, **RATIO),
-    "stacks": lambda: ring(frame_stack=2, stack_padding="first", limiter=relive.MinSize(2)),
-    "own sampler": lambda: ring(sampler=LastRowsSampler()),
-    "own storage": lambda: ring(storage=Rows()),
-    "given storage": lambda: ring(storage=relive.ColumnStorage(SCHEMA, 12)),
-    "prioritized": lambda: prioritized(beta=relive.LinearSchedule(0.4, 1.0, 100)),
-    "prioritized live": lambda: prioritized(new_priority="live", stratified=False, streams=3),
-    "sequences": lambda: add_steps(relive.SequenceReplayBuffer(12, SCHEMA, length=2, seed=0), 9),
-    "padded sequences": lambda: add_steps(
-        relive.SequenceReplayBuffer(12, SCHEMA, length=4, seed=0, pad=True, streams=2), 6
-    ),
-    "whole episodes": lambda: add_steps(
-        relive.ColumnReplayBuffer(30, SCHEMA, window=relive.EpisodeWindow(), seed=0), 14
-    ),
-}
-
-
-# The other buffers.
-
-
-def joint() -> Any:
-    return relive.JointReplayBuffer(6, agents=["a", "b"], seed=0, n_step=2)
-
-
-def use_joint(buffer: Any) -> Any:
-    for t in range(buffer.get_stats().appended, buffer.get_stats().appended + 8):
-        agents = ["a", "b"] if t % 3 else ["a"]
-        values = dict.fromkeys(agents, float(t))
-        following = dict.fromkeys(agents, t + 1.0)
-        buffer.add(values, values, values, following, terminations=dict.fromkeys(agents, t % 5 == 4))
-    buffer.check()
-    return buffer.sample(4), buffer.eligible_keys(), buffer.get_stats(), buffer.state_dict()
-
-
-def use_rollout(buffer: Any) -> Any:
-    for t in range(3):
-        buffer.add(np.full((2, 3), len(buffer) + t), np.zeros(2), np.full(2, float(t)), np.full(2, 0.5), x=np.ones(2))
-    return len(buffer), buffer.arrays(), buffer.advantages(0.9, 0.5, np.ones(2)), buffer.state_dict()
-
-
-def items(unit: Any) -> Callable[[], Any]:
-    return lambda: relive.ItemReplayBuffer(10, unit, seed=0)
-
-
-def use_items(buffer: Any) -> Any:
-    added = buffer.get_stats().added
-    columns: dict[str, Any] = {"c": np.arange(3) + added}
-    if buffer.storage_unit == "sequences":
-        columns["seq_lens"] = [1, 2]
-    if buffer.storage_unit == "episodes":
-        columns |= {"eps_id": [added, added, added + 1], "t": [0, 1, 0], "terminated": [False, True, True]}
-    buffer.add(columns)
-    buffer.check()
-    return buffer.sample(4), buffer.get_stats(), buffer.state_dict()
+def use(buffer: Any) -> Any:
+    """Use a buffer, and return what that gave, and all that it then holds."""
+    answers = zoo.work(buffer, random.Random(repr(zoo.state_of(buffer))), 40)
+    zoo.check(buffer)
+    return [answers, zoo.drawn(buffer), zoo.state_of(buffer)]
 
 
 def use_tokens(buffer: Any) -> Any:
@@ -222,9 +98,7 @@ def use_tokens(buffer: Any) -> Any:
             prompt=[1, version], response=[number + 2] * 5, logprobs=[-0.5] * 5, policy_version=version
         )
         buffer.add_episode([step], agent_id="a")
-    buffer.check()
-    batch, stats = buffer.sample(3), buffer.get_stats()
-    return batch.tokens, batch.keys, batch.policy_versions, stats
+    return buffer.sample(3).tokens
 
 
 def use_episodes(buffer: Any) -> Any:
@@ -233,17 +107,15 @@ def use_episodes(buffer: Any) -> Any:
         for t in range(number + 1):
             buffer.append_observation_action_reward_nowait(episode_id, [number, t], t, 1.0)
         buffer.end_episode_nowait(episode_id, [number, -1])
-    buffer.check()
-    samples = buffer.sample_n_step_nowait(6, 2, 0.9)
-    return [(each.observation, each.action, each.reward) for each in samples], len(buffer), buffer.appended
+    return len(buffer)
 
 
-class EachAlike(relive.EpisodeSampler[Any, Any]):
-    """A custom sampler of episodes."""
-
-    def _draw(self, episodes: Any, size: int, rng: np.random.Generator) -> Any:
-        drawn = [episodes[place] for place in rng.integers(len(episodes), size=size)]
-        return [(episode, int(rng.integers(len(episode)))) for episode in drawn]
+def joint(**options: Any) -> Any:
+    buffer = relive.JointReplayBuffer(6, agents=["a", "b"], seed=0, n_step=2)
+    for t in range(8):
+        values, following = dict.fromkeys("ab", float(t)), dict.fromkeys("ab", t + 1.0)
+        buffer.add(values, values, values, following, terminations=dict.fromkeys("ab", t % 5 == 4))
+    return buffer
 
 
 def episode_buffer(**options: Any) -> Any:
@@ -251,24 +123,7 @@ def episode_buffer(**options: Any) -> Any:
 
 
 BUFFERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "joint": (joint, use_joint),
-    "joint sequences": (
-        lambda: relive.JointSequenceReplayBuffer(6, agents=["a", "b"], length=2, pad=True, seed=0),
-        use_joint,
-    ),
-    "rollout": (lambda: relive.RolloutBuffer(20), use_rollout),
-    "timesteps": (items("timesteps"), use_items),
-    "sequences of items": (items("sequences"), use_items),
-    "episodes of items": (items("episodes"), use_items),
-    "fragments": (items("fragments"), use_items),
-    "tokens": (lambda: relive.TokenReplayBuffer(30, seed=0), use_tokens),
-    "episodes": (episode_buffer, use_episodes),
-    "episodes, own sampler": (lambda: episode_buffer(sampler=EachAlike(), limiter=relive.MinSize(2)), use_episodes),
-    "episodes, with all rules": (
-        lambda: queue_state_test.worked(1),
-        lambda buffer: queue_state_test.work(buffer, random.Random(9), 60),
-    ),
-    **{name: (make, use_columns) for name, make in COLUMNS.items()},
+    name: (kind.make, use) for name, kind in zoo.KINDS.items() if name != "mixture"
 }
 
 
@@ -315,17 +170,6 @@ def use_sampler(sampler: Any) -> Any:
     return answer
 
 
-def use_mixture(mixture: Any) -> Any:
-    answers = []
-    for _ in range(2):
-        batch = mixture.sample(7)
-        answers += [batch, mixture.update_priorities(batch.keys, np.arange(7) + 0.5)]
-    for buffer in mixture._buffers:
-        add_steps(buffer, 5)
-        buffer.check()
-    return [*answers, mixture.sample(7)]
-
-
 def use_shell(shell: Any) -> Any:
     async def work() -> Any:
         for t in range(9):
@@ -344,7 +188,7 @@ PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "uniform sampler": (lambda: ring().sampler, use_sampler),
     "prioritized sampler": (lambda: prioritized().sampler, use_sampler),
     "live prioritized sampler": (lambda: prioritized(new_priority="live").sampler, use_sampler),
-    "sampler with hooks": (lambda: ring(sampler=LastRowsSampler()).sampler, use_sampler),
+    "sampler with hooks": (lambda: ring(sampler=zoo.NewestSampler()).sampler, use_sampler),
     "asyncio shell": (lambda: relive.AsyncReplayBuffer(prioritized()), use_shell),
 }
 WHOLE = BUFFERS | PARTS
@@ -428,7 +272,7 @@ def use_writer(writer: Any) -> Any:
 
 OPTIONAL = (dataset, sb3_buffer, recorder)
 REFERRING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "mixture": (lambda: relive.MixtureSampler([ring(), prioritized()], [1, 2]), use_mixture),
+    "mixture": (zoo.KINDS["mixture"].make, use),
     "writer of an episode": (writer, use_writer),
     "dataset": (dataset, lambda dataset: [batch.reward for batch in dataset]),
     "stable_baselines3": (sb3_buffer, use_sb3),
@@ -465,9 +309,7 @@ def records() -> dict[str, Any]:
     columns = ring()
     batch = columns.sample(3)
     both = joint()
-    use_joint(both)
-    runs = relive.JointSequenceReplayBuffer(6, agents=["a", "b"], length=2, pad=True, seed=0)
-    use_joint(runs)
+    runs = zoo.worked(zoo.JOINT["joint sequences"])
     (sample,) = episodes.sample_n_step_nowait(1, 2, 0.9)
     kinds = [getattr(relive, name) for name in relive.__all__]
     raised = [kind("what it says") for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -490,14 +332,19 @@ def records() -> dict[str, Any]:
             relive.SequenceWindow(3),
             relive.EpisodeWindow(),
         ],
-        "rules": [relive.MinSize(2), RATIO["limiter"], relive.LinearSchedule(0.4, 1.0, 10), EachAlike()],
+        "rules": [
+            relive.MinSize(2),
+            relive.SampleToInsertRatio(1.0, 1, 1000.0),
+            relive.LinearSchedule(0.4, 1.0, 10),
+            zoo.EachAlike(),
+        ],
         "rules of hand-outs": [
             relive.Admission(1, 2),
             relive.Groups(2),
             relive.EveryRecords(3),
             relive.EverySeconds(1.0),
         ],
-        "codecs": [relive.PlainCodec(), relive.TokenStepCodec()],
+        "codecs": [each.encode([1, "a"]) for each in (relive.PlainCodec(), relive.TokenStepCodec())],
         "errors": raised,
     }
 
@@ -856,18 +703,7 @@ def used(name: str, thing: Any) -> Any:
 
 
 def test_a_spawned_process_goes_on_as_this_one_would() -> None:
-    names = [
-        "ring",
-        "prioritized live",
-        "own sampler",
-        "joint",
-        "rollout",
-        "fragments",
-        "tokens",
-        "episodes",
-        "mixture",
-    ]
-    things = {name: (WHOLE | REFERRING)[name][0]() for name in [*names, "asyncio shell", "sum tree"]}
+    things = {name: make() for name, (make, _) in WHOLE.items()} | {"mixture": zoo.KINDS["mixture"].make()}
     spawn = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, spawn) as pool:
         answers = list(pool.map(used, things, things.values(), timeout=60))
@@ -884,6 +720,7 @@ def test_every_public_class_is_in_one_of_the_tables() -> None:
     found = {kind for thing in things for kind in type(thing).__mro__}
     found |= {type(records()["other batches"][0].agents["a"]), relive.EpisodeTotals}
     elsewhere = {relive.Journal, relive.MemmapStorage, relive.Ticket, relive.ThreadSafeReplayBuffer}
+    found |= {relive.PlainCodec, relive.TokenStepCodec}
     protocols = {relive.Codec, relive.Storage}
     kinds = {kind for name in relive.__all__ if isinstance(kind := getattr(relive, name), type)}
     assert kinds - found - protocols == elsewhere

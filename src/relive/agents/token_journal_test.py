@@ -17,10 +17,10 @@ from relive.agents import queue_journal
 from relive.agents import token_buffer
 from relive.agents import token_episode_test
 from relive.agents import token_journal
-from relive.agents import token_state_test
 from relive.persistence import codec
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
+from relive.testing import zoo
 
 step_of = token_episode_test.step_of
 NUMBER = relive.Field((), float)
@@ -58,7 +58,7 @@ def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations:
 def contents(buffer: token_buffer.TokenReplayBuffer) -> Any:
     """Return all that a journal keeps of a buffer."""
     keys = list(buffer._store.owners)
-    batch = token_state_test.plain(buffer.read(keys)) if keys else []
+    batch = zoo.plain(buffer.read(keys)) if keys else []
     waiting = [episode.episode_id for unit in buffer._hand_outs.line or () for episode in unit]
     # Of an episode that was trained on before a crash, no place is counted after it.
     turns = [{3: 1, 4: 0}.get(turn, turn) for turn in buffer._hand_outs.turns(list(buffer._store))]

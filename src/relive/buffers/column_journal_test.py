@@ -15,13 +15,13 @@ import relive
 from relive import errors
 from relive.buffers import column_journal
 from relive.common import arrays
-from relive.persistence import checkpointable_test
 from relive.persistence import codec
 from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import settings
 from relive.storage import memory
+from relive.testing import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 
@@ -101,12 +101,12 @@ class TestEveryCall:
             buffer.attach(log)
             for t in range(count):
                 add(buffer, t)
-            before = checkpointable_test.plain(buffer.state_dict())
+            before = zoo.plain(buffer.state_dict())
             with monkeypatch.context() as patch:
                 patch.setattr(os, "write", no_space)
                 with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on device$"):
                     call(buffer)
-            assert checkpointable_test.plain(buffer.state_dict()) == before
+            assert zoo.plain(buffer.state_dict()) == before
             buffer.check()
             call(buffer)
         assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
@@ -119,10 +119,10 @@ class TestEveryCall:
             buffer.attach(log)
             for t in range(count):
                 add(buffer, t)
-        before = checkpointable_test.plain(buffer.state_dict())
+        before = zoo.plain(buffer.state_dict())
         with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
             call(buffer)
-        assert checkpointable_test.plain(buffer.state_dict()) == before
+        assert zoo.plain(buffer.state_dict()) == before
         assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
         buffer.detach()
         call(buffer)
@@ -232,12 +232,12 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again(
 
             def adding() -> None:
                 for t in range(500):
-                    before.append(checkpointable_test.plain(buffer.state_dict()))
+                    before.append(zoo.plain(buffer.state_dict()))
                     add(buffer, t)
 
             with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
                 adding()
-            assert checkpointable_test.plain(buffer.state_dict()) == before[-1]
+            assert zoo.plain(buffer.state_dict()) == before[-1]
         assert len(buffer) == 12
         for t in range(500):
             add(buffer, t)
@@ -320,11 +320,11 @@ def test_rounds_whose_next_observations_are_not_known_come_back(
 
 def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
     rng = random.Random(0)
-    for name in ("ring", "prioritized of 3 streams, live", "sequences of 3 streams", "schema inferred"):
-        buffer = checkpointable_test.COLUMNS[name]()
+    for name, make in zoo.COLUMNS.items():
+        buffer = make()
         with recover_test.opened(tmp_path / name, 3000) as log:
             buffer.attach(log)
-            checkpointable_test.work(buffer, rng, 200)
+            zoo.work(buffer, rng, 200)
         assert recover_test.content(recover.recover(tmp_path / name)) == recover_test.content(buffer)
 
 

@@ -11,9 +11,9 @@ import relive
 from relive import errors
 from relive.common import arrays
 from relive.kernels import append
-from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 from relive.samplers import uniform
+from relive.testing import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 
@@ -21,11 +21,11 @@ NUMBER = relive.Field((), "float64")
 VERSION = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), "int64")})
 
 
-@pytest.mark.parametrize("make", checkpointable_test.COLUMNS.values(), ids=checkpointable_test.COLUMNS.keys())
-def test_what_is_not_stored_any_more_was_dropped(make: checkpointable_test.Made) -> None:
+@pytest.mark.parametrize("make", zoo.COLUMNS.values(), ids=zoo.COLUMNS.keys())
+def test_what_is_not_stored_any_more_was_dropped(make: zoo.Make) -> None:
     buffer, rng = make(), random.Random(1)
     for _ in range(30):
-        checkpointable_test.work(buffer, rng, 4)
+        zoo.work(buffer, rng, 4)
         stats, history = buffer.get_stats(), buffer.history
         assert stats.appended == stats.size + sum(stats.dropped.values()) == history.next_key
         assert stats.oldest_age == max(history.next_key - 1 - history.oldest_key, 0)
@@ -147,15 +147,15 @@ def test_only_an_integer_is_a_policy_version(field: relive.Field) -> None:
     assert (buffer.get_stats().policy_lag, buffer.get_stats().max_policy_lag) == (None, None)
 
 
-@pytest.mark.parametrize("make", checkpointable_test.BUFFERS.values(), ids=checkpointable_test.BUFFERS.keys())
+@pytest.mark.parametrize("make", zoo.COLUMNS.values(), ids=zoo.COLUMNS.keys())
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))])
 def test_statistics_of_a_loaded_buffer_are_those_of_the_saved_one(
-    make: checkpointable_test.Made, seed: int, tmp_path: pathlib.Path
+    make: zoo.Make, seed: int, tmp_path: pathlib.Path
 ) -> None:
-    buffer = checkpointable_test.worked(make, seed, 80)
+    buffer = zoo.worked(make, seed, 80)
     buffer.save(tmp_path / "buffer")
     loaded = type(buffer).load(tmp_path / "buffer")
-    assert checkpointable_test.plain(loaded.get_stats()) == checkpointable_test.plain(buffer.get_stats())
+    assert zoo.plain(loaded.get_stats()) == zoo.plain(buffer.get_stats())
     assert loaded.get_stats().sampled > 0
 
 

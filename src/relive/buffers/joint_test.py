@@ -17,10 +17,10 @@ from relive import errors
 from relive import testing
 from relive.buffers import joint
 from relive.buffers import joint_rows
-from relive.persistence import checkpointable_test
 from relive.samplers import prioritized
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.testing import zoo
 from relive.waiting import asynchronous
 from relive.waiting import rate_limiters
 from relive.waiting import threads
@@ -28,7 +28,7 @@ from relive.waiting import threads
 Buffer: TypeAlias = joint.JointReplayBuffer
 Rows: TypeAlias = dict[str, Any]
 """The arguments of `add` by name."""
-plain = checkpointable_test.plain
+plain = zoo.plain
 
 AGENTS = ("left", "right", "tall")
 GAMMA = 0.5

@@ -9,7 +9,7 @@ import pytest
 import relive
 from relive import errors
 from relive.common import arrays
-from relive.persistence import checkpointable_test
+from relive.testing import zoo
 
 
 class Scripted(relive.Schedule):
@@ -46,7 +46,7 @@ def observed(buffer: Any) -> Any:
     """Return the visible state of a buffer, without the generator."""
     sampler = buffer.sampler
     return (
-        checkpointable_test.plain(buffer.get_stats()),
+        zoo.plain(buffer.get_stats()),
         buffer.eligible_keys().tolist(),
         [origin.times_sampled for origin in map(buffer.explain, range(len(buffer)))],
         getattr(sampler, "ticks", None),

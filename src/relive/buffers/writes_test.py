@@ -9,7 +9,7 @@ import pytest
 import relive
 from relive import errors
 from relive.kernels import append
-from relive.persistence import checkpointable_test
+from relive.testing import zoo
 
 
 def ring(capacity: int = 40) -> relive.RingReplayBuffer:
@@ -164,7 +164,7 @@ class TestSteps:
                 is_last = each == start + length - 1
                 other.add(each, each, each / 2, each + 1, **{name: flag and is_last for name, flag in flags.items()})
             assert keys.tolist() == t.tolist()
-        assert checkpointable_test.plain(one.state_dict()) == checkpointable_test.plain(other.state_dict())
+        assert zoo.plain(one.state_dict()) == zoo.plain(other.state_dict())
         assert one.get_stats().spliced_episodes == 0
 
     def test_other_steps_begin_another_episode(self) -> None:
@@ -177,7 +177,7 @@ class TestSteps:
     def test_a_refused_call_changes_nothing(self) -> None:
         buffer = ring(3)
         buffer.add_steps([0, 1, 2], [0, 0], [0.0, 0.0])
-        before = checkpointable_test.plain(buffer.state_dict())
+        before = zoo.plain(buffer.state_dict())
         for wrong, rule in (
             (([0, 1], [0, 0], [0.0, 0.0]), "observations must be of shape"),
             (([0], [], []), "add_steps must have 1 to capacity = 3 steps, got 0"),
@@ -186,7 +186,7 @@ class TestSteps:
         ):
             with pytest.raises(errors.ArgumentError, match=f"^{rule}"):
                 buffer.add_steps(*wrong)
-        assert checkpointable_test.plain(buffer.state_dict()) == before
+        assert zoo.plain(buffer.state_dict()) == before
 
     def test_they_come_back_from_a_journal(self, tmp_path: pathlib.Path) -> None:
         buffer = ring(9)

@@ -21,11 +21,11 @@ from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
-from relive.persistence import checkpointable_test
 from relive.persistence import codec
 from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
+from relive.testing import zoo
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0
@@ -107,7 +107,7 @@ async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
     limiter = relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0) if holds_back else None
     buffer = Buffer(limiter=limiter)
     episode_id = lived(buffer, [5, 5, 5], None)
-    state = checkpointable_test.plain(buffer.state_dict())
+    state = zoo.plain(buffer.state_dict())
     step = episode_id, 0, 0, 0.0
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -118,11 +118,11 @@ async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
                 await buffer.append_observation_action_reward(*step, policy_version=version)
         assert log.num_records == 1
         buffer.detach()
-    assert checkpointable_test.plain(buffer.state_dict()) == state
+    assert zoo.plain(buffer.state_dict()) == state
     episode = buffer._store[episode_id]
     with pytest.raises(errors.ArgumentError, match=message):
         episode.append_observation_action_reward(0, 0, 0.0, version)
-    assert checkpointable_test.plain(buffer.state_dict()) == state
+    assert zoo.plain(buffer.state_dict()) == state
     buffer.check()
 
 
@@ -722,10 +722,10 @@ def test_a_journal_that_cannot_be_written_refuses_the_call(call: str, tmp_path: 
     }
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
-    before = checkpointable_test.plain(buffer.state_dict())
+    before = zoo.plain(buffer.state_dict())
     with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
         calls[call]()
-    assert checkpointable_test.plain(buffer.state_dict()) == before
+    assert zoo.plain(buffer.state_dict()) == before
 
 
 def test_a_recovered_buffer_that_has_learned_cannot_go_on_with_its_journal(tmp_path: pathlib.Path) -> None:

@@ -533,7 +533,21 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         """
         codec = codec_lib.checked(codec)
         with checkpoint.opened(path, progress=progress) as state:
-            return cls._loaded(state, instead, codec=codec)._restarted()
+            return cls.from_state(state, codec=codec, **instead)
+
+    @classmethod
+    def from_state(cls, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None, **instead: Any) -> Self:
+        """Return a new buffer with a state from `state_dict`, which is copied.
+
+        Args:
+            state: The state.
+            codec: As in `load`.
+            instead: As in `load`.
+
+        Raises:
+            CheckpointError: The state is invalid, or of another class or codec.
+        """
+        return cls._loaded(state, instead, codec=codec_lib.checked(codec))._restarted()
 
     def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".

@@ -17,20 +17,20 @@ from relive import errors
 from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
-from relive.persistence import checkpointable_test
 from relive.persistence import codec
 from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.persistence import recover_test
+from relive.testing import zoo
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 OTHER = "11234567-89ab-cdef-0123-456789abcdef"
 
 
 def plain(buffer: Any) -> Any:
-    return checkpointable_test.plain(buffer.state_dict())
+    return zoo.plain(buffer.state_dict())
 
 
 def first_open(buffer: Any) -> str:
@@ -435,7 +435,7 @@ def test_segments_that_cannot_be_deleted_by_a_clear_go_later(
     buffer = filled(3)
     with recover_test.opened(tmp_path / "log", 300) as log:
         buffer.attach(log)
-        checkpointable_test.work(buffer, random.Random(0), 100)
+        zoo.work(buffer, random.Random(1), 100)
         count = len(recover_test.segments(tmp_path / "log"))
         assert count > 2
         with monkeypatch.context() as patch:

@@ -8,9 +8,9 @@ import relive
 from relive import errors
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
-from relive.persistence import checkpointable_test
 from relive.persistence import codec as codec_lib
 from relive.persistence import state as state_lib
+from relive.testing import zoo
 
 PLAIN = codec_lib.PlainCodec()
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
@@ -279,7 +279,7 @@ def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generat
         change(changed)
         with pytest.raises(errors.CheckpointError):
             buffer.load_state_dict(changed, codec=codec)
-        assert checkpointable_test.plain(buffer.state_dict()) == checkpointable_test.plain(state)
+        assert zoo.plain(buffer.state_dict()) == zoo.plain(state)
         assert buffer.get_drops() == drops
         buffer.check()
     twin = relive.EpisodeReplayBuffer[Any, Any](seed=1)

@@ -12,10 +12,10 @@ import pytest
 import relive
 from relive.agents import queue_state_test
 from relive.persistence import checkpoint
-from relive.persistence import checkpointable_test
 from relive.persistence import codec as codec_lib
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
+from relive.testing import zoo
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0
@@ -40,7 +40,7 @@ def plain(buffer: Buffer) -> Any:
     """All that a checkpoint keeps, but for times."""
     state = buffer.state_dict()
     times = ("open_age", "group_age")
-    return checkpointable_test.plain({**state, "arrays": {k: v for k, v in state["arrays"].items() if k not in times}})
+    return zoo.plain({**state, "arrays": {k: v for k, v in state["arrays"].items() if k not in times}})
 
 
 async def begun(saving: "asyncio.Task[None]", codec: Slow) -> None:

@@ -1,8 +1,8 @@
 """What numba compiles and what numpy does, compared bit by bit: on arrays that random writes leave, and in buffers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import contextlib
-import functools
+import random
 from typing import Any
 
 import hypothesis
@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-import relive
 from relive.common import arrays
 from relive.kernels import append as append_lib
 from relive.kernels import choice
 from relive.kernels import draw
 from relive.kernels import windows
-from relive.storage import memory
-from relive.windows import batches
+from relive.testing import zoo
 from relive.windows import returns
 
 compiled = pytest.importorskip("relive.kernels.compiled")
@@ -251,123 +249,19 @@ def chosen(kernels: str) -> Iterator[None]:
         choice.use_kernels(before)
 
 
-class Elsewhen(memory.ColumnStorage):
-    """A storage with a way to read of its own."""
-
-    def read(self, slots: Any, fields: Any = None) -> dict[str, arrays.Array]:
-        return super().read(slots, fields)
-
-
-def buffer(kind: str, capacity: int, streams: int, dtype: str, settings: dict[str, Any]) -> Any:
-    schema = relive.Schema(
-        relive.Field((2,), "float32"),
-        relive.Field((), "int64"),
-        reward=relive.Field((), dtype),
-        extras={"logp": relive.Field((), "float64")},
-    )
-    given: dict[str, Any] = {"streams": streams, "seed": 3, "schema": schema}
-    kinds: dict[str, Callable[..., Any]] = {
-        "ring": functools.partial(relive.RingReplayBuffer, **given),
-        "elsewhere": functools.partial(
-            relive.RingReplayBuffer, streams=streams, seed=3, storage=Elsewhen(schema, capacity)
-        ),
-        "prioritized": functools.partial(relive.PrioritizedReplayBuffer, **given),
-        "live": functools.partial(relive.PrioritizedReplayBuffer, new_priority="live", **given),
-        "sequence": functools.partial(relive.SequenceReplayBuffer, length=3, **given),
-        "padded": functools.partial(relive.SequenceReplayBuffer, length=4, stride=2, pad=True, **given),
-    }
-    return kinds[kind](capacity, **settings)
-
-
-BUFFERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("ring", "float32", {}),
-    ("ring", "float64", {"n_step": 3, "gamma": 0.9}),
-    ("ring", "float32", {"n_step": 5}),
-    ("ring", "float16", {"n_step": 2}),
-    ("ring", "float32", {"frame_stack": 3}),
-    ("ring", "float32", {"frame_stack": 4, "n_step": 3, "stack_padding": "first"}),
-    ("ring", "float32", {"max_times_sampled": 2}),
-    ("elsewhere", "float32", {"n_step": 3}),
-    ("prioritized", "float32", {}),
-    ("prioritized", "float64", {"n_step": 3, "frame_stack": 2, "weight_normalization": "buffer"}),
-    ("prioritized", "float32", {"max_times_sampled": 3, "stratified": False}),
-    ("live", "float32", {"frame_stack": 2}),
-    ("sequence", "float32", {}),
-    ("padded", "float64", {}),
-)
-
-
-def described(batch: Any) -> list[object]:
-    """Return the bits of every array of a batch, with their names."""
-    return [(path, leaf.dtype, leaf.shape, leaf.tobytes()) for path, leaf in batches.leaves(batch)]
-
-
-def run(rng: np.random.Generator, buffer: Any) -> Iterator[object]:
-    """Yield what random calls return."""
-    number = 0
-    for _ in range(40):
-        call = rng.choice(
-            ["extend", "extend", "some", "add", "episode", "sample", "sample", "priorities", "bar", "read"]
-        )
-        count = {"extend": buffer.streams, "add": 1, "episode": int(rng.integers(1, buffer.capacity + 1))}.get(
-            str(call), 0
-        )
-        if call == "some":
-            count = int(rng.integers(1, buffer.streams + 1))
-        number += count
-        values = np.arange(number - count, number)
-        steps = np.stack([values, values], axis=1).astype(np.float32)
-        after = steps + (np.float32(0.5) if rng.random() < 0.5 else 1)
-        rewards, logp = np.sin(values), values / 7
-        terminated, truncated = rng.random((2, count)) < rng.choice([0.0, 0.3])
-        if call == "extend" or call == "some":
-            kwargs = {"streams": rng.permutation(buffer.streams)[:count]} if call == "some" else {}
-            announces = rng.random() < 0.7
-            buffer.extend(
-                steps, values, rewards, after if announces else None, terminated=terminated,
-                truncated=truncated & announces, logp=logp, **kwargs,
-            )  # fmt: skip
-        elif call == "add":
-            stream = int(rng.integers(buffer.streams))
-            buffer.add(steps[0], values[0], rewards[0], after[0], terminated=terminated[0], stream=stream, logp=logp[0])
-        elif call == "episode":
-            stream = int(rng.integers(buffer.streams))
-            buffer.add_episode(
-                np.concatenate([steps, after[-1:]]), values, rewards, terminated=bool(terminated[0]), stream=stream,
-                logp=logp,
-            )  # fmt: skip
-        elif call == "sample":
-            yield [described(buffer.sample(size)) for size in (1, 8) if buffer.can_sample(size)]
-        elif call == "priorities" and buffer.has_priorities and buffer.can_sample(4):
-            keys = buffer.sample_keys(4)
-            buffer.update_priorities(keys, rng.random(4))
-            yield buffer.get_priorities(keys).tobytes()
-        elif call in ("bar", "read") and len(buffer):
-            keys = np.unique(rng.choice(buffer.history.keys(buffer.history.alive_slots()), 3))
-            if call == "bar":
-                buffer.set_eligible(keys, bool(rng.integers(2)))
-            elif buffer.can_sample(4):
-                yield described(buffer.read(buffer.sample_keys(4)))
-        yield str(call), len(buffer), buffer.num_eligible, buffer.eligible_keys().tobytes()
-    buffer.history.check()
-
-
-@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
-@pytest.mark.parametrize(("kind", "dtype", "settings"), BUFFERS)
+@pytest.mark.parametrize("name", zoo.COLUMNS)
 @hypothesis.settings(max_examples=10)
-@hypothesis.given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 20))
-def test_buffers_draw_the_same_batches(
-    kind: str, dtype: str, settings: dict[str, Any], seed: int, capacity: int, streams: int
-) -> None:
+@hypothesis.given(st.integers(0, 2**32))
+def test_buffers_return_the_same_with_both_kernels(name: str, seed: int) -> None:
     made = []
-    capacity += streams + 3  # More than a sequence has steps.
     for kernels in choice.NAMES:
         with chosen(kernels):
-            made.append(list(run(np.random.default_rng(seed), buffer(kind, capacity, streams, dtype, settings))))
+            buffer = zoo.COLUMNS[name]()
+        made.append([zoo.work(buffer, random.Random(seed), 100), zoo.drawn(buffer), zoo.state_of(buffer)])
+        zoo.check(buffer)
     assert made[0] == made[1]
 
 
-@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 def test_everything_is_compiled_when_the_kernels_are_chosen() -> None:
     """For the arrays that buffers have: a call compiles nothing more."""
     choice.named("numba")
@@ -378,6 +272,6 @@ def test_everything_is_compiled_when_the_kernels_are_chosen() -> None:
     assert counts.pop("_transitions") == 2
     assert set(counts.values()) == {1}
     with chosen("numba"):
-        for kind, dtype, settings in BUFFERS:
-            list(run(np.random.default_rng(0), buffer(kind, 60, 12, dtype, settings)))
+        for make in zoo.COLUMNS.values():
+            zoo.worked(make)
     assert {name: list(kernel.signatures) for name, kernel in kernels.items()} == before

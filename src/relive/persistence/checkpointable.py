@@ -195,7 +195,20 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
             CheckpointError: There is no checkpoint, or it is damaged, of another class, or of a newer version.
         """
         with checkpoint.opened(path, progress=progress) as state:
-            return cls._loaded(state, instead)._restarted()
+            return cls.from_state(state, **instead)
+
+    @classmethod
+    def from_state(cls, state: state_lib.State, **instead: Any) -> Self:
+        """Return a new buffer with a state from `state_dict`, which is copied.
+
+        Args:
+            state: The state.
+            instead: As in `load`.
+
+        Raises:
+            CheckpointError: The state is invalid, or of another class.
+        """
+        return cls._loaded(state, instead)._restarted()
 
     def state_dict(self) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import checkpointable_test
+from relive.testing import zoo
 
 State: TypeAlias = dict[str, Any]
 Record: TypeAlias = tuple[int, int, bytes]
@@ -446,7 +446,7 @@ def assert_says(rows: Columns, buffer: Any) -> None:
 
 def plain(value: Any) -> Any:
     """Something that == compares to the last bit."""
-    return checkpointable_test.plain(value)
+    return zoo.plain(value)
 
 
 def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
@@ -470,7 +470,7 @@ def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
 
 RINGS = {
     name: make
-    for name, make in checkpointable_test.COLUMNS.items()
+    for name, make in zoo.COLUMNS.items()
     if name.startswith(("ring", "prioritized", "schema")) and "sequences" not in name
 }
 
@@ -486,7 +486,7 @@ def test_runs_of_numbers_are_as_described(top: float) -> None:
 @pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())
 def test_a_checkpoint_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: pathlib.Path) -> None:
     for seed, count in enumerate([0, 5, 70]):
-        buffer = checkpointable_test.worked(make, seed, count)
+        buffer = zoo.worked(make, seed, count)
         path = tmp_path / str(seed)
         buffer.save(path)
         state = checkpoint_at(path)
@@ -503,11 +503,11 @@ def test_a_checkpoint_of_columns_is_read_from_the_page_alone(make: Any, tmp_path
 @pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())
 def test_a_journal_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: pathlib.Path) -> None:
     for seed, (before, count) in enumerate([(0, 20), (40, 80)]):
-        buffer = checkpointable_test.worked(make, seed, before)
+        buffer = zoo.worked(make, seed, before)
         path = tmp_path / f"journal {seed}"
         with relive.Journal(path, fsync="never", segment_bytes=4_000) as journal:
             buffer.attach(journal)
-            checkpointable_test.work(buffer, random.Random(seed), count)
+            zoo.work(buffer, random.Random(seed), count)
             buffer.save(tmp_path / f"checkpoint {seed}")
             num_records = journal.num_records
         assert records_at(path)[-1][0] == num_records - 1
@@ -674,10 +674,10 @@ def test_a_record_that_is_cut_short_is_left_out(tmp_path: pathlib.Path) -> None:
 
 def test_a_memory_map_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "rows"
-    with relive.MemmapStorage(path, checkpointable_test.SCHEMA, 20) as storage:
+    with relive.MemmapStorage(path, zoo.SCHEMA, 20) as storage:
         assert storage.generation == 0
         buffer = relive.RingReplayBuffer(20, storage=storage, seed=0)
-        checkpointable_test.work(buffer, random.Random(3), 60)
+        zoo.work(buffer, random.Random(3), 60)
         buffer.save(tmp_path / "checkpoint")
         assert sorted(each.name for each in path.iterdir())[:2] == ["dirty.json", "rows-0.bin"]
     said = unsealed((path / "storage.json").read_bytes(), b'"format": "relive memory map",\n "version": 1,\n')

@@ -26,16 +26,16 @@ import pytest
 from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_fuzz_test
-from relive.persistence import checkpointable_test
 from relive.persistence import codec
-from relive.persistence import forged_states_test
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import recover
 from relive.persistence import seed_blocks_test
+from relive.persistence import states_test
+from relive.testing import zoo
 
-MAKERS = list(checkpointable_test.BUFFERS.values())
+MAKERS = [kind.make for kind in zoo.JOURNALED.values()]
 SECONDS = 60
 """A case that takes longer hangs."""
 MOST_BYTES = 64 << 20
@@ -58,7 +58,7 @@ def checkpoint_files(maker: int, seed: int) -> Files:
     """The files of a checkpoint of a used buffer."""
     IDS.seed(f"checkpoint {maker} {seed}")
     with tempfile.TemporaryDirectory() as directory:
-        checkpointable_test.worked(MAKERS[maker], seed, 20 + 40 * seed).save(f"{directory}/saved")
+        zoo.worked(MAKERS[maker], seed, 20 + 40 * seed).save(f"{directory}/saved")
         return files_of(pathlib.Path(directory, "saved"))
 
 
@@ -67,11 +67,11 @@ def journal_files(maker: int, seed: int) -> Files:
     """The files of a journal of several segments, or of one."""
     IDS.seed(f"journal {maker} {seed}")
     with tempfile.TemporaryDirectory() as directory:
-        buffer = checkpointable_test.worked(MAKERS[maker], seed, 20 * seed)
+        buffer = zoo.worked(MAKERS[maker], seed, 20 * seed)
         size = [300, 10_000, 1 << 20][seed % 3]
         with journal_lib.Journal(f"{directory}/log", fsync="never", segment_bytes=size) as log:
             buffer.attach(log)
-            checkpointable_test.work(buffer, random.Random(seed), 60)
+            zoo.work(buffer, random.Random(seed), 60)
         return files_of(pathlib.Path(directory, "log"))
 
 
@@ -121,7 +121,7 @@ def forge_saved_state(path: pathlib.Path, rng: random.Random) -> None:
     for each in path.iterdir():
         each.unlink()
     with contextlib.suppress(errors.ReplayError):
-        checkpoint.save(forged_states_test.forged(state, rng), path)
+        checkpoint.save(states_test.forged(state, rng), path)
 
 
 def len_of(column: Any) -> int:
@@ -274,7 +274,7 @@ def forge_base(segments: Segments, rng: random.Random) -> None:
     else:
         # What was forged before may be no state any more.
         with contextlib.suppress(errors.ReplayError, TypeError, LookupError, ValueError, RecursionError):
-            state = forged_states_test.forged(codec.PlainCodec().decode(payload), rng)
+            state = states_test.forged(codec.PlainCodec().decode(payload), rng)
             payload = codec.PlainCodec().encode(state)
     segment[0] = kind, payload
 
@@ -381,7 +381,7 @@ def goes_on(buffer: Any, path: pathlib.Path, rng: random.Random) -> None:
     with journal_lib.Journal(path, fsync="never") as log:
         buffer.attach(log)
         with contextlib.suppress(errors.ArgumentError), np.errstate(all="ignore"):
-            checkpointable_test.work(buffer, rng, 10)
+            zoo.work(buffer, rng, 10)
         buffer.detach()
     # Of segments that are gone, the one that is the first now may have been forged too.
     with contextlib.suppress(errors.CheckpointError):
@@ -397,7 +397,7 @@ def is_usable(made: Callable[[], Any], rng: random.Random, guard: Guard) -> bool
             assert "\n" not in text, text
             assert len(text) < 20_000, text  # The names of arrays are as long as a forger likes.
             return False
-        forged_states_test.assert_usable(buffer, rng)
+        states_test.assert_usable(buffer, rng.randrange(2**32))
         return True
 
 
@@ -431,7 +431,7 @@ def run(what: str, first: int, last: int) -> int:
             posix_test.resource.setrlimit(posix_test.resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
         usable, before = 0, (peak(), peak())[1]
         for case in range(first, last):
-            with forged_states_test.noted(f"in case {case}"):
+            with states_test.noted(f"in case {case}"):
                 IDS.seed(case)
                 usable += run_case(case, parent, guard)
             taken = peak() - before

@@ -16,7 +16,6 @@ import relive
 from relive import errors
 from relive.buffers import column
 from relive.persistence import checkpointable
-from relive.persistence import checkpointable_test
 from relive.persistence import codec
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
@@ -24,6 +23,7 @@ from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.persistence import state as state_lib
 from relive.samplers import uniform
+from relive.testing import zoo
 from relive.windows import transitions
 
 NOT_HELD = (
@@ -47,7 +47,7 @@ def content(buffer: Any) -> Any:
         if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing", "version_growing")
     }
     stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
-    return checkpointable_test.plain([state["settings"], arrays, stats])
+    return zoo.plain([state["settings"], arrays, stats])
 
 
 def vars_of(stats: Any) -> dict[str, Any]:
@@ -66,45 +66,49 @@ def written(path: pathlib.Path, buffer: Any, seed: int = 0, count: int = 30, seg
     """Return a used buffer whose journal at the path is closed."""
     with opened(path, segment_bytes) as log:
         buffer.attach(log)
-        checkpointable_test.work(buffer, random.Random(seed), count)
+        zoo.work(buffer, random.Random(seed), count)
         buffer.detach()
     return buffer
 
 
-@pytest.mark.parametrize("make", checkpointable_test.BUFFERS.values(), ids=checkpointable_test.BUFFERS.keys())
+MAKERS = {name: kind.make for name, kind in zoo.JOURNALED.items() if "again" not in name}
+"""All that write to journals, but those that deliver again what they delivered before a restart."""
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 class TestEveryBuffer:
     def test_one_that_holds_much_begins_with_a_checkpoint(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+        self, make: zoo.Make, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(state_lib, "CHUNK", 1)
         buffer = make()
-        checkpointable_test.work(buffer, random.Random(1), 30)
+        zoo.work(buffer, random.Random(1), 30)
         written(tmp_path / "log", buffer, seed=2)
         assert sorted(os.listdir(tmp_path / "log")) == ["base", journal_reader.segment_name(0)]
         other: Any = relive.recover(tmp_path / "log")
         assert content(other) == content(buffer)
         with opened(tmp_path / "log") as log:
             other.attach(log)
-            checkpointable_test.work(other, random.Random(3), 30)
+            zoo.work(other, random.Random(3), 30)
         again: Any = relive.recover(tmp_path / "log")
         again.check()
         assert content(again) == content(other)
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_what_is_recovered_is_what_was_written_and_goes_on(
-        self, make: checkpointable_test.Made, seed: int, tmp_path: pathlib.Path
+        self, make: zoo.Make, seed: int, tmp_path: pathlib.Path
     ) -> None:
         """Three processes, one after the other; the first buffer may already hold steps."""
         rng = random.Random(seed)
         buffer, twin, path = make(), make(), tmp_path / "log"
         state = rng.choice([0, 25])
         for each in (buffer, twin):
-            checkpointable_test.work(each, random.Random(seed), state)
+            zoo.work(each, random.Random(seed), state)
         for lifetime in range(3):
             log = opened(path, rng.choice([200, 2000, 1 << 20]))
             buffer.attach(log)
             count = rng.randrange(50)
-            checkpointable_test.work(buffer, random.Random(lifetime), count)
+            zoo.work(buffer, random.Random(lifetime), count)
             buffer.check()
             log.close()
             recovered: Any = recover.recover(path)
@@ -115,28 +119,26 @@ class TestEveryBuffer:
             if lifetime == 2:
                 assert content(recover.recover(path)) == expected
             if is_columns(buffer) and lifetime == 0:
-                checkpointable_test.work(twin, random.Random(lifetime), count)
+                zoo.work(twin, random.Random(lifetime), count)
                 assert content(twin) == expected
             buffer = recovered
 
-    def test_a_checkpoint_saves_playing_back_what_came_before(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
-    ) -> None:
-        buffer = checkpointable_test.worked(make, 1, 20)
+    def test_a_checkpoint_saves_playing_back_what_came_before(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
+        buffer = zoo.worked(make, 1, 20)
         with opened(tmp_path / "log", 2000) as log:
             buffer.attach(log)
-            checkpointable_test.work(buffer, random.Random(2), 30)
+            zoo.work(buffer, random.Random(2), 30)
             buffer.save(tmp_path / "saved")
-            saved = checkpointable_test.plain(buffer.state_dict())
+            saved = zoo.plain(buffer.state_dict())
             recovered: Any = type(buffer).load(tmp_path / "saved")
-            assert checkpointable_test.plain(recovered.state_dict() | {"journal": None}) == saved | {"journal": None}
+            assert zoo.plain(recovered.state_dict() | {"journal": None}) == saved | {"journal": None}
         recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         # Nothing came after it: priorities, generator and draws are there too.
-        checkpointable_test.assert_same(recovered, type(buffer).load(tmp_path / "saved"), 8)
+        zoo.assert_same(recovered, type(buffer).load(tmp_path / "saved"), 8)
         recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         with opened(tmp_path / "log", 500) as log:
             recovered.attach(log)
-            checkpointable_test.work(recovered, random.Random(3), 3)
+            zoo.work(recovered, random.Random(3), 3)
         again: Any = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         again.check()
         assert content(again) == content(recovered)
@@ -144,7 +146,7 @@ class TestEveryBuffer:
 
     @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ends", "bytes"])
     def test_a_torn_end_is_cut_where_the_last_whole_record_ends(
-        self, make: checkpointable_test.Made, is_whole: bool, tmp_path: pathlib.Path
+        self, make: zoo.Make, is_whole: bool, tmp_path: pathlib.Path
     ) -> None:
         """The recovered buffer equals one that stopped there: at every byte, or at the ends of records."""
         buffer, twin, rngs = make(), make(), (random.Random(7), random.Random(7))
@@ -156,8 +158,8 @@ class TestEveryBuffer:
             start = place.stat().st_size
             for _ in range(8):
                 stops.append((place.stat().st_size, content(twin if is_columns(buffer) else buffer)))
-                checkpointable_test.work(buffer, rngs[0], 1)
-                checkpointable_test.work(twin, rngs[1], 1)
+                zoo.work(buffer, rngs[0], 1)
+                zoo.work(twin, rngs[1], 1)
         raw = place.read_bytes()
         (tmp_path / "cut").mkdir()
         ends = {stop + offset for stop, _ in stops for offset in (-1, 0, journal_reader.RECORD_HEADER_BYTES)} | {
@@ -172,7 +174,7 @@ class TestEveryBuffer:
             assert content(recovered) == expected
 
     def test_what_is_recovered_twice_without_a_word_in_between_is_the_same_file(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+        self, make: zoo.Make, tmp_path: pathlib.Path
     ) -> None:
         written(tmp_path / "log", make(), 3)
         place = tmp_path / "log" / segments(tmp_path / "log")[-1]
@@ -182,9 +184,7 @@ class TestEveryBuffer:
         assert content(recover.recover(tmp_path / "log")) == content(first)
         assert place.read_bytes() == before
 
-    def test_a_buffer_has_one_journal_and_a_journal_one_buffer(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
-    ) -> None:
+    def test_a_buffer_has_one_journal_and_a_journal_one_buffer(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         buffer, other = make(), make()
         with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
             buffer.attach(one)
@@ -200,18 +200,18 @@ class TestEveryBuffer:
             assert two.num_records == 1
         with pytest.raises(errors.ArgumentTypeError, match="^journal must be an instance of Journal, got 'log'$"):
             other.attach("log")
-        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+        with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
             closed = opened(tmp_path / "log")
             closed.close()
             other.attach(closed)
         assert content(other) == content(make())
 
     def test_what_was_written_to_since_it_was_recovered_cannot_go_on(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+        self, make: zoo.Make, tmp_path: pathlib.Path
     ) -> None:
         buffer = written(tmp_path / "log", make())
         changes: list[Callable[[Any], Any]] = [lambda buffer: buffer.clear()]
-        changes.append(lambda buffer: checkpointable_test.work(buffer, random.Random(1), 20))
+        changes.append(lambda buffer: zoo.work(buffer, random.Random(1), 20))
         if is_columns(buffer):
             changes.append(lambda buffer: buffer.set_eligible([0], False))
             changes.append(lambda buffer: buffer.load_state_dict(buffer.state_dict()))
@@ -227,9 +227,7 @@ class TestEveryBuffer:
                 recovered.attach(log)
             assert content(recover.recover(tmp_path / "new")) == content(recovered)
 
-    def test_a_state_cannot_be_loaded_past_the_journal(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
-    ) -> None:
+    def test_a_state_cannot_be_loaded_past_the_journal(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         buffer = make()
         with opened(tmp_path / "log") as log:
             buffer.attach(log)
@@ -239,41 +237,39 @@ class TestEveryBuffer:
             buffer.detach()
             buffer.load_state_dict(make().state_dict())
 
-    def test_progress_reaches_the_total(self, make: checkpointable_test.Made, tmp_path: pathlib.Path) -> None:
+    def test_progress_reaches_the_total(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         written(tmp_path / "log", make(), segment_bytes=300)
         heard: list[tuple[int, int]] = []
         recover.recover(tmp_path / "log", progress=lambda count, total: heard.append((count, total)))
         assert heard == sorted(heard)
         assert heard[-1][0] == heard[-1][1] > 0
 
-    def test_a_recovered_buffer_can_have_another_seed(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
-    ) -> None:
+    def test_a_recovered_buffer_can_have_another_seed(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         written(tmp_path / "log", make(), segment_bytes=300)
         recovered = recover.recover(tmp_path / "log", seed=5)
         assert generators.state_of(recovered.rng) == generators.state_of(np.random.default_rng(5))
 
     def test_a_segment_that_could_not_be_begun_is_tried_again(
-        self, make: checkpointable_test.Made, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+        self, make: zoo.Make, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is counted once."""
         buffer, rng, refusals = make(), random.Random(4), 0
         with opened(tmp_path / "log", 300) as log:
             buffer.attach(log)
             for _ in range(100):
-                checkpointable_test.work(buffer, rng, 1)
+                zoo.work(buffer, rng, 1)
                 if refusals > 2:
                     break
                 with monkeypatch.context() as patch:
                     patch.setattr(journal_lib, "create", full)
                     for _ in range(2):
-                        before = checkpointable_test.plain(buffer.state_dict())
+                        before = zoo.plain(buffer.state_dict())
                         try:
-                            checkpointable_test.work(buffer, rng, 1)
+                            zoo.work(buffer, rng, 1)
                         except errors.CheckpointError:
                             refusals += 1
-                            assert checkpointable_test.plain(buffer.state_dict()) == before
-            checkpointable_test.work(buffer, rng, 10)
+                            assert zoo.plain(buffer.state_dict()) == before
+            zoo.work(buffer, rng, 10)
         buffer.check()
         assert refusals
         if is_columns(buffer):  # An episode may have been evicted, and it is not yet written that it was.
@@ -500,7 +496,7 @@ def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "make", [lambda: relive.RingReplayBuffer(5), relive.EpisodeReplayBuffer], ids=["ring", "episodes"]
 )
-def test_a_record_that_cannot_be_is_named(make: checkpointable_test.Made, tmp_path: pathlib.Path) -> None:
+def test_a_record_that_cannot_be_is_named(make: zoo.Make, tmp_path: pathlib.Path) -> None:
     with opened(tmp_path / "log") as log:
         make().attach(log)
         log.append(99, b"abc")

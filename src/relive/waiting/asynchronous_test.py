@@ -20,9 +20,9 @@ from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
 from relive.common import arrays
-from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 from relive.samplers import uniform
+from relive.testing import zoo
 from relive.waiting import asynchronous
 from relive.waiting import rate_limiters
 from relive.windows import batches
@@ -888,7 +888,7 @@ def test_the_next_event_loop_takes_a_shell_over_once_the_first_is_closed(tmp_pat
 async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_path: pathlib.Path) -> None:
     buffer = ring(6)
     await live(buffer, 5)
-    before = checkpointable_test.plain(buffer.state_dict())
+    before = zoo.plain(buffer.state_dict())
     may_go_on, writers = threading.Event(), set[int]()
 
     def progress(count: int, total: int) -> None:
@@ -904,8 +904,8 @@ async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_p
     await in_time(saving)
     assert writers == writers - {threading.get_ident()} != set()
     loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
-    assert checkpointable_test.plain(loaded.state_dict()) == before
-    assert checkpointable_test.plain(buffer.state_dict()) != before
+    assert zoo.plain(loaded.state_dict()) == before
+    assert zoo.plain(buffer.state_dict()) != before
 
 
 def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> None:
@@ -928,7 +928,7 @@ def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> Non
 
     asyncio.run(save_and_cancel())  # It ends when the threads have.
     loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
-    assert checkpointable_test.plain(loaded.state_dict()) == checkpointable_test.plain(buffer.state_dict())
+    assert zoo.plain(loaded.state_dict()) == zoo.plain(buffer.state_dict())
 
 
 async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: pathlib.Path) -> None:
@@ -938,7 +938,7 @@ async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: p
     await buffer.save(tmp_path / "saved")
     await buffer.save(tmp_path / "saved", keep=2)
     other = asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer.load(tmp_path / "saved.1"))
-    assert checkpointable_test.plain(await other.sample(3)) == checkpointable_test.plain(buffer.buffer.sample(3))
+    assert zoo.plain(await other.sample(3)) == zoo.plain(buffer.buffer.sample(3))
 
 
 async def test_a_state_that_is_loaded_wakes_who_waits() -> None:
@@ -947,7 +947,7 @@ async def test_a_state_that_is_loaded_wakes_who_waits() -> None:
     waiting = asyncio.create_task(buffer.sample(3))
     await settle()
     buffer.load_state_dict(full.state_dict())
-    assert checkpointable_test.plain(await in_time(waiting)) == checkpointable_test.plain(await full.sample(3))
+    assert zoo.plain(await in_time(waiting)) == zoo.plain(await full.sample(3))
 
 
 def test_saving_belongs_to_the_event_loop_too(tmp_path: pathlib.Path) -> None:
@@ -1016,7 +1016,7 @@ async def test_each_round_waits_and_draws_as_sample_does() -> None:
         if len(drawn) == 3:
             break
     for batch in drawn:
-        assert checkpointable_test.plain(batch) == checkpointable_test.plain(await twin.sample(4, n_step=2))
+        assert zoo.plain(batch) == zoo.plain(await twin.sample(4, n_step=2))
     assert buffer.get_stats().sampled == 12
 
 

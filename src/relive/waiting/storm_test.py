@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import pytest
 
 import relive
-from relive.persistence import checkpointable_test
+from relive.testing import zoo
 
 Episodes = relive.EpisodeReplayBuffer[Any, int]
 Columns = relive.ColumnReplayBuffer[Any]
@@ -285,7 +285,7 @@ def repeated(calls: Iterable[Call], twin: Episodes) -> Episodes:
 def told(buffer: Episodes) -> Any:
     """Return all that there is to know of a buffer, without ids and ages, and its next draw."""
     store = buffer._store
-    return checkpointable_test.plain(
+    return zoo.plain(
         [
             [(each.agent_id, each.observations, each.actions, each.rewards, each.status) for each in store],
             [each.agent_id for each in store.finished],
@@ -488,7 +488,7 @@ async def storm_of_columns(seed: int, kind: str, actors: int, most: int, *, clos
     twin = KINDS[kind](actors)
     for verb, given, answer in storm.calls:
         assert keys_of(getattr(twin, verb)(**given)) == answer
-    checkpointable_test.assert_same(buffer.buffer, twin)
+    zoo.assert_same(buffer.buffer, twin)
     return storm
 
 

@@ -19,12 +19,12 @@ from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
 from relive.common import arrays
-from relive.persistence import checkpointable_test
 from relive.persistence import posix_test
 from relive.samplers import sampler
 from relive.samplers import uniform
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.testing import zoo
 from relive.waiting import rate_limiters
 from relive.waiting import threads
 from relive.windows import batches
@@ -853,7 +853,7 @@ def test_batches_are_those_of_the_buffer_and_wait_as_sample_does(prefetch: int) 
     twin = ring()
     for buffer in (shell, twin):
         buffer.add_episode(range(31), [0] * 30, [1.0] * 30, terminated=True)
-    plain = checkpointable_test.plain
+    plain = zoo.plain
     batches_of_twin = twin.batches(4, n_step=2, prefetch=prefetch)
     assert plain(first.result(PATIENCE)) == plain(next(batches_of_twin))
     for t in range(5):
@@ -918,12 +918,12 @@ def test_saving_holds_the_lock_and_a_state_wakes_who_waits(tmp_path: pathlib.Pat
     assert all(held)
     loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
     state = shell.state_dict()
-    assert checkpointable_test.plain(state) == checkpointable_test.plain(loaded.state_dict())
+    assert zoo.plain(state) == zoo.plain(loaded.state_dict())
     shell.clear()
     waiting = start(lambda: shell.sample(2))
     watched.until_waiting()
     shell.load_state_dict(state)
-    assert checkpointable_test.plain(waiting.result(PATIENCE)) == checkpointable_test.plain(loaded.sample(2))
+    assert zoo.plain(waiting.result(PATIENCE)) == zoo.plain(loaded.sample(2))
     shell.save(tmp_path / "saved", keep=2)
     assert {"saved", "saved.1"} <= {path.name for path in tmp_path.iterdir()}
 
