@@ -13,7 +13,6 @@ import relive
 from relive import errors
 from relive.agents import delivery_test
 from relive.fleet import local_test
-from relive.persistence import journal as journal_lib
 from relive.persistence import recover_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
@@ -36,7 +35,7 @@ def add(buffer: Any, group_id: str | None, **described: Any) -> None:
         live(buffer, group_id=group_id, **described)
 
 
-def opened(path: pathlib.Path) -> journal_lib.Journal:
+def opened(path: pathlib.Path) -> relive.Journal:
     return recover_test.opened(path)
 
 

@@ -14,7 +14,7 @@ class Heard:
     def __init__(self) -> None:
         self.came_back = self.lost = 0
 
-    def desk(self, rule: admission.Admission | None) -> admission.Desk:
+    def desk(self, rule: relive.Admission | None) -> admission.Desk:
         def came_back() -> None:
             self.came_back += 1
 
@@ -25,12 +25,12 @@ class Heard:
 
 
 def desk_of(max_lag: int, per_version: int) -> admission.Desk:
-    return Heard().desk(admission.Admission(max_lag, per_version))
+    return Heard().desk(relive.Admission(max_lag, per_version))
 
 
 @hypothesis.given(st.integers(0, 20), st.integers(1, 20), st.integers(0, 50), st.integers(1, 1000))
 def test_the_rule_is_equation_3_of_areal(max_lag: int, per_version: int, version: int, admitted: int) -> None:
-    rule = admission.Admission(max_lag, per_version)
+    rule = relive.Admission(max_lag, per_version)
     is_within = admitted <= rule.most_admitted(version)
     assert is_within == (math.floor((admitted - 1) / per_version) <= version + max_lag)
 
@@ -78,7 +78,7 @@ def test_episodes_that_end_in_the_order_of_their_starts_never_lag_more() -> None
 
 def test_places_are_limited_until_the_learner_moves_on() -> None:
     heard = Heard()
-    desk = heard.desk(admission.Admission(1, 2))
+    desk = heard.desk(relive.Admission(1, 2))
     tickets = [desk.admit(1) for _ in range(4)]
     assert not desk.can_admit(1)
     for ticket in tickets:
@@ -121,7 +121,7 @@ def test_a_ticket_is_good_for_its_count() -> None:
 
 def test_what_is_left_of_a_ticket_goes_back_once() -> None:
     heard = Heard()
-    desk = heard.desk(admission.Admission(0, 3))
+    desk = heard.desk(relive.Admission(0, 3))
     with desk.admit(3) as ticket:
         desk.use(ticket, "e")
     assert (ticket.left, heard.came_back) == (0, 1)
@@ -142,7 +142,7 @@ def test_a_ticket_goes_back_when_its_block_raises() -> None:
 
 def test_a_lost_ticket_goes_back_when_somebody_asks() -> None:
     heard = Heard()
-    desk = heard.desk(admission.Admission(0, 3))
+    desk = heard.desk(relive.Admission(0, 3))
     ticket: Any = desk.admit(3)
     desk.use(ticket, "e")
     assert not desk.can_admit(1)
@@ -157,7 +157,7 @@ def test_a_lost_ticket_goes_back_when_somebody_asks() -> None:
 
 def test_a_used_ticket_that_is_lost_gives_nothing_back() -> None:
     heard = Heard()
-    desk = heard.desk(admission.Admission(0, 1))
+    desk = heard.desk(relive.Admission(0, 1))
     ticket = desk.admit(1)
     desk.use(ticket, "e")
     del ticket
@@ -180,9 +180,9 @@ def test_a_ticket_must_be_one_of_this_desk() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: admission.Admission(-1, 1), "^max_lag must be at least 0, got -1$"),
-        (lambda: admission.Admission(0, 0), "^episodes_per_version must be at least 1, got 0$"),
-        (lambda: admission.Admission(0.5, 1), "^max_lag must be an integer"),  # type: ignore[arg-type]
+        (lambda: relive.Admission(-1, 1), "^max_lag must be at least 0, got -1$"),
+        (lambda: relive.Admission(0, 0), "^episodes_per_version must be at least 1, got 0$"),
+        (lambda: relive.Admission(0.5, 1), "^max_lag must be an integer"),  # type: ignore[arg-type]
         (lambda: desk_of(1, 2).checked_count(0), "^count must be at least 1, got 0$"),
         (
             lambda: desk_of(1, 2).checked_count(5),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.agents import advantages
 
 ROWS = st.lists(st.tuples(st.integers(-8, 8).map(lambda n: n / 4), st.sampled_from("abc")), max_size=12)
 
@@ -35,7 +35,7 @@ def naive(returns: list[float], group_ids: list[Any], place: int, normalize: str
 @hypothesis.given(rows=ROWS)
 def test_advantages_are_those_of_the_definition(normalize: Any, rows: list[tuple[float, str]]) -> None:
     returns, group_ids = [number for number, _ in rows], [name for _, name in rows]
-    found = advantages.group_advantages(returns, group_ids, normalize=normalize)
+    found = relive.group_advantages(returns, group_ids, normalize=normalize)
     assert (found.shape, found.dtype.str) == ((len(rows),), "<f8")
     for place, advantage in enumerate(found.tolist()):
         expected = naive(returns, group_ids, place, normalize)
@@ -47,8 +47,8 @@ def test_advantages_are_those_of_the_definition(normalize: Any, rows: list[tuple
 def test_advantages_do_not_depend_on_the_order(rows: list[tuple[float, str]], seed: int, normalize: Any) -> None:
     order = np.random.default_rng(seed).permutation(len(rows))
     returns, group_ids = np.array([number for number, _ in rows]), np.array([name for _, name in rows])
-    found = advantages.group_advantages(returns, group_ids, normalize=normalize)
-    shuffled = advantages.group_advantages(returns[order], group_ids[order], normalize=normalize)
+    found = relive.group_advantages(returns, group_ids, normalize=normalize)
+    shuffled = relive.group_advantages(returns[order], group_ids[order], normalize=normalize)
     assert shuffled.tolist() == found[order].tolist()
 
 
@@ -62,7 +62,7 @@ def test_advantages_do_not_depend_on_the_order(rows: list[tuple[float, str]], se
 )
 def test_groups_of_other_sizes_and_one_alone(normalize: Any, expected: list[float]) -> None:
     group_ids = ["p0", "p0", ("p", 1), ("p", 1), ("p", 1), 7]
-    found = advantages.group_advantages([1.0, 0.0, 0.5, 0.5, 2.0, 9.0], group_ids, normalize=normalize)
+    found = relive.group_advantages([1.0, 0.0, 0.5, 0.5, 2.0, 9.0], group_ids, normalize=normalize)
     assert np.allclose(found, expected, rtol=1e-15, atol=0)
 
 
@@ -70,21 +70,21 @@ def test_groups_of_other_sizes_and_one_alone(normalize: Any, expected: list[floa
 def test_equal_returns_give_zeros_whatever_their_mean_is_rounded_to(normalize: Any) -> None:
     for number in (0.1, 1 / 3, 1e308, -7.7):
         for count in range(1, 12):
-            found = advantages.group_advantages([number] * count, ["g"] * count, normalize=normalize)
+            found = relive.group_advantages([number] * count, ["g"] * count, normalize=normalize)
             assert found.tolist() == [0.0] * count
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
 def test_the_deviation_neither_overflows_nor_vanishes(scale: float) -> None:
-    found = advantages.group_advantages([scale, -scale, scale, -scale], ["g"] * 4, normalize="mean_std")
+    found = relive.group_advantages([scale, -scale, scale, -scale], ["g"] * 4, normalize="mean_std")
     assert found.tolist() == [1.0, -1.0, 1.0, -1.0]
 
 
 def test_the_sequences_of_an_episode_count_as_one() -> None:
     returns, groups, episodes = [3.0, 3.0, 3.0, 0.0], ["g"] * 4, ["e", "e", "e", "f"]
-    found = advantages.group_advantages(returns, groups, episode_ids=episodes)
+    found = relive.group_advantages(returns, groups, episode_ids=episodes)
     assert found.tolist() == [1.5, 1.5, 1.5, -1.5]
-    assert advantages.group_advantages(returns, groups).tolist() == [0.75, 0.75, 0.75, -2.25]
+    assert relive.group_advantages(returns, groups).tolist() == [0.75, 0.75, 0.75, -2.25]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_sequences_of_an_episode_count_as_one() -> None:
 def test_arguments_of_advantages_are_checked(arguments: dict[str, Any], text: str) -> None:
     defaults: dict[str, Any] = {"returns": [1.0, 2.0], "group_ids": ["g", "g"], "normalize": "leave_one_out"}
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        advantages.group_advantages(**defaults | arguments)
+        relive.group_advantages(**defaults | arguments)
 
 
 @hypothesis.given(
@@ -126,7 +126,7 @@ def test_arguments_of_advantages_are_checked(arguments: dict[str, Any], text: st
 def test_weights_are_those_of_the_definition(rows: list[tuple[float, float, bool]], limit: float) -> None:
     logprobs, behaviour = ([row[place] for row in rows] for place in (0, 1))
     mask = np.array([row[2] for row in rows], bool)
-    found = advantages.truncated_importance_weights(logprobs, behaviour, limit=limit, mask=mask)
+    found = relive.truncated_importance_weights(logprobs, behaviour, limit=limit, mask=mask)
     assert (found.shape, found.dtype.str) == ((len(rows),), "<f8")
     for weight, (own, other, is_used) in zip(found.tolist(), rows, strict=True):
         expected = min(math.exp(own - other), limit) if is_used else 0.0
@@ -137,7 +137,7 @@ def test_weights_are_those_of_the_definition(rows: list[tuple[float, float, bool
 def test_weights_are_exact_where_policies_agree_and_at_the_limit() -> None:
     logprobs = np.array([[-0.3, -1.0, -7.0], [-0.3, -math.inf, 0.0]], np.float32)
     behaviour = np.array([[-0.3, -9.0, -1.0], [-900.0, -0.5, -math.inf]], np.float32)
-    found = advantages.truncated_importance_weights(logprobs, behaviour, limit=2)
+    found = relive.truncated_importance_weights(logprobs, behaviour, limit=2)
     assert found[0, :2].tolist() == [1.0, 2.0]
     assert found[1].tolist() == [2.0, 0.0, 2.0]
     assert 0 < found[0, 2] < 0.003
@@ -146,7 +146,7 @@ def test_weights_are_exact_where_policies_agree_and_at_the_limit() -> None:
 def test_values_outside_of_the_mask_are_ignored() -> None:
     odd = np.array([math.nan, math.inf, -math.inf, -1.0])
     mask = np.array([False, False, False, True])
-    found = advantages.truncated_importance_weights(odd, odd, limit=1.0, mask=mask)
+    found = relive.truncated_importance_weights(odd, odd, limit=1.0, mask=mask)
     assert found.tolist() == [0.0, 0.0, 0.0, 1.0]
 
 
@@ -169,4 +169,4 @@ def test_values_outside_of_the_mask_are_ignored() -> None:
 def test_arguments_of_weights_are_checked(arguments: dict[str, Any], text: str) -> None:
     defaults: dict[str, Any] = {"logprobs": [-1.0, -1.0], "behaviour_logprobs": [-1.0, -1.0], "limit": 2.0}
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        advantages.truncated_importance_weights(**defaults | arguments)
+        relive.truncated_importance_weights(**defaults | arguments)

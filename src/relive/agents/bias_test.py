@@ -5,6 +5,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
+import relive
 from relive.agents import bias as bias_lib
 from relive.episodes import episode as episode_lib
 
@@ -19,10 +20,10 @@ EPISODES = st.lists(
 
 
 def episode_of(
-    rewards: list[float], status: episode_lib.EpisodeStatus = "COMPLETED", version: int | None = None
-) -> episode_lib.Episode[int, int]:
+    rewards: list[float], status: relive.EpisodeStatus = "COMPLETED", version: int | None = None
+) -> relive.Episode[int, int]:
     observations = len(rewards) + (status != "ABORTED")
-    return episode_lib.Episode(
+    return relive.Episode(
         episode_id="e",
         agent_id="a",
         observations=[0] * observations,
@@ -34,7 +35,7 @@ def episode_of(
 
 
 @hypothesis.given(EPISODES)
-def test_sums_are_exact(described: list[tuple[list[float], episode_lib.FinalStatus, int | None]]) -> None:
+def test_sums_are_exact(described: list[tuple[list[float], relive.FinalStatus, int | None]]) -> None:
     tally = bias_lib.Tally()
     episodes = [episode_of(*each) for each in described]
     for episode in episodes:
@@ -56,7 +57,7 @@ def test_sums_are_exact(described: list[tuple[list[float], episode_lib.FinalStat
 
 def test_a_mean_of_nothing_is_none() -> None:
     totals = bias_lib.Tally().totals()
-    assert totals == bias_lib.EpisodeTotals(
+    assert totals == relive.EpisodeTotals(
         episodes=0,
         transitions=0,
         mean_length=None,
@@ -66,7 +67,7 @@ def test_a_mean_of_nothing_is_none() -> None:
         aborted_share=None,
         mean_policy_version=None,
     )
-    assert bias_lib.TrainingBias(produced=totals, trained=totals).difference == {}
+    assert relive.TrainingBias(produced=totals, trained=totals).difference == {}
 
 
 def test_the_difference_is_of_the_means_that_are_known() -> None:
@@ -74,7 +75,7 @@ def test_the_difference_is_of_the_means_that_are_known() -> None:
     for tally in (produced, trained):
         tally.add(episode_of([1.0, 2.0], "TRUNCATED"))
     produced.add(episode_of([0.0] * 6, "COMPLETED", 3))
-    bias = bias_lib.TrainingBias(produced=produced.totals(), trained=trained.totals())
+    bias = relive.TrainingBias(produced=produced.totals(), trained=trained.totals())
     assert bias.difference == {
         "mean_length": -2.0,
         "mean_return": 1.5,

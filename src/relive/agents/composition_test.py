@@ -12,8 +12,6 @@ import uuid
 import pytest
 
 import relive
-from relive.agents import admission as admission_lib
-from relive.agents import groups as groups_lib
 
 SHORT, LONG, BLOCKS = 80, 10_000, 40
 
@@ -36,7 +34,7 @@ class Record:
 class Model:
     """What the queue must do, by searching lists; groups have no timeout, and each unit is delivered once."""
 
-    def __init__(self, rule: admission_lib.Admission, size: int, most: int, redeliver: bool) -> None:
+    def __init__(self, rule: relive.Admission, size: int, most: int, redeliver: bool) -> None:
         self.rule, self.size, self.most, self.redeliver = rule, size, most, redeliver
         self.stored: list[Record] = []  # In the order of their ends; open ones are in `running`.
         self.running: list[Record] = []
@@ -282,10 +280,10 @@ class Program:
         self.rng, self.directory = rng, directory
         size = rng.randrange(1, 4)
         lag, batch = rng.randrange(4), rng.randrange(size, 5)
-        rule = admission_lib.Admission(lag, batch, max_running=rng.choice([None, 4]))
+        rule = relive.Admission(lag, batch, max_running=rng.choice([None, 4]))
         redeliver, most = rng.random() < 0.5, rng.randrange(4, 12)
         self.model = Model(rule, size, most, redeliver)
-        self.buffer: Any = self.made(rule, groups_lib.Groups(size), most, redeliver)
+        self.buffer: Any = self.made(rule, relive.Groups(size), most, redeliver)
         self.tickets: list[Any] = []
         self.journal: relive.Journal | None = None
         if rng.random() < 0.5:

@@ -12,8 +12,6 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import admission as admission_lib
-from relive.agents import groups as groups_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 
@@ -135,7 +133,7 @@ def test_evicted_episodes_are_dropped_only_once_somebody_has_asked() -> None:
 
 
 def test_clear_drops_what_waits() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     live(buffer, "x")
     buffer.next_episodes_nowait(1)
     live(buffer, "single")
@@ -173,11 +171,11 @@ def test_clear_drops_what_waits() -> None:
 )
 def test_what_cannot_be_asked_for_is_refused(call: Any, message: str) -> None:
     with pytest.raises(relive.ArgumentError, match=message):
-        call(Buffer(max_episodes=4, groups=groups_lib.Groups(2)))
+        call(Buffer(max_episodes=4, groups=relive.Groups(2)))
 
 
 def test_no_more_can_be_asked_for_than_there_are_transitions() -> None:
-    buffer = Buffer(max_transitions=4, max_episodes=6, groups=groups_lib.Groups(2))
+    buffer = Buffer(max_transitions=4, max_episodes=6, groups=relive.Groups(2))
     for call, message in (
         (lambda: buffer.next_episodes_nowait(5), "^count must be at most 4 with 4 transitions, got 5$"),
         (lambda: buffer.next_groups_nowait(3), "^count must be at most 2 with 4 transitions, got 3$"),
@@ -194,7 +192,7 @@ def test_no_more_can_be_asked_for_than_there_are_transitions() -> None:
     [
         ({"max_episodes": 4}, "max_episodes = 4"),
         ({"max_transitions": 4}, "max_transitions = 4"),
-        ({"admission": admission_lib.Admission(1, 2)}, "4 with Admission(max_lag=1, episodes_per_version=2)"),
+        ({"admission": relive.Admission(1, 2)}, "4 with Admission(max_lag=1, episodes_per_version=2)"),
     ],
 )
 def test_a_group_that_could_never_be_whole_is_refused(limits: Any, most: str, tmp_path: pathlib.Path) -> None:
@@ -202,18 +200,18 @@ def test_a_group_that_could_never_be_whole_is_refused(limits: Any, most: str, tm
         with pytest.raises(
             relive.ArgumentError, match=f"^{re.escape(f'size of groups must be at most {most}, got 5')}$"
         ):
-            Buffer(groups=groups_lib.Groups(5, timeout), **limits)
-    buffer = Buffer(groups=groups_lib.Groups(4), **limits)
+            Buffer(groups=relive.Groups(5, timeout), **limits)
+    buffer = Buffer(groups=relive.Groups(4), **limits)
     for _ in range(4):
         live(buffer, group_id="g", ticket=buffer.admit_nowait())
     assert len(buffer.next_groups_nowait(1)[0]) == 4
     buffer.save(tmp_path / "saved")
     with pytest.raises(relive.CheckpointError, match=f"made of its settings: size of .* {re.escape(most)}, got 5$"):
-        Buffer.load(tmp_path / "saved", groups=groups_lib.Groups(5))
+        Buffer.load(tmp_path / "saved", groups=relive.Groups(5))
 
 
 def test_a_closed_buffer_still_hands_out_what_it_has() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(1))
+    buffer = Buffer(groups=relive.Groups(1))
     single, grouped = live(buffer), live(buffer, group_id="g")
     buffer.close()
     assert ids(buffer.next_episodes_nowait(1)) == [single]
@@ -226,7 +224,7 @@ def test_a_closed_buffer_still_hands_out_what_it_has() -> None:
 
 
 def test_whole_groups_are_handed_out_and_single_episodes_apart() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     first = live(buffer, group_id="p")
     with pytest.raises(
         relive.NotReadyError, match="^next_groups_nowait found 0 of 1 whole groups: end more episodes, or"
@@ -250,7 +248,7 @@ def test_without_a_rule_a_group_is_a_name() -> None:
 
 
 def test_a_stale_group_is_dropped_as_a_whole() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     for group_id, versions in (("old", (0, 3)), ("new", (3, 3))):
         for version in versions:
             live(buffer, group_id, group_id=group_id, policy_version=version)
@@ -265,7 +263,7 @@ def test_a_stale_group_is_dropped_as_a_whole() -> None:
 def test_time_gives_groups_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    buffer = Buffer(groups=groups_lib.Groups(3, timeout=10.0, min_size=2))
+    buffer = Buffer(groups=relive.Groups(3, timeout=10.0, min_size=2))
     few = [buffer.start_episode_nowait("few", group_id="few") for _ in range(3)]
     enough = [buffer.start_episode_nowait("enough", group_id="enough") for _ in range(3)]
     for episode_id in (few[0], *enough[:2]):
@@ -286,7 +284,7 @@ def test_time_gives_groups_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_does_not_matter_who_looks_at_the_clock(looks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    buffer = Buffer(max_episodes=2, groups=groups_lib.Groups(2, timeout=10.0))
+    buffer = Buffer(max_episodes=2, groups=relive.Groups(2, timeout=10.0))
     live(buffer, group_id="g")
     live(buffer)
     now = 10.0
@@ -309,7 +307,7 @@ def test_it_does_not_matter_who_looks_at_the_clock(looks: bool, monkeypatch: pyt
 
 
 def test_starts_are_held_back_until_the_learner_moves_on() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(max_lag=1, episodes_per_version=2))
+    buffer = Buffer(admission=relive.Admission(max_lag=1, episodes_per_version=2))
     buffer.set_policy_version(7)
     with pytest.raises(
         relive.ArgumentError, match=r"^start_episode needs a ticket with .*: await buffer.admit\(\) first$"
@@ -337,8 +335,8 @@ def test_who_will_not_be_trained_on_gives_the_place_back(reason: str, monkeypatc
     monkeypatch.setattr("time.monotonic", lambda: now)
     buffer = Buffer(
         max_episodes=1,
-        admission=admission_lib.Admission(0, 1),
-        groups=groups_lib.Groups(1, timeout=10.0) if reason == "straggler" else None,
+        admission=relive.Admission(0, 1),
+        groups=relive.Groups(1, timeout=10.0) if reason == "straggler" else None,
     )
     buffer.set_policy_version(0)
     with pytest.raises(relive.NotReadyError):
@@ -363,7 +361,7 @@ def test_who_will_not_be_trained_on_gives_the_place_back(reason: str, monkeypatc
         if reason == "evicted":
             assert buffer.get_drops() == {"evicted": {"a": 1}}
         else:
-            buffer = Buffer(admission=admission_lib.Admission(0, 1))
+            buffer = Buffer(admission=relive.Admission(0, 1))
             buffer.set_policy_version(0)
             live(buffer, ticket=buffer.admit_nowait(), policy_version=0)
             buffer.set_policy_version(1)
@@ -378,7 +376,7 @@ def test_who_will_not_be_trained_on_gives_the_place_back(reason: str, monkeypatc
 
 
 def test_a_refused_start_leaves_the_ticket_as_it_was() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(1))
+    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(1))
     ticket = buffer.admit_nowait(2)
     buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
     refused: tuple[dict[str, Any], ...] = ({"group_id": "g"}, {"policy_version": -1}, {"group_id": 3})
@@ -391,7 +389,7 @@ def test_a_refused_start_leaves_the_ticket_as_it_was() -> None:
 
 
 def test_the_first_version_that_is_said_is_where_the_count_begins() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(1, 2))
+    buffer = Buffer(admission=relive.Admission(1, 2))
     for _ in range(4):
         live(buffer, ticket=buffer.admit_nowait())
     # A run that goes on at version 100: those that wait are counted, and there is no burst.
@@ -401,7 +399,7 @@ def test_the_first_version_that_is_said_is_where_the_count_begins() -> None:
     buffer.set_policy_version(101)
     buffer.admit_nowait(2)
     # One that says its first version after it was trained on a batch does not hang.
-    buffer = Buffer(admission=admission_lib.Admission(0, 2))
+    buffer = Buffer(admission=relive.Admission(0, 2))
     for _ in range(2):
         live(buffer, ticket=buffer.admit_nowait())
     buffer.next_episodes_nowait(2)
@@ -482,7 +480,7 @@ def damaged_group(buffer: Buffer) -> None:
     ],
 )
 def test_an_audit_finds_what_cannot_be(damage: Any, message: str) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     with pytest.raises(relive.NotReadyError):
         buffer.next_episodes_nowait(1)
     live(buffer)
@@ -494,7 +492,7 @@ def test_an_audit_finds_what_cannot_be(damage: Any, message: str) -> None:
 
 
 def test_a_buffer_that_nobody_needs_goes_at_once() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 1), groups=groups_lib.Groups(1, timeout=5.0))
+    buffer = Buffer(admission=relive.Admission(0, 1), groups=relive.Groups(1, timeout=5.0))
     live(buffer, ticket=buffer.admit_nowait(), group_id="g")
     buffer.next_groups_nowait(1)
     gc.collect()
@@ -508,9 +506,7 @@ def test_a_buffer_that_nobody_needs_goes_at_once() -> None:
 
 
 def test_memory_is_that_of_the_stored_episodes() -> None:
-    buffer = Buffer(
-        max_episodes=10, admission=admission_lib.Admission(1, 2), groups=groups_lib.Groups(2, timeout=1e9, min_size=1)
-    )
+    buffer = Buffer(max_episodes=10, admission=relive.Admission(1, 2), groups=relive.Groups(2, timeout=1e9, min_size=1))
     rng = random.Random(0)
     buffer.set_policy_version(0)
     for number in range(3000):
@@ -569,7 +565,7 @@ def test_what_was_delivered_once_and_is_passed_over_in_the_next_epoch_is_so_afte
 
 
 def test_what_did_not_reach_the_learner_comes_first_and_only_whole() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2), epochs=2, redeliver=True, max_episodes=6, seed=0)
+    buffer = Buffer(groups=relive.Groups(2), epochs=2, redeliver=True, max_episodes=6, seed=0)
     buffer.set_policy_version(0)
     groups = [[live(buffer, group_id=name) for _ in range(2)] for name in "xy"]
     for _ in range(2):

@@ -14,7 +14,6 @@ import pytest
 
 import relive
 from relive import testing
-from relive.agents import admission as admission_lib
 from relive.agents import delivery_test
 from relive.agents import groups as groups_lib
 
@@ -89,7 +88,7 @@ def test_every_order_of_a_pass_is_equally_likely() -> None:
 
 
 def test_groups_are_delivered_in_every_epoch() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2), epochs=2, admission=admission_lib.Admission(3, 2), seed=1)
+    buffer = Buffer(groups=relive.Groups(2), epochs=2, admission=relive.Admission(3, 2), seed=1)
     for number in range(8):
         live(buffer, "a", group_id=f"{number // 2}", ticket=buffer.admit_nowait())
     passes = [[group[0].group_id for group in buffer.next_groups_nowait(4)] for _ in range(2)]
@@ -103,7 +102,7 @@ def test_groups_are_delivered_in_every_epoch() -> None:
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_what_was_delivered_once_is_not_dropped_when_it_is_too_old_or_evicted(grouped: bool) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(1), epochs=2, max_episodes=2)
+    buffer = Buffer(groups=relive.Groups(1), epochs=2, max_episodes=2)
     buffer.set_policy_version(0)
     take: Any = buffer.next_groups_nowait if grouped else buffer.next_episodes_nowait
     names = itertools.count()
@@ -123,7 +122,7 @@ def test_what_was_delivered_once_is_not_dropped_when_it_is_too_old_or_evicted(gr
 
 
 def test_what_waits_for_another_delivery_can_be_rejected() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2), epochs=3)
+    buffer = Buffer(groups=relive.Groups(2), epochs=3)
     single = live(buffer, "a")
     pair = [live(buffer, "b", group_id="g") for _ in range(2)]
     assert ids(buffer.next_episodes_nowait(1)) == [single]
@@ -142,7 +141,7 @@ def test_what_waits_for_another_delivery_can_be_rejected() -> None:
 def test_epochs_go_on_after_a_restart(journaled: bool, redeliver: bool, tmp_path: pathlib.Path) -> None:
     for seed in range(10):
         rng = random.Random(seed)
-        buffer: Any = Buffer(groups=groups_lib.Groups(2), epochs=3, redeliver=redeliver, seed=0)
+        buffer: Any = Buffer(groups=relive.Groups(2), epochs=3, redeliver=redeliver, seed=0)
         path = tmp_path / f"{seed}"
         journal = relive.Journal(path) if journaled else None
         if journal is not None:
@@ -229,7 +228,7 @@ def test_quotas_are_checked(quotas: Any, message: str) -> None:
 
 def test_no_more_run_at_once_than_may() -> None:
     async def main() -> None:
-        buffer = Buffer(admission=admission_lib.Admission(9, 9, max_running=2))
+        buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
         running = most = 0
 
         async def actor() -> None:
@@ -253,7 +252,7 @@ def test_no_more_run_at_once_than_may() -> None:
 
 
 def test_a_ticket_counts_as_running_until_its_episode_has_ended() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(9, 9, max_running=2))
+    buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
     with pytest.raises(
         relive.ArgumentError, match=r"^count must be at most 2 with Admission\(.*max_running=2\), got 3$"
     ):
@@ -270,14 +269,14 @@ def test_a_ticket_counts_as_running_until_its_episode_has_ended() -> None:
 
 def test_a_bound_on_what_runs_must_fit_a_group() -> None:
     with pytest.raises(relive.ArgumentError, match="^size of groups must be at most 1 with Admission"):
-        Buffer(groups=groups_lib.Groups(2), admission=admission_lib.Admission(9, 9, max_running=1))
+        Buffer(groups=relive.Groups(2), admission=relive.Admission(9, 9, max_running=1))
     with pytest.raises(relive.ArgumentError, match="^max_running must be at least 1, got 0$"):
-        admission_lib.Admission(1, 1, max_running=0)
+        relive.Admission(1, 1, max_running=0)
 
 
 def test_a_group_that_nobody_completes_is_named_when_all_wait_for_it() -> None:
     async def main() -> None:
-        buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(2))
+        buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
         for group_id in ("g", "h"):
             live(buffer, "a", group_id=group_id, ticket=buffer.admit_nowait())
         learner = asyncio.create_task(buffer.next_groups(1))
@@ -338,7 +337,7 @@ def test_what_was_delivered_before_any_version_is_acknowledged_with_the_first() 
 
 
 def test_a_group_comes_again_although_an_episode_that_was_dropped_from_it_was_evicted() -> None:
-    buffer = Buffer(max_episodes=3, groups=groups_lib.Groups(2), redeliver=True)
+    buffer = Buffer(max_episodes=3, groups=relive.Groups(2), redeliver=True)
     dropped = live(buffer, "a", group_id="g", status="ABORTED")
     group = [live(buffer, "a", group_id="g") for _ in range(2)]
     assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]

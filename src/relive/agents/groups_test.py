@@ -5,9 +5,8 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import groups
-from relive.episodes import episode as episode_lib
 
-Episode = episode_lib.Episode[Any, Any]
+Episode = relive.Episode[Any, Any]
 
 
 def ended(name: str, group_id: str = "g", version: int | None = None) -> Episode:
@@ -24,7 +23,7 @@ def ended(name: str, group_id: str = "g", version: int | None = None) -> Episode
 
 
 def book_of(size: int, timeout: float | None = None, min_size: int | None = None) -> groups.GroupBook:
-    return groups.GroupBook(groups.Groups(size, timeout, min_size))
+    return groups.GroupBook(relive.Groups(size, timeout, min_size))
 
 
 def due_of(book: groups.GroupBook) -> float | None:
@@ -51,13 +50,13 @@ def start(book: groups.GroupBook, count: int, group_id: str = "g", now: float = 
 )
 def test_a_rule_that_cannot_be_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(relive.ArgumentError, match=message):
-        groups.Groups(*arguments)
+        relive.Groups(*arguments)
 
 
 def test_the_least_size_is_the_size_unless_something_else_is_said() -> None:
-    assert groups.Groups(3).least_size == groups.Groups(3, 1.0).least_size == 3
-    assert groups.Groups(3, 1.0, 2).least_size == 2
-    assert groups.Groups(3, 1.0, 3).least_size == 3
+    assert relive.Groups(3).least_size == relive.Groups(3, 1.0).least_size == 3
+    assert relive.Groups(3, 1.0, 2).least_size == 2
+    assert relive.Groups(3, 1.0, 3).least_size == 3
 
 
 def test_a_group_is_whole_when_all_have_ended() -> None:

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 import relive
-from relive.agents import admission as admission_lib
 from relive.agents import delivery_test
-from relive.agents import groups as groups_lib
 from relive.fleet import local_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
@@ -48,7 +46,7 @@ def idle(buffer: Buffer) -> bool:
 
 
 async def test_tickets_are_given_first_come_first_served() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 2))
+    buffer = Buffer(admission=relive.Admission(0, 2))
     buffer.set_policy_version(0)
     first = await buffer.admit(2)
     served = []
@@ -76,7 +74,7 @@ async def test_tickets_are_given_first_come_first_served() -> None:
 
 @pytest.mark.parametrize("way", ["version", "abort", "release", "lost", "clear", "load"])
 async def test_whoever_waits_for_a_ticket_hears_of_each_place(way: str) -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 1))
+    buffer = Buffer(admission=relive.Admission(0, 1))
     buffer.set_policy_version(0)
     empty = buffer.state_dict()
     ticket: Any = await buffer.admit()
@@ -108,7 +106,7 @@ async def test_whoever_waits_for_a_ticket_hears_of_each_place(way: str) -> None:
 @pytest.mark.parametrize("waits_first", [False, True])
 def test_a_straggler_gives_its_place_to_whoever_waits(waits_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(2, timeout=10.0))
+        buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2, timeout=10.0))
         ticket = await buffer.admit(2)
         waiter = asyncio.create_task(buffer.admit())
         await settle(10 if waits_first else 0)
@@ -126,7 +124,7 @@ def test_a_straggler_gives_its_place_to_whoever_waits(waits_first: bool, monkeyp
 
 def test_a_learner_wakes_when_a_group_falls_due_though_nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        buffer = Buffer(groups=groups_lib.Groups(2, timeout=20.0, min_size=1))
+        buffer = Buffer(groups=relive.Groups(2, timeout=20.0, min_size=1))
         learner = asyncio.create_task(buffer.next_groups(2))
         await settle()
         assert not has_timer(buffer)
@@ -145,7 +143,7 @@ def test_a_learner_wakes_when_a_group_falls_due_though_nobody_writes(monkeypatch
 
 
 async def test_a_timer_stops_when_nobody_waits_for_it() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2, timeout=1000.0))
+    buffer = Buffer(groups=relive.Groups(2, timeout=1000.0))
     live(buffer, group_id="g")
     learners = [asyncio.create_task(buffer.next_groups(1)) for _ in range(2)]
     await settle()
@@ -171,7 +169,7 @@ async def test_the_next_episodes_are_waited_for() -> None:
 
 
 async def test_the_next_groups_are_waited_for() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     learners = [asyncio.create_task(buffer.next_groups(1)) for _ in range(2)]
     for group_id in "gghh":
         await settle()
@@ -193,7 +191,7 @@ async def test_a_small_request_does_not_overtake_a_large_one() -> None:
 
 
 async def test_a_cancelled_wait_takes_nothing() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(1))
+    buffer = Buffer(groups=relive.Groups(1))
     buffer.set_policy_version(1)
     calls = [buffer.next_episodes(2, max_lag=0), buffer.next_groups(2, max_lag=0)]
     tasks = [asyncio.create_task(call) for call in calls]
@@ -212,7 +210,7 @@ async def test_a_cancelled_wait_takes_nothing() -> None:
 @pytest.mark.parametrize("call", ["admit", "next_episodes", "next_groups"])
 async def test_a_call_cancelled_at_any_await_has_happened_or_left_no_trace(call: str) -> None:
     """It is cancelled after another number of rounds in each of the buffers."""
-    buffers = [Buffer(admission=admission_lib.Admission(0, 1), groups=groups_lib.Groups(1)) for _ in range(6)]
+    buffers = [Buffer(admission=relive.Admission(0, 1), groups=relive.Groups(1)) for _ in range(6)]
 
     async def has_happened(buffer: Buffer, rounds: int) -> bool:
         with buffer.admit_nowait() as ticket:
@@ -244,7 +242,7 @@ async def test_a_call_cancelled_at_any_await_has_happened_or_left_no_trace(call:
 
 
 async def test_close_frees_all_who_wait() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 1), groups=groups_lib.Groups(1, timeout=1000.0))
+    buffer = Buffer(admission=relive.Admission(0, 1), groups=relive.Groups(1, timeout=1000.0))
     ticket = await buffer.admit()
     buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
     waiting = (buffer.admit, buffer.next_episodes, buffer.next_groups)
@@ -260,14 +258,14 @@ async def test_close_frees_all_who_wait() -> None:
 
 
 async def test_a_call_for_what_cannot_be_is_refused_before_it_waits() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 1), max_episodes=2)
+    buffer = Buffer(admission=relive.Admission(0, 1), max_episodes=2)
     for call in (buffer.admit(2), buffer.next_episodes(3), buffer.next_groups(1), buffer.next_episodes(1, max_lag=1)):
         with pytest.raises(relive.ArgumentError):
             await asyncio.wait_for(call, PATIENCE)
 
 
 async def test_a_block_takes_a_ticket() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 1))
+    buffer = Buffer(admission=relive.Admission(0, 1))
     async with buffer.episode("a", ticket=await buffer.admit()) as writer:
         await writer.append(0, 0, 1.0)
         with pytest.raises(relive.NotReadyError):
@@ -277,7 +275,7 @@ async def test_a_block_takes_a_ticket() -> None:
 
 
 def test_a_ticket_that_is_lost_after_the_event_loop_harms_nobody() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 1))
+    buffer = Buffer(admission=relive.Admission(0, 1))
     tickets = [buffer.admit_nowait()]
 
     async def wait() -> None:
@@ -296,7 +294,7 @@ def test_a_ticket_that_is_lost_after_the_event_loop_harms_nobody() -> None:
 
 
 async def test_nobody_starves_however_tickets_are_asked_for() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(1, 4), groups=groups_lib.Groups(4))
+    buffer = Buffer(admission=relive.Admission(1, 4), groups=relive.Groups(4))
     buffer.set_policy_version(0)
     served: dict[int, int] = {}
 
@@ -324,8 +322,8 @@ async def test_nobody_starves_however_tickets_are_asked_for() -> None:
 async def storm(seed: int, actors: int) -> None:
     """Actors that are cancelled at any await, and a learner that goes on as long as there is something."""
     rng = random.Random(seed)
-    rule = admission_lib.Admission(2, 8)
-    buffer = Buffer(max_episodes=200, admission=rule, groups=groups_lib.Groups(2, timeout=5.0, min_size=1), seed=0)
+    rule = relive.Admission(2, 8)
+    buffer = Buffer(max_episodes=200, admission=rule, groups=relive.Groups(2, timeout=5.0, min_size=1), seed=0)
     buffer.set_policy_version(0)
     handed: list[str] = []
 
@@ -401,7 +399,7 @@ def test_many_actors_with_random_cancellation(seed: int, actors: int, monkeypatc
 
 
 async def test_a_lag_is_not_waited_for_before_there_is_a_version_of_the_learner() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(1))
+    buffer = Buffer(groups=relive.Groups(1))
     for call in (buffer.next_episodes, buffer.next_groups):
         with pytest.raises(relive.ArgumentError, match="^max_lag asks .*: call set_policy_version first$"):
             await call(1, max_lag=0)
@@ -410,7 +408,7 @@ async def test_a_lag_is_not_waited_for_before_there_is_a_version_of_the_learner(
 
 def test_a_closed_event_loop_takes_its_waiters_and_its_timer_with_it() -> None:
     """The second loop is served, and its own timer rings."""
-    buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(2, timeout=0.05, min_size=1))
+    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2, timeout=0.05, min_size=1))
     ticket = buffer.admit_nowait(2)
     buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
 

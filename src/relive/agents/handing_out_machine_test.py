@@ -12,8 +12,6 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 import relive
-from relive.agents import admission as admission_lib
-from relive.agents import groups as groups_lib
 from relive.agents import queue
 from relive.agents import queue_state
 
@@ -73,7 +71,7 @@ class Group:
 class Naive:
     """The rules, one after the other, each as a loop over all there is."""
 
-    def __init__(self, rule: groups_lib.Groups | None, admission: admission_lib.Admission | None) -> None:
+    def __init__(self, rule: relive.Groups | None, admission: relive.Admission | None) -> None:
         self.rule, self.admission = rule, admission
         self.records: list[Record] = []
         self.groups: list[Group] = []
@@ -318,7 +316,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         size=st.sampled_from([1, 2, 3, 3]),
         timeout=st.sampled_from([None, 2.5, 5.0]),
         min_size=st.sampled_from([None, 1, 2]),
-        admission=st.none() | st.builds(admission_lib.Admission, st.integers(0, 2), st.integers(1, 4)),
+        admission=st.none() | st.builds(relive.Admission, st.integers(0, 2), st.integers(1, 4)),
         max_episodes=st.none() | st.integers(3, 8),
         has_groups=st.booleans(),
     )
@@ -327,14 +325,14 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         size: int,
         timeout: float | None,
         min_size: int | None,
-        admission: admission_lib.Admission | None,
+        admission: relive.Admission | None,
         max_episodes: int | None,
         has_groups: bool,
     ) -> None:
         if admission is not None:
             size = min(size, admission.most_admitted(0))
         least = None if timeout is None or min_size is None else min(min_size, size)
-        rule = groups_lib.Groups(size, timeout, least) if has_groups else None
+        rule = relive.Groups(size, timeout, least) if has_groups else None
         self.naive = Naive(rule, admission)
         clock = types.SimpleNamespace(monotonic=lambda: self.naive.now)
         self.use_clock(clock)
@@ -342,7 +340,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             max_episodes=max_episodes, admission=admission, groups=rule, seed=0
         )
         self.max_episodes = max_episodes
-        self.tickets: list[admission_lib.Ticket] = []
+        self.tickets: list[relive.Ticket] = []
         self.records: dict[str, Record] = {}
 
     def teardown(self) -> None:

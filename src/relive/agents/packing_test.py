@@ -7,27 +7,25 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.agents import packing
 from relive.agents import token_episode_test
 from relive.agents import tokens
-from relive.episodes import buffer as buffer_lib
-from relive.episodes import episode
 
-Steps = list[tokens.TokenStep]
+Steps = list[relive.TokenStep]
 step_of = token_episode_test.step_of
 NAMES = (*tokens.FIELDS, "attention_mask")
 
 
-def episode_of(steps: Steps, number: int = 0, **changes: Any) -> episode.Episode[Any, tokens.TokenStep]:
+def episode_of(steps: Steps, number: int = 0, **changes: Any) -> relive.Episode[Any, relive.TokenStep]:
     arguments: dict[str, Any] = {"episode_id": f"e{number}", "agent_id": f"a{number}"}
-    return episode.Episode(actions=steps, rewards=[step.reward for step in steps], **arguments | changes)
+    return relive.Episode(actions=steps, rewards=[step.reward for step in steps], **arguments | changes)
 
 
 def test_a_batch_of_episodes_is_padded_on_the_right() -> None:
     steps = [step_of([1, 5], [7, 2], reward=1.0, loss_mask=[True, False]), step_of([1, 5, 7, 2, 9], [8], reward=2.0)]
     other = [step_of([3], [4], policy_version=6, reward=-1.0)]
-    batch = packing.TokenBatch.from_episodes([episode_of(steps), episode_of(other, 1, group_id="g")], pad_token_id=99)
+    batch = relive.TokenBatch.from_episodes([episode_of(steps), episode_of(other, 1, group_id="g")], pad_token_id=99)
     assert {name: getattr(batch, name).tolist() for name in NAMES} == {
         "tokens": [[1, 5, 7, 2, 9, 8], [3, 4, 99, 99, 99, 99]],
         "attention_mask": [[True] * 6, [True, True, False, False, False, False]],
@@ -46,20 +44,20 @@ def test_a_batch_of_episodes_is_padded_on_the_right() -> None:
 
 def test_an_inexact_episode_has_a_row_for_each_part_and_its_return_in_all_of_them() -> None:
     steps = [step_of([1, 5], [7], reward=1.0), step_of([1, 6, 7], [8], reward=4.0)]
-    batch = packing.TokenBatch.from_episodes([episode_of(steps), episode_of([step_of([2], [3])], 1)])
+    batch = relive.TokenBatch.from_episodes([episode_of(steps), episode_of([step_of([2], [3])], 1)])
     assert batch.tokens.tolist() == [[1, 5, 7, 0], [1, 6, 7, 8], [2, 3, 0, 0]]
     assert batch.returns.tolist() == [5.0, 5.0, 0.0]
     assert batch.rewards.sum(axis=1).tolist() == [1.0, 4.0, 0.0]
     assert batch.is_exact.tolist() == [False, False, True]
     assert batch.episode_ids == ["e0", "e0", "e1"]
-    mismatch = tokens.TokenMismatch(step=1, position=1, expected=5, found=6)
+    mismatch = relive.TokenMismatch(step=1, position=1, expected=5, found=6)
     assert batch.mismatches == [None, mismatch, None]
 
 
 @pytest.mark.parametrize(("multiple", "width"), [(1, 5), (2, 6), (5, 5), (6, 6), (64, 64)])
 def test_rows_are_as_long_as_the_longest_up_to_a_multiple(multiple: int, width: int) -> None:
     episodes = [episode_of([step_of([1, 2, 3], [4, 5])]), episode_of([step_of([1], [4, 5])])]
-    batch = packing.TokenBatch.from_episodes(episodes, pad_to_multiple_of=multiple)
+    batch = relive.TokenBatch.from_episodes(episodes, pad_to_multiple_of=multiple)
     assert batch.tokens.shape == (2, width)
     assert batch.lengths.tolist() == [5, 3]
     assert batch.attention_mask.sum(axis=1).tolist() == [5, 3]
@@ -71,7 +69,7 @@ def test_rows_are_as_long_as_the_longest_up_to_a_multiple(multiple: int, width: 
     multiple=st.integers(1, 5),
 )
 def test_padding_is_nowhere_else_and_holds_nothing(episodes: list[Steps], pad_token_id: int, multiple: int) -> None:
-    batch = packing.TokenBatch.from_episodes(
+    batch = relive.TokenBatch.from_episodes(
         [episode_of(steps, number) for number, steps in enumerate(episodes)],
         pad_token_id=pad_token_id,
         pad_to_multiple_of=multiple,
@@ -98,7 +96,7 @@ def test_padding_is_nowhere_else_and_holds_nothing(episodes: list[Steps], pad_to
 
 @hypothesis.given(episodes=st.lists(token_episode_test.episodes(), min_size=1, max_size=4))
 def test_packed_rows_stand_end_to_end(episodes: list[Steps]) -> None:
-    batch = packing.TokenBatch.from_episodes([episode_of(steps) for steps in episodes], pad_to_multiple_of=3)
+    batch = relive.TokenBatch.from_episodes([episode_of(steps) for steps in episodes], pad_to_multiple_of=3)
     packed = batch.packed()
     assert list(packed) == [*tokens.FIELDS, "cu_seqlens"]
     sequences = [sequence for steps in episodes for sequence in token_episode_test.walked(steps)]
@@ -110,10 +108,10 @@ def test_packed_rows_stand_end_to_end(episodes: list[Steps]) -> None:
 
 
 def test_an_episode_without_a_step_has_no_row() -> None:
-    batch = packing.TokenBatch.from_episodes([episode_of([]), episode_of([step_of([1], [2])], 1), episode_of([])])
+    batch = relive.TokenBatch.from_episodes([episode_of([]), episode_of([step_of([1], [2])], 1), episode_of([])])
     assert batch.episode_ids == ["e1"]
     with pytest.raises(errors.ArgumentError, match="^episodes must have a step in one of them, got 2 without$"):
-        packing.TokenBatch.from_episodes([episode_of([]), episode_of([])])
+        relive.TokenBatch.from_episodes([episode_of([]), episode_of([])])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,7 @@ def test_an_episode_without_a_step_has_no_row() -> None:
 def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
     defaults: dict[str, Any] = {"episodes": [episode_of([step_of([1], [2])])]}
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        packing.TokenBatch.from_episodes(**defaults | arguments)
+        relive.TokenBatch.from_episodes(**defaults | arguments)
 
 
 def test_an_agent_stores_its_steps_in_an_episode_buffer_and_they_come_back_bit_for_bit() -> None:
@@ -139,13 +137,13 @@ def test_an_agent_stores_its_steps_in_an_episode_buffer_and_they_come_back_bit_f
         step_of([1, 5], [7, 2], logprobs=logs[0], policy_version=3),
         step_of([1, 5, 7, 2, 9], [8], logprobs=logs[1], policy_version=[4]),
     ]
-    buffer = buffer_lib.EpisodeReplayBuffer[Any, tokens.TokenStep](seed=0)
+    buffer = relive.EpisodeReplayBuffer[Any, relive.TokenStep](seed=0)
     episode_id = buffer.start_episode_nowait("agent", group_id="prompt")
     for step, reward in zip(steps, [0.0, 1.0], strict=True):
         buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, reward)
     buffer.end_episode_nowait(episode_id, None)
     (lived,) = buffer._store
-    batch = packing.TokenBatch.from_episodes([lived])
+    batch = relive.TokenBatch.from_episodes([lived])
     assert batch.tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
     assert batch.logprobs[batch.loss_mask].tobytes() == np.concatenate(logs).tobytes()
     assert batch.rewards.tolist() == [[0, 0, 0, 0, 0, 1.0]]
@@ -175,7 +173,7 @@ def first_fit_decreasing(lengths: list[int], max_tokens: int) -> int:
 def test_micro_batches_hold_each_sequence_once_within_the_budget(
     lengths: list[int], max_tokens: int, ranks: int
 ) -> None:
-    parts = packing.micro_batches(lengths, max_tokens=max_tokens, ranks=ranks)
+    parts = relive.micro_batches(lengths, max_tokens=max_tokens, ranks=ranks)
     assert len(parts) == ranks
     assert len({len(of_rank) for of_rank in parts}) == 1
     every = [part.tolist() for of_rank in parts for part in of_rank]
@@ -186,7 +184,7 @@ def test_micro_batches_hold_each_sequence_once_within_the_budget(
     assert sum(not part for part in every) == max(len(every) - len(lengths), 0)
     least = -(-sum(lengths) // max_tokens)
     assert least <= len(every) <= -(-max(first_fit_decreasing(lengths, max_tokens) * 1.02, 1) // ranks) * ranks
-    again = packing.micro_batches(np.array(lengths, np.int32), max_tokens=max_tokens, ranks=ranks)
+    again = relive.micro_batches(np.array(lengths, np.int32), max_tokens=max_tokens, ranks=ranks)
     assert [[part.tolist() for part in each] for each in again] == [[part.tolist() for part in each] for each in parts]
     assert all(part.dtype == np.int64 for of_rank in parts for part in of_rank)
 
@@ -202,9 +200,9 @@ def test_micro_batches_are_hardly_more_than_first_fit_decreasing_makes_and_balan
             "skewed": np.minimum(1 + rng.lognormal(6, 1, count).astype(int), most),
             "near a half": rng.integers(most // 4, most // 2 + 2, count),
         }[spread].tolist()
-        (parts,) = packing.micro_batches(lengths, max_tokens=most)
+        (parts,) = relive.micro_batches(lengths, max_tokens=most)
         assert len(parts) <= 1.02 * first_fit_decreasing(lengths, most)
-        halves = packing.micro_batches(lengths, max_tokens=most, ranks=2)
+        halves = relive.micro_batches(lengths, max_tokens=most, ranks=2)
         totals = [[sum(lengths[place] for place in part) for part in of_rank] for of_rank in halves]
         assert abs(sum(totals[0]) - sum(totals[1])) <= most
         if spread in ("short", "skewed"):
@@ -213,9 +211,9 @@ def test_micro_batches_are_hardly_more_than_first_fit_decreasing_makes_and_balan
 
 
 def test_the_largest_micro_batch_is_smaller_than_the_budget_where_that_suffices() -> None:
-    (parts,) = packing.micro_batches([6, 6, 6, 6, 1, 1, 1, 1], max_tokens=15)
+    (parts,) = relive.micro_batches([6, 6, 6, 6, 1, 1, 1, 1], max_tokens=15)
     assert [part.tolist() for part in parts] == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    assert packing.micro_batches([9], max_tokens=9, ranks=2)[1][0].tolist() == []
+    assert relive.micro_batches([9], max_tokens=9, ranks=2)[1][0].tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -232,7 +230,7 @@ def test_the_largest_micro_batch_is_smaller_than_the_budget_where_that_suffices(
 def test_arguments_of_micro_batches_are_checked(arguments: dict[str, Any], text: str) -> None:
     defaults: dict[str, Any] = {"lengths": [3, 4], "max_tokens": 10}
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        packing.micro_batches(**defaults | arguments)
+        relive.micro_batches(**defaults | arguments)
 
 
 @hypothesis.given(
@@ -241,7 +239,7 @@ def test_arguments_of_micro_batches_are_checked(arguments: dict[str, Any], text:
     multiple=st.integers(1, 5),
 )
 def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps], ranks: int, multiple: int) -> None:
-    whole = packing.TokenBatch.from_episodes(
+    whole = relive.TokenBatch.from_episodes(
         [episode_of(steps, number, group_id="g") for number, steps in enumerate(episodes)],
         pad_token_id=9,
         pad_to_multiple_of=4,
@@ -250,7 +248,7 @@ def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps],
     whole.extras = {"weight": np.arange(len(whole)) / 2, "place": places}
     most, width = int(whole.lengths.max()) + 3, whole.tokens.shape[1]
     found = whole.micro_batches(max_tokens=most, ranks=ranks, pad_to_multiple_of=multiple)
-    expected = packing.micro_batches(whole.lengths, max_tokens=most, ranks=ranks)
+    expected = relive.micro_batches(whole.lengths, max_tokens=most, ranks=ranks)
     assert [len(of_rank) for of_rank in found] == [len(of_rank) for of_rank in expected]
     for of_rank, rows_of_rank in zip(found, expected, strict=True):
         for part, rows in zip(of_rank, rows_of_rank, strict=True):
@@ -271,7 +269,7 @@ def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps],
 
 
 def test_a_batch_of_a_framework_is_divided_before_it_is_converted() -> None:
-    batch = packing.TokenBatch.from_episodes([episode_of([step_of([1], [2])])])
+    batch = relive.TokenBatch.from_episodes([episode_of([step_of([1], [2])])])
     with pytest.raises(
         errors.ArgumentTypeError, match="^micro_batches needs a batch of arrays of numpy, got one of list"
     ):

@@ -11,20 +11,17 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import admission as admission_lib
 from relive.agents import delivery_test
-from relive.agents import groups as groups_lib
 from relive.agents import queue
 from relive.persistence import checkpointable
-from relive.persistence import codec
 from relive.persistence import state as state_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 live = delivery_test.live
 ids = delivery_test.ids
 RULES: dict[str, Any] = {
-    "admission": admission_lib.Admission(1, 8),
-    "groups": groups_lib.Groups(2, timeout=100.0, min_size=1),
+    "admission": relive.Admission(1, 8),
+    "groups": relive.Groups(2, timeout=100.0, min_size=1),
 }
 
 
@@ -70,7 +67,7 @@ def work(buffer: Buffer, rng: random.Random, count: int) -> list[Any]:
 def content(buffer: Buffer) -> Any:
     """All that is kept of hand-outs, but for times."""
     arrays = buffer.state_dict()["arrays"]
-    return arrays["episode_turn"].tolist(), codec.PlainCodec().decode(arrays["hand_outs"].tobytes())
+    return arrays["episode_turn"].tolist(), relive.PlainCodec().decode(arrays["hand_outs"].tobytes())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -88,7 +85,7 @@ def test_what_was_saved_goes_on_as_it_would_have(seed: int, tmp_path: pathlib.Pa
 
 
 def test_unused_tickets_do_not_come_back_and_open_episodes_keep_their_places() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 3))
+    buffer = Buffer(admission=relive.Admission(0, 3))
     buffer.set_policy_version(5)
     ticket = buffer.admit_nowait(2)
     episode_id = buffer.start_episode_nowait("a", ticket=ticket)
@@ -107,13 +104,13 @@ def test_unused_tickets_do_not_come_back_and_open_episodes_keep_their_places() -
 def test_a_group_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    buffer = Buffer(groups=groups_lib.Groups(2, timeout=10.0))
+    buffer = Buffer(groups=relive.Groups(2, timeout=10.0))
     live(buffer, group_id="g")
     now = 106.0
     state = buffer.state_dict()
     assert state["arrays"]["group_age"].tolist() == [6.0]
     now = 1.0
-    other = Buffer(groups=groups_lib.Groups(2, timeout=10.0))
+    other = Buffer(groups=relive.Groups(2, timeout=10.0))
     other.load_state_dict(state)
     now = 4.5
     assert other.get_drops() == {}
@@ -125,14 +122,14 @@ def test_a_group_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_rules_take_what_is_known_of_episodes_alone(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2), admission=admission_lib.Admission(5, 5))
+    buffer = Buffer(groups=relive.Groups(2), admission=relive.Admission(5, 5))
     handed = [live(buffer, group_id="handed", ticket=buffer.admit_nowait()) for _ in range(2)]
     assert len(buffer.next_groups_nowait(1)[0]) == 2
     for group_id in ("large", "large", "small"):
         live(buffer, group_id=group_id, ticket=buffer.admit_nowait())
     live(buffer, group_id="small", status="ABORTED", ticket=buffer.admit_nowait())
     buffer.save(tmp_path / "saved")
-    rules: dict[str, Any] = {"groups": groups_lib.Groups(1), "admission": admission_lib.Admission(0, 1)}
+    rules: dict[str, Any] = {"groups": relive.Groups(1), "admission": relive.Admission(0, 1)}
     other: Buffer = Buffer.load(tmp_path / "saved", **rules)
     other.check()
     assert len(other._hand_outs._handed) == len(handed) == 2
@@ -180,7 +177,7 @@ def waiting(buffer: Buffer) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("segment_bytes", [2_000, 2**26])
-@pytest.mark.parametrize("groups", [None, groups_lib.Groups(2)])
+@pytest.mark.parametrize("groups", [None, relive.Groups(2)])
 def test_what_was_handed_out_or_rejected_is_not_handed_out_again_after_a_crash(
     tmp_path: pathlib.Path, groups: Any, segment_bytes: int
 ) -> None:
@@ -222,7 +219,7 @@ def test_what_a_journal_cannot_write_is_not_handed_out(tmp_path: pathlib.Path) -
 
 
 def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
-    buffer: Any = Buffer(groups=groups_lib.Groups(2))
+    buffer: Any = Buffer(groups=relive.Groups(2))
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
         live(buffer)
@@ -261,7 +258,7 @@ def test_what_was_cleared_since_is_in_the_sums_that_a_journal_brings_back(tmp_pa
 
 
 def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer(max_episodes=2, groups=groups_lib.Groups(1))
+    buffer = Buffer(max_episodes=2, groups=relive.Groups(1))
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1000) as log:
         buffer.attach(log)
         for number in range(100):
@@ -289,10 +286,10 @@ def forged(change: Any) -> state_lib.State:
     buffer.next_episodes_nowait(1)
     buffer.start_episode_nowait("a", ticket=buffer.admit_nowait())
     state = buffer.state_dict()
-    rest = codec.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
+    rest = relive.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
     change(state["arrays"], rest)
     if "hand_outs" in state["arrays"] and len(state["arrays"]["hand_outs"]) > 5:
-        state["arrays"]["hand_outs"] = np.frombuffer(codec.PlainCodec().encode(rest), np.uint8)
+        state["arrays"]["hand_outs"] = np.frombuffer(relive.PlainCodec().encode(rest), np.uint8)
     return state
 
 
@@ -429,7 +426,7 @@ def test_a_forged_state_is_refused_or_works(change: Any, message: str | None) ->
         with pytest.raises(errors.CheckpointError, match=message):
             buffer.load_state_dict(state)
         with pytest.raises(errors.CheckpointError, match=message):
-            Buffer._loaded(state, {}, codec=codec.PlainCodec())
+            Buffer._loaded(state, {}, codec=relive.PlainCodec())
         assert content(buffer) == before
         buffer.check()
 
@@ -438,7 +435,7 @@ def test_a_setting_that_was_always_there_must_be_there() -> None:
     state = Buffer().state_dict()
     del state["settings"]["max_episodes"]
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
-        Buffer._loaded(state, {}, codec=codec.PlainCodec())
+        Buffer._loaded(state, {}, codec=relive.PlainCodec())
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
         Buffer().load_state_dict(state)
     assert isinstance(Buffer(), checkpointable.Journalable)
@@ -446,7 +443,7 @@ def test_a_setting_that_was_always_there_must_be_there() -> None:
 
 def test_after_recovery_the_learner_gives_places_as_it_moves_on(tmp_path: pathlib.Path) -> None:
     """What waits is too old for it, and keeps its places; the versions that come give others."""
-    buffer = Buffer(admission=admission_lib.Admission(0, 4))
+    buffer = Buffer(admission=relive.Admission(0, 4))
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
         buffer.set_policy_version(3)
@@ -466,7 +463,7 @@ def test_after_recovery_the_learner_gives_places_as_it_moves_on(tmp_path: pathli
 def test_groups_that_gather_have_all_their_time_again_after_recovery(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2, timeout=60.0))
+    buffer = Buffer(groups=relive.Groups(2, timeout=60.0))
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
         live(buffer, group_id="g")

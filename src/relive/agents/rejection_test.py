@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 import relive
-from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import delivery_test
-from relive.agents import groups as groups_lib
 from relive.fleet import local_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
@@ -58,7 +56,7 @@ def test_the_next_ones_are_those_that_are_accepted() -> None:
 
 
 def test_a_group_is_accepted_as_a_whole() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2), admission=admission_lib.Admission(0, 6))
+    buffer = Buffer(groups=relive.Groups(2), admission=relive.Admission(0, 6))
     for group_id, steps in (("alike", (2, 2)), ("unlike", (1, 2)), ("unlike too", (3, 1))):
         for length in steps:
             live(buffer, group_id, length, group_id=group_id, ticket=buffer.admit_nowait())
@@ -107,7 +105,7 @@ def test_those_that_are_too_old_are_not_asked_about() -> None:
 
 @pytest.mark.parametrize("fault", ["raises", "says 1", "says nothing"])
 def test_where_accept_fails_nothing_has_changed(fault: str) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(1))
+    buffer = Buffer(groups=relive.Groups(1))
     single, grouped = live(buffer), live(buffer, group_id="g")
 
     def accept(unit: Any) -> Any:
@@ -142,7 +140,7 @@ async def test_what_accept_raises_comes_out_of_a_call_that_waits() -> None:
 
 
 async def test_what_cannot_be_called_is_refused() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(1))
+    buffer = Buffer(groups=relive.Groups(1))
     message = "^accept must be a function, got 3$"
     for call in (buffer.next_episodes_nowait, buffer.next_groups_nowait):
         with pytest.raises(relive.ArgumentError, match=message):
@@ -153,7 +151,7 @@ async def test_what_cannot_be_called_is_refused() -> None:
 
 
 async def test_each_is_asked_about_once_while_the_call_waits_and_cancelled_it_takes_none() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 4), max_episodes=4)
+    buffer = Buffer(admission=relive.Admission(0, 4), max_episodes=4)
     asked: list[str] = []
 
     def accept(episode: relive.Episode[Any, Any]) -> bool:
@@ -177,7 +175,7 @@ async def test_each_is_asked_about_once_while_the_call_waits_and_cancelled_it_ta
 
 
 async def test_a_place_that_accept_gives_back_goes_to_an_actor_that_waits() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 2))
+    buffer = Buffer(admission=relive.Admission(0, 2))
     buffer.set_policy_version(0)
     learner = asyncio.create_task(buffer.next_episodes(2, accept=longer_than_one))
     for steps in (1, 2, 1, 1, 1, 3):
@@ -191,7 +189,7 @@ async def test_a_place_that_accept_gives_back_goes_to_an_actor_that_waits() -> N
 
 
 def test_what_was_handed_out_can_be_given_back_once() -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 3))
+    buffer = Buffer(admission=relive.Admission(0, 3))
     buffer.set_policy_version(0)
     lived = [live(buffer, f"{number}", ticket=buffer.admit_nowait()) for number in range(3)]
     buffer.next_episodes_nowait(3)
@@ -221,7 +219,7 @@ def test_what_waits_can_be_rejected_before_somebody_has_asked() -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_one_that_waits_takes_its_group_along(is_whole: bool) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(3), admission=admission_lib.Admission(0, 3))
+    buffer = Buffer(groups=relive.Groups(3), admission=relive.Admission(0, 3))
     ticket = buffer.admit_nowait(3)
     ended = [live(buffer, group_id="g", ticket=ticket) for _ in range(2 + is_whole)]
     running = None if is_whole else buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
@@ -239,13 +237,13 @@ def test_one_that_waits_takes_its_group_along(is_whole: bool) -> None:
 
 
 def test_a_part_of_a_group_that_was_handed_out_can_be_given_back() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     lived = [live(buffer, group_id="g") for _ in range(2)]
     buffer.next_groups_nowait(1)
     assert buffer.reject(lived[:1]) == 1
     assert buffer.get_training_bias().trained.episodes == 1
     buffer.check()
-    other = Buffer(groups=groups_lib.Groups(2))
+    other = Buffer(groups=relive.Groups(2))
     other.load_state_dict(buffer.state_dict())
     assert other.get_drops() == {"rejected": {"a": 1}}
     assert other.reject(lived) == 1
@@ -271,7 +269,7 @@ def test_one_that_was_evicted_is_not_there() -> None:
 
 def test_a_place_that_is_not_counted_any_more_does_not_come_back() -> None:
     """Before the first version of the learner, two were trained on; then the count has begun."""
-    buffer = Buffer(admission=admission_lib.Admission(0, 2))
+    buffer = Buffer(admission=relive.Admission(0, 2))
     lived = [live(buffer, ticket=buffer.admit_nowait()) for _ in range(2)]
     buffer.next_episodes_nowait(2)
     buffer.set_policy_version(7)
@@ -334,7 +332,7 @@ def test_the_first_hundred_reasons_are_named() -> None:
 
 async def test_a_learner_that_rejects_nine_of_ten_groups_goes_on() -> None:
     """Actors and learner take turns, and each group that is rejected makes room for one other."""
-    buffer = Buffer(groups=groups_lib.Groups(4), admission=admission_lib.Admission(0, 8))
+    buffer = Buffer(groups=relive.Groups(4), admission=relive.Admission(0, 8))
     rng = random.Random(0)
     rejected = 0
 
@@ -369,7 +367,7 @@ async def run_fleet(
     """Actors that die, and a learner that rejects at a rate: it gets its batch for each version."""
     rng = random.Random(seed)
     min_size = None if due is None else rng.choice([None, 1, size])
-    buffer = Buffer(admission=admission_lib.Admission(max_lag, 2 * size), groups=groups_lib.Groups(size, due, min_size))
+    buffer = Buffer(admission=relive.Admission(max_lag, 2 * size), groups=relive.Groups(size, due, min_size))
     started: list[str] = []
     kept: list[str] = []
 
@@ -476,7 +474,7 @@ def step(buffer: Buffer, **described: Any) -> str:
 
 
 def test_what_groups_handed_out_or_dropped_does_not_come_back_without_them(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     ids = [step(buffer, group_id=group_id) for group_id in "gghhk"]
     buffer.next_groups_nowait(1)
     buffer.reject(ids[2:4])
@@ -491,7 +489,7 @@ def test_what_groups_handed_out_or_dropped_does_not_come_back_without_them(tmp_p
 @pytest.mark.parametrize("how", ["reject", "accept", "evict", "clear"])
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_what_was_drawn_before_places_were_counted_gives_none_back(how: str, is_loaded: bool) -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 2), max_episodes=4, seed=0)
+    buffer = Buffer(admission=relive.Admission(0, 2), max_episodes=4, seed=0)
     old = [step(buffer, ticket=buffer.admit_nowait()) for _ in range(2)]
     buffer.sample_n_step_nowait(64, 1, 0.9)
     buffer.set_policy_version(0)
@@ -499,7 +497,7 @@ def test_what_was_drawn_before_places_were_counted_gives_none_back(how: str, is_
         step(buffer, ticket=buffer.admit_nowait())
     if is_loaded:
         state = buffer.state_dict()
-        buffer = Buffer(admission=admission_lib.Admission(0, 2), max_episodes=4, seed=0)
+        buffer = Buffer(admission=relive.Admission(0, 2), max_episodes=4, seed=0)
         buffer.load_state_dict(state)
     buffer._hand_outs.begin_line(buffer._store)
     if how == "reject":

@@ -7,7 +7,6 @@ import pytest
 
 import relive
 from relive.agents import delivery_test
-from relive.agents import groups as groups_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 live = delivery_test.live
@@ -93,7 +92,7 @@ async def test_what_it_has_no_more_use_for_goes_to_those_behind_it(way: str) -> 
 
 
 async def test_groups_are_kept_and_passed_on_in_the_same_way() -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2))
+    buffer = Buffer(groups=relive.Groups(2))
     buffer.set_policy_version(5)
     asked: list[str | None] = []
 

@@ -16,26 +16,22 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive import testing
-from relive.agents import packing
 from relive.agents import token_buffer
 from relive.agents import token_episode_test
 from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
-from relive.episodes import episode as episode_lib
-from relive.persistence import journal as journal_lib
-from relive.persistence import recover
-from relive.schema import schema
 from relive.storage import memmap
 
-ADVANTAGE = schema.Field((), np.float32)
-NUMBER = schema.Field((), float)
-Steps = list[tokens_lib.TokenStep]
+ADVANTAGE = relive.Field((), np.float32)
+NUMBER = relive.Field((), float)
+Steps = list[relive.TokenStep]
 step_of = token_episode_test.step_of
 
 
-def rows_of(batch: packing.TokenBatch) -> list[list[tuple[Any, ...]]]:
+def rows_of(batch: relive.TokenBatch) -> list[list[tuple[Any, ...]]]:
     """Return the tokens of each row, as the naive twin has them."""
     packed = batch.packed()
     columns = zip(*[packed[name].tolist() for name in tokens_lib.FIELDS], strict=True)
@@ -43,26 +39,26 @@ def rows_of(batch: packing.TokenBatch) -> list[list[tuple[Any, ...]]]:
     return [tokens[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
-def held_keys(buffer: token_buffer.TokenReplayBuffer) -> list[int]:
+def held_keys(buffer: relive.TokenReplayBuffer) -> list[int]:
     return list(buffer._store.owners)
 
 
-def snapshot(buffer: token_buffer.TokenReplayBuffer) -> Any:
+def snapshot(buffer: relive.TokenReplayBuffer) -> Any:
     """Return what a refused call must leave as it was."""
     keys = held_keys(buffer)
     rows = rows_of(buffer.read(keys)) if keys else []
     return rows, keys, buffer.get_stats(), buffer.policy_version, copy.deepcopy(buffer.rng.bit_generator.state)
 
 
-def filled(max_tokens: int = 100, **settings: Any) -> token_buffer.TokenReplayBuffer:
-    buffer = token_buffer.TokenReplayBuffer(max_tokens, seed=0, **settings)
+def filled(max_tokens: int = 100, **settings: Any) -> relive.TokenReplayBuffer:
+    buffer = relive.TokenReplayBuffer(max_tokens, seed=0, **settings)
     buffer.add_episode([step_of([1, 5], [7, 2], policy_version=3)], agent_id="a")
     buffer.add_episode([step_of([4], [4]), step_of([5], [6], reward=1.5)], agent_id="b", group_id="g")
     return buffer
 
 
 def test_an_exact_episode_is_one_sequence_and_another_is_as_many_as_its_parts() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, seed=0)
+    buffer = relive.TokenReplayBuffer(100, seed=0)
     assert buffer.add_episode([step_of([1], [2]), step_of([1, 2], [3])], agent_id="a").tolist() == [0]
     keys = buffer.add_episode(
         [step_of([1], [2], reward=1.0), step_of([2], [3]), step_of([3], [4], reward=2.0)], agent_id="b", group_id="g"
@@ -76,9 +72,9 @@ def test_an_exact_episode_is_one_sequence_and_another_is_as_many_as_its_parts() 
     assert (batch.agent_ids, batch.group_ids) == (["b", "a", "b"], ["g", None, "g"])
     assert batch.episode_ids[0] == batch.episode_ids[2] != batch.episode_ids[1]
     assert all(str(uuid.UUID(name)) == name for name in batch.episode_ids)
-    mismatch = tokens_lib.TokenMismatch(step=2, position=0, expected=2, found=3)
+    mismatch = relive.TokenMismatch(step=2, position=0, expected=2, found=3)
     assert batch.mismatches == [mismatch, None, None]
-    assert buffer.get_stats() == token_buffer.TokenBufferStats(
+    assert buffer.get_stats() == relive.TokenBufferStats(
         sequences=4,
         tokens=9,
         trained_tokens=5,
@@ -95,7 +91,7 @@ def test_an_exact_episode_is_one_sequence_and_another_is_as_many_as_its_parts() 
 
 
 def test_the_oldest_episodes_are_evicted_whole_and_counted() -> None:
-    buffer = token_buffer.TokenReplayBuffer(8, seed=0)
+    buffer = relive.TokenReplayBuffer(8, seed=0)
     for number in range(2):
         buffer.add_episode([step_of([number], [number]), step_of([number], [7])], agent_id="a")
     assert held_keys(buffer) == [0, 1, 2, 3]
@@ -113,7 +109,7 @@ def test_log_probabilities_come_back_bit_for_bit_and_beside_their_tokens() -> No
     """P67: miles PR 1829."""
     rng = np.random.default_rng(1)
     for dtype in (np.float16, np.float32, np.float64):
-        buffer = token_buffer.TokenReplayBuffer(1000, seed=0)
+        buffer = relive.TokenReplayBuffer(1000, seed=0)
         given = {}
         for number in range(50):
             count = int(rng.integers(1, 9))
@@ -139,7 +135,7 @@ def test_a_changed_context_is_flagged_and_every_pair_survives() -> None:
     prompt = steps[2].prompt.tolist()
     prompt[3] = 6
     steps[2] = step_of(prompt, [8, 2])
-    buffer = token_buffer.TokenReplayBuffer(100, seed=0)
+    buffer = relive.TokenReplayBuffer(100, seed=0)
     keys = buffer.add_episode(steps, agent_id="a")
     batch = buffer.read(keys)
     assert not batch.is_exact.any()
@@ -151,7 +147,7 @@ def test_a_changed_context_is_flagged_and_every_pair_survives() -> None:
 
 def test_a_window_of_versions_lets_late_episodes_in_where_an_exact_match_starves() -> None:
     """P66: NeMo-RL PR 2458."""
-    buffer = token_buffer.TokenReplayBuffer(1000, seed=0)
+    buffer = relive.TokenReplayBuffer(1000, seed=0)
     for version in range(1, 20):
         buffer.set_policy_version(version)
         buffer.add_episode([step_of([version], [1], policy_version=version - 1)], agent_id="late")
@@ -164,7 +160,7 @@ def test_a_window_of_versions_lets_late_episodes_in_where_an_exact_match_starves
 
 
 def test_the_oldest_token_that_is_trained_on_decides_the_lag() -> None:
-    buffer = token_buffer.TokenReplayBuffer(1000, seed=0)
+    buffer = relive.TokenReplayBuffer(1000, seed=0)
     buffer.add_episode([step_of([], [1, 2, 3], policy_version=[2, 5, 7], loss_mask=[False, True, True])], agent_id="a")
     buffer.add_episode([step_of([], [1], policy_version=9)], agent_id="a")
     buffer.set_policy_version(8)
@@ -176,7 +172,7 @@ def test_the_oldest_token_that_is_trained_on_decides_the_lag() -> None:
 
 
 def test_a_sequence_without_a_token_to_be_trained_on_is_stored_and_never_drawn() -> None:
-    buffer = token_buffer.TokenReplayBuffer(1000, seed=0)
+    buffer = relive.TokenReplayBuffer(1000, seed=0)
     keys = buffer.add_episode([step_of([1], [2], loss_mask=[False])], agent_id="a")
     text = "^sample found no sequence to draw: none of 1 has a token that is to be trained on$"
     with pytest.raises(errors.NotReadyError, match=text):
@@ -192,7 +188,7 @@ def test_a_sequence_without_a_token_to_be_trained_on_is_stored_and_never_drawn()
 
 
 def test_draws_are_uniform_over_sequences_however_long_they_are() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, seed=1)
+    buffer = relive.TokenReplayBuffer(100, seed=1)
     for length in (1, 30, 2, 9):
         buffer.add_episode([step_of([], [1] * length)], agent_id="a")
     keys = buffer.sample(4000).keys
@@ -201,7 +197,7 @@ def test_draws_are_uniform_over_sequences_however_long_they_are() -> None:
 
 
 def test_a_batch_has_exactly_as_many_rows_as_asked_for() -> None:
-    buffer = token_buffer.TokenReplayBuffer(10)
+    buffer = relive.TokenReplayBuffer(10)
     buffer.add_episode([step_of([1], [2])], agent_id="a")
     assert buffer.sample(7).tokens.tolist() == [[1, 2]] * 7
 
@@ -212,7 +208,7 @@ def test_padding_and_multiple_are_those_of_the_buffer() -> None:
 
 
 def test_what_other_sequences_left_behind_is_never_in_the_padding() -> None:
-    buffer = token_buffer.TokenReplayBuffer(64, seed=0)
+    buffer = relive.TokenReplayBuffer(64, seed=0)
     poison = step_of([77] * 10, [77] * 30, reward=77.0, policy_version=77, logprobs=[-77.0] * 30)
     for number in range(40):
         buffer.add_episode([poison], agent_id="a")
@@ -268,12 +264,12 @@ def test_clear_forgets_everything_and_counts_it() -> None:
 
 
 def test_an_empty_buffer_can_be_asked_everything() -> None:
-    buffer = token_buffer.TokenReplayBuffer(10)
+    buffer = relive.TokenReplayBuffer(10)
     buffer.clear()
     buffer.check()
     assert (len(buffer), buffer.eligible_keys().tolist(), buffer.policy_version) == (0, [], None)
     assert buffer.eligible_keys().dtype == np.int64
-    assert buffer.get_stats() == token_buffer.TokenBufferStats(
+    assert buffer.get_stats() == relive.TokenBufferStats(
         **dict.fromkeys(token_buffer.TokenBufferStats.__dataclass_fields__, 0)
     )
     with pytest.raises(errors.NotReadyError, match="^sample found no sequence to draw: add an episode first$"):
@@ -359,7 +355,7 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
         ({"token_extras": {"x": 3}}, "token_extras 'x' must be an instance of Field, got 3"),
         ({"token_extras": {3: NUMBER}}, "each name in token_extras must be a string, got 3"),
         (
-            {"token_extras": {"x": schema.Field((), "U3")}},
+            {"token_extras": {"x": relive.Field((), "U3")}},
             "token_extras must be of numbers or bools, got <U3 for 'x'",
         ),
         *(
@@ -367,7 +363,7 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
             for name in ("tokens", "keys", "agent_id", "cu_seqlens", "oldest_version", "extras", "a/b", "a b")
         ),
         (
-            {"sequence_extras": {"x": schema.Field(2, float)}},
+            {"sequence_extras": {"x": relive.Field(2, float)}},
             r"sequence_extras must be of shape \(\), got \(2,\) for 'x'",
         ),
         (
@@ -378,7 +374,7 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
 )
 def test_the_constructor_checks(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        token_buffer.TokenReplayBuffer(**{"max_tokens": 10, **arguments})
+        relive.TokenReplayBuffer(**{"max_tokens": 10, **arguments})
 
 
 def test_versions_do_not_go_back() -> None:
@@ -391,7 +387,7 @@ def test_versions_do_not_go_back() -> None:
 
 
 def test_the_dtype_of_log_probabilities_is_that_of_the_first() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, seed=0)
+    buffer = relive.TokenReplayBuffer(100, seed=0)
     buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.1], np.float32))], agent_id="a")
     buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.5], np.float16))], agent_id="a")
     before = snapshot(buffer)
@@ -417,7 +413,7 @@ def test_the_dtype_of_log_probabilities_is_that_of_the_first() -> None:
     ],
 )
 def test_lists_of_log_probabilities_become_the_columns_dtype(declared: Any, first: Any, expected: Any) -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, logprobs_dtype=declared, seed=0)
+    buffer = relive.TokenReplayBuffer(100, logprobs_dtype=declared, seed=0)
     given = [-0.1] if first is list else np.array([-0.1], first)
     buffer.add_episode([step_of([1], [2], logprobs=given)], agent_id="a")
     buffer.add_episode([step_of([1], [2, 3, 4], logprobs=[-0.1, -1, np.float64(-0.3)])], agent_id="a")
@@ -430,13 +426,13 @@ def test_lists_of_log_probabilities_become_the_columns_dtype(declared: Any, firs
 
 def test_a_list_takes_the_dtype_of_the_array_beside_it() -> None:
     steps = [step_of([1], [2], logprobs=[-0.1]), step_of([1, 2], [3], logprobs=np.array([-0.3], np.float16))]
-    buffer = token_buffer.TokenReplayBuffer(100)
+    buffer = relive.TokenReplayBuffer(100)
     kept = buffer.read(buffer.add_episode(steps, agent_id="a")).logprobs
     assert (kept.dtype.str, kept.tolist()) == ("<f2", np.array([[0, -0.1, -0.3]], np.float16).tolist())
 
 
 def test_a_list_that_would_overflow_is_refused() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100)
+    buffer = relive.TokenReplayBuffer(100)
     with pytest.raises(errors.SchemaError, match=r"^logprobs must fit float32, got -1e\+300$"):
         buffer.add_episode([step_of([1], [2], logprobs=[-1e300])], agent_id="a")
     assert len(buffer) == 0
@@ -444,10 +440,10 @@ def test_a_list_that_would_overflow_is_refused() -> None:
 
 def test_a_list_is_cast_after_its_step_was_copied_and_saved() -> None:
     step = step_of([1], [2], logprobs=[-0.1])
-    codec = tokens_lib.TokenStepCodec()
-    episode = episode_lib.Episode[Any, Any](episode_id="e", agent_id="a", actions=[step], rewards=[2.0])
+    codec = relive.TokenStepCodec()
+    episode = relive.Episode[Any, Any](episode_id="e", agent_id="a", actions=[step], rewards=[2.0])
     twins = [copy.deepcopy(step), pickle.loads(pickle.dumps(step)), codec.decode(codec.encode(step))]
-    buffer = token_buffer.TokenReplayBuffer(100, logprobs_dtype=np.float32)
+    buffer = relive.TokenReplayBuffer(100, logprobs_dtype=np.float32)
     for twin in [*twins, *tokens_lib.steps_of(episode)]:
         assert twin.logprobs.tolist() == [-0.1]
         buffer.add_episode([twin], agent_id="a")
@@ -455,23 +451,23 @@ def test_a_list_is_cast_after_its_step_was_copied_and_saved() -> None:
 
 
 def test_the_dtype_of_log_probabilities_is_a_setting(tmp_path: pathlib.Path) -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, logprobs_dtype=np.float64)
+    buffer = relive.TokenReplayBuffer(100, logprobs_dtype=np.float64)
     buffer.save(tmp_path / "empty")
-    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "empty")
+    loaded = relive.TokenReplayBuffer.load(tmp_path / "empty")
     keys = loaded.add_episode([step_of([1], [2], logprobs=[-0.1])], agent_id="a")
     assert loaded.read(keys).logprobs.tolist() == [[0.0, -0.1]]
     loaded.save(tmp_path / "filled")
     with pytest.raises(errors.CheckpointError, match="sequences/log_probability_dtype must be float32, got '<f8'$"):
-        token_buffer.TokenReplayBuffer.load(tmp_path / "filled", logprobs_dtype=np.float32)
-    with journal_lib.Journal(tmp_path / "journal") as journal:
+        relive.TokenReplayBuffer.load(tmp_path / "filled", logprobs_dtype=np.float32)
+    with relive.Journal(tmp_path / "journal") as journal:
         loaded.attach(journal)
         loaded.add_episode([step_of([1], [2], logprobs=[-0.3])], agent_id="a")
-    recovered: Any = recover.recover(tmp_path / "journal")
+    recovered: Any = relive.recover(tmp_path / "journal")
     assert recovered.read([1]).logprobs.tolist() == [[0.0, -0.3]]
 
 
 def test_names_are_kept_as_plain_strings() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100)
+    buffer = relive.TokenReplayBuffer(100)
     keys = buffer.add_episode([step_of([1], [2])], agent_id=np.str_("a"), group_id=np.str_("g"))
     batch = buffer.read(keys)
     assert [type(name) for name in (*batch.agent_ids, *batch.group_ids)] == [str, str]
@@ -491,10 +487,10 @@ class Twin:
     temperature: float
 
 
-def with_extras() -> token_buffer.TokenReplayBuffer:
+def with_extras() -> relive.TokenReplayBuffer:
     """A buffer of an episode of two sequences, of 4 and 3 tokens."""
-    buffer = token_buffer.TokenReplayBuffer(
-        100, token_extras={"advantages": ADVANTAGE, "logits": schema.Field(2, "i1")}, sequence_extras={"t": NUMBER}
+    buffer = relive.TokenReplayBuffer(
+        100, token_extras={"advantages": ADVANTAGE, "logits": relive.Field(2, "i1")}, sequence_extras={"t": NUMBER}
     )
     buffer.add_episode([step_of([1, 5], [7, 2]), step_of([4, 4], [4])], agent_id="a", advantages=[[1, 2], [3]], t=0.5)
     return buffer
@@ -589,7 +585,7 @@ def test_extras_that_do_not_fit_are_refused_and_nothing_changes(call: Any, text:
 
 
 def test_lengths_and_micro_batches_are_found_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = token_buffer.TokenReplayBuffer(1000, seed=0)
+    buffer = relive.TokenReplayBuffer(1000, seed=0)
     rng = np.random.default_rng(0)
     for size in rng.integers(1, 20, 40).tolist():
         buffer.add_episode([step_of([], [1] * size)], agent_id="a")
@@ -599,7 +595,7 @@ def test_lengths_and_micro_batches_are_found_without_reading(monkeypatch: pytest
     assert buffer.lengths(keys).tolist() == lengths
     assert buffer.lengths([]).tolist() == []
     parts = buffer.micro_batches(keys, max_tokens=30, ranks=2)
-    places = packing.micro_batches(lengths, max_tokens=30, ranks=2)
+    places = relive.micro_batches(lengths, max_tokens=30, ranks=2)
     assert [[part.tolist() for part in each] for each in parts] == [
         [keys[part].tolist() for part in each] for each in places
     ]
@@ -613,14 +609,14 @@ def test_an_episode_of_30_turns_takes_little_more_than_its_tokens() -> None:
         logprobs = np.full(60, -0.5, np.float32)
         steps.append(step_of([*context, *rng.integers(50_000, size=90)], [5] * 60, logprobs=logprobs))
     count = 30 * 150
-    buffer = token_buffer.TokenReplayBuffer(count, seed=0)
+    buffer = relive.TokenReplayBuffer(count, seed=0)
     buffer.add_episode(steps, agent_id="a")
     rows = buffer._store.rows
     assert rows is not None
     per_token = sum(column[:1].nbytes for column in rows._columns.values())
     assert (rows.num_values, per_token) == (count, 29)
     tracemalloc.start()
-    more = token_buffer.TokenReplayBuffer(count, seed=0)
+    more = relive.TokenReplayBuffer(count, seed=0)
     before = tracemalloc.get_traced_memory()[0]
     more.add_episode(steps, agent_id="a")
     taken = tracemalloc.get_traced_memory()[0] - before
@@ -640,8 +636,8 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         self.appended = self.evicted = self.cleared = self.episodes = self.inexact = self.sampled = self.stale = 0
         self.version: int | None = None
 
-    def new(self) -> token_buffer.TokenReplayBuffer:
-        return token_buffer.TokenReplayBuffer(
+    def new(self) -> relive.TokenReplayBuffer:
+        return relive.TokenReplayBuffer(
             self.max_tokens, token_extras={"advantages": ADVANTAGE}, sequence_extras={"temperature": NUMBER}, seed=0
         )
 
@@ -743,7 +739,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         buffer.load_state_dict(self.buffer.state_dict())
         self.buffer = buffer
 
-    def compare(self, batch: packing.TokenBatch) -> None:
+    def compare(self, batch: relive.TokenBatch) -> None:
         expected = [self.twin[key] for key in batch.keys.tolist()]
         assert rows_of(batch) == [each.rows for each in expected]
         assert batch.returns.tolist() == [each.total for each in expected]
@@ -765,7 +761,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
             self.compare(self.buffer.read(list(self.twin)))
         rows = [row for each in self.twin.values() for row in each.rows]
         assert len(self.buffer) == len(rows)
-        assert self.buffer.get_stats() == token_buffer.TokenBufferStats(
+        assert self.buffer.get_stats() == relive.TokenBufferStats(
             sequences=len(self.twin),
             tokens=len(rows),
             trained_tokens=sum(row[1] for row in rows),
@@ -788,7 +784,7 @@ TestTokenMachine.settings = hypothesis.settings(stateful_step_count=30)
 
 
 def broken(name: str, place: int, value: Any) -> Any:
-    def change(buffer: token_buffer.TokenReplayBuffer) -> None:
+    def change(buffer: relive.TokenReplayBuffer) -> None:
         assert buffer._store.rows is not None
         column = buffer._store.rows._columns[name]
         (column.view(np.uint8) if name == "loss_mask" else column)[place] = value
@@ -797,7 +793,7 @@ def broken(name: str, place: int, value: Any) -> Any:
 
 
 def broken_row(name: str, value: int) -> Any:
-    def change(buffer: token_buffer.TokenReplayBuffer) -> None:
+    def change(buffer: relive.TokenReplayBuffer) -> None:
         assert buffer._store.rows is not None
         buffer._store.rows._row_columns[name][1] = value
 
@@ -807,7 +803,7 @@ def broken_row(name: str, value: int) -> Any:
 def facts(**changes: Any) -> Any:
     """Change what is known of the first episode."""
 
-    def change(buffer: token_buffer.TokenReplayBuffer) -> None:
+    def change(buffer: relive.TokenReplayBuffer) -> None:
         episode = buffer._store.owners[0]
         for name, value in changes.items():
             object.__setattr__(episode, name, value)
@@ -873,7 +869,7 @@ def test_tokens_may_be_in_files_and_are_loaded_into_files(tmp_path: pathlib.Path
     assert len(allocated) == 6
     assert rows_of(in_files.sample(5)) == rows_of(in_memory.sample(5))
     in_files.save(tmp_path / "saved")
-    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "saved", allocate=allocate)
+    loaded = relive.TokenReplayBuffer.load(tmp_path / "saved", allocate=allocate)
     loaded.load_state_dict(loaded.state_dict())
     assert allocated == allocated[:6] * 3
     assert rows_of(loaded.sample(5)) == rows_of(in_memory.sample(5))

@@ -7,20 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.agents import packing
 from relive.agents import token_episode_test
-from relive.agents import tokens
-from relive.episodes import buffer as buffer_lib
-from relive.persistence import codec as codec_lib
-from relive.persistence import journal
-from relive.persistence import recover
 
 step_of = token_episode_test.step_of
 NAMES = ("prompt", "response", "logprobs", "policy_version", "loss_mask", "reward")
 
 
-def assert_equal(one: tokens.TokenStep, other: tokens.TokenStep) -> None:
+def assert_equal(one: relive.TokenStep, other: relive.TokenStep) -> None:
     for name in NAMES:
         own, its = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
         assert (own.dtype, own.shape, own.tobytes()) == (its.dtype, its.shape, its.tobytes())
@@ -30,25 +25,25 @@ def assert_equal(one: tokens.TokenStep, other: tokens.TokenStep) -> None:
 def test_a_step_comes_back_bit_for_bit(dtype: Any) -> None:
     logs = np.array([-0.1, -0.0, -7e-5], dtype)
     step = step_of([], [7, 2, 9], logprobs=logs, policy_version=[1, 2, 3], loss_mask=[True, False, True])
-    codec = tokens.TokenStepCodec()
+    codec = relive.TokenStepCodec()
     content = codec.encode(step)
     assert content == codec.encode(step)
     twin = codec.decode(content)
-    assert type(twin) is tokens.TokenStep
+    assert type(twin) is relive.TokenStep
     assert_equal(twin, step)
     assert not twin.response.flags.writeable
 
 
 @pytest.mark.parametrize("value", [None, [1, 5], ("TokenStep", 3), b"\0", {"a": (1.5, "x")}])
 def test_other_values_are_as_a_plain_codec_writes_them(value: Any) -> None:
-    codec, plain = tokens.TokenStepCodec(), codec_lib.PlainCodec()
+    codec, plain = relive.TokenStepCodec(), relive.PlainCodec()
     assert codec.encode(value) == plain.encode(value)
     assert codec.decode(codec.encode(value)) == value
 
 
 def test_a_step_within_something_else_is_refused() -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^value\[0\] must be None, bool, .*TokenStep"):
-        tokens.TokenStepCodec().encode([step_of([1], [2])])
+        relive.TokenStepCodec().encode([step_of([1], [2])])
 
 
 GOOD: tuple[Any, ...] = (
@@ -73,11 +68,11 @@ GOOD: tuple[Any, ...] = (
 )
 def test_what_cannot_be_a_step_is_refused(value: Any, text: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
-        tokens.TokenStepCodec().decode(b"\0" + codec_lib.PlainCodec().encode(value))
+        relive.TokenStepCodec().decode(b"\0" + relive.PlainCodec().encode(value))
 
 
 def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
-    codec, rng = tokens.TokenStepCodec(), random.Random(0)
+    codec, rng = relive.TokenStepCodec(), random.Random(0)
     content = codec.encode(step_of([1, 5], [7, 2]))
     for _ in range(2000):
         damaged = bytearray(content[: rng.randrange(1, len(content) + 1)])
@@ -93,23 +88,23 @@ def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
         codec.decode(text)
 
 
-def filled() -> tuple[buffer_lib.EpisodeReplayBuffer[Any, Any], list[tokens.TokenStep]]:
-    buffer = buffer_lib.EpisodeReplayBuffer[Any, Any](seed=0)
+def filled() -> tuple[relive.EpisodeReplayBuffer[Any, Any], list[relive.TokenStep]]:
+    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
     logs = np.array([-0.1, -1 / 3], np.float32)
     steps = [step_of([1, 5], [7, 2], logprobs=logs), step_of([1, 5, 7, 2, 9], [8], policy_version=2)]
     return buffer, steps
 
 
-def write(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any], steps: list[tokens.TokenStep]) -> None:
+def write(buffer: relive.EpisodeReplayBuffer[Any, Any], steps: list[relive.TokenStep]) -> None:
     episode_id = buffer.start_episode_nowait("agent")
     for step in steps:
         buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, 0.5)
     buffer.end_episode_nowait(episode_id, None)
 
 
-def stored(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> list[tokens.TokenStep]:
+def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> list[relive.TokenStep]:
     (lived,) = buffer._store
-    assert packing.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
+    assert relive.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
     return lived.actions
 
 
@@ -118,17 +113,17 @@ def test_steps_come_back_from_a_checkpoint_of_episodes(tmp_path: pathlib.Path) -
     write(buffer, steps)
     with pytest.raises(errors.CheckpointError, match=r"TokenStep .*: give codec= an object with encode and decode$"):
         buffer.save(tmp_path / "buffer")
-    buffer.save(tmp_path / "buffer", codec=tokens.TokenStepCodec())
-    loaded = type(buffer).load(tmp_path / "buffer", codec=tokens.TokenStepCodec())
+    buffer.save(tmp_path / "buffer", codec=relive.TokenStepCodec())
+    loaded = type(buffer).load(tmp_path / "buffer", codec=relive.TokenStepCodec())
     for one, other in zip(stored(loaded), steps, strict=True):
         assert_equal(one, other)
 
 
 def test_steps_come_back_from_a_journal_of_episodes(tmp_path: pathlib.Path) -> None:
     buffer, steps = filled()
-    with journal.Journal(tmp_path / "journal") as log:
-        buffer.attach(log, codec=tokens.TokenStepCodec())
+    with relive.Journal(tmp_path / "journal") as log:
+        buffer.attach(log, codec=relive.TokenStepCodec())
         write(buffer, steps)
-    recovered: Any = recover.recover(tmp_path / "journal", codec=tokens.TokenStepCodec())
+    recovered: Any = relive.recover(tmp_path / "journal", codec=relive.TokenStepCodec())
     for one, other in zip(stored(recovered), steps, strict=True):
         assert_equal(one, other)

@@ -19,7 +19,6 @@ import relive
 from relive import errors
 from relive.agents import handing_out_machine_test
 from relive.agents import token_episode_test
-from relive.agents import token_store
 
 step_of = token_episode_test.step_of
 
@@ -37,7 +36,7 @@ def test_each_episode_is_delivered_once_with_its_facts() -> None:
     keys = buffer.add_episode(steps, agent_id="a", status="TRUNCATED")
     add(buffer, 7)
     first, second = buffer.next_episodes_nowait(2)
-    assert isinstance(first, token_store.EpisodeFacts)
+    assert isinstance(first, relive.EpisodeFacts)
     assert (first.agent_id, first.group_id, first.status, first.policy_version) == ("a", None, "TRUNCATED", 3)
     assert (first.num_steps, first.num_tokens, first.total_reward, first.keys.tolist()) == (2, 5, 0.5, keys.tolist())
     assert buffer.read(first.keys).episode_ids == [first.episode_id] * 2

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.agents import tokens
-from relive.episodes import episode
 
 
-def step_of(prompt: list[int], answer: list[int], **changes: Any) -> tokens.TokenStep:
+def step_of(prompt: list[int], answer: list[int], **changes: Any) -> relive.TokenStep:
     arguments: dict[str, Any] = {
         "logprobs": [-0.5 - 0.25 * place for place in range(len(answer))],
         "policy_version": 0,
     }
-    return tokens.TokenStep(prompt=prompt, response=answer, **arguments | changes)
+    return relive.TokenStep(prompt=prompt, response=answer, **arguments | changes)
 
 
 def lists(joined: tokens.TokenEpisode) -> dict[str, list[Any]]:
@@ -60,7 +60,7 @@ def test_one_changed_token_in_the_middle_of_a_context_flags_the_episode() -> Non
     assert not joined.is_exact
     assert joined.mismatches == (
         None,
-        tokens.TokenMismatch(step=2, position=1, expected=5, found=4),
+        relive.TokenMismatch(step=2, position=1, expected=5, found=4),
     )
     assert joined.lengths.tolist() == [7, 10]
     assert lists(joined)["tokens"] == [1, 5, 6, 7, 2, 9, 8, 1, 4, 6, 7, 2, 9, 8, 3, 2, 2]
@@ -84,7 +84,7 @@ def test_one_changed_token_in_the_middle_of_a_context_flags_the_episode() -> Non
 )
 def test_the_first_place_that_differs_is_named(prompt: list[int], position: int, expected: int, found: Any) -> None:
     joined = tokens.join([step_of([1, 5, 6], [7, 2]), step_of(prompt, [8])])
-    assert joined.mismatches[1] == tokens.TokenMismatch(step=1, position=position, expected=expected, found=found)
+    assert joined.mismatches[1] == relive.TokenMismatch(step=1, position=position, expected=expected, found=found)
     assert lists(joined)["tokens"] == [1, 5, 6, 7, 2, *prompt, 8]
 
 
@@ -100,9 +100,9 @@ TOKENS = st.integers(0, 2)
 
 
 @st.composite
-def episodes(draw: st.DrawFn) -> list[tokens.TokenStep]:
+def episodes(draw: st.DrawFn) -> list[relive.TokenStep]:
     """Steps of few different tokens, most of which go on from the one before."""
-    steps: list[tokens.TokenStep] = []
+    steps: list[relive.TokenStep] = []
     for _ in range(draw(st.integers(1, 6))):
         before = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else []
         prompt: list[int] = draw(st.lists(TOKENS, max_size=6))
@@ -113,7 +113,7 @@ def episodes(draw: st.DrawFn) -> list[tokens.TokenStep]:
         answer = draw(st.lists(TOKENS, min_size=1, max_size=3))
         count = len(answer)
         steps.append(
-            tokens.TokenStep(
+            relive.TokenStep(
                 prompt=prompt,
                 response=answer,
                 logprobs=np.array(draw(st.lists(st.floats(-100, 0), min_size=count, max_size=count))),
@@ -125,7 +125,7 @@ def episodes(draw: st.DrawFn) -> list[tokens.TokenStep]:
     return steps
 
 
-def walked(steps: list[tokens.TokenStep]) -> list[list[tuple[Any, ...]]]:
+def walked(steps: list[relive.TokenStep]) -> list[list[tuple[Any, ...]]]:
     """Return the sequences, as a list of tokens each, the slow way."""
     sequences: list[list[tuple[Any, ...]]] = []
     for number, step in enumerate(steps):
@@ -147,7 +147,7 @@ def walked(steps: list[tokens.TokenStep]) -> list[list[tuple[Any, ...]]]:
 
 
 @hypothesis.given(steps=episodes())
-def test_joining_equals_walking_token_by_token(steps: list[tokens.TokenStep]) -> None:
+def test_joining_equals_walking_token_by_token(steps: list[relive.TokenStep]) -> None:
     joined, expected = tokens.join(steps), walked(steps)
     assert joined.lengths.tolist() == [len(sequence) for sequence in expected]
     assert list(zip(*lists(joined).values(), strict=True)) == [row for sequence in expected for row in sequence]
@@ -156,7 +156,7 @@ def test_joining_equals_walking_token_by_token(steps: list[tokens.TokenStep]) ->
 
 
 @hypothesis.given(steps=episodes())
-def test_each_answer_stands_behind_exactly_what_the_model_saw(steps: list[tokens.TokenStep]) -> None:
+def test_each_answer_stands_behind_exactly_what_the_model_saw(steps: list[relive.TokenStep]) -> None:
     joined = tokens.join(steps)
     sequences = np.split(np.arange(joined.lengths.sum()), np.cumsum(joined.lengths)[:-1])
     columns = joined.columns
@@ -175,7 +175,7 @@ def test_each_answer_stands_behind_exactly_what_the_model_saw(steps: list[tokens
 
 
 @hypothesis.given(steps=episodes())
-def test_a_mismatch_is_the_first_place_that_differs(steps: list[tokens.TokenStep]) -> None:
+def test_a_mismatch_is_the_first_place_that_differs(steps: list[relive.TokenStep]) -> None:
     for mismatch in tokens.join(steps).mismatches[1:]:
         assert mismatch is not None
         before, prompt = steps[mismatch.step - 1], steps[mismatch.step].prompt.tolist()
@@ -198,8 +198,8 @@ def test_what_is_no_step_is_refused() -> None:
         tokens.join(single)
 
 
-def episode_of(actions: list[Any], rewards: list[float]) -> episode.Episode[Any, Any]:
-    return episode.Episode(episode_id="e", agent_id="a", actions=actions, rewards=rewards)
+def episode_of(actions: list[Any], rewards: list[float]) -> relive.Episode[Any, Any]:
+    return relive.Episode(episode_id="e", agent_id="a", actions=actions, rewards=rewards)
 
 
 def test_the_steps_of_an_episode_have_its_rewards() -> None:

@@ -14,11 +14,8 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import queue_journal
-from relive.agents import token_buffer
 from relive.agents import token_episode_test
 from relive.agents import token_journal
-from relive.persistence import codec
-from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.testing import zoo
 
@@ -26,13 +23,13 @@ step_of = token_episode_test.step_of
 NUMBER = relive.Field((), float)
 
 
-def new(max_tokens: int = 150, **options: Any) -> token_buffer.TokenReplayBuffer:
-    return token_buffer.TokenReplayBuffer(
+def new(max_tokens: int = 150, **options: Any) -> relive.TokenReplayBuffer:
+    return relive.TokenReplayBuffer(
         max_tokens, token_extras={"advantages": NUMBER}, sequence_extras={"weight": NUMBER}, seed=0, **options
     )
 
 
-def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations: int) -> None:
+def work(buffer: relive.TokenReplayBuffer, rng: random.Random, operations: int) -> None:
     """Do this and that with a buffer, but no draws, which are not in a journal."""
     for _ in range(operations):
         choice = rng.randrange(10)
@@ -55,7 +52,7 @@ def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations:
             buffer.add_episode(steps[: rng.randrange(1, 3)], agent_id="a", group_id=rng.choice([None, "g"]), weight=1)
 
 
-def contents(buffer: token_buffer.TokenReplayBuffer) -> Any:
+def contents(buffer: relive.TokenReplayBuffer) -> Any:
     """Return all that a journal keeps of a buffer."""
     keys = list(buffer._store.owners)
     batch = zoo.plain(buffer.read(keys)) if keys else []
@@ -208,10 +205,10 @@ def updated(keys: Any = ONE - 1, lengths: Any = ONE + 1, stale: Any = 0, **value
 def written(path: pathlib.Path, *records: tuple[int, Any]) -> Any:
     """Return what is recovered from a journal of an empty buffer, and those records."""
     buffer = new()
-    with journal_lib.Journal(path, fsync="never") as journal:
+    with relive.Journal(path, fsync="never") as journal:
         buffer.attach(journal)
         for kind, value in records:
-            journal.append(kind, value if isinstance(value, bytes) else codec.PlainCodec().encode(value))
+            journal.append(kind, value if isinstance(value, bytes) else relive.PlainCodec().encode(value))
     return relive.recover(path)
 
 

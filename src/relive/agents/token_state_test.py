@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.agents import token_buffer
 from relive.agents import token_buffer_test
 from relive.agents import token_episode_test
 from relive.agents import tokens
-from relive.persistence import codec
-from relive.schema import schema
 from relive.testing import zoo
 
 step_of = token_episode_test.step_of
-FLAG = schema.Field((), bool)
+FLAG = relive.Field((), bool)
 
 
 plain = zoo.plain
@@ -67,7 +65,7 @@ def described(value: Any) -> Any:
     """Put other names in the place of those of the first episode."""
 
     def change(state: dict[str, Any]) -> None:
-        content = codec.PlainCodec().encode(value)
+        content = relive.PlainCodec().encode(value)
         ends = state["arrays"]["episode_ends"]
         old = state["arrays"]["episodes"].tobytes()
         state["arrays"]["episodes"] = np.frombuffer(content + old[ends[0] :], np.uint8)
@@ -168,7 +166,7 @@ def test_a_state_that_no_buffer_can_be_in_is_refused(change: Any, text: str) -> 
     state = buffer.state_dict()
     change(state)
     with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
-        token_buffer.TokenReplayBuffer.from_state(state)
+        relive.TokenReplayBuffer.from_state(state)
     before = token_buffer_test.snapshot(buffer)
     with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
         buffer.load_state_dict(state)
@@ -182,7 +180,7 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
     for name in ("episodes", "episode_ends", "episode_drawn", "episode_turn", "episode_deliveries"):
         state["arrays"][name] = state["arrays"][name][:0]
     with pytest.raises(errors.CheckpointError, match="^counters must be of a buffer that holds 0 sequences$"):
-        token_buffer.TokenReplayBuffer.from_state(state)
+        relive.TokenReplayBuffer.from_state(state)
 
 
 @pytest.mark.parametrize("value", [("e", "a", None, "ABORTED", (None,)), ("\ud800", "", "g", "TRUNCATED", (None,))])
@@ -205,11 +203,11 @@ def test_names_that_can_be_are_taken(value: Any) -> None:
 def test_extras_are_saved_with_their_fields(tmp_path: pathlib.Path) -> None:
     buffer = token_buffer_test.with_extras()
     buffer.save(tmp_path / "tokens")
-    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "tokens")
+    loaded = relive.TokenReplayBuffer.load(tmp_path / "tokens")
     assert (loaded.token_extras, loaded.sequence_extras) == (buffer.token_extras, buffer.sequence_extras)
     assert plain(loaded.state_dict()) == plain(buffer.state_dict())
     with pytest.raises(errors.CheckpointError, match="^settings/token_extras must be .*, as in this object, got "):
-        token_buffer.TokenReplayBuffer(100).load_state_dict(buffer.state_dict())
+        relive.TokenReplayBuffer(100).load_state_dict(buffer.state_dict())
     state = buffer.state_dict()
     state["arrays"]["sequences/values/advantages"] = state["arrays"]["sequences/values/advantages"][1:]
     with pytest.raises(
@@ -227,7 +225,7 @@ def test_two_episodes_of_one_id_are_refused() -> None:
 
 
 def test_a_bool_extra_must_be_true_or_false() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, token_extras={"flag": FLAG}, sequence_extras={"other": FLAG}, seed=0)
+    buffer = relive.TokenReplayBuffer(100, token_extras={"flag": FLAG}, sequence_extras={"other": FLAG}, seed=0)
     buffer.add_episode([step_of([1], [2])], agent_id="a", flag=[[True]], other=True)
     for name in ("values/flag", "rows/other"):
         state = buffer.state_dict()
@@ -238,12 +236,12 @@ def test_a_bool_extra_must_be_true_or_false() -> None:
 
 
 def test_what_was_sampled_and_delivered_is_saved() -> None:
-    buffer = token_buffer.TokenReplayBuffer(100, seed=0)
+    buffer = relive.TokenReplayBuffer(100, seed=0)
     for number in range(4):
         buffer.add_episode([step_of([], [number], reward=float(number))], agent_id="a")
     buffer.sample(1)
     buffer.next_episodes_nowait(1)
-    loaded = token_buffer.TokenReplayBuffer(100, seed=1)
+    loaded = relive.TokenReplayBuffer(100, seed=1)
     loaded.load_state_dict(buffer.state_dict())
     assert loaded.get_training_bias() == buffer.get_training_bias()
     assert 1 <= loaded.get_training_bias().trained.episodes <= 2
@@ -256,7 +254,7 @@ def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
     state["settings"]["max_tokens"] = 2**60
     rule = "^a TokenReplayBuffer cannot be made of its settings: max_tokens must fit in memory, got "
     with pytest.raises(errors.CheckpointError, match=rule):
-        token_buffer.TokenReplayBuffer.from_state(state)
+        relive.TokenReplayBuffer.from_state(state)
 
 
 def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
@@ -281,7 +279,7 @@ def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
     assert arrays["sequences/rows/trained"].tolist() == batch.loss_mask.sum(axis=1).tolist()
     content, begin, row = arrays["episodes"].tobytes(), 0, 0
     for end in arrays["episode_ends"].tolist():
-        episode_id, agent_id, group_id, status, mismatches = codec.PlainCodec().decode(content[begin:end])
+        episode_id, agent_id, group_id, status, mismatches = relive.PlainCodec().decode(content[begin:end])
         begin = end
         for mismatch in mismatches:
             names = batch.episode_ids[row], batch.agent_ids[row], batch.group_ids[row]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.agents import tokens
 from relive.common import copies
 from relive.common import validation_test
 
@@ -23,14 +23,14 @@ class JaxBrain:
     dtype = "bfloat16"
 
 
-def step_of(**changes: Any) -> tokens.TokenStep:
+def step_of(**changes: Any) -> relive.TokenStep:
     arguments: dict[str, Any] = {
         "prompt": [1, 5],
         "response": [7, 2, 9],
         "logprobs": [-0.5, -0.25, -0.125],
         "policy_version": 3,
     }
-    return tokens.TokenStep(**arguments | changes)
+    return relive.TokenStep(**arguments | changes)
 
 
 def test_a_step_is_what_it_was_given() -> None:
@@ -114,7 +114,7 @@ def test_arrays_are_copied_and_cannot_be_written_to() -> None:
 def test_a_step_can_be_copied_and_sent(twin_of: Any) -> None:
     step = step_of(reward=1.5)
     twin = twin_of(step)
-    assert type(twin) is tokens.TokenStep
+    assert type(twin) is relive.TokenStep
     for field in dataclasses.fields(step):
         assert np.array_equal(getattr(twin, field.name), getattr(step, field.name))
     assert copies.copied(step).response is not step.response

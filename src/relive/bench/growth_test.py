@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+import relive
 from relive.bench import catalogue
 from relive.bench import machine
 from relive.bench import results
@@ -18,7 +19,6 @@ from relive.bench import tasks
 from relive.bench import verification
 from relive.bench import workloads
 from relive.bench.peers import own
-from relive.samplers import sum_tree
 
 QUICK = runner.Settings(2, is_quick=True)
 SIZES = (1_000, 3_000, 10_000)
@@ -127,7 +127,7 @@ def test_a_tree_that_draws_or_sums_wrongly_is_found(monkeypatch: pytest.MonkeyPa
     entrant = own.tree("relive", 12)
     assert shares(entrant, [3, 11, 5, 2]) == {}
     assert shares(entrant, [4, 11]) == {"leaf without weight": 1 / 2}
-    monkeypatch.setattr(sum_tree.SumTree, "total", 17.0)
+    monkeypatch.setattr(relive.SumTree, "total", 17.0)
     assert shares(entrant, [3]) == {"total": 1.0}
 
 

@@ -4,10 +4,10 @@ import types
 
 import numpy as np
 
+import relive
 from relive.bench import tasks
-from relive.schema import schema as schemas
 
-STACKED = tasks.Task(capacity=100, observation=schemas.Field((8, 8), "uint8"), frame_stack=4, sequence_length=2)
+STACKED = tasks.Task(capacity=100, observation=relive.Field((8, 8), "uint8"), frame_stack=4, sequence_length=2)
 
 
 def test_a_task_knows_what_it_asks_for() -> None:
@@ -15,7 +15,7 @@ def test_a_task_knows_what_it_asks_for() -> None:
     assert STACKED.asks("sequence_length")
     assert not STACKED.asks("n_step")
     assert STACKED.stacked_shape == (4, 8, 8)
-    assert tasks.Task(capacity=100, observation=schemas.Field((8, 8), "uint8")).stacked_shape == (8, 8)
+    assert tasks.Task(capacity=100, observation=relive.Field((8, 8), "uint8")).stacked_shape == (8, 8)
 
 
 def test_columns_are_joined_in_their_order() -> None:
@@ -28,7 +28,7 @@ def test_an_answer_is_found_by_name_and_one_number_a_row_is_no_column_of_its_own
     class Named(tasks.Buffer):
         names = types.MappingProxyType({"observation": "obs", "action": "act", "reward": "rew", "discount": "gamma"})
 
-    buffer = Named(tasks.Task(capacity=100, observation=schemas.Field((1,), "float32")))
+    buffer = Named(tasks.Task(capacity=100, observation=relive.Field((1,), "float32")))
     batch = {"obs": np.zeros((5, 1)), "act": np.zeros((5, 1)), "rew": np.zeros(5)}
     for sample in (batch, types.SimpleNamespace(**batch)):
         shapes = {name: column.shape for name, column in buffer.answer(sample).items()}

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive.bench import tasks
 from relive.bench import verification
 from relive.bench import workloads
 from relive.bench.peers import own
 from relive.common import arrays
-from relive.schema import schema as schemas
 from relive.testing import synthetic
 
-SMALL = schemas.Field((4,), "float32")
+SMALL = relive.Field((4,), "float32")
 ONE = tasks.Task(capacity=500, observation=SMALL, episode_lengths=(5, 20))
 FIVE = dataclasses.replace(ONE, n_step=5)
-STACKED = tasks.Task(capacity=500, observation=schemas.Field((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
+STACKED = tasks.Task(capacity=500, observation=relive.Field((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
 RUNS = tasks.Task(capacity=500, observation=SMALL, sequence_length=4, episode_lengths=(5, 20))
 
 Spoil = Callable[[tasks.Answer, synthetic.Story], None]

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive.bench import tasks
 from relive.bench import workloads
 from relive.common import arrays
-from relive.schema import schema as schemas
 
 
 class Recorder(tasks.Buffer):
@@ -41,7 +41,7 @@ def recorded(
     timed: workloads.Timed, calls: int, streams: int = 1, lengths: tuple[int, int] = (3, 6)
 ) -> tuple[Recorder, list[object]]:
     """Return the buffer after that many timed calls, and what they returned."""
-    kind = schemas.Field((4,), "float32")
+    kind = relive.Field((4,), "float32")
     task = tasks.Task(capacity=100, observation=kind, streams=streams, episode_lengths=lengths)
     buffer, _, following = tasks.filled(Recorder, task, 20, 40)
     assert isinstance(buffer, Recorder)
@@ -70,7 +70,7 @@ def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workloads.T
 
 def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> None:
     buffer, _ = recorded(workloads.adding, 200)
-    story = tasks.Task(capacity=100, observation=schemas.Field((4,), "float32"), episode_lengths=(3, 6)).story(60)
+    story = tasks.Task(capacity=100, observation=relive.Field((4,), "float32"), episode_lengths=(3, 6)).story(60)
     steps = [step for episode in story.until(20)[1] for step in episode.steps()]
     for step, other in zip(buffer.added, steps, strict=False):
         np.testing.assert_equal(vars(step), vars(other))

@@ -6,22 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive.buffers import column_oracle_test as oracle_lib
-from relive.buffers import prioritized
-from relive.buffers import ring
-from relive.buffers import sequence
-from relive.schema import schema as schema_lib
-from relive.storage import memory
 
-SCHEMA = schema_lib.Schema(
-    schema_lib.Field((), np.int64), schema_lib.Field((), np.int64), extras={"extra": schema_lib.Field((), np.int64)}
+SCHEMA = relive.Schema(
+    relive.Field((), np.int64), relive.Field((), np.int64), extras={"extra": relive.Field((), np.int64)}
 )
 POISON = -999
 
 
-def poisoned_storage(capacity: int) -> memory.ColumnStorage:
+def poisoned_storage(capacity: int) -> relive.ColumnStorage:
     """Return a storage whose unwritten slots are recognisable."""
-    return memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
+    return relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
 
 
 class Writer:
@@ -106,7 +102,7 @@ class Writer:
 
 
 def assert_transitions_equal(
-    buffer: ring.RingReplayBuffer, oracle: oracle_lib.Oracle, n: int, stack: int, padding: str
+    buffer: relive.RingReplayBuffer, oracle: oracle_lib.Oracle, n: int, stack: int, padding: str
 ) -> None:
     """Compare the eligible keys and everything that `read` returns."""
     keys = oracle.transition_keys(stack)
@@ -133,7 +129,7 @@ def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, s
             continue
         rng = np.random.default_rng([capacity, stack, streams])
         padding = "zeros" if capacity % 2 else "first"
-        buffer = ring.RingReplayBuffer(
+        buffer = relive.RingReplayBuffer(
             capacity,
             gamma=0.5,
             frame_stack=stack,
@@ -165,7 +161,7 @@ def test_every_sequence_of_every_small_ring_equals_the_naive_one(
         if (place // 4 + length + stride + streams + pad) % 3 and not is_whole:
             continue
         rng = np.random.default_rng([capacity, length, stride, streams])
-        buffer = sequence.SequenceReplayBuffer(
+        buffer = relive.SequenceReplayBuffer(
             capacity, length=length, stride=stride, pad=pad, streams=streams, storage=poisoned_storage(capacity)
         )
         oracle = oracle_lib.Oracle(capacity, streams)
@@ -186,7 +182,7 @@ def test_every_sequence_of_every_small_ring_equals_the_naive_one(
 
 
 def test_what_is_drawn_is_what_is_read() -> None:
-    buffer = prioritized.PrioritizedReplayBuffer(16, SCHEMA, n_step=2, gamma=0.5, streams=2, seed=0)
+    buffer = relive.PrioritizedReplayBuffer(16, SCHEMA, n_step=2, gamma=0.5, streams=2, seed=0)
     writer = Writer(buffer, oracle_lib.Oracle(16, 2), np.random.default_rng(0))
     for _ in range(40):
         writer.write()

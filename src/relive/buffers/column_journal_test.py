@@ -15,9 +15,7 @@ import relive
 from relive import errors
 from relive.buffers import column_journal
 from relive.common import arrays
-from relive.persistence import codec
 from relive.persistence import journal_reader
-from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import settings
 from relive.storage import memory
@@ -109,7 +107,7 @@ class TestEveryCall:
             assert zoo.plain(buffer.state_dict()) == before
             buffer.check()
             call(buffer)
-        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
     def test_a_closed_journal_refuses_it_and_nothing_has_changed(
         self, call: Callable[[Any], Any], streams: int, schema: relive.Schema | None, count: int, tmp_path: pathlib.Path
@@ -123,7 +121,7 @@ class TestEveryCall:
         with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
             call(buffer)
         assert zoo.plain(buffer.state_dict()) == before
-        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
         buffer.detach()
         call(buffer)
 
@@ -157,7 +155,7 @@ def test_a_schema_that_was_not_written_is_not_remembered(
                 buffer.add(0.0, 0, 0.0)
         assert buffer.schema is None
         add(buffer)
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.schema == buffer.schema
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
@@ -196,7 +194,7 @@ def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, 
         while len(recover_test.segments(tmp_path / "log")) > 1:
             add(buffer)
             assert len(buffer) < 12
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
@@ -242,7 +240,7 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again(
         for t in range(500):
             add(buffer, t)
         assert len(recover_test.segments(tmp_path / "log")) <= 3
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def unlink_failing(unlink: Callable[..., None]) -> Callable[..., None]:
@@ -265,7 +263,7 @@ def test_a_row_is_in_the_journal_until_it_was_evicted(tmp_path: pathlib.Path, mo
                 with pytest.raises(errors.CheckpointError, match="No space left"):
                     add(buffer, t)
             shutil.copytree(tmp_path / "log", tmp_path / f"copy {t}")
-            assert recover_test.content(recover.recover(tmp_path / f"copy {t}")) == recover_test.content(buffer)
+            assert recover_test.content(relive.recover(tmp_path / f"copy {t}")) == recover_test.content(buffer)
             add(buffer, t)
 
 
@@ -276,7 +274,7 @@ def test_an_episode_longer_than_a_segment_comes_back(tmp_path: pathlib.Path) -> 
         for length in (12, 1, 12, 5):
             add_episode(buffer, length)
             extend(buffer)
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
@@ -292,7 +290,7 @@ def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
                 buffer.clear()
             call(buffer)
             call(buffer)
-        assert recover_test.content(recover.recover(path)) == recover_test.content(buffer)
+        assert recover_test.content(relive.recover(path)) == recover_test.content(buffer)
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
@@ -315,7 +313,7 @@ def test_rounds_whose_next_observations_are_not_known_come_back(
                 streams=[2, t % 2],
                 **extras,
             )
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
@@ -325,7 +323,7 @@ def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
         with recover_test.opened(tmp_path / name, 3000) as log:
             buffer.attach(log)
             zoo.work(buffer, rng, 200)
-        assert recover_test.content(recover.recover(tmp_path / name)) == recover_test.content(buffer)
+        assert recover_test.content(relive.recover(tmp_path / name)) == recover_test.content(buffer)
 
 
 # Invalid records.
@@ -337,7 +335,7 @@ def forged(
     with recover_test.opened(path) as log:
         ring(streams, schema).attach(log)
         log.append(kind, payload)
-    return recover.recover(path)
+    return relive.recover(path)
 
 
 ROW = b"".join([b"\1\2", b"\1", bytes(8), b"a\0\0\0", bytes(8)])
@@ -423,7 +421,7 @@ def test_a_forged_end_of_an_episode_whose_last_observation_is_not_known_is_refus
         buffer.add(NEXT, True, 0.0, word="a", n=1)
         log.append(column_journal.END, bytes(4))
     with pytest.raises(errors.CheckpointError, match="record 2 ends an episode of stream 0, whose last observation is"):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
 
 
 def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path: pathlib.Path) -> None:
@@ -431,7 +429,7 @@ def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path
         buffer = ring()
         buffer.attach(log)
         add(buffer)
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.end_episode()
     message = "journal must hold what the buffer does"
     with recover_test.opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
@@ -439,7 +437,7 @@ def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path
 
 
 def first(fields: Any, kind: int = column_journal.STEP, payload: bytes = b"") -> bytes:
-    encoded = codec.PlainCodec().encode(fields)
+    encoded = relive.PlainCodec().encode(fields)
     return struct.pack("<BI", kind, len(encoded)) + encoded + payload
 
 
@@ -470,7 +468,7 @@ def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.P
         for t in range(20):
             extend(buffer, t)
     with pytest.raises(errors.CheckpointError, match="log: record [0-9]* cannot be played back: "):
-        recover.recover(tmp_path / "log", sampler=Refusing())
+        relive.recover(tmp_path / "log", sampler=Refusing())
 
 
 # Priorities.

@@ -11,8 +11,6 @@ import relive
 from relive import errors
 from relive.common import arrays
 from relive.kernels import append
-from relive.samplers import sampler
-from relive.samplers import uniform
 from relive.testing import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -83,18 +81,18 @@ def test_the_effective_sample_size_is_that_of_kish() -> None:
     assert buffer.get_stats().effective_sample_size == 1.0
 
 
-class Silent(sampler.Sampler):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+class Silent(relive.Sampler):
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots = rng.choice(self.anchors.slots(), size)
-        return sampler.Draw(slots, np.full(size, 1 / len(self.anchors)))
+        return relive.Draw(slots, np.full(size, 1 / len(self.anchors)))
 
 
-class Half(uniform.UniformSampler):
+class Half(relive.UniformSampler):
     """Draws only from the first half, and reports those probabilities."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots = rng.choice(self.anchors.slots()[: len(self.anchors) // 2], size)
-        return sampler.Draw(slots, self.probabilities(slots))
+        return relive.Draw(slots, self.probabilities(slots))
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         half = len(self.anchors) // 2

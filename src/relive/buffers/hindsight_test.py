@@ -10,11 +10,7 @@ import pytest
 import relive
 from relive import testing
 from relive.buffers import column_oracle_test as oracle_lib
-from relive.buffers import hindsight
-from relive.buffers import ring
 from relive.kernels import append
-from relive.storage import memory
-from relive.windows import batches
 
 WANTED = 1000
 PLACES = 4
@@ -63,8 +59,10 @@ class Pair:
     """A buffer and its twin with the same steps; observations are numbered 1, 2, 3 and so on."""
 
     def __init__(self, capacity: int, streams: int, rng: np.random.Generator, **settings: Any) -> None:
-        storage = memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
-        self.buffer = ring.RingReplayBuffer(capacity, gamma=0.5, streams=streams, storage=storage, seed=rng, **settings)
+        storage = relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
+        self.buffer = relive.RingReplayBuffer(
+            capacity, gamma=0.5, streams=streams, storage=storage, seed=rng, **settings
+        )
         self.oracle = oracle_lib.Oracle(capacity, streams)
         self.rng = rng
         self.counter = 0
@@ -142,7 +140,7 @@ def with_goal(frames: Any, goal: list[int]) -> dict[str, Any]:
     return {name: [tree[name] for tree in trees] for name in trees[0]}
 
 
-def row_of(batch: batches.TransitionBatch, row: int) -> dict[str, Any]:
+def row_of(batch: relive.TransitionBatch, row: int) -> dict[str, Any]:
     """Return the fields of one row, as the twin has them."""
     fields: dict[str, Any] = {
         name: getattr(batch, name)[row].item()
@@ -183,7 +181,7 @@ def test_every_relabelled_transition_equals_the_naive_one(
             n = 1 + position // 3 % 4
             batch = pair.buffer.read(keys, n_step=n)
             share = len(candidates) / len(keys)
-            answer = hindsight.relabel(
+            answer = relive.relabel(
                 pair.buffer,
                 batch,
                 compute=compute,
@@ -204,9 +202,9 @@ def test_every_relabelled_transition_equals_the_naive_one(
     assert num_relabelled > 100
 
 
-def fixed_buffer(**settings: Any) -> ring.RingReplayBuffer:
+def fixed_buffer(**settings: Any) -> relive.RingReplayBuffer:
     """Return a buffer with one truncated episode of 6 steps that achieves 0 to 6, and wants 9."""
-    buffer = ring.RingReplayBuffer(100, seed=0, **settings)
+    buffer = relive.RingReplayBuffer(100, seed=0, **settings)
     places = {"achieved_goal": range(7), "desired_goal": [9] * 7}
     buffer.add_episode(places, range(6), [-1.0] * 6, terminated=False)
     return buffer
@@ -221,7 +219,7 @@ def fixed_buffer(**settings: Any) -> ring.RingReplayBuffer:
 def test_every_goal_is_as_likely_as_another(strategy: Any, goals: list[int]) -> None:
     buffer = fixed_buffer()
     batch = buffer.read([2] * 6000)
-    drawn = hindsight.relabel(buffer, batch, compute=reached, strategy=strategy, share=1.0).observation["desired_goal"]
+    drawn = relive.relabel(buffer, batch, compute=reached, strategy=strategy, share=1.0).observation["desired_goal"]
     counts = np.bincount(drawn, minlength=10).tolist()
     testing.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
 
@@ -230,7 +228,7 @@ def test_every_goal_is_as_likely_as_another(strategy: Any, goals: list[int]) -> 
 @pytest.mark.parametrize("is_side_by_side", [True, False])
 def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, streams: int) -> None:
     rng = np.random.default_rng(0)
-    buffer = ring.RingReplayBuffer(80 * streams, streams=streams, seed=1)
+    buffer = relive.RingReplayBuffer(80 * streams, streams=streams, seed=1)
     counts = [0] * streams
     while buffer.get_stats().evicted < 20 * streams:
         for stream in range(streams) if is_side_by_side else [int(rng.integers(streams))]:
@@ -242,7 +240,7 @@ def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, s
     assert len(left) > 60
     middle = keys[achieved == left[len(left) // 2]]
     batch = buffer.read(np.repeat(middle, 20 * len(left)))
-    answer = hindsight.relabel(buffer, batch, compute=reached, strategy="episode", share=1.0, open_episodes=True)
+    answer = relive.relabel(buffer, batch, compute=reached, strategy="episode", share=1.0, open_episodes=True)
     places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
     assert places.tolist() == left
     testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
@@ -253,7 +251,7 @@ def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, s
 
 
 def test_goals_never_come_from_steps_that_were_cleared() -> None:
-    buffer = ring.RingReplayBuffer(40, streams=2, seed=0)
+    buffer = relive.RingReplayBuffer(40, streams=2, seed=0)
     for place in range(20):
         add_step(buffer, 100 + place, stream=0)
         add_step(buffer, 200 + place, stream=1)
@@ -261,11 +259,11 @@ def test_goals_never_come_from_steps_that_were_cleared() -> None:
     for place in range(10):
         add_step(buffer, place, stream=0)
     batch = buffer.read([40] * 50)
-    answer = hindsight.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
+    answer = relive.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
     assert answer.observation["desired_goal"].max() <= 10
 
 
-def add_step(buffer: ring.RingReplayBuffer, place: int, stream: int = 0) -> None:
+def add_step(buffer: relive.RingReplayBuffer, place: int, stream: int = 0) -> None:
     """Add a step from a place to the next one, on the way to -1."""
     here, there = ({"achieved_goal": number, "desired_goal": -1} for number in (place, place + 1))
     buffer.add(here, 0, -1.0, there, stream=stream)
@@ -275,7 +273,7 @@ def add_step(buffer: ring.RingReplayBuffer, place: int, stream: int = 0) -> None
 def test_the_share_is_exact(share: float, count: int) -> None:
     buffer = fixed_buffer()
     for _ in range(20):
-        answer = hindsight.relabel(buffer, buffer.sample(10), compute=reached, share=share)
+        answer = relive.relabel(buffer, buffer.sample(10), compute=reached, share=share)
         assert np.count_nonzero(answer.observation["desired_goal"] != 9) == count
 
 
@@ -284,7 +282,7 @@ def test_every_row_gets_another_goal_as_often() -> None:
     counts = np.zeros(8, np.int64)
     for _ in range(400):
         batch = buffer.read([0, 1, 2, 3, 4, 5, 0, 1])
-        counts += hindsight.relabel(buffer, batch, compute=reached, share=0.5).observation["desired_goal"] != 9
+        counts += relive.relabel(buffer, batch, compute=reached, share=0.5).observation["desired_goal"] != 9
     testing.assert_frequencies(counts.tolist(), [1 / 8] * 8)
 
 
@@ -295,8 +293,8 @@ def test_no_row_is_judged_without_need() -> None:
         raise AssertionError
 
     batch = buffer.sample(3)
-    assert hindsight.relabel(buffer, batch, compute=refuse, share=0.1).reward.tolist() == [-1.0] * 3
-    assert len(hindsight.relabel(buffer, buffer.read([]), compute=refuse)) == 0
+    assert relive.relabel(buffer, batch, compute=refuse, share=0.1).reward.tolist() == [-1.0] * 3
+    assert len(relive.relabel(buffer, buffer.read([]), compute=refuse)) == 0
 
 
 # Rewards and ends.
@@ -305,7 +303,7 @@ def test_no_row_is_judged_without_need() -> None:
 def test_reaching_the_goal_is_judged_anew_in_reward_and_end() -> None:
     """P32."""
     buffer = fixed_buffer()
-    answer = hindsight.relabel(buffer, buffer.read(range(6)), compute=reached, strategy="final", share=1.0)
+    answer = relive.relabel(buffer, buffer.read(range(6)), compute=reached, strategy="final", share=1.0)
     assert answer.reward.tolist() == [-1.0] * 5 + [0.0]
     assert answer.is_terminal.tolist() == [False] * 5 + [True]
     assert answer.next_discount.tolist() == [0.99] * 5 + [0.0]
@@ -320,16 +318,16 @@ def test_the_next_achieved_goal_is_judged_and_the_last_one_is_the_final_one() ->
         seen.update(achieved=achieved.tolist(), goals=goals.tolist())
         return reached(achieved, goals)
 
-    hindsight.relabel(buffer, buffer.read([5, 5]), compute=look, strategy="final", share=1.0)
+    relive.relabel(buffer, buffer.read([5, 5]), compute=look, strategy="final", share=1.0)
     assert seen == {"achieved": [6, 6], "goals": [6, 6]}
 
 
 def test_goals_are_known_by_their_keys() -> None:
     """P33: whatever the order of the keys, and however deep they are."""
-    buffer = ring.RingReplayBuffer(10, seed=0)
+    buffer = relive.RingReplayBuffer(10, seed=0)
     wanted, got = [9, 9, 9], [0, 1, 2]
     buffer.add_episode({"b": {"z": wanted, "a": got}, "a": {"z": wanted}}, [0, 0], [0.0, 0.0], terminated=False)
-    answer = hindsight.relabel(
+    answer = relive.relabel(
         buffer, buffer.read([0]), compute=reached, strategy="final", share=1.0, achieved="b/a", desired="b/z"
     )
     assert answer.observation["b"]["z"].tolist() == [2]
@@ -338,7 +336,7 @@ def test_goals_are_known_by_their_keys() -> None:
 
 
 def test_a_goal_may_be_a_dict() -> None:
-    buffer = ring.RingReplayBuffer(10, seed=0)
+    buffer = relive.RingReplayBuffer(10, seed=0)
     places, colours = np.arange(3.0), np.arange(3, dtype=np.uint8)
     seen = {"is": {"place": places, "colour": colours}, "should": {"colour": colours * 0, "place": places * 0 + 9}}
     buffer.add_episode(seen, [0, 0], [0.0, 0.0], terminated=False)
@@ -347,7 +345,7 @@ def test_a_goal_may_be_a_dict() -> None:
         is_there = (achieved["place"] == goals["place"]) & (achieved["colour"] == goals["colour"])
         return is_there.astype(np.float32), is_there
 
-    answer = hindsight.relabel(
+    answer = relive.relabel(
         buffer, buffer.read([0, 1]), compute=both, strategy="final", share=1.0, achieved="is", desired="should"
     )
     for observation in (answer.observation, answer.next_observation):
@@ -358,7 +356,7 @@ def test_a_goal_may_be_a_dict() -> None:
 
 def test_the_goal_ends_a_longer_window() -> None:
     buffer = fixed_buffer(n_step=3, gamma=0.5)
-    answer = hindsight.relabel(buffer, buffer.read(range(6)), compute=reached, strategy="final", share=1.0)
+    answer = relive.relabel(buffer, buffer.read(range(6)), compute=reached, strategy="final", share=1.0)
     assert answer.steps.tolist() == [3, 3, 3, 3, 2, 1]
     assert answer.reward.tolist() == [-1.75, -1.75, -1.75, -1.5, -1.0, 0.0]
     assert answer.is_terminal.tolist() == [False] * 3 + [True] * 3
@@ -366,14 +364,14 @@ def test_the_goal_ends_a_longer_window() -> None:
     def always(achieved: Any, goals: Any) -> tuple[Any, Any]:
         return np.ones(len(goals)), np.ones(len(goals), np.bool_)
 
-    answer = hindsight.relabel(buffer, buffer.read(range(6)), compute=always, share=1.0)
+    answer = relive.relabel(buffer, buffer.read(range(6)), compute=always, share=1.0)
     assert answer.steps.tolist() == [1] * 6
     assert answer.reward.tolist() == [1.0] * 6
     assert answer.next_observation["achieved_goal"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_termination_that_was_recorded_counts_no_more() -> None:
-    buffer = ring.RingReplayBuffer(10, n_step=2, gamma=0.5, seed=0)
+    buffer = relive.RingReplayBuffer(10, n_step=2, gamma=0.5, seed=0)
     buffer.add_episode({"achieved_goal": [0, 1, 2], "desired_goal": [2] * 3}, [0, 0], [0.0, 1.0], terminated=True)
 
     def never(achieved: Any, goals: Any) -> tuple[Any, Any]:
@@ -381,21 +379,21 @@ def test_a_termination_that_was_recorded_counts_no_more() -> None:
 
     batch = buffer.read([0, 1])
     assert batch.is_terminal.tolist() == [True, True]
-    answer = hindsight.relabel(buffer, batch, compute=never, share=1.0)
+    answer = relive.relabel(buffer, batch, compute=never, share=1.0)
     assert answer.is_terminal.tolist() == [False, False]
     assert answer.next_discount.tolist() == [0.25, 0.5]
     assert answer.next_observation["achieved_goal"].tolist() == [2, 2]
 
 
 def test_what_nobody_knows_is_not_judged() -> None:
-    buffer = ring.RingReplayBuffer(10, n_step=3, gamma=0.5, seed=0)
+    buffer = relive.RingReplayBuffer(10, n_step=3, gamma=0.5, seed=0)
     for t in range(3):
         buffer.add({"achieved_goal": t, "desired_goal": 9}, 0, -1.0, terminated=t == 2)
-    answer = hindsight.relabel(buffer, buffer.read([0, 1]), compute=reached, strategy="future", share=1.0)
+    answer = relive.relabel(buffer, buffer.read([0, 1]), compute=reached, strategy="future", share=1.0)
     assert set(answer.observation["desired_goal"].tolist()) <= {1, 2}
     assert answer.next_observation["achieved_goal"].max() <= 2
     with pytest.raises(relive.NotReadyError, match=r"^relabel has goals for 0 rows and needs 1: "):
-        hindsight.relabel(buffer, buffer.read([2]), compute=reached, share=1.0)
+        relive.relabel(buffer, buffer.read([2]), compute=reached, share=1.0)
 
 
 def test_rewards_are_rounded_to_the_dtype_of_the_schema() -> None:
@@ -403,9 +401,9 @@ def test_rewards_are_rounded_to_the_dtype_of_the_schema() -> None:
     schema = relive.Schema(
         {"achieved_goal": number, "desired_goal": number}, number, reward=relive.Field((), np.float32)
     )
-    buffer = ring.RingReplayBuffer(10, schema, seed=0)
+    buffer = relive.RingReplayBuffer(10, schema, seed=0)
     buffer.add_episode({"achieved_goal": [0, 1], "desired_goal": [9, 9]}, [0], [0.0], terminated=False)
-    answer = hindsight.relabel(
+    answer = relive.relabel(
         buffer, buffer.read([0]), compute=lambda achieved, goals: (np.array([0.1]), goals > 5), share=1.0
     )
     assert answer.reward.dtype == np.float32
@@ -422,7 +420,7 @@ def test_neither_the_buffer_nor_the_batch_changes() -> None:
     stored = history.storage.read(np.arange(6))
     batch = buffer.sample(50)
     before = copy.deepcopy(batch)
-    answer = hindsight.relabel(buffer, batch, compute=reached)
+    answer = relive.relabel(buffer, batch, compute=reached)
     assert_same(batch, before)
     for path, column in history.storage.read(np.arange(6)).items():
         assert np.array_equal(column, stored[path])
@@ -434,14 +432,14 @@ def test_neither_the_buffer_nor_the_batch_changes() -> None:
     buffer.check()
 
 
-def leaves_of(batch: batches.TransitionBatch) -> list[Any]:
+def leaves_of(batch: relive.TransitionBatch) -> list[Any]:
     trees = [batch.observation, batch.next_observation, {"action": batch.action, "reward": batch.reward}]
     trees.append({"steps": batch.steps, "keys": batch.keys, "is_terminal": batch.is_terminal})
     trees.append({"weights": batch.weights, "probabilities": batch.probabilities, "discount": batch.next_discount})
     return [column for tree in trees for column in tree.values()]
 
 
-def assert_same(these: batches.TransitionBatch, those: batches.TransitionBatch) -> None:
+def assert_same(these: relive.TransitionBatch, those: relive.TransitionBatch) -> None:
     for this, that in zip(leaves_of(these), leaves_of(those), strict=True):
         assert np.array_equal(this, that, equal_nan=this.dtype.kind == "f")
 
@@ -454,7 +452,7 @@ def test_compute_may_write_into_what_it_gets() -> None:
         achieved[...] = goals[...] = 55
         return answer
 
-    answer = hindsight.relabel(buffer, buffer.read([5]), compute=scribble, share=1.0)
+    answer = relive.relabel(buffer, buffer.read([5]), compute=scribble, share=1.0)
     assert answer.observation["desired_goal"].tolist() == [6]
     assert answer.next_observation["achieved_goal"].tolist() == [6]
 
@@ -465,7 +463,7 @@ def test_keys_probabilities_and_weights_stay() -> None:
     keys = buffer.add_episode(places, range(6), [-1.0] * 6, terminated=False, name=range(6))
     buffer.update_priorities(keys, range(1, 7))
     batch = buffer.sample(20)
-    answer = hindsight.relabel(buffer, batch, compute=reached)
+    answer = relive.relabel(buffer, batch, compute=reached)
     for name in ("keys", "probabilities", "weights", "action"):
         assert np.array_equal(getattr(answer, name), getattr(batch, name))
     assert np.array_equal(answer.extras["name"], batch.extras["name"])
@@ -479,7 +477,7 @@ def test_the_same_seed_gives_the_same_goals_whatever_numpy_does() -> None:
         np.random.seed(seed)  # noqa: NPY002
         state = str(np.random.get_state())  # noqa: NPY002
         buffer = fixed_buffer()
-        answer = hindsight.relabel(buffer, buffer.sample(30), compute=reached)
+        answer = relive.relabel(buffer, buffer.sample(30), compute=reached)
         answers.append(answer.observation["desired_goal"].tolist())
         assert str(np.random.get_state()) == state  # noqa: NPY002
     assert answers[0] == answers[1]
@@ -490,7 +488,7 @@ def test_the_same_seed_gives_the_same_goals_whatever_numpy_does() -> None:
 
 def test_before_an_episode_has_ended_there_are_no_goals() -> None:
     """P34."""
-    buffer = ring.RingReplayBuffer(10, seed=0)
+    buffer = relive.RingReplayBuffer(10, seed=0)
     for t in range(3):
         buffer.add({"achieved_goal": t, "desired_goal": 9}, 0, -1.0)
     batch = buffer.sample(4)
@@ -498,28 +496,28 @@ def test_before_an_episode_has_ended_there_are_no_goals() -> None:
         r"^relabel has goals for 0 rows and needs 3: lower share, wait for episodes to end, or set open_episodes=True$"
     )
     with pytest.raises(relive.NotReadyError, match=message):
-        hindsight.relabel(buffer, batch, compute=reached)
-    answer = hindsight.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
+        relive.relabel(buffer, batch, compute=reached)
+    answer = relive.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
     assert set(answer.observation["desired_goal"].tolist()) <= {1, 2}
     buffer.add({"achieved_goal": 3, "desired_goal": 9}, 0, -1.0, terminated=True)
     with pytest.raises(relive.NotReadyError, match=r"^relabel has goals for 0 rows and needs 1: lower share$"):
-        hindsight.relabel(buffer, buffer.read([3]), compute=reached, open_episodes=True)
+        relive.relabel(buffer, buffer.read([3]), compute=reached, open_episodes=True)
     with pytest.raises(relive.NotReadyError, match=r"^relabel has no goals: add steps first$"):
-        hindsight.relabel(ring.RingReplayBuffer(10), batch, compute=reached)
+        relive.relabel(relive.RingReplayBuffer(10), batch, compute=reached)
 
 
 def test_a_step_that_is_gone_is_refused() -> None:
-    buffer = ring.RingReplayBuffer(3, frame_stack=2, seed=0)
+    buffer = relive.RingReplayBuffer(3, frame_stack=2, seed=0)
     add_step(buffer, 0)
     add_step(buffer, 1)
     batch = buffer.read([0, 1])
     for t in range(2, 4):
         add_step(buffer, t)
     with pytest.raises(relive.UnknownKeyError, match=r"^key 0 not found: its step was evicted, or never was$"):
-        hindsight.relabel(buffer, batch, compute=reached, open_episodes=True)
+        relive.relabel(buffer, batch, compute=reached, open_episodes=True)
     batch.keys[:] = 1
     with pytest.raises(relive.ArgumentError, match=r"^keys must be of steps that a window can start from, got 1$"):
-        hindsight.relabel(buffer, batch, compute=reached, open_episodes=True)
+        relive.relabel(buffer, batch, compute=reached, open_episodes=True)
 
 
 def test_goals_must_be_in_the_observation() -> None:
@@ -527,20 +525,20 @@ def test_goals_must_be_in_the_observation() -> None:
     batch = buffer.sample(2)
     has = "must be a key of the observation, which has"
     with pytest.raises(relive.ArgumentError, match=f"^achieved {has} achieved_goal, desired_goal, got 'reached'$"):
-        hindsight.relabel(buffer, batch, compute=reached, achieved="reached")
+        relive.relabel(buffer, batch, compute=reached, achieved="reached")
     with pytest.raises(relive.ArgumentError, match=f"^desired {has} achieved_goal, desired_goal, got 'desired'$"):
-        hindsight.relabel(buffer, batch, compute=reached, desired="desired")
+        relive.relabel(buffer, batch, compute=reached, desired="desired")
     with pytest.raises(relive.ArgumentTypeError, match=r"^desired must be an instance of str, got 3$"):
-        hindsight.relabel(buffer, batch, compute=reached, desired=3)  # type: ignore[arg-type]
-    plain = ring.RingReplayBuffer(10, seed=0)
+        relive.relabel(buffer, batch, compute=reached, desired=3)  # type: ignore[arg-type]
+    plain = relive.RingReplayBuffer(10, seed=0)
     plain.add_episode([0, 1], [0], [0.0], terminated=False)
     with pytest.raises(relive.ArgumentError, match=f"^achieved {has} none, got 'achieved_goal'$"):
-        hindsight.relabel(plain, plain.sample(2), compute=reached)
-    unlike = ring.RingReplayBuffer(10, seed=0)
+        relive.relabel(plain, plain.sample(2), compute=reached)
+    unlike = relive.RingReplayBuffer(10, seed=0)
     unlike.add_episode({"achieved_goal": [0, 1], "desired_goal": [0.0, 1.0]}, [0], [0.0], terminated=False)
     message = r"^desired must be like achieved, Field\(\(\), 'int64'\), got Field\(\(\), 'float64'\)$"
     with pytest.raises(relive.ArgumentError, match=message):
-        hindsight.relabel(unlike, unlike.sample(2), compute=reached)
+        relive.relabel(unlike, unlike.sample(2), compute=reached)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +560,7 @@ def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None
     batch = buffer.read([0, 1])
     settings: dict[str, Any] = {"compute": reached, **wrong}
     with pytest.raises(relive.ArgumentError, match=message):
-        hindsight.relabel(buffer, batch, **settings)
+        relive.relabel(buffer, batch, **settings)
 
 
 def test_only_transitions_of_a_ring_buffer_are_relabelled() -> None:
@@ -572,11 +570,11 @@ def test_only_transitions_of_a_ring_buffer_are_relabelled() -> None:
     with pytest.raises(
         relive.ArgumentTypeError, match=r"^buffer must be an instance of RingReplayBuffer, got <SequenceRepl"
     ):
-        hindsight.relabel(buffer, buffer.sample(1), compute=reached)
+        relive.relabel(buffer, buffer.sample(1), compute=reached)
     with pytest.raises(
         relive.ArgumentTypeError, match=r"^batch must be an instance of TransitionBatch, got SequenceBatch"
     ):
-        hindsight.relabel(fixed_buffer(), buffer.sample(1), compute=reached)
+        relive.relabel(fixed_buffer(), buffer.sample(1), compute=reached)
 
 
 FINE = np.zeros(2)
@@ -604,7 +602,7 @@ def test_what_compute_answers_is_checked(answer: Any, message: str) -> None:
     batch = buffer.read([0, 1])
     state = buffer.rng.bit_generator.state
     with pytest.raises(relive.SchemaError, match=message):
-        hindsight.relabel(buffer, batch, compute=lambda achieved, goals: answer, share=1.0)
+        relive.relabel(buffer, batch, compute=lambda achieved, goals: answer, share=1.0)
     assert buffer.rng.bit_generator.state == state
 
 
@@ -613,5 +611,5 @@ def test_an_error_in_compute_leaves_no_trace() -> None:
     batch = buffer.read([0, 1])
     state = buffer.rng.bit_generator.state
     with pytest.raises(ZeroDivisionError):
-        hindsight.relabel(buffer, batch, compute=lambda achieved, goals: (1 / 0, goals))
+        relive.relabel(buffer, batch, compute=lambda achieved, goals: (1 / 0, goals))
     assert buffer.rng.bit_generator.state == state

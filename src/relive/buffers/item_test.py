@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive import testing
-from relive.buffers import item as item_lib
 from relive.buffers import item_cuts
 
 Unit = item_cuts.StorageUnit
@@ -36,18 +36,18 @@ def batch_of(unit: Unit, start: int, lengths: list[int]) -> dict[str, Any]:
     return batch
 
 
-def drawn(buffer: item_lib.ItemReplayBuffer, num_items: int) -> dict[str, list[Any]]:
+def drawn(buffer: relive.ItemReplayBuffer, num_items: int) -> dict[str, list[Any]]:
     return {name: values.tolist() for name, values in buffer.sample(num_items).items()}
 
 
-def stored(buffer: item_lib.ItemReplayBuffer) -> list[list[int]]:
+def stored(buffer: relive.ItemReplayBuffer) -> list[list[int]]:
     """Return column c of each item, the oldest first."""
     items = buffer._items
     keys = range(items.first_key, items.first_key + len(items))
     return [items.read([key])[0]["c"].tolist() for key in keys]
 
 
-def state(buffer: item_lib.ItemReplayBuffer) -> Any:
+def state(buffer: relive.ItemReplayBuffer) -> Any:
     """Return what a refused call must leave as it was."""
     return stored(buffer), buffer.get_stats(), list(buffer._rows), copy.deepcopy(buffer._rng.bit_generator.state)
 
@@ -56,7 +56,7 @@ def state(buffer: item_lib.ItemReplayBuffer) -> Any:
 
 
 def test_timesteps_are_drawn_row_by_row() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, seed=0)
+    buffer = relive.ItemReplayBuffer(10, seed=0)
     buffer.add({"a": [1, 2, 3], "b": [[1.0], [2.0], [3.0]]})
     batch = drawn(buffer, 50)
     assert len(batch["a"]) == 50
@@ -65,7 +65,7 @@ def test_timesteps_are_drawn_row_by_row() -> None:
 
 
 def test_sequences_are_cut_by_seq_lens() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "sequences", seed=0)
+    buffer = relive.ItemReplayBuffer(10, "sequences", seed=0)
     buffer.add({"c": [1, 2, 3], "seq_lens": np.array([1, 2], np.int32)})
     assert stored(buffer) == [[1], [2, 3]]
     batch = buffer.sample(20)
@@ -76,7 +76,7 @@ def test_sequences_are_cut_by_seq_lens() -> None:
 
 
 def test_a_sequence_of_five_evicts_the_first_three() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "sequences")
+    buffer = relive.ItemReplayBuffer(10, "sequences")
     buffer.add(batch_of("sequences", 0, [1, 2, 3, 2, 2]))
     assert len(buffer) == 10
     buffer.add(batch_of("sequences", 10, [5]))
@@ -85,7 +85,7 @@ def test_a_sequence_of_five_evicts_the_first_three() -> None:
 
 
 def test_complete_episodes_are_stored_and_others_dropped_and_counted() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "episodes", seed=0)
+    buffer = relive.ItemReplayBuffer(10, "episodes", seed=0)
     buffer.add(
         {
             "c": [1, 2, 3, 4, 5, 6, 7],
@@ -102,11 +102,11 @@ def test_complete_episodes_are_stored_and_others_dropped_and_counted() -> None:
 
 
 def test_a_batch_without_a_complete_episode_stores_nothing_and_raises_nothing() -> None:
-    buffer = item_lib.ItemReplayBuffer(2, "episodes")
+    buffer = relive.ItemReplayBuffer(2, "episodes")
     batch = {"c": range(5), "eps_id": [1] * 5, "t": range(5), "truncated": [False] * 5}
     buffer.add(batch)
     buffer.add(batch)
-    assert buffer.get_stats() == item_lib.ItemBufferStats(
+    assert buffer.get_stats() == relive.ItemBufferStats(
         items=0, timesteps=0, bytes=0, added=0, sampled=0, evicted=0, dropped=2
     )
     with pytest.raises(errors.SchemaError, match="column d must be one of the first add's"):
@@ -114,7 +114,7 @@ def test_a_batch_without_a_complete_episode_stores_nothing_and_raises_nothing() 
 
 
 def test_a_ragged_fragment_comes_back_unchanged() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "fragments")
+    buffer = relive.ItemReplayBuffer(10, "fragments")
     buffer.add({"a": [1], "b": [2, 3, 4]})
     assert drawn(buffer, 1) == {"a": [1], "b": [2, 3, 4]}
     assert drawn(buffer, 2) == {"a": [1, 1], "b": [2, 3, 4, 2, 3, 4]}
@@ -122,7 +122,7 @@ def test_a_ragged_fragment_comes_back_unchanged() -> None:
 
 
 def test_fragments_are_joined_column_by_column_in_the_order_of_the_draw() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "fragments", seed=3)
+    buffer = relive.ItemReplayBuffer(10, "fragments", seed=3)
     buffer.add({"a": [1], "b": [2, 3, 4]})
     buffer.add({"a": [5, 6], "b": [7]})
     batch = drawn(buffer, 12)
@@ -134,7 +134,7 @@ def test_fragments_are_joined_column_by_column_in_the_order_of_the_draw() -> Non
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_an_item_longer_than_the_capacity_is_refused_before_anything_moves(unit: Unit) -> None:
-    buffer = item_lib.ItemReplayBuffer(4, unit)
+    buffer = relive.ItemReplayBuffer(4, unit)
     text = "^columns must hold items of at most capacity = 4 time steps together, got 5$"
     with pytest.raises(errors.ArgumentError, match=text):
         buffer.add(batch_of(unit, 0, [5]))
@@ -148,7 +148,7 @@ def test_an_item_longer_than_the_capacity_is_refused_before_anything_moves(unit:
 
 @pytest.mark.parametrize("unit", ["sequences", "episodes"])
 def test_items_longer_than_the_capacity_together_are_refused(unit: Unit) -> None:
-    buffer = item_lib.ItemReplayBuffer(4, unit)
+    buffer = relive.ItemReplayBuffer(4, unit)
     with pytest.raises(errors.ArgumentError, match="at most capacity = 4 time steps together, got 5$"):
         buffer.add(batch_of(unit, 0, [2, 3]))
     buffer.add(batch_of(unit, 0, [2, 2]))
@@ -156,7 +156,7 @@ def test_items_longer_than_the_capacity_together_are_refused(unit: Unit) -> None
 
 
 def test_dropped_episodes_take_no_room() -> None:
-    buffer = item_lib.ItemReplayBuffer(2, "episodes")
+    buffer = relive.ItemReplayBuffer(2, "episodes")
     batch = batch_of("episodes", 0, [3, 2, 3])
     batch["terminated"] = [False] * 3 + [False, True] + [False] * 3
     buffer.add(batch)
@@ -165,7 +165,7 @@ def test_dropped_episodes_take_no_room() -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_an_empty_buffer_raises(unit: Unit) -> None:
-    buffer = item_lib.ItemReplayBuffer(4, unit)
+    buffer = relive.ItemReplayBuffer(4, unit)
     for _ in range(2):
         with pytest.raises(errors.NotReadyError, match=f"^sample found no {unit} to draw: add a batch first$"):
             buffer.sample(1)
@@ -176,7 +176,7 @@ def test_an_empty_buffer_raises(unit: Unit) -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_draws_are_uniform_over_items_however_long_they_are(unit: Unit) -> None:
-    buffer = item_lib.ItemReplayBuffer(30, unit, seed=1)
+    buffer = relive.ItemReplayBuffer(30, unit, seed=1)
     lengths = [1, 5, 2, 9, 1, 3]
     starts = [0, 10, 20, 30, 40, 50]
     for start, length in zip(starts, lengths, strict=True):
@@ -190,7 +190,7 @@ def test_draws_are_uniform_over_items_however_long_they_are(unit: Unit) -> None:
 def test_a_batch_is_never_quietly_shorter() -> None:
     """P12: ares PR 19, AgileRL and lerobot draw min(batch, size)."""
     for unit in UNITS:
-        buffer = item_lib.ItemReplayBuffer(10, unit)
+        buffer = relive.ItemReplayBuffer(10, unit)
         buffer.add(batch_of(unit, 0, [2]))
         assert len(buffer.sample(100)["c"]) == (100 if unit == "timesteps" else 200)
 
@@ -198,7 +198,7 @@ def test_a_batch_is_never_quietly_shorter() -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_early_short_items_do_not_pin_what_is_held(unit: Unit) -> None:
     """P13: ray 10958 and 24393, torchtune 2943: capacity in steps, kept as a number of items."""
-    buffer = item_lib.ItemReplayBuffer(100, unit)
+    buffer = relive.ItemReplayBuffer(100, unit)
     for start in range(250):
         buffer.add(batch_of(unit, start, [1]))
         assert len(buffer) <= 100
@@ -235,7 +235,7 @@ def test_early_short_items_do_not_pin_what_is_held(unit: Unit) -> None:
     ],
 )
 def test_a_column_unlike_that_of_the_first_add_is_refused(unit: Unit, change: dict[str, Any], text: str) -> None:
-    buffer = item_lib.ItemReplayBuffer(10, unit, seed=0)
+    buffer = relive.ItemReplayBuffer(10, unit, seed=0)
     buffer.add(batch_of(unit, 0, [1, 2]))
     before = state(buffer)
     changed = batch_of(unit, 3, [2]) | change
@@ -247,11 +247,11 @@ def test_a_column_unlike_that_of_the_first_add_is_refused(unit: Unit, change: di
 
 def test_values_without_bytes_are_refused() -> None:
     with pytest.raises(errors.SchemaError, match=r"^column c must have values of at least one byte, got dtype \|V0$"):
-        item_lib.ItemReplayBuffer(10).add({"c": np.zeros(3, "V0")})
+        relive.ItemReplayBuffer(10).add({"c": np.zeros(3, "V0")})
 
 
 def test_a_capacity_beyond_memory_is_refused_at_the_first_add() -> None:
-    buffer = item_lib.ItemReplayBuffer(2**46)
+    buffer = relive.ItemReplayBuffer(2**46)
     with pytest.raises(errors.ArgumentError, match="^capacity must fit in memory, got 70368744177664 steps of 8 bytes"):
         buffer.add({"c": [1]})
     assert state(buffer)[0] == []
@@ -259,7 +259,7 @@ def test_a_capacity_beyond_memory_is_refused_at_the_first_add() -> None:
 
 
 def test_a_column_of_fragments_takes_memory_for_its_own_rows_alone() -> None:
-    buffer = item_lib.ItemReplayBuffer(10_000, "fragments")
+    buffer = relive.ItemReplayBuffer(10_000, "fragments")
     tracemalloc.start()
     try:
         for _ in range(300):
@@ -272,7 +272,7 @@ def test_a_column_of_fragments_takes_memory_for_its_own_rows_alone() -> None:
 
 
 def test_fragments_may_bring_their_columns_in_another_order() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "fragments")
+    buffer = relive.ItemReplayBuffer(10, "fragments")
     buffer.add({"a": [1], "b": [2, 3, 4]})
     buffer.clear()
     buffer.add({"b": [5], "a": [6, 7]})
@@ -280,14 +280,14 @@ def test_fragments_may_bring_their_columns_in_another_order() -> None:
 
 
 def test_seq_lens_keeps_its_dtype_too() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "sequences")
+    buffer = relive.ItemReplayBuffer(10, "sequences")
     buffer.add(batch_of("sequences", 0, [1, 2]))
     with pytest.raises(errors.SchemaError, match="column seq_lens must have rows of dtype int64 .* got dtype int16"):
         buffer.add({"c": [1], "seq_lens": np.array([1], np.int16)})
 
 
 def test_a_refused_first_add_fixes_nothing() -> None:
-    buffer = item_lib.ItemReplayBuffer(2, "sequences")
+    buffer = relive.ItemReplayBuffer(2, "sequences")
     with pytest.raises(errors.SchemaError):
         buffer.add({"c": [1, 2], "seq_lens": [1]})
     with pytest.raises(errors.ArgumentError):
@@ -299,13 +299,13 @@ def test_a_refused_first_add_fixes_nothing() -> None:
 @pytest.mark.parametrize("columns", [{}, {"c": []}, {"c": [], "seq_lens": np.array([], np.int64)}])
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_batch_of_no_time_steps_is_refused(unit: Unit, columns: Mapping[str, Any]) -> None:
-    buffer = item_lib.ItemReplayBuffer(2, unit)
+    buffer = relive.ItemReplayBuffer(2, unit)
     with pytest.raises(errors.ArgumentError, match="^columns must have at least one time step, got 0$"):
         buffer.add(columns)
 
 
 def test_columns_come_back_in_the_order_of_the_first_add() -> None:
-    buffer = item_lib.ItemReplayBuffer(4, "sequences")
+    buffer = relive.ItemReplayBuffer(4, "sequences")
     buffer.add({"b": [1], "seq_lens": [1], "a": [2]})
     buffer.add({"a": [2], "b": [1], "seq_lens": [1]})
     assert list(buffer.sample(2)) == ["b", "seq_lens", "a"]
@@ -331,7 +331,7 @@ VALUES = [
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: str(values.dtype))
 def test_values_come_back_bit_for_bit_in_their_own_dtype(unit: Unit, values: np.ndarray[Any, Any]) -> None:
     """P54."""
-    buffer = item_lib.ItemReplayBuffer(8, unit, seed=0)
+    buffer = relive.ItemReplayBuffer(8, unit, seed=0)
     buffer.add(batch_of(unit, 7, [3]) | {"x": values[:3]})
     buffer.add(batch_of(unit, 0, [5]) | {"x": values})
     buffer.add(batch_of(unit, 0, [5]) | {"x": values})
@@ -347,7 +347,7 @@ def test_values_come_back_bit_for_bit_in_their_own_dtype(unit: Unit, values: np.
 @pytest.mark.parametrize("unit", UNITS)
 def test_what_is_added_and_what_is_drawn_may_be_changed(unit: Unit) -> None:
     """P52 and P53: TRL 6804, torchrl PR 3966."""
-    buffer = item_lib.ItemReplayBuffer(10, unit)
+    buffer = relive.ItemReplayBuffer(10, unit)
     batch = {name: np.array(values) for name, values in batch_of(unit, 0, [3]).items()}
     for _ in range(3):
         buffer.add(batch)
@@ -365,7 +365,7 @@ def test_what_is_added_and_what_is_drawn_may_be_changed(unit: Unit) -> None:
 def test_read_only_strided_and_foreign_arrays_are_accepted() -> None:
     values = np.arange(12)[::-2]
     values.flags.writeable = False
-    buffer = item_lib.ItemReplayBuffer(6)
+    buffer = relive.ItemReplayBuffer(6)
     buffer.add({"c": values, "d": range(6), "e": memoryview(bytes(6))})
     assert stored(buffer) == [[11], [9], [7], [5], [3], [1]]
 
@@ -373,7 +373,7 @@ def test_read_only_strided_and_foreign_arrays_are_accepted() -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_memory_is_flat(unit: Unit) -> None:
     """P57: ray PR 22678 and 49964."""
-    buffer = item_lib.ItemReplayBuffer(50, unit)
+    buffer = relive.ItemReplayBuffer(50, unit)
     batch = {
         name: np.array(values) for name, values in batch_of(unit, 0, [2, 3] if unit != "fragments" else [5]).items()
     }
@@ -393,7 +393,7 @@ def test_memory_is_flat(unit: Unit) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_no_batch_that_was_added_is_kept_alive(unit: Unit) -> None:
     """P57: also not the first, whose dtypes and shapes are remembered."""
-    buffer = item_lib.ItemReplayBuffer(50, unit)
+    buffer = relive.ItemReplayBuffer(50, unit)
     for start in (0, 3):
         batch = {name: np.array(values) for name, values in batch_of(unit, start, [3]).items()}
         alive = [weakref.ref(values) for values in batch.values()]
@@ -411,7 +411,7 @@ def test_the_seed_decides_the_draws_and_numpys_global_state_is_left_alone(unit: 
     batches = []
     for seed in (5, np.random.default_rng(5), 6):
         before = str(np.random.get_state())  # noqa: NPY002
-        buffer = item_lib.ItemReplayBuffer(50, unit, seed=seed)
+        buffer = relive.ItemReplayBuffer(50, unit, seed=seed)
         for start in range(0, 40, 4):
             buffer.add(batch_of(unit, start, [4]))
         batches.append(drawn(buffer, 20))
@@ -437,11 +437,11 @@ def test_the_seed_decides_the_draws_and_numpys_global_state_is_left_alone(unit: 
 )
 def test_settings_that_break_a_rule_are_refused(arguments: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        item_lib.ItemReplayBuffer(**{"capacity": 3} | arguments)
+        relive.ItemReplayBuffer(**{"capacity": 3} | arguments)
 
 
 def test_columns_are_a_mapping_from_strings() -> None:
-    buffer = item_lib.ItemReplayBuffer(3)
+    buffer = relive.ItemReplayBuffer(3)
     wrong: Any = [1, 2]
     with pytest.raises(TypeError, match=r"^columns must be a mapping of names to arrays, got \[1, 2\]$"):
         buffer.add(wrong)
@@ -452,7 +452,7 @@ def test_columns_are_a_mapping_from_strings() -> None:
 
 @pytest.mark.parametrize("num_items", [0, -1, 1.5, True])
 def test_num_items_is_an_integer_of_at_least_one(num_items: Any) -> None:
-    buffer = item_lib.ItemReplayBuffer(3)
+    buffer = relive.ItemReplayBuffer(3)
     buffer.add({"c": [1]})
     with pytest.raises(ValueError, match="^num_items must be"):
         buffer.sample(num_items)
@@ -463,7 +463,7 @@ def test_num_items_is_an_integer_of_at_least_one(num_items: Any) -> None:
 
 
 def test_a_buffer_says_what_it_holds() -> None:
-    buffer = item_lib.ItemReplayBuffer(10, "sequences")
+    buffer = relive.ItemReplayBuffer(10, "sequences")
     buffer.add({"c": np.zeros((3, 2), np.float32), "seq_lens": [1, 2]})
     assert repr(buffer) == "<ItemReplayBuffer of 2 sequences, 3 of 10 time steps>"
     assert (len(buffer), buffer.capacity, buffer.storage_unit) == (3, 10, "sequences")
@@ -474,7 +474,7 @@ def test_a_buffer_says_what_it_holds() -> None:
 
 def test_clearing_forgets_items_and_keeps_columns_and_counters() -> None:
     for unit in UNITS:
-        buffer = item_lib.ItemReplayBuffer(5, unit)
+        buffer = relive.ItemReplayBuffer(5, unit)
         buffer.add(batch_of(unit, 0, [4]))
         buffer.add(batch_of(unit, 4, [4]))
         buffer.sample(3)
@@ -490,7 +490,7 @@ def test_clearing_forgets_items_and_keeps_columns_and_counters() -> None:
 
 
 def test_damage_to_what_is_held_is_found_out() -> None:
-    buffer = item_lib.ItemReplayBuffer(5, "fragments")
+    buffer = relive.ItemReplayBuffer(5, "fragments")
     buffer.add({"c": [1, 2]})
     buffer.check()
     buffer._items._offsets[0, 1] = 3
@@ -499,7 +499,7 @@ def test_damage_to_what_is_held_is_found_out() -> None:
 
 
 def test_a_counter_that_does_not_fit_is_found_out() -> None:
-    buffer = item_lib.ItemReplayBuffer(5)
+    buffer = relive.ItemReplayBuffer(5)
     buffer.add({"c": [1, 2]})
     buffer._evicted = 1
     with pytest.raises(errors.CorruptionError, match="^2 items were added and 1 evicted, but 2 are held$"):
@@ -513,7 +513,7 @@ class ItemBufferMachine(stateful.RuleBasedStateMachine):
     def start(self, unit: Unit, capacity: int, seed: int) -> None:
         self.unit: Unit = unit
         self.capacity = capacity
-        self.buffer = item_lib.ItemReplayBuffer(capacity, unit, seed=seed)
+        self.buffer = relive.ItemReplayBuffer(capacity, unit, seed=seed)
         self.rng = np.random.default_rng(seed)
         self.items: list[list[int]] = []
         self.rows = 0

@@ -13,19 +13,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive import testing
-from relive.buffers import joint
 from relive.buffers import joint_rows
-from relive.samplers import prioritized
-from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.testing import zoo
-from relive.waiting import asynchronous
-from relive.waiting import rate_limiters
-from relive.waiting import threads
 
-Buffer: TypeAlias = joint.JointReplayBuffer
+Buffer: TypeAlias = relive.JointReplayBuffer
 Rows: TypeAlias = dict[str, Any]
 """The arguments of `add` by name."""
 plain = zoo.plain
@@ -50,12 +45,12 @@ _ZEROS: dict[str, dict[str, Any]] = {
     "tall": {"observation": {"eye": [0, 0, 0], "foot": 0.0}, "action": [0.0, 0.0], "extras": {"log_probability": 0.0}},
 }
 SCHEMAS = {
-    **dict.fromkeys(("left", "right"), schema_lib.Schema(schema_lib.Field(3, "int64"), schema_lib.Field((), "int64"))),
-    "tall": schema_lib.Schema(
-        {"eye": schema_lib.Field(3, "int64"), "foot": schema_lib.Field((), "float64")},
-        schema_lib.Field(2, "float32"),
-        reward=schema_lib.Field((), "float32"),
-        extras={"log_probability": schema_lib.Field((), "float32")},
+    **dict.fromkeys(("left", "right"), relive.Schema(relive.Field(3, "int64"), relive.Field((), "int64"))),
+    "tall": relive.Schema(
+        {"eye": relive.Field(3, "int64"), "foot": relive.Field((), "float64")},
+        relive.Field(2, "float32"),
+        reward=relive.Field((), "float32"),
+        extras={"log_probability": relive.Field((), "float32")},
     ),
 }
 
@@ -653,12 +648,12 @@ class TestRefusedCalls:
         assert buffer.schemas.keys() == set(AGENTS)
 
     def test_without_memory_for_one_agent_nobody_has_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def allocate(schema: schema_lib.Schema, capacity: int) -> memory.ColumnStorage:
+        def allocate(schema: relive.Schema, capacity: int) -> relive.ColumnStorage:
             if schema.extras:
                 raise MemoryError
             return real(schema, capacity)
 
-        buffer, real = Buffer(8, agents=AGENTS), memory.ColumnStorage
+        buffer, real = Buffer(8, agents=AGENTS), relive.ColumnStorage
         monkeypatch.setattr(memory, "ColumnStorage", allocate)
         with pytest.raises(MemoryError):
             buffer.add(**rows_of(0, 0, AGENTS))
@@ -675,7 +670,7 @@ class TestRefusedCalls:
             ({"gamma": 2}, "gamma must be in .*, got 2"),
             ({"seed": -1}, "seed must be at least 0, got -1"),
             (
-                {"limiter": rate_limiters.MinSize(9)},
+                {"limiter": relive.MinSize(9)},
                 "limiter must ask for at most capacity = 8 transitions, got MinSize.9.",
             ),
             ({"limiter": 3}, "limiter must be a RateLimiter, got 3"),
@@ -696,7 +691,7 @@ class TestRefusedCalls:
 
 class TestLimiters:
     def test_joint_steps_are_counted(self) -> None:
-        limiter = rate_limiters.SampleToInsertRatio(ratio=2.0, min_size=3, error_buffer=4.0)
+        limiter = relive.SampleToInsertRatio(ratio=2.0, min_size=3, error_buffer=4.0)
         buffer = Buffer(50, SCHEMAS, agents=AGENTS, limiter=limiter)
         assert buffer.limiter is limiter
         fill(buffer, 2)
@@ -751,10 +746,8 @@ class TestStacked:
         ):
             filled().sample(2).stacked()
         schemas = {
-            "a": schema_lib.Schema(schema_lib.Field(3, "f4"), schema_lib.Field((), "i8")),
-            "b": schema_lib.Schema(
-                schema_lib.Field(3, "f4"), schema_lib.Field((), "i8"), extras={"c": schema_lib.Field((), "i8")}
-            ),
+            "a": relive.Schema(relive.Field(3, "f4"), relive.Field((), "i8")),
+            "b": relive.Schema(relive.Field(3, "f4"), relive.Field((), "i8"), extras={"c": relive.Field((), "i8")}),
         }
         buffer = Buffer(9, schemas, agents=["a", "b"])
         buffer.add({"a": [0.0] * 3}, {"a": 1}, {"a": 0.0}, {"a": [0.0] * 3})
@@ -817,8 +810,8 @@ def test_values_that_are_encoded_together_are_as_those_encoded_one_by_one(
     """Whichever agents are there, and whatever is observed, done and added."""
     values, rng = KINDS[kind], random.Random(0)
     agents = ["a", "b", "c", "d", "e"]
-    schema = schema_lib.Schema.from_example(values[0], values[0], extras={"x": values[0], "y": 0.0})
-    other = schema_lib.Schema(schema_lib.Field((), float), schema_lib.Field((), float))
+    schema = relive.Schema.from_example(values[0], values[0], extras={"x": values[0], "y": 0.0})
+    other = relive.Schema(relive.Field((), float), relive.Field((), float))
     schemas = {agent: other if agent == "c" else schema for agent in agents}
     together, one_by_one = (Buffer(7, schemas, agents=agents, seed=0) for _ in range(2))
     usual_row, num_usual = joint_rows.JointRows._usual_row, 0
@@ -856,7 +849,7 @@ def test_values_that_are_encoded_together_are_as_those_encoded_one_by_one(
     ],
 )
 def test_an_unusual_value_of_one_agent_is_judged_as_in_a_ring(name: str, value: Any, text: str) -> None:
-    schema = schema_lib.Schema(schema_lib.Field(2, "f4"), schema_lib.Field((), "u1"))
+    schema = relive.Schema(relive.Field(2, "f4"), relive.Field((), "u1"))
     buffer = Buffer(9, {"a": schema, "b": schema}, agents=["a", "b"])
     rows: Rows = {
         "observations": {agent: np.zeros(2, "f4") for agent in "ab"},
@@ -909,7 +902,7 @@ class TestExtend:
         assert (len(buffer), buffer.schemas) == (0, {})
 
     def test_the_limiter_decides_once(self) -> None:
-        buffer = Buffer(9, agents=["a", "b"], streams=2, limiter=rate_limiters.SampleToInsertRatio(1.0, 1, 1.0))
+        buffer = Buffer(9, agents=["a", "b"], streams=2, limiter=relive.SampleToInsertRatio(1.0, 1, 1.0))
         assert buffer.extend(**self.ROWS).tolist() == [0, 1]
         with pytest.raises(errors.NotReadyError, match="^extend held back by"):
             buffer.extend(**self.ROWS)
@@ -943,7 +936,7 @@ class TestExtend:
 
 class TestAsColumns:
     def test_draws_follow_the_priorities_of_joint_steps(self) -> None:
-        buffer = filled(count=4, sampler=prioritized.PrioritizedSampler(alpha=1.0, epsilon=0.0))
+        buffer = filled(count=4, sampler=relive.PrioritizedSampler(alpha=1.0, epsilon=0.0))
         with pytest.raises(errors.ArgumentError, match="never given out"):
             buffer.update_priorities([0, 1, 2, 9], [1.0, 0.0, 3.0, 5.0])
         assert buffer.update_priorities([0, 1, 2], [1.0, 0.0, 3.0]) == 3
@@ -976,8 +969,8 @@ class TestAsColumns:
 
     def test_threads_and_coroutines_share_it(self) -> None:
         rows = rows_of(0, 0, AGENTS)
-        threads_shell: Any = threads.ThreadSafeReplayBuffer(filled(count=6))
-        loop_shell: Any = asynchronous.AsyncReplayBuffer(filled(count=6))
+        threads_shell: Any = relive.ThreadSafeReplayBuffer(filled(count=6))
+        loop_shell: Any = relive.AsyncReplayBuffer(filled(count=6))
 
         async def use() -> Any:
             assert await loop_shell.add(**rows) == 6
@@ -1004,7 +997,7 @@ class TestAsColumns:
 def test_sequences_hold_what_each_agent_lived(seed: int, pad: bool) -> None:
     rng = random.Random(seed)
     length = rng.randint(1, 5)
-    buffer = joint.JointSequenceReplayBuffer(
+    buffer = relive.JointSequenceReplayBuffer(
         15, SCHEMAS, agents=AGENTS, length=length, pad=pad, burn_in=length // 2, streams=2, seed=seed
     )
     twin = Twin(15, 2)
@@ -1043,7 +1036,7 @@ def test_sequences_hold_what_each_agent_lived(seed: int, pad: bool) -> None:
 def test_a_step_is_truncated_alike_in_windows_of_any_length(pad: bool) -> None:
     flags: dict[tuple[int, str], set[bool]] = {}
     for length in (1, 2, 3, 7):
-        buffer = joint.JointSequenceReplayBuffer(8, SCHEMAS, agents=AGENTS, length=length, pad=pad, seed=0)
+        buffer = relive.JointSequenceReplayBuffer(8, SCHEMAS, agents=AGENTS, length=length, pad=pad, seed=0)
         for t in range(5):  # So that the ring wraps after the step at which an agent leaves.
             buffer.add(**rows_of(1, t, AGENTS))
         buffer.end_episode()
@@ -1106,10 +1099,10 @@ def at_once(values: list[Any]) -> Any:
 
 def test_settings_of_sequences_are_those_of_a_sequence_buffer() -> None:
     with pytest.raises(errors.ArgumentError, match="^length must be at most capacity = 3, got 4$"):
-        joint.JointSequenceReplayBuffer(3, agents=AGENTS, length=4)
+        relive.JointSequenceReplayBuffer(3, agents=AGENTS, length=4)
     with pytest.raises(errors.ArgumentError, match="^burn_in must be below length = 2, got 2$"):
-        joint.JointSequenceReplayBuffer(3, agents=AGENTS, length=2, burn_in=2)
-    buffer = joint.JointSequenceReplayBuffer(9, agents=AGENTS, length=2, stride=2)
+        relive.JointSequenceReplayBuffer(3, agents=AGENTS, length=2, burn_in=2)
+    buffer = relive.JointSequenceReplayBuffer(9, agents=AGENTS, length=2, stride=2)
     assert {name: buffer.settings()[name] for name in ("length", "burn_in", "stride", "pad")} == {
         "length": 2,
         "burn_in": 0,

@@ -8,16 +8,10 @@ from typing import Any, assert_type
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.buffers import origins
-from relive.buffers import prioritized
-from relive.buffers import ring
-from relive.buffers import sequence
-from relive.episodes import buffer as buffer_lib
-from relive.samplers import sampler as sampler_lib
-from relive.windows import batches
 
-Episodes = buffer_lib.EpisodeReplayBuffer[Any, Any]
+Episodes = relive.EpisodeReplayBuffer[Any, Any]
 
 
 @dataclasses.dataclass
@@ -79,7 +73,7 @@ def live(buffer: Any, diary: Diary, rng: random.Random, steps: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_each_row_comes_from_where_the_diary_says(streams: int, seed: int) -> None:
     rng, diary = random.Random(seed), Diary()
-    buffer = prioritized.PrioritizedReplayBuffer(
+    buffer = relive.PrioritizedReplayBuffer(
         20, streams=streams, n_step=2, max_times_sampled=3, alpha=1.0, epsilon=0.0, seed=seed
     )
     for _ in range(8):
@@ -110,7 +104,7 @@ def test_each_row_comes_from_where_the_diary_says(streams: int, seed: int) -> No
 
 
 def test_a_batch_is_explained_row_by_row_and_what_has_gone_is_none() -> None:
-    buffer = ring.RingReplayBuffer(4, seed=0)
+    buffer = relive.RingReplayBuffer(4, seed=0)
     for t in range(4):
         buffer.add(t, 0, 0.0, t + 1)
     batch = buffer.read([3, 0, 1, 3])
@@ -123,13 +117,13 @@ def test_a_batch_is_explained_row_by_row_and_what_has_gone_is_none() -> None:
     assert [origin.age for origin in after if origin] == [1, 3, 1]
     buffer.clear()
     assert buffer.explain(batch) == (None,) * 4
-    assert type(after[0]) is origins.RowOrigin
+    assert type(after[0]) is relive.RowOrigin
     types = {name: type(value) for name, value in dataclasses.asdict(after[0]).items()}
     assert set(types.values()) == {int, str, bool, float, type(None)}
 
 
 def test_a_sequence_is_explained_by_the_step_it_starts_from() -> None:
-    buffer = sequence.SequenceReplayBuffer(20, length=3, seed=0)
+    buffer = relive.SequenceReplayBuffer(20, length=3, seed=0)
     buffer.add_episode(np.arange(7.0), np.arange(6), np.zeros(6), terminated=False)
     batch = buffer.sample(5)
     origins = buffer.explain(batch)
@@ -139,19 +133,19 @@ def test_a_sequence_is_explained_by_the_step_it_starts_from() -> None:
 
 
 def test_what_nobody_counts_or_knows_is_none() -> None:
-    class Newest(sampler_lib.Sampler):
-        def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
+    class Newest(relive.Sampler):
+        def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
             raise NotImplementedError
 
     for sampler, probability in ((None, 0.5), (Newest(), None)):
-        buffer = ring.RingReplayBuffer(10, sampler=sampler, seed=0)
+        buffer = relive.RingReplayBuffer(10, sampler=sampler, seed=0)
         buffer.add_episode([0, 1, 2], [0, 0], [0.0, 0.0], terminated=True)
         origin = buffer.explain(0)
         assert (origin.times_sampled, origin.priority, origin.probability) == (None, None, probability)
 
 
 def test_explaining_changes_nothing() -> None:
-    twins = [prioritized.PrioritizedReplayBuffer(10, streams=2, max_times_sampled=2, seed=0) for _ in range(2)]
+    twins = [relive.PrioritizedReplayBuffer(10, streams=2, max_times_sampled=2, seed=0) for _ in range(2)]
     for buffer in twins:
         live(buffer, Diary(), random.Random(0), 15)
     twins[0].explain(twins[0].history.oldest_key)
@@ -163,7 +157,7 @@ def test_explaining_changes_nothing() -> None:
 
 @pytest.mark.parametrize("asked", [None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object()])
 def test_what_is_no_key_and_no_batch_is_refused(asked: Any) -> None:
-    buffer = ring.RingReplayBuffer(4)
+    buffer = relive.RingReplayBuffer(4)
     buffer.add(0, 0, 0.0, 1)
     with pytest.raises(
         errors.ArgumentTypeError, match="^(explain must be given a key or a batch|keys must be integers)"
@@ -174,7 +168,7 @@ def test_what_is_no_key_and_no_batch_is_refused(asked: Any) -> None:
 
 
 def test_a_row_is_told_in_one_line() -> None:
-    buffer = prioritized.PrioritizedReplayBuffer(10, n_step=2, max_times_sampled=2, alpha=1.0, epsilon=0.0, seed=0)
+    buffer = relive.PrioritizedReplayBuffer(10, n_step=2, max_times_sampled=2, alpha=1.0, epsilon=0.0, seed=0)
     buffer.add_episode([0, 1, 2], [0, 0], [0.0, 0.0], terminated=False)
     buffer.add(5, 0, 0.0)
     buffer.update_priorities([0, 1], [3.0, 1.0])
@@ -193,7 +187,7 @@ def test_a_row_is_told_in_one_line() -> None:
     )
     buffer.sample(2)
     assert ", not eligible (spent), drawn 2 times, " in str(buffer.explain(0))
-    plain = ring.RingReplayBuffer(10)
+    plain = relive.RingReplayBuffer(10)
     plain.add_episode([0, 1], [0], [0.0], terminated=True)
     line = "key 0: step 0 of 1, episode from key 0, stream 0, TERMINATED, slot 0, age 0, eligible, probability 1"
     assert str(plain.explain(0)) == line
@@ -278,10 +272,10 @@ def test_a_sample_is_told_in_one_line() -> None:
 
 
 def test_types() -> None:
-    buffer = ring.RingReplayBuffer(4, seed=0)
+    buffer = relive.RingReplayBuffer(4, seed=0)
     key = buffer.add(0, 0, 0.0, 1)
-    assert_type(buffer.explain(key), origins.RowOrigin)
+    assert_type(buffer.explain(key), relive.RowOrigin)
     batch = buffer.sample(1)
-    assert_type(batch, batches.TransitionBatch)
-    assert_type(buffer.explain(batch), tuple[origins.RowOrigin | None, ...])
-    assert_type(buffer.explain(np.int64(key)), origins.RowOrigin)
+    assert_type(batch, relive.TransitionBatch)
+    assert_type(buffer.explain(batch), tuple[relive.RowOrigin | None, ...])
+    assert_type(buffer.explain(np.int64(key)), relive.RowOrigin)

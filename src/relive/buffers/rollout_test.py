@@ -12,15 +12,14 @@ import pytest
 
 import relive
 from relive import errors
-from relive.buffers import rollout as rollout_lib
 from relive.testing import zoo
 
 # reward, value, terminated, truncated, next_value
 Step: TypeAlias = tuple[Any, Any, bool, bool, Any]
 
 
-def rollout_of(steps: Sequence[Step]) -> rollout_lib.RolloutBuffer:
-    rollout = rollout_lib.RolloutBuffer(len(steps))
+def rollout_of(steps: Sequence[Step]) -> relive.RolloutBuffer:
+    rollout = relive.RolloutBuffer(len(steps))
     for t, (reward, value, terminated, truncated, next_value) in enumerate(steps):
         rollout.add(float(t), t, reward, value, terminated=terminated, truncated=truncated, next_value=next_value)
     return rollout
@@ -148,7 +147,7 @@ def test_environments_side_by_side_equal_each_alone(size: int, length: int, seed
 
     streams: list[list[Step]] = [[any_step() for _ in range(size)] for _ in range(length)]
     last = rng.normal(size=size)
-    rollout = rollout_lib.RolloutBuffer(len(streams))
+    rollout = relive.RolloutBuffer(len(streams))
     for step in streams:
         reward, value, terminated, truncated, next_value = map(np.array, zip(*step, strict=True))
         rollout.add(
@@ -170,7 +169,7 @@ def test_environments_side_by_side_equal_each_alone(size: int, length: int, seed
 
 
 def test_steps_come_back_in_order_under_their_names() -> None:
-    rollout = rollout_lib.RolloutBuffer(4)
+    rollout = relive.RolloutBuffer(4)
     for t in range(3):
         rollout.add(
             {"image": np.full((2, 2), t, np.uint8), "hand": {"angle": [0.5 * t]}},
@@ -205,7 +204,7 @@ def test_steps_come_back_in_order_under_their_names() -> None:
 
 
 def test_what_was_not_given_is_zero_and_false() -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     rollout.add(0.5, 1, 2)
     arrays = rollout.arrays()
     assert {name: array.tolist() for name, array in arrays.items()} == {
@@ -221,7 +220,7 @@ def test_what_was_not_given_is_zero_and_false() -> None:
 
 
 def test_a_number_stands_for_all_environments() -> None:
-    rollout = rollout_lib.RolloutBuffer(1)
+    rollout = relive.RolloutBuffer(1)
     rollout.add(np.zeros((3, 2)), [0, 1, 2], np.ones(3), value=0.5, truncated=True, next_value=[1.0, 2.0, 3.0])
     arrays = rollout.arrays()
     assert {name: array.shape for name, array in arrays.items()} == {
@@ -233,7 +232,7 @@ def test_a_number_stands_for_all_environments() -> None:
 
 
 def test_last_value_is_one_for_all_environments_or_one_each() -> None:
-    rollout = rollout_lib.RolloutBuffer(1)
+    rollout = relive.RolloutBuffer(1)
     rollout.add(np.zeros(2), np.zeros(2), np.zeros(2))
     assert rollout.advantages(0.5, 1, 4.0)[0].tolist() == [[2.0, 2.0]]
     assert rollout.advantages(0.5, 1, [4.0, 8.0])[0].tolist() == [[2.0, 4.0]]
@@ -265,7 +264,7 @@ def test_advantages_of_float32_are_computed_in_float64() -> None:
 
 
 def test_what_is_added_and_what_is_answered_may_be_changed() -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     observation, reward, value = np.ones((2, 2)), np.ones(2), np.ones(2)
     rollout.add({"x": observation}, [1, 1], reward, value, next_value=value, log_prob=value)
     observation[:] = reward[:] = value[:] = 9
@@ -283,12 +282,12 @@ def test_what_is_added_and_what_is_answered_may_be_changed() -> None:
 # What is refused.
 
 
-def state(rollout: rollout_lib.RolloutBuffer) -> Any:
+def state(rollout: relive.RolloutBuffer) -> Any:
     return len(rollout), str(rollout.arrays())
 
 
 def test_a_step_beyond_max_steps_is_refused() -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     was_full = []
     for t in range(2):
         was_full.append(rollout.is_full)
@@ -324,7 +323,7 @@ GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uin
     ],
 )
 def test_a_step_unlike_the_first_is_refused_and_nothing_is_stored(change: dict[str, Any], text: str) -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     rollout.add(**GOOD)
     before = state(rollout)
     with pytest.raises(errors.SchemaError, match=text):
@@ -334,14 +333,14 @@ def test_a_step_unlike_the_first_is_refused_and_nothing_is_stored(change: dict[s
 
 
 def test_a_missing_extra_is_refused() -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     rollout.add(**GOOD)
     with pytest.raises(errors.SchemaError, match="log_prob.* missing"):
         rollout.add(**{name: value for name, value in GOOD.items() if name != "log_prob"})
 
 
 def test_a_refused_first_step_fixes_nothing() -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     for wrong in ({"value": "high"}, {"terminated": 2}, {"next_value": [1.0, 2.0]}, {"reward": object()}):
         with pytest.raises(errors.SchemaError):
             rollout.add(**GOOD | wrong)
@@ -377,14 +376,14 @@ def test_factors_at_the_ends_of_their_range_are_accepted() -> None:
 @pytest.mark.parametrize("max_steps", [0, -1, 1.5])
 def test_max_steps_is_an_integer_of_at_least_one(max_steps: Any) -> None:
     with pytest.raises(ValueError, match="^max_steps must be"):
-        rollout_lib.RolloutBuffer(max_steps)
+        relive.RolloutBuffer(max_steps)
 
 
 # From one rollout to the next.
 
 
 def test_an_empty_rollout_has_nothing_to_answer() -> None:
-    rollout = rollout_lib.RolloutBuffer(2)
+    rollout = relive.RolloutBuffer(2)
     for _ in range(2):
         with pytest.raises(errors.NotReadyError, match="^arrays found no step: add one first$"):
             rollout.arrays()
@@ -415,7 +414,7 @@ def test_the_next_rollout_goes_into_the_same_arrays_and_sees_nothing_of_the_last
 
 
 def test_a_rollout_says_how_far_it_is() -> None:
-    rollout = rollout_lib.RolloutBuffer(5)
+    rollout = relive.RolloutBuffer(5)
     rollout.add(0.0, 0, 1.0)
     assert repr(rollout) == "<RolloutBuffer of 1 steps, max_steps=5>"
     assert (len(rollout), rollout.capacity) == (1, 5)
@@ -461,4 +460,4 @@ def test_more_than_there_is_memory_for_is_refused() -> None:
         "arrays": {"rows/observation": np.zeros((0, 2**58))},
     }
     with pytest.raises(errors.CheckpointError, match="^there is no memory for the steps: "):
-        rollout_lib.RolloutBuffer.from_state(state)
+        relive.RolloutBuffer.from_state(state)

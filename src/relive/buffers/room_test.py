@@ -9,16 +9,14 @@ import pytest
 
 import relive
 from relive import errors
-from relive.storage import memmap
 from relive.storage import memory
-from relive.windows import sequences
 
 SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
 WIDE = relive.Schema(relive.Field(100, np.float32), relive.Field((), np.int64))
 
 
 def padded(length: int, schema: relive.Schema | None = None) -> Any:
-    return relive.ColumnReplayBuffer(10, schema, window=sequences.SequenceWindow(length=length, pad=True), seed=0)
+    return relive.ColumnReplayBuffer(10, schema, window=relive.SequenceWindow(length=length, pad=True), seed=0)
 
 
 CONSTRUCTORS: dict[str, tuple[str, Callable[[int], Any]]] = {
@@ -65,7 +63,7 @@ def test_a_limit_of_fragments_takes_no_memory() -> None:
 
 def test_a_memory_map_that_no_machine_holds_is_refused(tmp_path: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=rule("capacity")):
-        memmap.MemmapStorage(tmp_path / "map", SCHEMA, 2**60)
+        relive.MemmapStorage(tmp_path / "map", SCHEMA, 2**60)
     assert not (tmp_path / "map").exists()
 
 

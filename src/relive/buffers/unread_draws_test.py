@@ -10,15 +10,13 @@ import pytest
 
 import relive
 from relive.buffers import hindsight
-from relive.storage import memory
 from relive.storage import ragged
-from relive.windows import sequences
 
 SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
 LINEAR = relive.LinearSchedule(0.4, 1.0, steps=10)
 
 
-class Fickle(memory.ColumnStorage):
+class Fickle(relive.ColumnStorage):
     """A storage whose reads fail on request."""
 
     is_full = False
@@ -62,7 +60,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
     "priorities": lambda: filled(relive.PrioritizedReplayBuffer, beta=LINEAR),
     "independent": lambda: filled(relive.PrioritizedReplayBuffer, stratified=False, max_times_sampled=2),
     "sequences": lambda: filled(relive.SequenceReplayBuffer, length=2, pad=True),
-    "episodes": lambda: filled(relive.ColumnReplayBuffer, window=sequences.EpisodeWindow()),
+    "episodes": lambda: filled(relive.ColumnReplayBuffer, window=relive.EpisodeWindow()),
     "ratio": lambda: filled(relive.RingReplayBuffer, limiter=relive.SampleToInsertRatio(2.0, 1, 20.0)),
 }
 
@@ -228,7 +226,7 @@ def test_goals_that_cannot_be_written_are_not_drawn(monkeypatch: pytest.MonkeyPa
     batch, state = buffer.read(keys), buffer.rng.bit_generator.state
     monkeypatch.setattr(hindsight, "_write_goals", fail)
     with pytest.raises(MemoryError, match="^no$"):
-        hindsight.relabel(buffer, batch, compute=lambda a, b: (np.zeros(len(a)), a == b))
+        relive.relabel(buffer, batch, compute=lambda a, b: (np.zeros(len(a)), a == b))
     assert buffer.rng.bit_generator.state == state
 
 

@@ -8,7 +8,6 @@ import zlib
 import numpy as np
 
 import relive
-from relive.persistence import journal as journal_lib
 
 
 def frame(number: int, *shape: int) -> Any:
@@ -43,7 +42,7 @@ def episodes() -> relive.EpisodeReplayBuffer[Any, Any]:
 def journal(path: pathlib.Path, steps: int = 30, segment_bytes: int = 1000) -> relive.RingReplayBuffer:
     """Return a buffer whose journal is at a path, closed, in several segments."""
     buffer = relive.RingReplayBuffer(100, seed=0)
-    with journal_lib.Journal(path, fsync="never", segment_bytes=segment_bytes) as journal:
+    with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as journal:
         buffer.attach(journal)
         for t in range(steps):
             buffer.add(float(t), 0, 1.0, t + 1.0, terminated=t % 5 == 4)

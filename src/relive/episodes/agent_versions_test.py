@@ -21,8 +21,6 @@ from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
-from relive.persistence import codec
-from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
 from relive.testing import zoo
@@ -485,7 +483,7 @@ async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_th
     episode_id = lived(other, [0, 0, 0], None)
     other.set_policy_version(1)
     buffer._restore(
-        state_lib.StateReader(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codec.PlainCodec()
+        state_lib.StateReader(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=relive.PlainCodec()
     )
     learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
     await settle()
@@ -525,7 +523,7 @@ def test_arrays_of_groups_and_versions_are_there_if_something_is_said_of_them() 
 
 def made(state: Any) -> store_lib.EpisodeStore[Any, Any]:
     store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
-    store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), codec.PlainCodec()))
+    store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), relive.PlainCodec()))
     return store
 
 
@@ -649,7 +647,7 @@ def test_a_group_is_a_string() -> None:
     buffer = Buffer()
     buffer.start_episode_nowait("a", group_id="g")
     state = buffer.state_dict()
-    content = codec.PlainCodec().encode(b"g")
+    content = relive.PlainCodec().encode(b"g")
     state["arrays"]["episode_group"] = np.frombuffer(content, np.uint8)
     state["arrays"]["episode_group_end"] = np.array([len(content)])
     with pytest.raises(errors.CheckpointError, match="^array episode_group must hold strings, and None$"):
@@ -670,7 +668,7 @@ def test_a_journal_brings_groups_and_versions_back(tmp_path: pathlib.Path) -> No
         buffer.append_observation_action_reward_nowait(open_id, 0, 0, 0.0)
         buffer.set_policy_version(9)
     for checkpoint in (None, tmp_path / "saved"):
-        recovered: Any = recover.recover(tmp_path / "log", checkpoint=checkpoint)
+        recovered: Any = relive.recover(tmp_path / "log", checkpoint=checkpoint)
         assert recovered.policy_version == 9
         assert recovered._store[open_id].policy_versions == [2, 3, 3, 3, 2**62, 2**62]
         assert recover_test.content(recovered) == recover_test.content(buffer)
@@ -686,7 +684,7 @@ def test_the_version_of_the_learner_is_in_every_base(tmp_path: pathlib.Path) -> 
         for _ in range(40):
             lived(buffer, [5, None])
         assert not (tmp_path / "log" / "segment-00000000000000000000.relive").exists()
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.policy_version == 5
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
@@ -731,7 +729,7 @@ def test_a_journal_that_cannot_be_written_refuses_the_call(call: str, tmp_path: 
 def test_a_recovered_buffer_that_has_learned_cannot_go_on_with_its_journal(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         Buffer().attach(log)
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     recovered.set_policy_version(0)
     with (
         recover_test.opened(tmp_path / "log") as log,
@@ -745,7 +743,7 @@ UUID = episode_journal_test.UUID
 
 def started(described: Any) -> tuple[int, bytes]:
     head = struct.pack("<36sd", UUID.encode(), 0.0)
-    return episode_journal.STARTED, head + codec.PlainCodec().encode(described)
+    return episode_journal.STARTED, head + relive.PlainCodec().encode(described)
 
 
 def stepped(version: int, length: int = 1, reward: float = 0.0) -> tuple[int, bytes]:

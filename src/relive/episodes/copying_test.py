@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 import relive
-from relive.agents import admission as admission_lib
 from relive.agents import delivery_test
-from relive.agents import groups as groups_lib
 from relive.agents import queue_state_test
 from relive.persistence import recover_test
 
@@ -47,7 +45,7 @@ def test_a_copy_goes_on_as_the_original_does(copied: Callable[[Buffer], Buffer],
 
 @COPIED
 def test_what_a_copy_hands_out_and_evicts_is_its_own(copied: Callable[[Buffer], Buffer]) -> None:
-    buffer = Buffer(max_episodes=3, groups=groups_lib.Groups(1))
+    buffer = Buffer(max_episodes=3, groups=relive.Groups(1))
     lived = [live(buffer) for _ in range(3)]
     buffer.next_episodes_nowait(1)
     other = copied(buffer)
@@ -68,7 +66,7 @@ def test_what_a_copy_hands_out_and_evicts_is_its_own(copied: Callable[[Buffer], 
 
 @COPIED
 def test_tickets_that_are_not_used_stay_with_the_original(copied: Callable[[Buffer], Buffer]) -> None:
-    buffer = Buffer(admission=admission_lib.Admission(0, 3))
+    buffer = Buffer(admission=relive.Admission(0, 3))
     live(buffer, ticket=buffer.admit_nowait())
     ticket = buffer.admit_nowait(2)
     other = copied(buffer)
@@ -88,7 +86,7 @@ def test_tickets_that_are_not_used_stay_with_the_original(copied: Callable[[Buff
 
 @COPIED
 def test_a_copy_belongs_to_no_event_loop_and_nobody_waits_at_it(copied: Callable[[Buffer], Buffer]) -> None:
-    buffer = Buffer(groups=groups_lib.Groups(2, timeout=50.0), admission=admission_lib.Admission(0, 2), seed=0)
+    buffer = Buffer(groups=relive.Groups(2, timeout=50.0), admission=relive.Admission(0, 2), seed=0)
     ticket = buffer.admit_nowait(2)
     buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
     buffer.set_policy_version(1)

@@ -17,11 +17,9 @@ from relive import errors
 from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
-from relive.persistence import codec
 from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
-from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.testing import zoo
 
@@ -78,7 +76,7 @@ class TestEveryCall:
             assert plain(buffer) == before
             buffer.check()
             call(buffer)
-        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
     def test_a_closed_journal_refuses_it_and_nothing_has_changed(
         self, call: Callable[[Any], Any], tmp_path: pathlib.Path
@@ -110,7 +108,7 @@ class TestEveryCall:
             assert plain(buffer) == before
             call(buffer)
             buffer.check()
-        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
@@ -146,7 +144,7 @@ async def test_a_block_that_is_left_early_ends_as_aborted_in_the_journal_too(tmp
                 await writer.append(0, 0, 0.0)
                 await writer.append(1, 1, 1.0)
                 raise ZeroDivisionError
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.get_stats().aborted == 1
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
@@ -159,7 +157,7 @@ def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -
         buffer.start_episode_nowait(np.array(["agent"])[0])
     buffer.save(tmp_path / "saved")
     each: Any
-    for each in (recover.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
+    for each in (relive.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
         assert recover_test.content(each) == recover_test.content(buffer)
 
 
@@ -213,8 +211,8 @@ def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
         for t in range(30):
             buffer.append_observation_action_reward_nowait(first_open(buffer), {"t": t}, [t], 1.0)
     with pytest.raises(errors.CheckpointError, match="codec must be the one of the checkpoint, json, got plain-1$"):
-        recover.recover(tmp_path / "log")
-    recovered: Any = recover.recover(tmp_path / "log", codec=JsonCodec())
+        relive.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log", codec=JsonCodec())
     assert recover_test.content(recovered) == recover_test.content(buffer)
     with recover_test.opened(tmp_path / "log") as log:
         with pytest.raises(errors.ArgumentError, match="^codec must be the one of the journal, json, got plain-1$"):
@@ -222,7 +220,7 @@ def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
         recovered.attach(log, codec=JsonCodec())
     wrong: Any = 3
     with pytest.raises(errors.ArgumentTypeError, match="^codec must have a name"):
-        recover.recover(tmp_path / "log", codec=wrong)
+        relive.recover(tmp_path / "log", codec=wrong)
 
 
 class FailingCodec(JsonCodec):
@@ -238,7 +236,7 @@ def test_a_codec_that_fails_is_an_error_that_says_how(tmp_path: pathlib.Path) ->
         buffer.attach(log, codec=JsonCodec())
         buffer.append_observation_action_reward_nowait(buffer.start_episode_nowait("a"), 1, 2, 3.0)
     with pytest.raises(errors.CheckpointError, match="log: record 2 cannot be decoded: ZeroDivisionError: no$"):
-        recover.recover(tmp_path / "log", codec=FailingCodec())
+        relive.recover(tmp_path / "log", codec=FailingCodec())
 
 
 # Segments and evictions.
@@ -260,13 +258,13 @@ def test_segments_go_with_the_episodes_that_began_in_them(tmp_path: pathlib.Path
         buffer.clear()
         assert len(recover_test.segments(tmp_path / "log")) == 1
         buffer.start_episode_nowait("agent")
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 class Snapshots:
     """Copies a journal after each of its last records, as a process killed there would leave it."""
 
-    def __init__(self, log: journal.Journal, place: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, log: relive.Journal, place: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
         self._log, self._place, self._append = log, place, log.append
         self._copies: list[pathlib.Path] = []
         self.is_on = False
@@ -282,7 +280,7 @@ class Snapshots:
     def check(self, buffer: Any) -> None:
         """The buffer recovered after each record of one call; before the last, with some episodes evicted."""
         for copy in self._copies:
-            recovered: Any = recover.recover(copy)
+            recovered: Any = relive.recover(copy)
             recovered.check()
             if copy is self._copies[-1]:
                 assert recover_test.content(recovered) == recover_test.content(buffer)
@@ -333,7 +331,7 @@ def test_a_journal_with_an_idle_episode_stays_about_as_large_as_the_buffer(
                     other._journal.append(episode.episode_id, *step, None)
             stored = size_of(tmp_path / "fresh") - start
     assert max(sizes) < 4 * stored
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recover_test.content(recovered) == recover_test.content(buffer)
     # It goes on, and the segments that it found go too.
     with recover_test.opened(tmp_path / "log", 2000) as log:
@@ -344,7 +342,7 @@ def test_a_journal_with_an_idle_episode_stays_about_as_large_as_the_buffer(
         for each in idle:
             step_alone(recovered, each, 11)
             recovered.end_episode_nowait(each, None)
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(recovered)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(recovered)
 
 
 def size_of(path: pathlib.Path) -> int:
@@ -363,8 +361,8 @@ def test_what_is_carried_over_is_known_where_the_segments_before_are_there(tmp_p
             if len(recover_test.segments(tmp_path / "log")) > before > 1:
                 break
     assert episode_journal.CARRIED in [record.kind for record in journal_reader.records(tmp_path / "log")]
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
-    recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
+    recovered = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
@@ -410,7 +408,7 @@ def test_an_eviction_that_cannot_be_written_is_written_the_next_time(
         unsettled: Any = len(list(journal_reader.records(tmp_path / "log")))
         CALLS["append"](buffer)
         assert len(list(journal_reader.records(tmp_path / "log"))) == unsettled + 2
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_an_eviction_that_was_never_written_happens_again(tmp_path: pathlib.Path) -> None:
@@ -421,7 +419,7 @@ def test_an_eviction_that_was_never_written_happens_again(tmp_path: pathlib.Path
         buffer.start_episode_nowait("agent")
         place = tmp_path / "log" / recover_test.segments(tmp_path / "log")[0]
     os.truncate(place, place.stat().st_size - 1)
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.get_stats().total_episodes == 2
     recovered.start_episode_nowait("agent")
     assert recovered.get_stats().total_episodes == 2
@@ -445,7 +443,7 @@ def test_segments_that_cannot_be_deleted_by_a_clear_go_later(
         assert len(buffer) == 0
         buffer.clear()
         assert len(recover_test.segments(tmp_path / "log")) == 1
-    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_is_detached_hears_of_nothing(tmp_path: pathlib.Path) -> None:
@@ -467,12 +465,12 @@ def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
         relive.EpisodeReplayBuffer[Any, Any]().attach(log)
         for kind, payload in records:
             log.append(kind, payload)
-    return recover.recover(path)
+    return relive.recover(path)
 
 
 def started(episode_id: str = UUID, start_time: float = 0.0, agent: Any = "agent") -> tuple[int, bytes]:
     head = struct.pack("<36sd", episode_id.encode(), start_time)
-    return episode_journal.START, head + codec.PlainCodec().encode(agent)
+    return episode_journal.START, head + relive.PlainCodec().encode(agent)
 
 
 def appended(reward: float = 0.0, length: int = 1, values: bytes = b"NN", episode_id: str = UUID) -> tuple[int, bytes]:
@@ -488,7 +486,7 @@ def carried(record: tuple[int, bytes]) -> tuple[int, bytes]:
 
 
 def handed(value: Any) -> tuple[int, bytes]:
-    return queue_journal.HANDED, codec.PlainCodec().encode(value)
+    return queue_journal.HANDED, relive.PlainCodec().encode(value)
 
 
 ABORTED = episode_journal.ABORT, UUID.encode()
@@ -574,7 +572,7 @@ def test_more_steps_than_were_appended_are_refused(records: list[tuple[int, byte
 async def test_a_write_that_leaves_the_sync_is_synced_when_the_policy_wants_it(tmp_path: pathlib.Path) -> None:
     buffer = relive.EpisodeReplayBuffer[Any, Any]()
     episode = buffer._store.new_episode("agent")
-    with journal.Journal(tmp_path / "log", fsync=journal.EveryRecords(3)) as log:
+    with relive.Journal(tmp_path / "log", fsync=relive.EveryRecords(3)) as log:
         buffer.attach(log)
         writes: list[Callable[[], None]] = [
             lambda: buffer._journal.start(episode, sync=False),
@@ -588,12 +586,12 @@ async def test_a_write_that_leaves_the_sync_is_synced_when_the_policy_wants_it(t
             await buffer._journal.synced()
             found.append(log.num_synced)
     assert found == [1, 1, 1, 1, 1, 4]
-    assert len(recover.recover(tmp_path / "log")) == 1
+    assert len(relive.recover(tmp_path / "log")) == 1
 
 
 def test_an_episode_that_was_dropped_and_handed_out_all_the_same_is_handed_out(tmp_path: pathlib.Path) -> None:
     lived = [started(), appended(), ended()]
-    rejected = queue_journal.REJECTED, codec.PlainCodec().encode([[UUID], "mine"])
+    rejected = queue_journal.REJECTED, relive.PlainCodec().encode([[UUID], "mine"])
     buffer = forged(tmp_path / "log", *lived, rejected, handed([[UUID, "gone"], [], ""]))
     buffer.check()
     assert buffer.get_drops() == {"mine": {"agent": 1}}

@@ -8,11 +8,10 @@ import relive
 from relive import errors
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
-from relive.persistence import codec as codec_lib
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
-PLAIN = codec_lib.PlainCodec()
+PLAIN = relive.PlainCodec()
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 
 
@@ -37,7 +36,7 @@ def example() -> Buffer:
     return buffer
 
 
-def made(state: Any, codec: codec_lib.Codec = PLAIN) -> store_lib.EpisodeStore[Any, Any]:
+def made(state: Any, codec: relive.Codec = PLAIN) -> store_lib.EpisodeStore[Any, Any]:
     store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
     store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), codec))
     return store
@@ -239,7 +238,7 @@ def counter(name: str, value: int) -> Any:
 
 
 def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generator() -> None:
-    class Failing(codec_lib.PlainCodec):
+    class Failing(relive.PlainCodec):
         name = PLAIN.name
 
         def decode(self, content: bytes) -> Any:
@@ -264,7 +263,7 @@ def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generat
     state, drops = buffer.state_dict(), buffer.get_drops()
     other = example()
     other.set_policy_version(1)
-    refused: list[tuple[Any, codec_lib.Codec]] = [
+    refused: list[tuple[Any, relive.Codec]] = [
         (lambda state: None, Failing()),
         (of_another_kind, PLAIN),
         (counter("inserted", 0), PLAIN),

@@ -12,7 +12,6 @@ import pytest
 import relive
 from relive.agents import queue_state_test
 from relive.persistence import checkpoint
-from relive.persistence import codec as codec_lib
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
 from relive.testing import zoo
@@ -21,7 +20,7 @@ Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0
 
 
-class Slow(codec_lib.PlainCodec):
+class Slow(relive.PlainCodec):
     """Waits before it encodes in any thread but the one that made it."""
 
     def __init__(self) -> None:

@@ -13,7 +13,6 @@ from relive.fleet import adapters
 from relive.fleet import chunks
 from relive.fleet import column_adapter
 from relive.fleet import episode_adapter
-from relive.samplers import sampler
 
 W, V = b"w" * 16, b"v" * 16
 
@@ -405,12 +404,12 @@ def test_an_adapter_says_what_kind_of_buffer_it_has() -> None:
     assert (described.kind, described.has_columns, described.beta) == ("EpisodeReplayBuffer", False, None)
 
 
-class EvenSampler(sampler.Sampler):
+class EvenSampler(relive.Sampler):
     """Draws whatever there is."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots = self.anchors.slots()
-        return sampler.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
+        return relive.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
 
 
 def test_a_sampler_of_ones_own_is_drawn_by_what_is_eligible() -> None:

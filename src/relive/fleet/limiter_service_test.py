@@ -11,7 +11,6 @@ import relive
 from relive import errors
 from relive.fleet import limiter_service
 from relive.fleet import local_test
-from relive.waiting import rate_limiters
 
 LEASE = 10.0
 
@@ -82,7 +81,7 @@ def test_a_batch_of_steps_may_pass_when_one_may() -> None:
 class Twin:
     """The limiter's equation, and nothing else."""
 
-    def __init__(self, limiter: rate_limiters.RateLimiter) -> None:
+    def __init__(self, limiter: relive.RateLimiter) -> None:
         self.limiter, self.inserted, self.sampled = limiter, 0, 0
 
     def may_insert(self, rows: int) -> bool:
@@ -328,7 +327,7 @@ def test_what_holds_nobody_up_is_left_as_it_is(counts: tuple[int, int, int]) -> 
     local_test.run(main())
 
 
-class Never(rate_limiters.RateLimiter):
+class Never(relive.RateLimiter):
     """Lets nothing pass."""
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:

@@ -28,7 +28,6 @@ from relive.fleet import membership
 from relive.fleet import replay
 from relive.fleet import replies
 from relive.fleet import shard as shard_lib
-from relive.waiting import rate_limiters
 
 Answer = TypeVar("Answer")
 
@@ -117,7 +116,7 @@ class LocalFleet:
         shards: int = 2,
         *,
         directory: pathlib.Path | None = None,
-        limiter: rate_limiters.RateLimiter | None = None,
+        limiter: relive.RateLimiter | None = None,
         admission: relive.Admission | None = None,
         seed: int | None = None,
         delay: float = 0.01,

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+import relive
 from relive import errors
 from relive.kernels import choice
 
@@ -20,9 +21,9 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 @pytest.fixture(autouse=True)
 def numpy_at_first() -> Iterator[None]:
     before = choice.chosen().name
-    choice.use_kernels("numpy")
+    relive.use_kernels("numpy")
     yield
-    choice.use_kernels(before)
+    relive.use_kernels(before)
 
 
 def run(code: str, **environment: str) -> str:
@@ -47,7 +48,7 @@ def test_the_environment_asks_for_those_of_numba() -> None:
 def test_a_wrong_name_is_refused_and_changes_nothing() -> None:
     for name in ("cuda", "Numpy", "", None):
         with pytest.raises(errors.ArgumentError, match=f"^kernels must be 'numpy' or 'numba', got {name!r}$"):
-            choice.use_kernels(name)  # type: ignore[arg-type]
+            relive.use_kernels(name)  # type: ignore[arg-type]
     assert choice.chosen().name == "numpy"
 
 
@@ -62,7 +63,7 @@ def test_a_wrong_name_in_the_environment_is_refused_by_the_import() -> None:
 def test_where_numba_is_missing_the_error_says_how_to_install_it() -> None:
     message = 'relive.errors.MissingExtraError: numba is not installed: it comes with the extra "numba" of relive'
     missing = "import sys; sys.modules['numba'] = None; "
-    assert run(missing + "from relive.kernels import choice; choice.use_kernels('numba')") == message
+    assert run(missing + "from relive.kernels import choice; relive.use_kernels('numba')") == message
     assert run(missing + SHOW, RELIVE_KERNELS="numba") == message
     assert run(missing + SHOW) == "numpy True"  # None stands for it.
 
@@ -84,17 +85,17 @@ def test_builds_that_cannot_run_compiled_kernels_refuse_them(
             errors.ArgumentError, match=f"^kernels must be 'numpy' on a {build} build of Python, got 'numba'$"
         ),
     ):
-        choice.use_kernels("numba")
+        relive.use_kernels("numba")
     assert choice.chosen().name == "numpy"
 
 
 @needs_numba
 def test_what_is_chosen_is_used_from_then_on_and_compiled_once() -> None:
     before = choice.chosen()
-    choice.use_kernels("numba")
+    relive.use_kernels("numba")
     assert (before.name, choice.chosen().name) == ("numpy", "numba")
     assert choice.chosen() is choice.named("numba")
-    choice.use_kernels("numpy")
+    relive.use_kernels("numpy")
     assert choice.chosen() is before
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive.common import arrays
 from relive.kernels import append as append_lib
 from relive.kernels import choice
@@ -242,11 +243,11 @@ def test_the_same_rows_are_drawn(rng: np.random.Generator, capacity: int, stream
 def chosen(kernels: str) -> Iterator[None]:
     """Make buffers run on those kernels, inside."""
     before = choice.chosen().name
-    choice.use_kernels(kernels)
+    relive.use_kernels(kernels)
     try:
         yield
     finally:
-        choice.use_kernels(before)
+        relive.use_kernels(before)
 
 
 @pytest.mark.parametrize("name", zoo.COLUMNS)

@@ -15,11 +15,12 @@ from hypothesis.extra import numpy as numpy_strategies
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import codec as codec_lib
 from relive.persistence import seed_blocks_test
 
-CODEC = codec_lib.PlainCodec()
+CODEC = relive.PlainCodec()
 
 
 class Point(NamedTuple):
@@ -674,10 +675,10 @@ class Nameless(Reversed):
 
 
 def test_a_codec_has_a_name_and_two_methods() -> None:
-    given_codecs: list[codec_lib.Codec] = [codec_lib.PlainCodec(), Reversed()]
+    given_codecs: list[relive.Codec] = [relive.PlainCodec(), Reversed()]
     for codec in given_codecs:
         assert codec_lib.checked(codec) is codec
-    assert type(codec_lib.checked(None)) is codec_lib.PlainCodec
+    assert type(codec_lib.checked(None)) is relive.PlainCodec
     wrong_codecs: list[Any] = ["plain-1", json, Nameless()]
     for wrong in wrong_codecs:
         with pytest.raises(

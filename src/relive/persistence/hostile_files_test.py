@@ -23,14 +23,13 @@ import uuid
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_fuzz_test
-from relive.persistence import codec
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
-from relive.persistence import recover
 from relive.persistence import seed_blocks_test
 from relive.persistence import states_test
 from relive.testing import zoo
@@ -69,7 +68,7 @@ def journal_files(maker: int, seed: int) -> Files:
     with tempfile.TemporaryDirectory() as directory:
         buffer = zoo.worked(MAKERS[maker], seed, 20 * seed)
         size = [300, 10_000, 1 << 20][seed % 3]
-        with journal_lib.Journal(f"{directory}/log", fsync="never", segment_bytes=size) as log:
+        with relive.Journal(f"{directory}/log", fsync="never", segment_bytes=size) as log:
             buffer.attach(log)
             zoo.work(buffer, random.Random(seed), 60)
         return files_of(pathlib.Path(directory, "log"))
@@ -270,12 +269,12 @@ def forge_base(segments: Segments, rng: random.Random) -> None:
         value: Any = rng.choice(
             [None, {}, [], {"journal_id": "x"}, {"class": []}, {1: 2}, {"arrays": {}}, b"", np.zeros(3)]
         )
-        payload = codec.PlainCodec().encode(value)
+        payload = relive.PlainCodec().encode(value)
     else:
         # What was forged before may be no state any more.
         with contextlib.suppress(errors.ReplayError, TypeError, LookupError, ValueError, RecursionError):
-            state = states_test.forged(codec.PlainCodec().decode(payload), rng)
-            payload = codec.PlainCodec().encode(state)
+            state = states_test.forged(relive.PlainCodec().decode(payload), rng)
+            payload = relive.PlainCodec().encode(state)
     segment[0] = kind, payload
 
 
@@ -366,26 +365,26 @@ def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     buffers: list[Any] = []
 
     def recovered() -> Any:
-        buffers.append(recover.recover(bad))
+        buffers.append(relive.recover(bad))
         return buffers[-1]
 
     if not is_usable(recovered, rng, guard):
         return False
     with guard.watching():
-        goes_on(recover.recover(bad), bad, rng)
+        goes_on(relive.recover(bad), bad, rng)
     return True
 
 
 def goes_on(buffer: Any, path: pathlib.Path, rng: random.Random) -> None:
     """It can write to its journal, which can be recovered again."""
-    with journal_lib.Journal(path, fsync="never") as log:
+    with relive.Journal(path, fsync="never") as log:
         buffer.attach(log)
         with contextlib.suppress(errors.ArgumentError), np.errstate(all="ignore"):
             zoo.work(buffer, rng, 10)
         buffer.detach()
     # Of segments that are gone, the one that is the first now may have been forged too.
     with contextlib.suppress(errors.CheckpointError):
-        recover.recover(path).check()
+        relive.recover(path).check()
 
 
 def is_usable(made: Callable[[], Any], rng: random.Random, guard: Guard) -> bool:

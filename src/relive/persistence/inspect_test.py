@@ -19,7 +19,6 @@ import relive
 from relive.cli import saved_examples_test as examples
 from relive.persistence import checkpoint
 from relive.persistence import inspect
-from relive.persistence import journal as journal_lib
 from relive.persistence import state as state_lib
 
 
@@ -132,7 +131,7 @@ def test_a_checkpoint_of_every_class(name: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", JOURNALED)
 def test_a_journal_of_every_class_that_has_one(name: str, tmp_path: pathlib.Path) -> None:
     buffer, path = MAKERS[name](), tmp_path / "journal"
-    with journal_lib.Journal(path, fsync="never") as journal:
+    with relive.Journal(path, fsync="never") as journal:
         buffer.attach(journal)
         buffer.clear()
         buffer.detach()
@@ -349,7 +348,7 @@ def test_a_damaged_journal_says_where(tmp_path: pathlib.Path) -> None:
 
 def test_a_journal_that_is_written_to_is_not_rebuilt(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(10, seed=0)
-    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+    with relive.Journal(tmp_path / "journal", fsync="never") as journal:
         buffer.attach(journal)
         said = relive.summary(tmp_path / "journal")
         buffer.detach()
@@ -363,7 +362,7 @@ def test_the_checkpoint_in_a_journal_is_verified_though_nothing_is_rebuilt(
 ) -> None:
     monkeypatch.setattr(state_lib, "CHUNK", 64)  # What is larger is a checkpoint of its own.
     buffer = examples.prioritized()
-    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+    with relive.Journal(tmp_path / "journal", fsync="never") as journal:
         buffer.attach(journal)
         relive.verify(tmp_path / "journal")
         (spoiled,) = (tmp_path / "journal").rglob("rows.reward.npy")
@@ -377,7 +376,7 @@ def test_the_checkpoint_in_a_journal_is_verified_though_nothing_is_rebuilt(
     ("base", "message"), [(b"nonsense", "cannot be recovered: "), (b"N", "a base must hold a state, got None")]
 )
 def test_a_journal_whose_base_is_none_is_broken(tmp_path: pathlib.Path, base: bytes, message: str) -> None:
-    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+    with relive.Journal(tmp_path / "journal", fsync="never") as journal:
         journal.begin(lambda: base)
     with pytest.raises(relive.CheckpointError, match=message):
         relive.verify(tmp_path / "journal")

@@ -11,6 +11,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import files
 from relive.persistence import journal
@@ -30,7 +31,7 @@ def write(path: pathlib.Path, payloads: list[bytes], *, segment_bytes: int = 2**
         twin.append((len(twin), 0, b"base %d" % len(twin)))
         return twin[-1][2]
 
-    with journal.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
+    with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
         log.begin(base)
         for payload in payloads:
             number = log.append(1 + len(payload) % 255, payload)
@@ -75,7 +76,7 @@ def test_what_was_appended_is_read(
         return b"base"
 
     for part in range(splits):
-        with journal.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
+        with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
             assert log.num_records == len(twin)
             log.begin(base)
             for payload in payloads[part::splits]:
@@ -101,7 +102,7 @@ def test_cut_at_any_byte_it_reads_the_whole_records_before(tmp_path: pathlib.Pat
         assert read(tmp_path / "log") == twin[:whole]
         findings = journal_reader.examine(tmp_path / "log")
         assert (findings.num_records, findings.num_torn_bytes) == (whole, size - ends[whole - 1])
-        with journal.Journal(tmp_path / "log", fsync="never") as log:
+        with relive.Journal(tmp_path / "log", fsync="never") as log:
             assert log.num_records == whole
             log.begin(lambda: b"")
             log.append(9, b"again")
@@ -252,7 +253,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) ->
 
 
 def test_a_reader_goes_on_where_a_writer_has_pruned(tmp_path: pathlib.Path) -> None:
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
         log.begin(lambda: b"base")
         for _ in range(10):
             log.append(1, b"r" * 33)  # Segments 0, 3, 6, 9 and 12.
@@ -274,7 +275,7 @@ def test_a_listing_beside_a_pruning_writer_is_no_damage(
 ) -> None:
     """The names are read before the writer prunes, or those of segments after it and those of marks before."""
     own = files.Directory.names
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
         log.begin(lambda: b"base")
         for _ in range(10):
             log.append(1, b"r" * 33)
@@ -340,7 +341,7 @@ def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
 
 OPENINGS: dict[str, Callable[[pathlib.Path], object]] = {
     "records": read,
-    "Journal": journal.Journal,
+    "Journal": relive.Journal,
     "repair": repair.repair_journal,
 }
 """What refuses a journal that is damaged."""
@@ -371,7 +372,7 @@ def test_a_segment_that_is_missing_is_refused(
 ) -> None:
     """P81: a pruned segment is not missing."""
     write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
-    with journal.Journal(tmp_path / "log", fsync="never") as log:
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(int(segments(tmp_path / "log")[num_pruned].stem[-20:]))
     read(tmp_path / "log")
     gone, after, *_ = segments(tmp_path / "log")[place:]
@@ -394,7 +395,7 @@ def test_a_mark_that_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
 
 def test_a_journal_without_any_segment_is_missing_where_it_began_later(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
-    with journal.Journal(tmp_path / "log", fsync="never") as log:
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(log.num_records)
     (last,) = segments(tmp_path / "log")
     last.unlink()
@@ -411,7 +412,7 @@ def test_what_was_about_to_be_deleted_is_no_part_of_the_journal(tmp_path: pathli
     files[1].unlink()
     expected = twin[int(files[3].stem[-20:]) :]
     assert read(tmp_path / "log") == expected
-    with journal.Journal(tmp_path / "log", fsync="never"):
+    with relive.Journal(tmp_path / "log", fsync="never"):
         pass
     assert sorted(contents(tmp_path / "log")) == sorted([f"{files[3].name}.oldest", *(each.name for each in files[3:])])
     assert read(tmp_path / "log") == expected

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import journal
 from relive.persistence import journal_reader
@@ -44,8 +45,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def begun(path: pathlib.Path, **settings: Any) -> journal.Journal:
-    log = journal.Journal(path, **settings)
+def begun(path: pathlib.Path, **settings: Any) -> relive.Journal:
+    log = relive.Journal(path, **settings)
     log.begin(lambda: b"base")
     return log
 
@@ -55,7 +56,7 @@ async def until_begun(disk: Disk) -> None:
     assert await asyncio.to_thread(disk.begun.wait, PATIENCE)
 
 
-async def append(log: journal.Journal, payload: bytes = b"") -> None:
+async def append(log: relive.Journal, payload: bytes = b"") -> None:
     number = log.append(1, payload, sync=False)
     await log.synced()
     assert log.num_synced > number
@@ -188,7 +189,7 @@ def test_another_event_loop_goes_on(tmp_path: pathlib.Path, disk: Disk) -> None:
 
 
 async def test_an_append_that_leaves_the_sync_says_when_one_is_due(tmp_path: pathlib.Path) -> None:
-    policies: list[Any] = ["always", journal.EveryRecords(3), journal.EverySeconds(1000.0), "never"]
+    policies: list[Any] = ["always", relive.EveryRecords(3), relive.EverySeconds(1000.0), "never"]
     for place, fsync in enumerate(policies):
         with begun(tmp_path / str(place), fsync=fsync) as log:
             due = []

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import files
 from relive.persistence import journal
@@ -28,8 +29,8 @@ class Crash(BaseException):
     """Stands for the end of the process."""
 
 
-def begun(path: pathlib.Path, **settings: Any) -> journal.Journal:
-    log = journal.Journal(path, **{"fsync": "never", **settings})
+def begun(path: pathlib.Path, **settings: Any) -> relive.Journal:
+    log = relive.Journal(path, **{"fsync": "never", **settings})
     log.begin(lambda: b"base")
     return log
 
@@ -75,7 +76,7 @@ def test_always_syncs_each_record(tmp_path: pathlib.Path) -> None:
 
 
 def test_every_three_records_syncs_the_third(tmp_path: pathlib.Path) -> None:
-    with begun(tmp_path / "log", fsync=journal.EveryRecords(3)) as log:
+    with begun(tmp_path / "log", fsync=relive.EveryRecords(3)) as log:
         synced = []
         for _ in range(7):
             log.append(1, b"")
@@ -104,7 +105,7 @@ def test_never_syncs_only_when_told_to_or_when_a_segment_begins(
 
 
 def test_closing_syncs(tmp_path: pathlib.Path) -> None:
-    log = begun(tmp_path / "log", fsync=journal.EveryRecords(100))
+    log = begun(tmp_path / "log", fsync=relive.EveryRecords(100))
     log.append(1, b"")
     assert log.num_synced == 1
     log.close()
@@ -130,7 +131,7 @@ class Syncs:
 
         monkeypatch.setattr(journal.SegmentFile, "sync", sync)
 
-    def until_synced(self, log: journal.Journal) -> None:
+    def until_synced(self, log: relive.Journal) -> None:
         """Return when a sync in the background is over."""
         assert self.calls.acquire(timeout=PATIENCE)
         with log._lock:
@@ -141,7 +142,7 @@ def test_every_few_seconds_an_idle_process_is_synced_too(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = Syncs(monkeypatch)
-    with begun(tmp_path / "log", fsync=journal.EverySeconds(0.001)) as log:
+    with begun(tmp_path / "log", fsync=relive.EverySeconds(0.001)) as log:
         for number in range(1, 4):
             log.append(1, b"")
             syncs.until_synced(log)
@@ -155,7 +156,7 @@ def test_a_sync_that_failed_in_the_background_is_not_tried_again(
 ) -> None:
     syncs = Syncs(monkeypatch)
     syncs.is_broken = True
-    log = begun(tmp_path / "log", fsync=journal.EverySeconds(0.001))
+    log = begun(tmp_path / "log", fsync=relive.EverySeconds(0.001))
     log.append(1, b"")
     syncs.until_synced(log)
     syncs.is_broken = False
@@ -169,7 +170,7 @@ def test_a_sync_that_failed_in_the_background_is_not_tried_again(
 
 
 def test_a_journal_that_was_dropped_ends_its_thread_and_frees_its_lock(tmp_path: pathlib.Path) -> None:
-    logs = [begun(tmp_path / "log", fsync=journal.EverySeconds(0.001))]
+    logs = [begun(tmp_path / "log", fsync=relive.EverySeconds(0.001))]
     thread = logs[0]._syncer
     assert thread is not None
 
@@ -224,7 +225,7 @@ def test_a_segment_begins_when_the_last_is_full(tmp_path: pathlib.Path) -> None:
         bases.append(log.num_records)
         return b"b" * 8
 
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
         log.begin(base)
         for _ in range(10):
             log.append(1, b"r" * 33)  # 50 bytes: two fill a segment.
@@ -232,7 +233,7 @@ def test_a_segment_begins_when_the_last_is_full(tmp_path: pathlib.Path) -> None:
 
 
 def test_bases_never_take_up_more_than_half(tmp_path: pathlib.Path) -> None:
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
         log.begin(lambda: b"b" * 946)  # With headers, 1,000 bytes.
         for _ in range(50):
             log.append(1, b"r" * 33)
@@ -299,7 +300,7 @@ def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, mon
 def test_it_is_on_the_disk_where_the_journal_begins_before_a_segment_is_deleted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
         assert log.prune(5) == 0
         log.begin(lambda: b"base")
         for _ in range(10):
@@ -321,7 +322,7 @@ def test_it_is_on_the_disk_where_the_journal_begins_before_a_segment_is_deleted(
 def test_what_is_carried_over_comes_into_being_with_its_segment(tmp_path: pathlib.Path) -> None:
     """It is part of what the records of a segment must exceed."""
     carried = [(7, b"one"), (8, b"x" * 929)]
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
         log.begin(lambda: b"base", lambda: iter(carried))
         assert (log.num_records, log.num_synced) == (3, 3)
         assert log.append(1, b"") == 3
@@ -340,7 +341,7 @@ def test_a_segment_whose_carried_records_cannot_be_made_is_not_begun(tmp_path: p
         if isinstance(outcome, Exception):
             raise outcome
 
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
         log.begin(lambda: b"base", carried)
         log.append(1, b"x" * 90)
         with pytest.raises(ZeroDivisionError, match="codec"):
@@ -470,7 +471,7 @@ def test_a_step_of_a_new_segment_that_fails_loses_nothing(
     failures = 0
     for passing in range(30):
         path = tmp_path / str(passing)
-        log = begun(path, fsync=journal.EveryRecords(1000), segment_bytes=60)
+        log = begun(path, fsync=relive.EveryRecords(1000), segment_bytes=60)
         log.append(1, b"x" * 60)
         expected = [b"x" * 60]
         with pytest.MonkeyPatch.context() as patch:
@@ -508,7 +509,7 @@ def test_a_step_of_the_first_segment_that_fails_leaves_a_fresh_journal(tmp_path:
     failures = passed = 0
     for passing in range(15):
         path = tmp_path / str(passing)
-        with journal.Journal(path, fsync="never") as log:
+        with relive.Journal(path, fsync="never") as log:
             with pytest.MonkeyPatch.context() as patch:
                 breaker = Breaker(patch, passing, OSError(28, "No space left on device"), is_late=is_late)
                 with contextlib.suppress(errors.CheckpointError):
@@ -587,7 +588,7 @@ def test_a_segment_that_can_neither_be_made_nor_deleted_stops_the_journal(
 
 def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.Path) -> None:
     bases: list[Any] = [b"base", "text", b"base"]
-    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
         log.begin(lambda: bases.pop(0))
         log.append(1, b"x" * 60)
         with pytest.raises(errors.ArgumentTypeError, match="^payload must be bytes, got 'text'$"):
@@ -603,7 +604,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
         from relive import errors
         from relive.persistence import journal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        log = journal.Journal(sys.argv[1], fsync="always", segment_bytes=10**6)
+        log = relive.Journal(sys.argv[1], fsync="always", segment_bytes=10**6)
         log.begin(lambda: b"base")
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         failed = []
@@ -633,7 +634,7 @@ def test_a_segment_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: pathlib.
         from relive import errors
         from relive.persistence import journal
         bases = [b"base", bytes(3000), b"base"]
-        log = journal.Journal(sys.argv[1], fsync="never", segment_bytes=10)
+        log = relive.Journal(sys.argv[1], fsync="never", segment_bytes=10)
         log.begin(lambda: bases.pop(0))
         log.append(1, bytes(60))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -656,7 +657,7 @@ def test_a_segment_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: pathlib.
 def test_a_journal_is_open_once(tmp_path: pathlib.Path) -> None:
     with begun(tmp_path / "log"):
         with pytest.raises(errors.CheckpointError, match="log is in use by this process"):
-            journal.Journal(tmp_path / "log")
+            relive.Journal(tmp_path / "log")
         assert payloads(tmp_path / "log") == []
     begun(tmp_path / "log").close()
 
@@ -667,7 +668,7 @@ def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
         from relive import errors
         from relive.persistence import journal
         try:
-            journal.Journal(sys.argv[1])
+            relive.Journal(sys.argv[1])
         except errors.CheckpointError as error:
             print(error)
     """
@@ -683,7 +684,7 @@ def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
         import os, sys
         from relive import errors
         from relive.persistence import journal
-        log = journal.Journal(sys.argv[1], fsync="never")
+        log = relive.Journal(sys.argv[1], fsync="never")
         log.begin(lambda: b"base")
         log.append(1, b"parent")
         if os.fork() == 0:
@@ -698,7 +699,7 @@ def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
         os.wait()
         log.append(1, b"parent again")
         try:
-            journal.Journal(sys.argv[1])
+            relive.Journal(sys.argv[1])
         except errors.CheckpointError:
             print("locked")
         log.close()
@@ -735,7 +736,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pat
     text = """
         import os, sys
         from relive.persistence import journal
-        log = journal.Journal(sys.argv[1], fsync=journal.EveryRecords(3), segment_bytes=900)
+        log = relive.Journal(sys.argv[1], fsync=relive.EveryRecords(3), segment_bytes=900)
         log.begin(lambda: b"%d" % log.num_records)
         for size in range(10**9):
             number = log.num_records
@@ -763,7 +764,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pat
                 assert record.payload == b"%d" % record.number
             elif record.payload:
                 assert int(record.payload.split()[0]) in (record.number - 1, record.number - 2)
-        with journal.Journal(path) as log:
+        with relive.Journal(path) as log:
             assert log.num_records == got[-1].number + 1
         assert list(journal_reader.records(path)) == got
 
@@ -776,13 +777,13 @@ def test_a_directory_that_is_none_of_ours_is_refused(tmp_path: pathlib.Path) -> 
     path.mkdir()
     (path / "thesis.txt").write_text("all of it")
     with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is not part of a journal"):
-        journal.Journal(path)
+        relive.Journal(path)
     assert [file.name for file in tmp_path.iterdir()] == ["home"]  # No lock either.
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.CheckpointError, match="file could not be read: Not a directory$"):
-        journal.Journal(tmp_path / "file")
+        relive.Journal(tmp_path / "file")
     with pytest.raises(errors.CheckpointError, match="log could not be opened: No such file or directory$"):
-        journal.Journal(tmp_path / "nowhere" / "log")
+        relive.Journal(tmp_path / "nowhere" / "log")
 
 
 def test_an_empty_directory_becomes_a_journal(tmp_path: pathlib.Path) -> None:
@@ -805,7 +806,7 @@ def test_a_journal_that_is_damaged_is_not_gone_on_with(tmp_path: pathlib.Path) -
     with pytest.raises(
         errors.CheckpointError, match="is damaged at byte 58: its record 1 .*, and whole records follow$"
     ):
-        journal.Journal(tmp_path / "log")
+        relive.Journal(tmp_path / "log")
     assert segment.read_bytes() == content
 
 
@@ -817,7 +818,7 @@ def test_a_torn_tail_that_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(os, "ftruncate", failing(30, "Read-only file system"))
         with pytest.raises(errors.CheckpointError, match="log c.*: Read-only file system$"):
-            journal.Journal(tmp_path / "log")
+            relive.Journal(tmp_path / "log")
     begun(tmp_path / "log").close()
     assert segment.stat().st_size == 37 + 17 + 4
 
@@ -828,7 +829,7 @@ def test_what_is_gone_on_with_is_on_the_disk_first(tmp_path: pathlib.Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(journal.SegmentFile, "sync", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be opened: Input/output error$"):
-            journal.Journal(tmp_path / "log")
+            relive.Journal(tmp_path / "log")
     gc.collect()  # A file left open would warn.
     begun(tmp_path / "log").close()
 
@@ -841,12 +842,12 @@ def test_no_record_counts_as_synced_before_the_name_of_its_segment(
     synced: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(files, "fsync_directory", synced.append)
-        with journal.Journal(tmp_path / "log") as log:
+        with relive.Journal(tmp_path / "log") as log:
             assert log.num_synced == 1
             assert synced == [str(tmp_path), str(tmp_path / "log")]
         patch.setattr(files, "fsync_directory", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be opened: Input/output error$"):
-            journal.Journal(tmp_path / "log")
+            relive.Journal(tmp_path / "log")
     begun(tmp_path / "log").close()
 
 
@@ -861,16 +862,16 @@ def test_a_read_only_directory_is_an_error(tmp_path: pathlib.Path, monkeypatch: 
 
     monkeypatch.setattr(os, "open", opening)
     with pytest.raises(errors.CheckpointError, match="log cannot be locked.*Read-only file system"):
-        journal.Journal(tmp_path / "log")
+        relive.Journal(tmp_path / "log")
     monkeypatch.setattr(os, "mkdir", failing(30, "Read-only file system"))
     with pytest.raises(errors.CheckpointError, match="fresh could not be opened: Read-only file system$"):
-        journal.Journal(tmp_path / "fresh")
+        relive.Journal(tmp_path / "fresh")
     assert payloads(tmp_path / "log") == []
 
 
 def test_it_stays_where_it_was_opened(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with journal.Journal("log", fsync="never", segment_bytes=10) as log:
+    with relive.Journal("log", fsync="never", segment_bytes=10) as log:
         log.begin(lambda: b"base")
         monkeypatch.chdir("/")
         log.append(1, b"x" * 60)
@@ -883,23 +884,23 @@ def test_refused_arguments_make_nothing(tmp_path: pathlib.Path) -> None:
     policies: list[Any] = ["sometimes", None, 3, ["always"]]
     for policy in policies:
         with pytest.raises(errors.ArgumentError, match=r"^fsync must be 'always', 'never', EveryRecords\(n\) or Every"):
-            journal.Journal(path, fsync=policy)
+            relive.Journal(path, fsync=policy)
     with pytest.raises(errors.ArgumentError, match="^segment_bytes must be at least 1, got 0$"):
-        journal.Journal(path, segment_bytes=0)
+        relive.Journal(path, segment_bytes=0)
     with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got 5$"):
-        journal.Journal(5)  # type: ignore[arg-type]
+        relive.Journal(5)  # type: ignore[arg-type]
     assert not path.exists()
     with pytest.raises(errors.ArgumentError, match="^count must be at least 1, got 0$"):
-        journal.EveryRecords(0)
+        relive.EveryRecords(0)
     for seconds in (0, -1, 1e30):
         with pytest.raises(errors.ArgumentError, match="^seconds must be above 0 and at most [0-9]*, got"):
-            journal.EverySeconds(seconds)
+            relive.EverySeconds(seconds)
     with pytest.raises(errors.ArgumentError, match="^seconds must be a finite real number, got nan$"):
-        journal.EverySeconds(float("nan"))
+        relive.EverySeconds(float("nan"))
 
 
 def test_calls_at_the_wrong_time_are_refused(tmp_path: pathlib.Path) -> None:
-    log = journal.Journal(tmp_path / "log")
+    log = relive.Journal(tmp_path / "log")
     with pytest.raises(errors.ArgumentError, match="^append has no segment to write to: call begin first$"):
         log.append(1, b"")
     log.sync()
@@ -920,7 +921,7 @@ def test_calls_at_the_wrong_time_are_refused(tmp_path: pathlib.Path) -> None:
 def test_a_journal_that_was_opened_but_not_begun_is_gone_on_with(tmp_path: pathlib.Path) -> None:
     with begun(tmp_path / "log") as log:
         log.append(1, b"one")
-    with journal.Journal(tmp_path / "log") as log:
+    with relive.Journal(tmp_path / "log") as log:
         with pytest.raises(errors.ArgumentError, match="call begin first$"):
             log.append(1, b"two")
         assert (log.num_records, log.num_synced) == (2, 2)

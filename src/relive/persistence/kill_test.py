@@ -33,7 +33,6 @@ from relive.episodes import episode_journal
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
-from relive.persistence import recover
 from relive.persistence import seed_blocks_test
 
 PATIENCE = 120
@@ -320,7 +319,7 @@ def test_a_process_that_is_killed_loses_nothing_that_it_reported(
         if is_lost:
             lose_power(tmp_path, rng)
             expected = max(there, reported.durable)
-        recovered: Any = recover.recover(log)
+        recovered: Any = relive.recover(log)
         count = things_done(recovered, family)
         assert count >= expected, f"kill {seed}: {count} things are there of {expected}"
         num_saved += checked_save(tmp_path, family, recovered, reported.saved, is_lost=is_lost)
@@ -339,7 +338,7 @@ def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: in
     there = things_done(type(recovered).load(path), family)
     assert there >= saved
     try:
-        again = recover.recover(log, checkpoint=path)
+        again = relive.recover(log, checkpoint=path)
     except errors.CheckpointError as error:
         message = str(error)
         assert "is older than the journal" in message or (is_lost and "is newer than the journal" in message)
@@ -353,12 +352,12 @@ def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: in
 
 def goes_on(log: pathlib.Path, family: str, buffer: Any, count: int) -> int:
     """Make a few more calls, which can be recovered too, and return how many there are now."""
-    with journal_lib.Journal(log) as journal:
+    with relive.Journal(log) as journal:
         buffer.attach(journal)
         for _, _ in zip(range(5), doing(buffer, family, count, random.Random(0)), strict=False):
             pass
         buffer.detach()
-    done = things_done(recover.recover(log), family)
+    done = things_done(relive.recover(log), family)
     assert done >= count + 5
     return done
 
@@ -370,7 +369,7 @@ def until_full(directory: str, family: str) -> None:
     """Make calls until the disk is full; refused calls have stored nothing."""
     place = pathlib.Path(directory)
     buffer = MAKERS[family]()
-    with journal_lib.Journal(place / "log", fsync=relive.EveryRecords(5), segment_bytes=1 << 30) as log:
+    with relive.Journal(place / "log", fsync=relive.EveryRecords(5), segment_bytes=1 << 30) as log:
         buffer.attach(log)
         next(doing(buffer, family, 0, random.Random(0)))
         buffer.save(place / "saved")
@@ -386,7 +385,7 @@ def until_full(directory: str, family: str) -> None:
         with pytest.raises(errors.CheckpointError, match=r"saved[ 0-9]* cannot be saved: [^\n]*$"):
             save_more(buffer, place)
     assert things_done(type(buffer).load(place / "saved"), family) >= 1
-    assert things_done(recover.recover(place / "log"), family) == done
+    assert things_done(relive.recover(place / "log"), family) == done
 
 
 def save_more(buffer: Any, place: pathlib.Path) -> None:
@@ -437,7 +436,7 @@ def test_a_disk_that_is_full_refuses_and_loses_nothing(family: str, small_disk: 
 def test_a_disk_that_has_room_again_is_gone_on_with(small_disk: pathlib.Path) -> None:
     filler = small_disk / "filler"
     buffer = ring()
-    with journal_lib.Journal(small_disk / "log", fsync="always") as log:
+    with relive.Journal(small_disk / "log", fsync="always") as log:
         buffer.attach(log)
         for t in range(10):
             add_row(buffer, t)
@@ -451,7 +450,7 @@ def test_a_disk_that_has_room_again_is_gone_on_with(small_disk: pathlib.Path) ->
         filler.unlink()
         for t in range(count, count + 10):
             add_row(buffer, t)
-    assert things_done(recover.recover(small_disk / "log"), "columns") == count + 10
+    assert things_done(relive.recover(small_disk / "log"), "columns") == count + 10
 
 
 @pytest.fixture
@@ -460,7 +459,7 @@ def read_only(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     place = tmp_path / "disk"
     place.mkdir()
     buffer = ring()
-    with journal_lib.Journal(place / "log", fsync="never") as log:
+    with relive.Journal(place / "log", fsync="never") as log:
         buffer.attach(log)
         add_row(buffer, 0)
         buffer.save(place / "saved")
@@ -478,8 +477,8 @@ def test_a_directory_that_nobody_can_write_to_is_an_error(read_only: pathlib.Pat
     buffer = ring()
     schema = relive.Schema(relive.Field(2, int), relive.Field((), int))
     calls: dict[str, Callable[[], object]] = {
-        "new": lambda: journal_lib.Journal(read_only / "new"),
-        "log": lambda: journal_lib.Journal(read_only / "log"),
+        "new": lambda: relive.Journal(read_only / "new"),
+        "log": lambda: relive.Journal(read_only / "log"),
         "other": lambda: buffer.save(read_only / "other"),
         "map": lambda: relive.MemmapStorage(read_only / "map", schema, 5),
     }
@@ -520,7 +519,7 @@ def test_of_two_processes_on_one_path_the_second_is_told_who_has_it(kind: str, t
     path = tmp_path / "place"
     schema = relive.Schema(relive.Field(2, int), relive.Field((), int))
     calls: dict[str, Any] = {
-        "journal": lambda: journal_lib.Journal(path),
+        "journal": lambda: relive.Journal(path),
         "map": lambda: relive.MemmapStorage(path, schema, 5),
         "checkpoint": lambda: ring().save(path),
     }

@@ -14,17 +14,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.buffers import column
 from relive.persistence import checkpointable
-from relive.persistence import codec
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
-from relive.persistence import recover
 from relive.persistence import state as state_lib
-from relive.samplers import uniform
 from relive.testing import zoo
-from relive.windows import transitions
 
 NOT_HELD = (
     *("sampled", "stale_keys", "num_eligible", "spent", "nbytes", "open_ages", "aborted_steps", "cleared_steps"),
@@ -54,8 +49,8 @@ def vars_of(stats: Any) -> dict[str, Any]:
     return {field.name: getattr(stats, field.name) for field in dataclasses.fields(stats)}
 
 
-def opened(path: pathlib.Path, segment_bytes: int = 1 << 20) -> journal_lib.Journal:
-    return journal_lib.Journal(path, fsync="never", segment_bytes=segment_bytes)
+def opened(path: pathlib.Path, segment_bytes: int = 1 << 20) -> relive.Journal:
+    return relive.Journal(path, fsync="never", segment_bytes=segment_bytes)
 
 
 def segments(path: pathlib.Path) -> list[str]:
@@ -111,13 +106,13 @@ class TestEveryBuffer:
             zoo.work(buffer, random.Random(lifetime), count)
             buffer.check()
             log.close()
-            recovered: Any = recover.recover(path)
+            recovered: Any = relive.recover(path)
             recovered.check()
             assert type(recovered) is type(buffer)
             expected = content(buffer)
             assert content(recovered) == expected
             if lifetime == 2:
-                assert content(recover.recover(path)) == expected
+                assert content(relive.recover(path)) == expected
             if is_columns(buffer) and lifetime == 0:
                 zoo.work(twin, random.Random(lifetime), count)
                 assert content(twin) == expected
@@ -132,17 +127,17 @@ class TestEveryBuffer:
             saved = zoo.plain(buffer.state_dict())
             recovered: Any = type(buffer).load(tmp_path / "saved")
             assert zoo.plain(recovered.state_dict() | {"journal": None}) == saved | {"journal": None}
-        recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        recovered = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         # Nothing came after it: priorities, generator and draws are there too.
         zoo.assert_same(recovered, type(buffer).load(tmp_path / "saved"), 8)
-        recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        recovered = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         with opened(tmp_path / "log", 500) as log:
             recovered.attach(log)
             zoo.work(recovered, random.Random(3), 3)
-        again: Any = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        again: Any = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         again.check()
         assert content(again) == content(recovered)
-        assert content(recover.recover(tmp_path / "log")) == content(recovered)
+        assert content(relive.recover(tmp_path / "log")) == content(recovered)
 
     @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ends", "bytes"])
     def test_a_torn_end_is_cut_where_the_last_whole_record_ends(
@@ -169,7 +164,7 @@ class TestEveryBuffer:
             if not is_whole and size not in ends:
                 continue
             (tmp_path / "cut" / name).write_bytes(raw[:size])
-            recovered = recover.recover(tmp_path / "cut")
+            recovered = relive.recover(tmp_path / "cut")
             (expected,) = [found for stop, found in stops if stop <= size][-1:]
             assert content(recovered) == expected
 
@@ -179,9 +174,9 @@ class TestEveryBuffer:
         written(tmp_path / "log", make(), 3)
         place = tmp_path / "log" / segments(tmp_path / "log")[-1]
         place.write_bytes(place.read_bytes() + b"torn")
-        first = recover.recover(tmp_path / "log")
+        first = relive.recover(tmp_path / "log")
         before = place.read_bytes()
-        assert content(recover.recover(tmp_path / "log")) == content(first)
+        assert content(relive.recover(tmp_path / "log")) == content(first)
         assert place.read_bytes() == before
 
     def test_a_buffer_has_one_journal_and_a_journal_one_buffer(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
@@ -216,7 +211,7 @@ class TestEveryBuffer:
             changes.append(lambda buffer: buffer.set_eligible([0], False))
             changes.append(lambda buffer: buffer.load_state_dict(buffer.state_dict()))
         for change in changes:
-            recovered: Any = recover.recover(tmp_path / "log")
+            recovered: Any = relive.recover(tmp_path / "log")
             change(recovered)
             message = "since it was recovered|must hold what the buffer does"
             with opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
@@ -225,7 +220,7 @@ class TestEveryBuffer:
             recovered.detach()
             with opened(tmp_path / "new") as log:
                 recovered.attach(log)
-            assert content(recover.recover(tmp_path / "new")) == content(recovered)
+            assert content(relive.recover(tmp_path / "new")) == content(recovered)
 
     def test_a_state_cannot_be_loaded_past_the_journal(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         buffer = make()
@@ -240,13 +235,13 @@ class TestEveryBuffer:
     def test_progress_reaches_the_total(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         written(tmp_path / "log", make(), segment_bytes=300)
         heard: list[tuple[int, int]] = []
-        recover.recover(tmp_path / "log", progress=lambda count, total: heard.append((count, total)))
+        relive.recover(tmp_path / "log", progress=lambda count, total: heard.append((count, total)))
         assert heard == sorted(heard)
         assert heard[-1][0] == heard[-1][1] > 0
 
     def test_a_recovered_buffer_can_have_another_seed(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         written(tmp_path / "log", make(), segment_bytes=300)
-        recovered = recover.recover(tmp_path / "log", seed=5)
+        recovered = relive.recover(tmp_path / "log", seed=5)
         assert generators.state_of(recovered.rng) == generators.state_of(np.random.default_rng(5))
 
     def test_a_segment_that_could_not_be_begun_is_tried_again(
@@ -273,7 +268,7 @@ class TestEveryBuffer:
         buffer.check()
         assert refusals
         if is_columns(buffer):  # An episode may have been evicted, and it is not yet written that it was.
-            assert content(recover.recover(tmp_path / "log")) == content(buffer)
+            assert content(relive.recover(tmp_path / "log")) == content(buffer)
 
 
 def full(*_: object) -> Any:
@@ -281,13 +276,13 @@ def full(*_: object) -> Any:
 
 
 def is_columns(buffer: Any) -> bool:
-    return isinstance(buffer, column.ColumnReplayBuffer)
+    return isinstance(buffer, relive.ColumnReplayBuffer)
 
 
 # Checkpoints that do not fit.
 
 
-def filled(path: pathlib.Path, log: journal_lib.Journal) -> Any:
+def filled(path: pathlib.Path, log: relive.Journal) -> Any:
     buffer = relive.RingReplayBuffer(5, seed=0)
     buffer.attach(log)
     buffer.add(0.0, 0, 0.0, 1.0)
@@ -301,11 +296,11 @@ def test_a_checkpoint_of_another_journal_is_refused(tmp_path: pathlib.Path) -> N
         filled(tmp_path / "second", two)
     message = "second was saved without this journal: leave it out$"
     with pytest.raises(errors.CheckpointError, match=message):
-        recover.recover(tmp_path / "one", checkpoint=tmp_path / "second")
+        relive.recover(tmp_path / "one", checkpoint=tmp_path / "second")
     relive.RingReplayBuffer(5, seed=0).save(tmp_path / "second")
     with pytest.raises(errors.CheckpointError, match=message):
-        recover.recover(tmp_path / "one", checkpoint=tmp_path / "second")
-    assert len(recover.recover(tmp_path / "one", checkpoint=tmp_path / "first")) == 1
+        relive.recover(tmp_path / "one", checkpoint=tmp_path / "second")
+    assert len(relive.recover(tmp_path / "one", checkpoint=tmp_path / "first")) == 1
 
 
 def test_a_checkpoint_older_than_the_journal_is_refused(tmp_path: pathlib.Path) -> None:
@@ -316,8 +311,8 @@ def test_a_checkpoint_older_than_the_journal_is_refused(tmp_path: pathlib.Path) 
     first = journal_reader.first_of(segments(tmp_path / "log")[0])
     message = f"saved is older than the journal, which begins with record {first}: leave it out$"
     with pytest.raises(errors.CheckpointError, match=message):
-        recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
-    assert content(recover.recover(tmp_path / "log")) == content(buffer)
+        relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+    assert content(relive.recover(tmp_path / "log")) == content(buffer)
 
 
 def test_a_checkpoint_just_before_the_journal_begins_is_taken(tmp_path: pathlib.Path) -> None:
@@ -333,7 +328,7 @@ def test_a_checkpoint_just_before_the_journal_begins_is_taken(tmp_path: pathlib.
             if first in places:
                 break
     assert first is not None
-    assert content(recover.recover(tmp_path / "log", checkpoint=places[first])) == content(buffer)
+    assert content(relive.recover(tmp_path / "log", checkpoint=places[first])) == content(buffer)
 
 
 def test_a_checkpoint_newer_than_the_journal_is_refused(tmp_path: pathlib.Path) -> None:
@@ -345,7 +340,7 @@ def test_a_checkpoint_newer_than_the_journal_is_refused(tmp_path: pathlib.Path) 
     os.truncate(place, place.stat().st_size - 1)
     message = "saved is newer than the journal, which ends before record 2: load it, and attach a new journal$"
     with pytest.raises(errors.CheckpointError, match=message):
-        recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
 
 
 def test_a_checkpoint_never_outlives_what_the_journal_has_on_the_disk(tmp_path: pathlib.Path) -> None:
@@ -357,7 +352,7 @@ def test_a_checkpoint_never_outlives_what_the_journal_has_on_the_disk(tmp_path: 
         buffer.state_dict()
         assert log.num_synced == 3
     buffer.save(tmp_path / "saved")  # A journal that was closed does not keep it from being saved.
-    assert len(recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")) == 2
+    assert len(relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")) == 2
 
 
 # Draws that the journal does not record.
@@ -397,7 +392,7 @@ def test_a_recovered_limiter_holds_neither_side_back(family: str, segment_bytes:
             while not buffer._limited.can_insert():
                 draw_one(buffer, 8)
             add_one(buffer, t)
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.get_stats().sampled == 4 * (200 - 10)
     before = content(recovered)
     draw_one(recovered, 32)
@@ -405,7 +400,7 @@ def test_a_recovered_limiter_holds_neither_side_back(family: str, segment_bytes:
         add_one(recovered, t)
     with pytest.raises(errors.NotReadyError, match="held back by SampleToInsertRatio"):
         add_one(recovered, 218)
-    assert content(recover.recover(tmp_path / "log")) == before == content(buffer)
+    assert content(relive.recover(tmp_path / "log")) == before == content(buffer)
 
 
 @pytest.mark.parametrize("family", ["columns", "episodes"])
@@ -415,7 +410,7 @@ def test_a_limiter_that_holds_nobody_back_is_not_forgiven(family: str, tmp_path:
         buffer.attach(log)
         for t in range(19):
             add_one(buffer, t)
-    recovered: Any = recover.recover(tmp_path / "log")
+    recovered: Any = relive.recover(tmp_path / "log")
     assert recovered._limited.can_insert()
     assert recovered.get_stats().sampled == 0
 
@@ -425,22 +420,22 @@ def test_a_limiter_that_holds_nobody_back_is_not_forgiven(family: str, tmp_path:
 
 def test_what_is_no_journal_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="log could not be read: No such file or directory$"):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
     (tmp_path / "log").mkdir()
     with pytest.raises(errors.CheckpointError, match="log holds no record$"):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
     (tmp_path / "log" / "notes").write_text("")
     with pytest.raises(
         errors.CheckpointError, match="log holds 'notes', which is not part of a journal: move it away$"
     ):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
 
 
 def test_a_journal_that_is_open_is_not_recovered(tmp_path: pathlib.Path) -> None:
     with opened(tmp_path / "log") as log:
         filled(tmp_path / "saved", log)
         with pytest.raises(errors.CheckpointError, match="log is in use by this process"):
-            recover.recover(tmp_path / "log")
+            relive.recover(tmp_path / "log")
 
 
 def test_a_directory_that_cannot_be_measured_is_an_error(
@@ -454,14 +449,14 @@ def test_a_directory_that_cannot_be_measured_is_an_error(
 
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(errors.CheckpointError, match="log could not be read: Input/output error$"):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
 
 
 def begun(path: pathlib.Path, base: Any, *records_: tuple[int, bytes]) -> pathlib.Path:
     """A journal that begins with that value, and goes on with those records."""
     shutil.rmtree(path, ignore_errors=True)
     with opened(path) as log:
-        log.begin(lambda: codec.PlainCodec().encode(base))
+        log.begin(lambda: relive.PlainCodec().encode(base))
         for kind, payload in records_:
             log.append(kind, payload)
     return path
@@ -490,7 +485,7 @@ def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
     }
     for rule, base in bases.items():
         with pytest.raises(errors.CheckpointError, match=f"log begins with an invalid record: {rule}$"):
-            recover.recover(begun(tmp_path / "log", base))
+            relive.recover(begun(tmp_path / "log", base))
 
 
 @pytest.mark.parametrize(
@@ -502,37 +497,37 @@ def test_a_record_that_cannot_be_is_named(make: zoo.Make, tmp_path: pathlib.Path
         log.append(99, b"abc")
     message = "log: record 1 is of kind 99 with 3 bytes, which is not valid here$"
     with pytest.raises(errors.CheckpointError, match=message):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
 
 
 def test_arguments_are_checked_before_anything_is_read(tmp_path: pathlib.Path) -> None:
     classes: list[Any] = [3, dict, "RingReplayBuffer"]
     for wrong in classes:
         with pytest.raises(errors.ArgumentTypeError, match="^buffer_class must be a class of buffers, got "):
-            recover.recover(tmp_path / "log", buffer_class=wrong)
+            relive.recover(tmp_path / "log", buffer_class=wrong)
     not_callable: Any = 3
     with pytest.raises(errors.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
-        recover.recover(tmp_path / "log", progress=not_callable)
+        relive.recover(tmp_path / "log", progress=not_callable)
     with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got 3$"):
-        recover.recover(3)  # type: ignore[call-overload]
+        relive.recover(3)  # type: ignore[call-overload]
 
 
 # Custom classes.
 
 
-class JournaledBuffer(column.ColumnReplayBuffer[Any]):
+class JournaledBuffer(relive.ColumnReplayBuffer[Any]):
     """A custom class of buffers."""
 
 
-class JournaledSampler(uniform.UniformSampler):
+class JournaledSampler(relive.UniformSampler):
     """A custom sampler."""
 
 
 def test_a_buffer_of_a_class_of_your_own_is_recovered(tmp_path: pathlib.Path) -> None:
-    buffer = JournaledBuffer(10, window=transitions.TransitionWindow(), sampler=JournaledSampler())
+    buffer = JournaledBuffer(10, window=relive.TransitionWindow(), sampler=JournaledSampler())
     written(tmp_path / "log", buffer)
-    given = recover.recover(tmp_path / "log", buffer_class=JournaledBuffer, sampler=JournaledSampler())
-    for recovered in (recover.recover(tmp_path / "log"), given):
+    given = relive.recover(tmp_path / "log", buffer_class=JournaledBuffer, sampler=JournaledSampler())
+    for recovered in (relive.recover(tmp_path / "log"), given):
         assert type(recovered) is JournaledBuffer
         assert type(recovered.sampler) is JournaledSampler
         assert content(recovered) == content(buffer)
@@ -548,7 +543,7 @@ def test_a_class_that_is_not_there_is_asked_for(tmp_path: pathlib.Path) -> None:
     leave()
     gc.collect()
     with pytest.raises(errors.CheckpointError, match=f"it is of a 'Gone', {NOT_DEFINED}$"):
-        recover.recover(tmp_path / "log")
+        relive.recover(tmp_path / "log")
 
 
 def test_reading_goes_on_where_the_repair_has_ended(tmp_path: pathlib.Path) -> None:
@@ -557,7 +552,7 @@ def test_reading_goes_on_where_the_repair_has_ended(tmp_path: pathlib.Path) -> N
         for t in range(50):
             buffer.add(float(t), 0, 0.0, t + 1.0)
         num_records = log.num_records
-    recovered = recover.recover(tmp_path / "log")
+    recovered = relive.recover(tmp_path / "log")
     assert isinstance(recovered, relive.RingReplayBuffer)
     assert recovered._position is not None
     assert recovered._position.num_records == num_records
@@ -570,7 +565,7 @@ def test_a_class_of_relive_that_nobody_has_imported_is_found(
 ) -> None:
     written(tmp_path / "log", relive.RingReplayBuffer(10))
     monkeypatch.setattr(checkpointable.BUFFERS, "find", lambda name: None)
-    assert type(recover.recover(tmp_path / "log")) is relive.RingReplayBuffer
+    assert type(relive.recover(tmp_path / "log")) is relive.RingReplayBuffer
 
 
 @pytest.fixture
@@ -741,7 +736,7 @@ def test_a_codec_is_for_objects_alone(tmp_path: pathlib.Path) -> None:
         with pytest.raises(
             errors.ArgumentError, match="^codec must be left out for a RingReplayBuffer, which holds no ob"
         ):
-            call(tmp_path / "log", codec=codec.PlainCodec())
+            call(tmp_path / "log", codec=relive.PlainCodec())
 
 
 def test_a_checkpoint_is_no_journal(tmp_path: pathlib.Path) -> None:

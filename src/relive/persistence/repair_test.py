@@ -12,7 +12,6 @@ import relive
 from relive import errors
 from relive.cli import saved_examples_test as examples
 from relive.persistence import files as files_lib
-from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import repair
 
@@ -23,7 +22,7 @@ Twin = list[tuple[int, int, bytes]]
 
 def write(path: pathlib.Path) -> tuple[Twin, list[pathlib.Path]]:
     """Write a journal of several segments; return what is in it, and the segments."""
-    with journal.Journal(path, fsync="never", segment_bytes=120) as log:
+    with relive.Journal(path, fsync="never", segment_bytes=120) as log:
         log.begin(lambda: b"base")
         for number in range(12):
             log.append(1, b"payload %d" % number)
@@ -89,7 +88,7 @@ def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path) -> None:
     assert str(report) == f"{len(kept)} whole records: {report.damage}; set aside as {', '.join(report.set_aside)}"
     assert [(tmp_path / "log" / name).read_bytes() for name in report.set_aside] == [spoiled, *later]
     assert str(repair.repair_journal(tmp_path / "log")) == f"{len(kept)} whole records: nothing to repair"
-    with journal.Journal(tmp_path / "log", fsync="never") as log:
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
         assert log.num_records == len(kept)
 
 
@@ -103,7 +102,7 @@ def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
         assert report.num_records == 1
         if count == 0:
             assert report.set_aside[0] == f"{files[0].name}.damaged"
-        with journal.Journal(tmp_path / "log", fsync="never") as log:
+        with relive.Journal(tmp_path / "log", fsync="never") as log:
             log.begin(lambda: b"base")
             log.append(1, b"payload 0")
             log.append(1, b"payload 1")
@@ -134,14 +133,14 @@ def test_a_journal_damaged_at_its_start_is_empty_afterwards(tmp_path: pathlib.Pa
     flip(files[0], 0)
     assert repair.repair_journal(tmp_path / "log", drop_damaged=True).num_records == 0
     assert read(tmp_path / "log") == []
-    with journal.Journal(tmp_path / "log", fsync="never") as log:
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.begin(lambda: b"again")
     assert read(tmp_path / "log") == [(0, 0, b"again")]
 
 
 def test_a_journal_whose_first_segment_is_missing_is_set_aside_whole(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log")
-    with journal.Journal(tmp_path / "log", fsync="never") as log:
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(log.num_records)
     (last,) = (tmp_path / "log").glob("*.relive")
     stale, aside = tmp_path / "log" / journal_reader.segment_name(0), f"{last.name}.damaged"
@@ -151,7 +150,7 @@ def test_a_journal_whose_first_segment_is_missing_is_set_aside_whole(tmp_path: p
         repair.repair_journal(tmp_path / "log")
     assert repair.repair_journal(tmp_path / "log", drop_damaged=True).set_aside == (aside,)
     assert [file.name for file in (tmp_path / "log").iterdir()] == [aside]
-    with journal.Journal(tmp_path / "log", fsync="never") as log:
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.begin(lambda: b"again")
     assert read(tmp_path / "log") == [(0, 0, b"again")]
 

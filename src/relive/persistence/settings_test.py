@@ -10,12 +10,6 @@ import relive
 from relive import errors
 from relive.persistence import settings
 from relive.persistence import state
-from relive.samplers import prioritized
-from relive.samplers import schedules
-from relive.samplers import uniform
-from relive.waiting import rate_limiters
-from relive.windows import sequences
-from relive.windows import transitions
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((4, 4), ">u2"), "hand": {"angle": relive.Field((), "float16")}},
@@ -33,11 +27,11 @@ class Number(enum.IntEnum):
     ONE = 1
 
 
-class SettingsLimiter(rate_limiters.MinSize):
+class SettingsLimiter(relive.MinSize):
     pass
 
 
-class SettingsSampler(uniform.UniformSampler):
+class SettingsSampler(relive.UniformSampler):
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
 
@@ -75,14 +69,14 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
 @pytest.mark.parametrize(
     "value",
     [
-        rate_limiters.MinSize(100),
-        rate_limiters.SampleToInsertRatio(4.0, 10, 64.0),
-        schedules.LinearSchedule(0.4, 1.0, 100),
-        uniform.UniformSampler(),
-        prioritized.PrioritizedSampler(beta=schedules.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
-        transitions.TransitionWindow(3, 0.9, 4, "first"),
-        sequences.SequenceWindow(5, 1, 2, True),
-        sequences.EpisodeWindow(),
+        relive.MinSize(100),
+        relive.SampleToInsertRatio(4.0, 10, 64.0),
+        relive.LinearSchedule(0.4, 1.0, 100),
+        relive.UniformSampler(),
+        relive.PrioritizedSampler(beta=relive.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
+        relive.TransitionWindow(3, 0.9, 4, "first"),
+        relive.SequenceWindow(5, 1, 2, True),
+        relive.EpisodeWindow(),
     ],
 )
 def test_objects_come_back_as_such(value: Any) -> None:
@@ -106,7 +100,7 @@ def test_an_object_of_a_class_of_ones_own_comes_back_as_such() -> None:
 
 
 def test_an_object_that_does_not_say_its_settings_is_not_saved() -> None:
-    class Hidden(uniform.UniformSampler):
+    class Hidden(relive.UniformSampler):
         def __init__(self, temperature: float) -> None:
             self._temperature = temperature
 
@@ -123,8 +117,8 @@ def test_an_object_that_does_not_say_its_settings_is_not_saved() -> None:
         settings.encoded({1})
 
 
-class Nested(schedules.Schedule):
-    def __init__(self, inner: schedules.Schedule) -> None:
+class Nested(relive.Schedule):
+    def __init__(self, inner: relive.Schedule) -> None:
         self.inner = inner
 
     def value(self, tick: int) -> float:
@@ -132,13 +126,13 @@ class Nested(schedules.Schedule):
 
 
 def test_objects_within_objects_come_back_or_are_not_saved() -> None:
-    schedule: schedules.Schedule = schedules.LinearSchedule(0.1, 0.5, 9)
+    schedule: relive.Schedule = relive.LinearSchedule(0.1, 0.5, 9)
     for _ in range(6):
         schedule = Nested(schedule)
-    sampler = prioritized.PrioritizedSampler(beta=schedule)
+    sampler = relive.PrioritizedSampler(beta=schedule)
     assert settings.encoded(back(sampler)) == settings.encoded(sampler)
     with pytest.raises(errors.CheckpointError, match="cannot be saved: it must be within at most 8 objects$"):
-        settings.encoded(prioritized.PrioritizedSampler(beta=Nested(schedule)))
+        settings.encoded(relive.PrioritizedSampler(beta=Nested(schedule)))
 
 
 class PassingSampler(SettingsSampler):
@@ -157,17 +151,17 @@ def test_an_array_of_several_numbers_is_no_setting() -> None:
         settings.encoded(np.ones(2), "temperature")
 
 
-def limiters_of_one_name() -> list[rate_limiters.RateLimiter]:
+def limiters_of_one_name() -> list[relive.RateLimiter]:
     """Return two limiters of different classes of one name."""
 
-    def first() -> rate_limiters.RateLimiter:
-        class Twin(rate_limiters.MinSize):
+    def first() -> relive.RateLimiter:
+        class Twin(relive.MinSize):
             pass
 
         return Twin(3)
 
-    def second() -> rate_limiters.RateLimiter:
-        class Twin(rate_limiters.MinSize):
+    def second() -> relive.RateLimiter:
+        class Twin(relive.MinSize):
             pass
 
         return Twin(3)
@@ -186,8 +180,8 @@ def test_two_classes_of_one_name_are_refused() -> None:
 
 
 def test_a_class_that_was_defined_again_takes_the_place_of_the_older() -> None:
-    def limiter() -> rate_limiters.RateLimiter:
-        class Redefined(rate_limiters.MinSize):
+    def limiter() -> relive.RateLimiter:
+        class Redefined(relive.MinSize):
             pass
 
         return Redefined(3)
@@ -242,7 +236,7 @@ def test_settings_within_settings_do_not_go_deep() -> None:
 
 
 def test_a_twin_has_the_same_settings_and_no_buffer() -> None:
-    sampler = prioritized.PrioritizedSampler(alpha=0.3)
+    sampler = relive.PrioritizedSampler(alpha=0.3)
     twin = settings.twin(sampler)
     assert twin is not None
     assert twin is not sampler

@@ -8,23 +8,21 @@ from relive import errors
 from relive import testing
 from relive.kernels import append
 from relive.samplers import anchors_test
-from relive.samplers import prioritized
-from relive.samplers import schedules
 
 FOUR = np.arange(4)
 ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
 
 
-def attached(capacity: int = 4, **settings: Any) -> prioritized.PrioritizedSampler:
+def attached(capacity: int = 4, **settings: Any) -> relive.PrioritizedSampler:
     """Return a sampler with an anchor in each of four slots."""
-    sampler = prioritized.PrioritizedSampler(**{"epsilon": 0.0, **settings})
+    sampler = relive.PrioritizedSampler(**{"epsilon": 0.0, **settings})
     anchors = anchors_test.made(capacity)
     sampler.attach(anchors)
     sampler.added(anchors.set(append.READABLE, FOUR)[0])
     return sampler
 
 
-def overwrite(sampler: prioritized.PrioritizedSampler, slots: Any) -> None:
+def overwrite(sampler: relive.PrioritizedSampler, slots: Any) -> None:
     """Overwrite `slots` with new rows."""
     slots = np.asarray(slots)
     sampler.removed(sampler.anchors.set(append.BARRED, slots)[1])
@@ -32,12 +30,12 @@ def overwrite(sampler: prioritized.PrioritizedSampler, slots: Any) -> None:
     sampler.unweigh(slots)
 
 
-def weights_of(sampler: prioritized.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
+def weights_of(sampler: relive.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
     """Return the weights of a batch of those probabilities."""
     return sampler.weights(sampler.importance(probabilities), beta)
 
 
-def rated(**settings: Any) -> prioritized.PrioritizedSampler:
+def rated(**settings: Any) -> relive.PrioritizedSampler:
     """Return a sampler whose four anchors have the priorities 1, 2, 3, 4."""
     sampler = attached(**settings)
     sampler.set_priorities(FOUR, ONE_TO_FOUR)
@@ -90,7 +88,7 @@ def test_a_batch_of_nothing_likely_has_no_weights() -> None:
 
 
 def test_beta_follows_its_schedule_one_tick_a_draw() -> None:
-    sampler = rated(beta=schedules.LinearSchedule(0.4, 1.0, 100_000))
+    sampler = rated(beta=relive.LinearSchedule(0.4, 1.0, 100_000))
     assert sampler.beta == 0.4
     for _ in range(11):
         sampler.drawn()
@@ -164,7 +162,7 @@ def test_another_alpha_in_mid_run_equals_a_fresh_sampler(first: float) -> None:
     sampler.added(sampler.anchors.unset(append.BARRED, np.array([3]))[0])
     assert sampler.alpha == 0.8
     assert sampler.probabilities(FOUR).tolist() == fresh.probabilities(FOUR).tolist()
-    unattached = prioritized.PrioritizedSampler()
+    unattached = relive.PrioritizedSampler()
     unattached.alpha = 0.2
     assert unattached.alpha == 0.2
 
@@ -234,7 +232,7 @@ def test_a_priority_too_large_for_its_weight_is_refused_and_changes_nothing() ->
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=message):
-        prioritized.PrioritizedSampler(**settings)
+        relive.PrioritizedSampler(**settings)
 
 
 def test_a_wrong_beta_of_a_call_is_refused() -> None:
@@ -254,7 +252,7 @@ def test_check_finds_a_wrong_weight() -> None:
 def test_the_defaults_are_those_of_the_paper() -> None:
     sampler = attached(epsilon=1e-6)
     assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
-    default = prioritized.PrioritizedSampler()
+    default = relive.PrioritizedSampler()
     anchors = anchors_test.made(2)
     default.attach(anchors)
     default.added(anchors.set(append.READABLE, np.arange(2))[0])
@@ -281,7 +279,7 @@ def test_small_weights_can_be_drawn_as_well() -> None:
     assert not sampler.can_draw()
 
 
-class Falling(schedules.Schedule):
+class Falling(relive.Schedule):
     """Falls below 0."""
 
     def value(self, tick: int) -> float:
@@ -306,7 +304,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
     capacity = 3 * streams + 1
     buffer = relive.PrioritizedReplayBuffer(capacity, streams=streams, seed=0, **settings)
     sampler = buffer.sampler
-    assert isinstance(sampler, prioritized.PrioritizedSampler)
+    assert isinstance(sampler, relive.PrioritizedSampler)
     raw: dict[int, float] = {}
     barred: set[int] = set()
     largest, alpha, epsilon = 1.0, settings.get("alpha", 0.6), settings.get("epsilon", 1e-6)
@@ -357,7 +355,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
         buffer.check()
 
 
-class Heard(prioritized.PrioritizedSampler):
+class Heard(relive.PrioritizedSampler):
     """Records the added slots."""
 
     heard: list[int]
@@ -385,7 +383,7 @@ def test_a_sampler_made_from_this_one_is_told_by_its_own_hook_of_rows_that_are_w
 def test_hooks_of_its_own_take_nothing_from_the_weights(new_priority: Any, streams: int) -> None:
     own, ours = (
         relive.RingReplayBuffer(40, sampler=sampler, streams=streams, seed=0)
-        for sampler in (Heard(new_priority=new_priority), prioritized.PrioritizedSampler(new_priority=new_priority))
+        for sampler in (Heard(new_priority=new_priority), relive.PrioritizedSampler(new_priority=new_priority))
     )
     for t in range(60):
         now = np.full(streams, float(t))
@@ -398,7 +396,7 @@ def test_hooks_of_its_own_take_nothing_from_the_weights(new_priority: Any, strea
         own.check()
 
 
-class Wrong(prioritized.PrioritizedSampler):
+class Wrong(relive.PrioritizedSampler):
     """Draws a slot that is not eligible."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> Any:
@@ -502,7 +500,7 @@ def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: An
     zeros.check()
 
 
-class HalfBeta(prioritized.PrioritizedSampler):
+class HalfBeta(relive.PrioritizedSampler):
     """Takes a beta of at most a half."""
 
     def weights(self, importance: Any, beta: float | None = None) -> Any:
@@ -512,9 +510,9 @@ class HalfBeta(prioritized.PrioritizedSampler):
 
 
 def test_a_wrong_beta_is_refused_before_anything_is_drawn_whoever_weighs() -> None:
-    wrong: tuple[tuple[prioritized.PrioritizedSampler, float | None, str], ...] = (
+    wrong: tuple[tuple[relive.PrioritizedSampler, float | None, str], ...] = (
         (rated(), -1.0, "^beta must be at least 0, got -1.0$"),
-        (rated(beta=schedules.LinearSchedule(-1.0, 1.0, 5)), None, "^beta must be at least 0, got -1.0$"),
+        (rated(beta=relive.LinearSchedule(-1.0, 1.0, 5)), None, "^beta must be at least 0, got -1.0$"),
         (HalfBeta(), 0.6, "^beta must be at most 0.5, got 0.6$"),
         (HalfBeta(), -1.0, "^beta must be at least 0, got -1.0$"),
     )

@@ -13,7 +13,6 @@ import relive
 from relive import errors
 from relive import testing
 from relive.common import arrays
-from relive.persistence import journal as journal_lib
 
 SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
 REWARDS = [1.0, 0.0, 3.0, 0.0, 2.0, 4.0]
@@ -104,7 +103,7 @@ def test_a_state_that_the_sampler_refuses_changes_nothing() -> None:
 
 
 def test_a_recovered_sampler_reads_rows(tmp_path: pathlib.Path) -> None:
-    with journal_lib.Journal(tmp_path / "journal") as journal:
+    with relive.Journal(tmp_path / "journal") as journal:
         buffer = made()
         fill(buffer, [9.0, 9.0, 9.0, 9.0])
         buffer.attach(journal)

@@ -12,11 +12,9 @@ from relive import errors
 from relive.common import arrays
 from relive.kernels import append
 from relive.samplers import anchors_test
-from relive.samplers import sampler as sampler_lib
-from relive.samplers import uniform
 
 
-def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) -> sampler_lib.Sampler:
+def attached(sampler: relive.Sampler, slots: list[int], capacity: int = 8) -> relive.Sampler:
     """Return the sampler, attached to anchors in `slots`."""
     anchors = anchors_test.made(capacity)
     sampler.attach(anchors)
@@ -24,7 +22,7 @@ def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) 
     return sampler
 
 
-class Fixed(sampler_lib.Sampler):
+class Fixed(relive.Sampler):
     """Draws the slots that the test sets."""
 
     def __init__(self, answer: Any) -> None:
@@ -46,7 +44,7 @@ class Fixed(sampler_lib.Sampler):
     def _drawn(self) -> None:
         self.heard.append(("drawn",))
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self.answer  # type: ignore[no-any-return]
 
 
@@ -112,16 +110,16 @@ def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
 
 
 def test_a_sampler_belongs_to_one_buffer() -> None:
-    sampler = attached(uniform.UniformSampler(), [0])
+    sampler = attached(relive.UniformSampler(), [0])
     with pytest.raises(errors.ArgumentError, match="^sampler must belong to one buffer alone, got <.*> a second time$"):
         sampler.attach(anchors_test.made(4))
 
 
-class First(sampler_lib.Sampler):
+class First(relive.Sampler):
     """The shortest sampler there is."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
-        return sampler_lib.Draw(np.repeat(self.anchors.slots()[:1], size), np.ones(size))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(np.repeat(self.anchors.slots()[:1], size), np.ones(size))
 
 
 def test_one_method_is_enough() -> None:
@@ -157,11 +155,11 @@ def test_a_sampler_that_cannot_draw_is_not_asked_to() -> None:
         buffer.sample(1)
 
 
-class Forgetful(uniform.UniformSampler):
+class Forgetful(relive.UniformSampler):
     """Draws what was removed, too."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
-        return sampler_lib.Draw(np.full(size, 1), np.ones(size))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(np.full(size, 1), np.ones(size))
 
 
 def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
@@ -204,7 +202,7 @@ class Heir(WithHook):
 
 
 def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
-    kinds: dict[type[sampler_lib.Sampler], bool] = {First: False, Waiting: False, uniform.UniformSampler: False}
+    kinds: dict[type[relive.Sampler], bool] = {First: False, Waiting: False, relive.UniformSampler: False}
     kinds |= {relive.PrioritizedSampler: False, Fixed: True, WithHook: True, Heir: True}
     for kind, has_hooks in kinds.items():
         assert kind.__new__(kind).has_hooks is has_hooks
@@ -212,7 +210,7 @@ def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
         assert type("One", (First,), {name: lambda self, slots: None})().has_hooks
 
 
-class Diarist(sampler_lib.Sampler):
+class Diarist(relive.Sampler):
     """Compares the calls of its hooks with the storage."""
 
     buffer: Any

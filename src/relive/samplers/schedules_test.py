@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.samplers import schedules
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -18,14 +18,14 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
     [(0, 0.4), (1, 0.400006), (11, 0.400066), (50_000, 0.7), (99_999, 0.999994), (100_000, 1.0), (100_001, 1.0)],
 )
 def test_beta_goes_up_in_a_straight_line_and_stays(tick: int, value: float) -> None:
-    assert schedules.LinearSchedule(0.4, 1.0, steps=100_000).value(tick) == value
+    assert relive.LinearSchedule(0.4, 1.0, steps=100_000).value(tick) == value
 
 
 @hypothesis.given(
     start=FINITE, end=FINITE, steps=st.integers(1, 10**6), ticks=st.lists(st.integers(0, 2 * 10**6), min_size=1)
 )
 def test_every_value_is_the_one_on_paper(start: float, end: float, steps: int, ticks: list[int]) -> None:
-    schedule = schedules.LinearSchedule(start, end, steps)
+    schedule = relive.LinearSchedule(start, end, steps)
     low, high = (fractions.Fraction(repr(edge)) for edge in (start, end))
     for tick in [*ticks, 0, steps - 1, steps, steps + 1]:
         exact = low + (high - low) * min(fractions.Fraction(tick, steps), fractions.Fraction(1))
@@ -36,19 +36,19 @@ def test_every_value_is_the_one_on_paper(start: float, end: float, steps: int, t
 
 
 def test_it_can_go_down_or_stay() -> None:
-    assert [schedules.LinearSchedule(1, 0, 4).value(tick) for tick in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
-    assert [schedules.LinearSchedule(0.1, 0.1, 3).value(tick) for tick in range(5)] == [0.1] * 5
+    assert [relive.LinearSchedule(1, 0, 4).value(tick) for tick in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert [relive.LinearSchedule(0.1, 0.1, 3).value(tick) for tick in range(5)] == [0.1] * 5
 
 
 def test_values_are_floats_whatever_the_numbers_are() -> None:
     steps: Any = np.int64(2)
-    schedule = schedules.LinearSchedule(np.float64(0.5), 1, steps)
+    schedule = relive.LinearSchedule(np.float64(0.5), 1, steps)
     assert [type(schedule.value(tick)) for tick in (0, 1, 2)] == [float] * 3
     assert schedule.value(steps - 1) == 0.75
 
 
 def test_it_shows_its_settings() -> None:
-    schedule = schedules.LinearSchedule(0.4, 1, 100_000)
+    schedule = relive.LinearSchedule(0.4, 1, 100_000)
     assert repr(schedule) == "LinearSchedule(0.4, 1.0, 100000)"
     assert (schedule.start, schedule.end, schedule.steps) == (0.4, 1.0, 100_000)
 
@@ -65,7 +65,7 @@ def test_it_shows_its_settings() -> None:
 )
 def test_settings_that_make_no_line_are_refused(start: Any, end: Any, steps: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
-        schedules.LinearSchedule(start, end, steps)
+        relive.LinearSchedule(start, end, steps)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_settings_that_make_no_line_are_refused(start: Any, end: Any, steps: Any
 )
 def test_a_tick_that_is_no_count_is_refused(tick: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
-        schedules.LinearSchedule(0.4, 1.0, 10).value(tick)
+        relive.LinearSchedule(0.4, 1.0, 10).value(tick)
 
 
 def test_a_schedule_of_your_own_is_a_subclass_with_one_method() -> None:
-    class Halving(schedules.Schedule):
+    class Halving(relive.Schedule):
         def value(self, tick: int) -> float:
             return 0.5**tick
 
     assert Halving().value(2) == 0.25
     with pytest.raises(TypeError, match="abstract"):
-        schedules.Schedule()  # type: ignore[abstract]
+        relive.Schedule()  # type: ignore[abstract]

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import relive
 from relive import errors
 from relive import testing
 from relive.kernels import choice
@@ -38,9 +39,9 @@ KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is no
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run every test on each kind of kernels."""
     before = choice.chosen().name
-    choice.use_kernels(request.param)
+    relive.use_kernels(request.param)
     yield
-    choice.use_kernels(before)
+    relive.use_kernels(before)
 
 
 @contextlib.contextmanager
@@ -54,13 +55,13 @@ def narrow(widest_top: int) -> Iterator[None]:
         yield
 
 
-def tree_of(weights: Any) -> sum_tree.SumTree:
-    tree = sum_tree.SumTree(len(weights))
+def tree_of(weights: Any) -> relive.SumTree:
+    tree = relive.SumTree(len(weights))
     tree.set(np.arange(len(weights)), weights)
     return tree
 
 
-def levels_of(tree: sum_tree.SumTree) -> list[list[float]]:
+def levels_of(tree: relive.SumTree) -> list[list[float]]:
     assert tree.total >= 0, "they are up to date once somebody asked"
     return [level.tolist() for level in draw.split(tree._nodes, tree._offsets)]
 
@@ -95,7 +96,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
     def start(self, capacity: int, widest_top: int) -> None:
         self.narrowed = contextlib.ExitStack()
         self.narrowed.enter_context(narrow(widest_top))
-        self.tree = sum_tree.SumTree(capacity)
+        self.tree = relive.SumTree(capacity)
         self.naive = NaiveTree(capacity)
 
     def teardown(self) -> None:
@@ -157,7 +158,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
             self.naive.weights[leaf] = weight
 
     @stateful.rule(how=st.sampled_from([copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))]))
-    def go_on_with_a_copy(self, how: Callable[[sum_tree.SumTree], sum_tree.SumTree]) -> None:
+    def go_on_with_a_copy(self, how: Callable[[relive.SumTree], relive.SumTree]) -> None:
         self.tree = how(self.tree)
 
     @stateful.rule()
@@ -244,7 +245,7 @@ def test_old_weights_leave_no_trace(rng: np.random.Generator, batch: int, widest
 
 def test_two_hundred_thousand_sets_leave_no_trace() -> None:
     rng = np.random.default_rng(0)
-    used = sum_tree.SumTree(5000)
+    used = relive.SumTree(5000)
     for _ in range(200):
         used.set(rng.integers(5000, size=1000), 10 ** rng.uniform(-6, 6, size=1000))
     used.set(np.arange(5000), 1e-6)
@@ -255,7 +256,7 @@ def test_two_hundred_thousand_sets_leave_no_trace() -> None:
 
 def test_the_total_is_that_of_the_leaves_after_weights_of_any_size() -> None:
     rng = np.random.default_rng(1)
-    tree = sum_tree.SumTree(5000)
+    tree = relive.SumTree(5000)
     for _ in range(200):
         tree.set(rng.integers(5000, size=500), 10 ** rng.uniform(-8, 8, size=500))
         assert tree.total == pytest.approx(math.fsum(tree.get(range(5000))), rel=1e-12, abs=0)
@@ -300,12 +301,12 @@ def test_weights_far_apart_are_all_found() -> None:
 
 
 @pytest.mark.parametrize("weights", [[1, 2, 3, 4], [4, 0, 0, 1, 0, 5], [1e-8, 3e-8], [1e8, 3e8]])
-@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
 @pytest.mark.parametrize(
     ("size", "count"), [(1, 500), (2, 1000), (40, 2000), pytest.param(40, 200_000, marks=pytest.mark.long)]
 )
 def test_draws_are_in_proportion_to_the_weights(size: int, count: int, draw: Any, weights: list[float]) -> None:
-    tree = sum_tree.SumTree(6000)
+    tree = relive.SumTree(6000)
     leaves = np.arange(len(weights)) * 997
     tree.set(np.arange(6000), 1e8)
     tree.set(np.arange(6000), 0.0)
@@ -363,18 +364,18 @@ def test_rounding_never_leads_to_a_weight_of_zero() -> None:
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
-@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
 @pytest.mark.parametrize("weight", [0.3, 5e-324, 1e300])
 @pytest.mark.parametrize("widest_top", [1, 4096])
 def test_a_weight_of_zero_is_never_drawn(number: float, draw: Any, weight: float, widest_top: int) -> None:
     with narrow(widest_top):
-        tree = sum_tree.SumTree(300)
+        tree = relive.SumTree(300)
     live = [17, 40, 41, 260]
     tree.set(live, weight)
     assert set(draw(tree, 64, Constant(number)).tolist()) <= set(live)
 
 
-@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
 def test_the_same_generator_gives_the_same_draws(draw: Any) -> None:
     tree = tree_of(np.arange(5000))
     first, second = (draw(tree, 50, np.random.default_rng(4)) for _ in range(2))
@@ -383,7 +384,7 @@ def test_the_same_generator_gives_the_same_draws(draw: Any) -> None:
     assert first.shape == (50,)
 
 
-@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
 def test_draws_reach_from_the_first_leaf_to_the_last(draw: Any) -> None:
     for capacity in (1, 3, 5000):
         tree = tree_of(np.ones(capacity))
@@ -418,7 +419,7 @@ def test_nothing_is_set_got_or_found_without_an_error() -> None:
 
 
 def test_any_kind_of_number_is_a_weight_and_any_kind_of_integer_a_leaf() -> None:
-    tree = sum_tree.SumTree(200)
+    tree = relive.SumTree(200)
     read_only = np.array([3.0, 4.0])
     read_only.flags.writeable = False
     tree.set((0, 1), read_only)
@@ -429,7 +430,7 @@ def test_any_kind_of_number_is_a_weight_and_any_kind_of_integer_a_leaf() -> None
 
 
 def test_what_goes_in_and_comes_out_is_copied() -> None:
-    tree, weights, leaves = sum_tree.SumTree(3), np.ones(3), np.arange(3)
+    tree, weights, leaves = relive.SumTree(3), np.ones(3), np.arange(3)
     tree.set(leaves, weights)
     weights[:] = 9
     leaves[:] = 0
@@ -442,7 +443,7 @@ def test_what_goes_in_and_comes_out_is_copied() -> None:
 
 def test_the_last_of_a_leaf_named_twice_counts() -> None:
     for capacity in (4, 5000):
-        tree = sum_tree.SumTree(capacity)
+        tree = relive.SumTree(capacity)
         tree.set([1, 2, 1, 1], [5.0, 3.0, 7.0, 0.25])
         assert tree.get([1, 2]).tolist() == [0.25, 3.0]
         assert tree.total == 3.25
@@ -450,7 +451,7 @@ def test_the_last_of_a_leaf_named_twice_counts() -> None:
 
 
 def test_an_empty_tree_has_a_total_of_zero_and_nothing_else() -> None:
-    tree = sum_tree.SumTree(5000)
+    tree = relive.SumTree(5000)
     tree.set([3, 4], [1.0, 2.0])
     tree.set([3, 4], -0.0)
     assert str(tree.total) == "0.0"
@@ -471,7 +472,7 @@ def test_an_empty_tree_has_a_total_of_zero_and_nothing_else() -> None:
 
 def test_extremes_are_right_however_many_leaves_were_set_since() -> None:
     rng = np.random.default_rng(5)
-    tree = sum_tree.SumTree(9000)
+    tree = relive.SumTree(9000)
     weights = np.zeros(9000)
     for batch in [1, 3, 561, 1, 562, 2, 563, 9000, 70, 1, 0, 8999, 1]:
         for _ in range(3):
@@ -502,7 +503,7 @@ def test_extremes_are_read_off_the_top_alone() -> None:
 def test_more_leaves_than_a_chunk_are_set_at_once() -> None:
     leaves = np.tile(np.arange(80_000), 20)
     weights = np.arange(1_600_000) / 8
-    tree = sum_tree.SumTree(80_000)
+    tree = relive.SumTree(80_000)
     tree.set(leaves, weights)
     assert np.array_equal(tree.get(np.arange(80_000)), weights[-80_000:])
     assert tree.total == weights[-80_000:].sum()
@@ -511,7 +512,7 @@ def test_more_leaves_than_a_chunk_are_set_at_once() -> None:
 
 def test_the_largest_weights_have_a_finite_total() -> None:
     for capacity in (1, 3, 4097):
-        tree = sum_tree.SumTree(capacity)
+        tree = relive.SumTree(capacity)
         limit = tree.heaviest
         assert limit > 1e304
         tree.set(np.arange(capacity), limit)
@@ -580,7 +581,7 @@ def test_weights_that_are_none_are_refused_as_a_whole(weights: Any, error: type[
 def test_a_leaf_out_of_range_is_an_index_error() -> None:
     for leaf in (-1, 4):
         with pytest.raises(IndexError, match=rf"^leaves must be in \[0, 4\), got {leaf} in row 0$"):
-            sum_tree.SumTree(4).get([leaf])
+            relive.SumTree(4).get([leaf])
 
 
 @pytest.mark.parametrize(
@@ -598,7 +599,7 @@ def test_masses_that_lie_nowhere_are_refused(masses: Any, message: str) -> None:
         tree_of([0.5, 1.0, 0.5, 0.5]).find(masses)
 
 
-@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
 def test_a_size_below_one_is_refused(draw: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="^size must be at least 1, got 0$"):
         draw(tree_of([1.0]), 0, np.random.default_rng(0))
@@ -606,11 +607,11 @@ def test_a_size_below_one_is_refused(draw: Any) -> None:
 
 def test_a_capacity_below_one_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match="^capacity must be at least 1, got 0$"):
-        sum_tree.SumTree(0)
-    assert sum_tree.SumTree(7).capacity == 7
+        relive.SumTree(0)
+    assert relive.SumTree(7).capacity == 7
 
 
-def broken(name: str) -> sum_tree.SumTree:
+def broken(name: str) -> relive.SumTree:
     tree = tree_of(np.ones(4100))
     assert (tree.max, tree.min) == (1.0, 1.0)
     if name == "weight":
@@ -657,7 +658,7 @@ def test_the_audit_says_what_is_wrong(name: str, message: str) -> None:
 def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> None:
     """What is left of it within its block may by rounding be the whole of the block."""
     for scale in (1e-6, 1.0, 1e6):
-        tree = sum_tree.SumTree(1 << 16)
+        tree = relive.SumTree(1 << 16)
         weights = np.random.default_rng(5).random(1 << 16) * scale
         tree.set(np.arange(1 << 16), weights)
         assert tree.total > 0
@@ -669,7 +670,7 @@ def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> N
 
 @pytest.mark.parametrize("good", [0.0, 0.5, 1.0])
 def test_the_first_wrong_weight_is_named_and_not_a_small_one_before_it(good: float) -> None:
-    tree = sum_tree.SumTree(4)
+    tree = relive.SumTree(4)
     with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
         tree.set([2, 3], [good, -1.0])
     with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
@@ -702,7 +703,7 @@ def test_one_weight_is_refused_as_many_are(leaf: int, weight: float, message: st
 def test_weights_set_one_at_a_time_are_those_set_at_once() -> None:
     rng = np.random.default_rng(3)
     leaves, weights = rng.integers(70_000, size=5_000), rng.random(5_000)
-    one, many = sum_tree.SumTree(70_000), sum_tree.SumTree(70_000)
+    one, many = relive.SumTree(70_000), relive.SumTree(70_000)
     for leaf, weight in zip(leaves.tolist(), weights.tolist(), strict=True):
         one.set([leaf], weight)
     many.set(leaves, weights)
@@ -727,7 +728,7 @@ def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
 
 
 def test_a_cleared_tree_forgets_what_waits_too() -> None:
-    tree = sum_tree.SumTree(5000)
+    tree = relive.SumTree(5000)
     tree.set([4], 2.0)
     tree.clear()
     assert tree.total == 0.0
@@ -776,18 +777,18 @@ def test_a_copy_has_leaves_of_its_own() -> None:
 
 def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:
     """The fixture chose the kernels before this tree was made, and a tree keeps its kernels."""
-    tree = sum_tree.SumTree(3)
+    tree = relive.SumTree(3)
     assert tree._kernels is choice.chosen()
-    choice.use_kernels("numpy")
-    assert sum_tree.SumTree(3)._kernels.name == "numpy"
+    relive.use_kernels("numpy")
+    assert relive.SumTree(3)._kernels.name == "numpy"
     name = tree._kernels.name
-    choice.use_kernels(name)
-    assert sum_tree.SumTree(3)._kernels is tree._kernels
+    relive.use_kernels(name)
+    assert relive.SumTree(3)._kernels is tree._kernels
 
 
 def test_blocks_are_cache_lines() -> None:
     for capacity in (1, 5000, 70_001):
-        assert sum_tree.SumTree(capacity).leaves.ctypes.data % 64 == 0
+        assert relive.SumTree(capacity).leaves.ctypes.data % 64 == 0
 
 
 def test_a_weight_below_zero_by_its_sign_alone_is_zero() -> None:

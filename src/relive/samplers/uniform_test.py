@@ -10,11 +10,10 @@ from relive import errors
 from relive import testing
 from relive.kernels import append
 from relive.samplers import sampler_test
-from relive.samplers import uniform
 
 
 def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
-    sampler = sampler_test.attached(uniform.UniformSampler(), [1, 2, 3, 6])
+    sampler = sampler_test.attached(relive.UniformSampler(), [1, 2, 3, 6])
     sampler.removed(sampler.anchors.unset(append.READABLE, np.array([2]))[1])
     sampler.check()
     draw = sampler.draw(3_000, np.random.default_rng(1))
@@ -89,7 +88,7 @@ def test_after_every_change_draws_are_of_what_is_eligible_then(barred: int) -> N
 
 
 def test_one_anchor_is_certain() -> None:
-    sampler = sampler_test.attached(uniform.UniformSampler(), [5])
+    sampler = sampler_test.attached(relive.UniformSampler(), [5])
     assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
     assert sampler.draw(2, np.random.default_rng(0)).probabilities.tolist() == [1.0, 1.0]
 
@@ -101,14 +100,14 @@ def test_one_anchor_is_certain() -> None:
 def test_draws_depend_on_what_is_eligible_and_not_on_how_it_became_so(
     changes: list[tuple[int, bool]], size: int
 ) -> None:
-    changed = sampler_test.attached(uniform.UniformSampler(), [0, 1, 2])
+    changed = sampler_test.attached(relive.UniformSampler(), [0, 1, 2])
     for slot, enters in changes:
         change = changed.anchors.set if enters else changed.anchors.unset
         entered, left = change(append.READABLE, np.array([slot]))
         changed.added(entered)
         changed.removed(left)
     hypothesis.assume(len(changed.anchors))
-    fresh = sampler_test.attached(uniform.UniformSampler(), changed.anchors.slots().tolist())
+    fresh = sampler_test.attached(relive.UniformSampler(), changed.anchors.slots().tolist())
     draws = [sampler.draw(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
     assert draws[0].slots.tolist() == draws[1].slots.tolist()
     assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / len(fresh.anchors)] * size

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.schema import schema as schemas
 
-Field = schemas.Field
-PLAIN = schemas.Schema(Field(4, np.float32), Field((), np.int64))
-NESTED = schemas.Schema(
+Field = relive.Field
+PLAIN = relive.Schema(Field(4, np.float32), Field((), np.int64))
+NESTED = relive.Schema(
     {"image": Field((2, 2), np.uint8), "arm": {"angle": Field((), np.float32), "touch": Field(2, np.bool_)}},
     {"right": Field(1, np.int8), "left": Field(1, np.int8)},
     reward=Field((), np.float32),
@@ -150,7 +151,7 @@ def test_parts_are_given_back_as_they_were_given() -> None:
 
 def test_a_schema_cannot_be_changed_from_outside() -> None:
     given: dict[str, Any] = {"a": {"b": Field(1, "f4")}}
-    schema = schemas.Schema(given, Field(1, "f4"), extras={"x": Field(1, "f4")})
+    schema = relive.Schema(given, Field(1, "f4"), extras={"x": Field(1, "f4")})
     before = repr(schema)
     given["a"]["c"] = Field(2, "f4")
     got: Any = schema
@@ -162,7 +163,7 @@ def test_a_schema_cannot_be_changed_from_outside() -> None:
 
 
 def test_equal_schemas_are_those_with_equal_fields() -> None:
-    twin = schemas.Schema(
+    twin = relive.Schema(
         {"arm": {"touch": Field(2, np.bool_), "angle": Field((), np.float32)}, "image": Field((2, 2), np.uint8)},
         {"left": Field(1, np.int8), "right": Field(1, np.int8)},
         reward=Field((), np.float32),
@@ -171,12 +172,12 @@ def test_equal_schemas_are_those_with_equal_fields() -> None:
     assert twin == NESTED
     assert tuple(twin.fields) == PATHS
     assert PLAIN != NESTED
-    assert schemas.Schema(Field(4, np.float32), Field((), np.int32)) != PLAIN
+    assert relive.Schema(Field(4, np.float32), Field((), np.int32)) != PLAIN
     assert PLAIN != "a schema"
 
 
 @pytest.mark.parametrize("schema", [PLAIN, NESTED])
-def test_a_schema_can_be_shown_copied_and_sent(schema: schemas.Schema) -> None:
+def test_a_schema_can_be_shown_copied_and_sent(schema: relive.Schema) -> None:
     assert eval(repr(schema), dict(vars(schemas))) == schema
     assert copy.deepcopy(schema) == schema
     assert pickle.loads(pickle.dumps(schema)) == schema
@@ -201,7 +202,7 @@ def test_bytes_of_a_schema_are_those_of_one_row() -> None:
 def test_what_is_no_field_is_refused(given: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"observation": Field(1, "f4"), "action": Field(1, "f4")}
     with pytest.raises(errors.ArgumentTypeError, match=f"^{re.escape(message)}$"):
-        schemas.Schema(**(fitting | given))
+        relive.Schema(**(fitting | given))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_what_is_no_field_is_refused(given: dict[str, Any], message: str) -> Non
 def test_a_reward_is_one_float(reward: Any) -> None:
     message = f"reward must be a Field of shape () and a float dtype, got {reward}"
     with pytest.raises(errors.ArgumentError, match=f"^{re.escape(message)}$"):
-        schemas.Schema(Field(1, "f4"), Field(1, "f4"), reward=reward)
+        relive.Schema(Field(1, "f4"), Field(1, "f4"), reward=reward)
 
 
 @pytest.mark.parametrize(
@@ -220,40 +221,40 @@ def test_a_reward_is_one_float(reward: Any) -> None:
 def test_an_extra_is_not_named_like_an_argument(name: str) -> None:
     message = rf"^an extra must not be named like an argument of add, got '{name}'$"
     with pytest.raises(errors.ArgumentError, match=message):
-        schemas.Schema(Field(1, "f4"), Field(1, "f4"), extras={"a": Field(1, "f4"), name: Field(1, "f4")})
+        relive.Schema(Field(1, "f4"), Field(1, "f4"), extras={"a": Field(1, "f4"), name: Field(1, "f4")})
     with pytest.raises(errors.ArgumentError, match=message):
-        schemas.Schema.from_example(1, 1, extras={name: 1})
+        relive.Schema.from_example(1, 1, extras={name: 1})
 
 
 @pytest.mark.parametrize(("name", "meant"), [("done", "terminated or truncated"), ("next_obs", "next_observation")])
 def test_an_extra_is_not_another_word_for_an_argument_unless_it_is_declared(name: str, meant: str) -> None:
     with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
-        schemas.Schema.from_example(1, 1, extras={"a": 1, name: 1})
+        relive.Schema.from_example(1, 1, extras={"a": 1, name: 1})
     with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
-        schemas.Schema(Field((), "i8"), Field((), "i8")).rows(1, 1, 1.0, {name: 1}, ())
-    declared = schemas.Schema(Field((), "i8"), Field((), "i8"), extras={name: Field((), "i8")})
+        relive.Schema(Field((), "i8"), Field((), "i8")).rows(1, 1, 1.0, {name: 1}, ())
+    declared = relive.Schema(Field((), "i8"), Field((), "i8"), extras={name: Field((), "i8")})
     assert declared.rows(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
 
 
 def test_trees_are_checked() -> None:
     with pytest.raises(errors.ArgumentError, match="^observation must have at least one key"):
-        schemas.Schema({}, Field(1, "f4"))
+        relive.Schema({}, Field(1, "f4"))
     with pytest.raises(errors.ArgumentError, match="^keys of action must be non-empty strings without '/', got 'a/b'$"):
-        schemas.Schema(Field(1, "f4"), {"a/b": Field(1, "f4")})
-    assert schemas.Schema(Field(1, "f4"), Field(1, "f4"), extras={}).extras == {}
+        relive.Schema(Field(1, "f4"), {"a/b": Field(1, "f4")})
+    assert relive.Schema(Field(1, "f4"), Field(1, "f4"), extras={}).extras == {}
 
 
 # Examples
 
 
 def test_an_example_gives_its_own_shapes_and_dtypes() -> None:
-    assert schemas.Schema.from_example(**example()) == NESTED
-    assert schemas.Schema.from_example(np.zeros(4, np.float32), 3) == PLAIN
+    assert relive.Schema.from_example(**example()) == NESTED
+    assert relive.Schema.from_example(np.zeros(4, np.float32), 3) == PLAIN
 
 
 @pytest.mark.parametrize("lead", [(5,), (5, 2), (0,)])
 def test_leading_axes_are_left_out(lead: tuple[int, ...]) -> None:
-    assert schemas.Schema.from_example(**example(lead), num_leading=len(lead)) == NESTED
+    assert relive.Schema.from_example(**example(lead), num_leading=len(lead)) == NESTED
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def test_leading_axes_are_left_out(lead: tuple[int, ...]) -> None:
     ],
 )
 def test_values_have_the_dtype_that_numpy_gives_them(value: Any, dtype: Any) -> None:
-    schema = schemas.Schema.from_example(value, [value, value], extras={"x": {"y": value}})
+    schema = relive.Schema.from_example(value, [value, value], extras={"x": {"y": value}})
     assert schema.observation == Field((), dtype)
     assert schema.action == Field(2, dtype)
     assert schema.extras == {"x": {"y": Field((), dtype)}}
@@ -294,9 +295,9 @@ def test_values_have_the_dtype_that_numpy_gives_them(value: Any, dtype: Any) -> 
     ],
 )
 def test_a_reward_has_its_own_float_dtype_or_float64(reward: Any, dtype: Any) -> None:
-    assert schemas.Schema.from_example(1, 1, reward).reward == Field((), dtype)
+    assert relive.Schema.from_example(1, 1, reward).reward == Field((), dtype)
     rewards = [reward, reward]
-    assert schemas.Schema.from_example([1, 1], [1, 1], np.array(rewards), num_leading=1).reward == Field((), dtype)
+    assert relive.Schema.from_example([1, 1], [1, 1], np.array(rewards), num_leading=1).reward == Field((), dtype)
 
 
 @pytest.mark.parametrize(
@@ -320,12 +321,12 @@ def test_a_reward_has_its_own_float_dtype_or_float64(reward: Any, dtype: Any) ->
 def test_what_is_no_example_is_refused(given: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"observation": 1, "action": 1}
     with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-        schemas.Schema.from_example(**(fitting | given))
+        relive.Schema.from_example(**(fitting | given))
 
 
 def test_the_number_of_leading_axes_is_checked() -> None:
     with pytest.raises(errors.ArgumentError, match="^num_leading must be at least 0, got -1$"):
-        schemas.Schema.from_example([1], [1], [1.0], num_leading=-1)
+        relive.Schema.from_example([1], [1], [1.0], num_leading=-1)
 
 
 # Rows
@@ -357,7 +358,7 @@ def test_rows_are_cast_where_no_value_changes() -> None:
 
 
 def test_a_reward_is_rounded_to_the_dtype_that_the_schema_gives_it() -> None:
-    schema = schemas.Schema(Field((), np.float32), Field((), np.float32), reward=Field((), np.float32))
+    schema = relive.Schema(Field((), np.float32), Field((), np.float32), reward=Field((), np.float32))
     assert schema.rows(0, 0, np.float64(0.1), {}, ())["reward"] == np.float32(0.1)
     with pytest.raises(errors.SchemaError, match=r"^reward must fit float32, got 1e\+300$"):
         schema.rows(0, 0, np.float64(1e300), {}, ())
@@ -507,4 +508,4 @@ ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward"
 )
 def test_what_no_schema_is_is_refused(rows: object, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
-        schemas.Schema.from_description(rows)
+        relive.Schema.from_description(rows)

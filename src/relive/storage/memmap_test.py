@@ -26,14 +26,12 @@ from relive.common import arrays
 from relive.persistence import files
 from relive.persistence import posix_test
 from relive.persistence import sealed_json
-from relive.schema import schema as schemas
 from relive.storage import map_folder
 from relive.storage import memmap
-from relive.storage import memory as storages
 
-PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
-FRAMES = schemas.Schema(schemas.Field((84, 84, 4), np.uint8), schemas.Field((), np.int64))
-OTHER = schemas.Schema(schemas.Field(3, np.float32), schemas.Field((), np.int64))
+PLAIN = relive.Schema(relive.Field(2, np.float32), relive.Field((), np.int64))
+FRAMES = relive.Schema(relive.Field((84, 84, 4), np.uint8), relive.Field((), np.int64))
+OTHER = relive.Schema(relive.Field(3, np.float32), relive.Field((), np.int64))
 
 
 def row(value: float) -> dict[str, arrays.Array]:
@@ -51,7 +49,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def made(path: pathlib.Path, values: tuple[float, ...] = (1.0, 2.0, 3.0)) -> None:
     """Make a map of four rows, closed and of generation 1."""
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         for slot, value in enumerate(values):
             rows.write(slot, row(value))
 
@@ -66,8 +64,8 @@ class TestMemmapStorage(testing.StorageTests):
         self.numbers = itertools.count()
         self.folder = tmp_path
 
-    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
-        return memmap.MemmapStorage(self.folder / str(next(self.numbers)), schema, capacity)
+    def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
+        return relive.MemmapStorage(self.folder / str(next(self.numbers)), schema, capacity)
 
 
 # The same buffer on a file.
@@ -115,12 +113,12 @@ def test_a_buffer_on_files_is_one_in_memory(
     streams: int,
     capacity: int,
 ) -> None:
-    schema = schemas.Schema(
-        {"frame": schemas.Field((5, 5, 3), np.uint8), "arm": schemas.Field(2, np.float32)},
-        schemas.Field((), np.int16),
-        extras={"logp": schemas.Field((), np.float32)},
+    schema = relive.Schema(
+        {"frame": relive.Field((5, 5, 3), np.uint8), "arm": relive.Field(2, np.float32)},
+        relive.Field((), np.int16),
+        extras={"logp": relive.Field((), np.float32)},
     )
-    rows = memmap.MemmapStorage(tmp_path_factory.mktemp("buffer") / "map", schema, capacity)
+    rows = relive.MemmapStorage(tmp_path_factory.mktemp("buffer") / "map", schema, capacity)
     make, settings = which
     buffers = [make(capacity, schema, streams=streams, seed=1, storage=storage, **settings) for storage in (rows, None)]
     for call, seed in steps:
@@ -156,7 +154,7 @@ def test_a_buffer_on_files_is_one_in_memory(
                 buffer.add(these, 3, 0.5, those, terminated=ends, stream=stream, logp=np.float32(0.25))
         assert_same(*buffers)
     rows.close()
-    with memmap.MemmapStorage(rows.path) as again:
+    with relive.MemmapStorage(rows.path) as again:
         everything = np.arange(capacity)
         assert equal(again.read(everything), buffers[1].history.storage.read(everything))
 
@@ -164,14 +162,14 @@ def test_a_buffer_on_files_is_one_in_memory(
 def test_a_buffer_writes_the_bytes_of_rows_straight_into_the_files(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_rows, written = memmap.MemmapStorage.write_rows, []
+    write_rows, written = relive.MemmapStorage.write_rows, []
 
-    def counted(self: memmap.MemmapStorage, slot: int, count: int, rows: Any) -> None:
+    def counted(self: relive.MemmapStorage, slot: int, count: int, rows: Any) -> None:
         written.append((slot, count))
         write_rows(self, slot, count, rows)
 
-    monkeypatch.setattr(memmap.MemmapStorage, "write_rows", counted)
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    monkeypatch.setattr(relive.MemmapStorage, "write_rows", counted)
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         buffer = relive.RingReplayBuffer(4, storage=rows)
         for value in range(3):
             buffer.add(np.full(2, value, np.float32), value, float(value), np.full(2, value + 1, np.float32))
@@ -187,7 +185,7 @@ def test_a_buffer_writes_the_bytes_of_rows_straight_into_the_files(
 def test_rows_are_there_when_the_files_are_opened_again(path: pathlib.Path) -> None:
     made(path)
     for schema, capacity in [(None, None), (PLAIN, None), (None, 4), (PLAIN, 4)]:
-        with memmap.MemmapStorage(path, schema, capacity) as rows:
+        with relive.MemmapStorage(path, schema, capacity) as rows:
             assert rows.schema == PLAIN
             assert rows.capacity == 4
             assert rows.read(np.arange(4))["observation"].tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0.0, 0.0]]
@@ -196,19 +194,19 @@ def test_rows_are_there_when_the_files_are_opened_again(path: pathlib.Path) -> N
 
 
 def test_each_map_has_an_id_of_its_own(path: pathlib.Path) -> None:
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         first = rows.id
         assert (rows.generation, rows.was_dirty, rows.is_dirty) == (0, False, False)
-    with memmap.MemmapStorage(str(path)) as rows:
+    with relive.MemmapStorage(str(path)) as rows:
         assert rows.id == first
-    with memmap.MemmapStorage(path.with_name("other"), PLAIN, 4) as rows:
+    with relive.MemmapStorage(path.with_name("other"), PLAIN, 4) as rows:
         assert rows.id != first
 
 
 def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path: pathlib.Path) -> None:
-    memmap.MemmapStorage(tmp_path / "some" / "where" / "map", PLAIN, 4).close()
+    relive.MemmapStorage(tmp_path / "some" / "where" / "map", PLAIN, 4).close()
     (tmp_path / "empty").mkdir()
-    memmap.MemmapStorage(tmp_path / "empty", PLAIN, 4).close()
+    relive.MemmapStorage(tmp_path / "empty", PLAIN, 4).close()
     assert names(tmp_path / "empty") == names(tmp_path / "some" / "where" / "map")
 
 
@@ -216,7 +214,7 @@ def test_a_path_is_absolute_whatever_the_working_directory_becomes(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = memmap.MemmapStorage("map", PLAIN, 4)
+    rows = relive.MemmapStorage("map", PLAIN, 4)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     rows.write(0, row(1.0))
@@ -235,14 +233,14 @@ def test_twenty_gigabytes_take_the_room_of_the_rows_that_were_written(path: path
     capacity = 720_000
     slots = np.array([0, 1, capacity // 2, capacity - 2, capacity - 1])
     frames = np.random.default_rng(0).integers(0, 255, (5, 84, 84, 4), np.uint8)
-    with memmap.MemmapStorage(path, FRAMES, capacity) as rows:
+    with relive.MemmapStorage(path, FRAMES, capacity) as rows:
         assert rows.nbytes > 20e9
         rows.write(slots, {"observation": frames, "action": np.arange(5), "reward": np.arange(5.0)})
         buffer = relive.RingReplayBuffer(capacity, storage=rows)
         assert buffer.add(frames[4], 7, 7.0, frames[3]) == 0
     before = taken(path)
     assert before < 2e6
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         maps = pathlib.Path("/proc/self/smaps").read_text().split("VmFlags")
         resident = [part.split("\nRss:")[1].split("\n")[0].split() for part in maps if f"{path}/rows-0.bin" in part]
         assert resident == [["0", "kB"]]
@@ -253,9 +251,9 @@ def test_twenty_gigabytes_take_the_room_of_the_rows_that_were_written(path: path
 
 
 def test_a_field_of_no_bytes_has_an_empty_file(path: pathlib.Path) -> None:
-    schema = schemas.Schema(schemas.Field((0, 3), np.float32), schemas.Field((), np.int64))
-    memmap.MemmapStorage(path, schema, 4).close()
-    with memmap.MemmapStorage(path) as rows:
+    schema = relive.Schema(relive.Field((0, 3), np.float32), relive.Field((), np.int64))
+    relive.MemmapStorage(path, schema, 4).close()
+    with relive.MemmapStorage(path) as rows:
         assert rows.read(np.arange(2))["observation"].shape == (2, 0, 3)
     assert (path / "rows-0.bin").stat().st_size == 0
 
@@ -263,12 +261,12 @@ def test_a_field_of_no_bytes_has_an_empty_file(path: pathlib.Path) -> None:
 @posix_test.RESERVES
 @pytest.mark.parametrize("is_new", [True, False])
 def test_room_can_be_reserved(path: pathlib.Path, is_new: bool) -> None:
-    schema = schemas.Schema(schemas.Field(1000, np.uint8), schemas.Field(0, np.int64))
+    schema = relive.Schema(relive.Field(1000, np.uint8), relive.Field(0, np.int64))
     if not is_new:
-        with memmap.MemmapStorage(path, schema, 100) as rows:
+        with relive.MemmapStorage(path, schema, 100) as rows:
             rows.write(3, {"observation": np.ones(1000, np.uint8), "action": np.zeros(0, int), "reward": np.array(2.0)})
         assert taken(path) < 50_000
-    with memmap.MemmapStorage(path, schema, 100, reserve=True) as rows:
+    with relive.MemmapStorage(path, schema, 100, reserve=True) as rows:
         assert taken(path) > 100_000
         assert rows.read(3)["reward"] == (0.0 if is_new else 2.0)
 
@@ -287,11 +285,11 @@ def test_a_disk_too_small_to_reserve_is_an_error(
         errors.CheckpointError,
         match=r"^/.*/map/rows-0.bin cannot be given 32 bytes on the disk: No space left on device$",
     ):
-        memmap.MemmapStorage(path, PLAIN, 4, reserve=True)
+        relive.MemmapStorage(path, PLAIN, 4, reserve=True)
     if is_new:
         assert names(path) == []
     else:
-        with memmap.MemmapStorage(path) as rows:
+        with relive.MemmapStorage(path) as rows:
             assert rows.read(2)["reward"] == 3.0
 
 
@@ -305,12 +303,12 @@ def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
         with pytest.raises(
             errors.CheckpointError, match=r"/map/rows-0.bin cannot be made of 8000000 bytes: File too large$"
         ):
-            memmap.MemmapStorage(path, PLAIN, 1_000_000)
+            relive.MemmapStorage(path, PLAIN, 1_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert names(path) == []
-    memmap.MemmapStorage(path, PLAIN, 10).close()
+    relive.MemmapStorage(path, PLAIN, 10).close()
 
 
 def test_what_was_killed_while_it_made_the_files_is_made_anew(
@@ -327,7 +325,7 @@ def test_what_was_killed_while_it_made_the_files_is_made_anew(
         removed.append(name)
 
     monkeypatch.setattr(files.Directory, "unlink", hear)
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         assert rows.read(0)["reward"] == 0.0
         assert rows.generation == 0
     # Killed again before that, it is still known for what it is.
@@ -344,7 +342,7 @@ def test_a_directory_of_something_else_is_left_alone(path: pathlib.Path, name: s
     before = names(path)
     rule = "and no storage.json: a memory map needs a directory that is new or empty$"
     with pytest.raises(errors.CheckpointError, match=rule) as caught:
-        memmap.MemmapStorage(path, PLAIN, 4)
+        relive.MemmapStorage(path, PLAIN, 4)
     assert "\n" not in str(caught.value)
     assert names(path) == before
     assert (path / name).read_text() == "mine"
@@ -366,12 +364,12 @@ def test_no_checkpoint_takes_the_directory_for_one(path: pathlib.Path) -> None:
 
 def test_other_settings_than_those_of_the_files_are_refused(path: pathlib.Path) -> None:
     made(path)
-    for schema in (OTHER, schemas.Schema(schemas.Field(2, ">f4"), schemas.Field((), np.int64))):
+    for schema in (OTHER, relive.Schema(relive.Field(2, ">f4"), relive.Field((), np.int64))):
         with pytest.raises(errors.ArgumentError, match=rf"^schema must be that of {path}, Schema\(.*, got Schema\("):
-            memmap.MemmapStorage(path, schema)
+            relive.MemmapStorage(path, schema)
     with pytest.raises(errors.ArgumentError, match=rf"^capacity must be that of {path}, 4, got 5$"):
-        memmap.MemmapStorage(path, PLAIN, 5)
-    made_again = memmap.MemmapStorage(path, PLAIN, 4)
+        relive.MemmapStorage(path, PLAIN, 5)
+    made_again = relive.MemmapStorage(path, PLAIN, 4)
     assert made_again.read(0)["reward"] == 1.0
     made_again.close()
 
@@ -388,7 +386,7 @@ def test_other_settings_than_those_of_the_files_are_refused(path: pathlib.Path) 
             r"^capacity must fit in memory, got 2305843009213693952 rows of \d+ bytes each, ",
         ),
         (
-            ("map", schemas.Schema(schemas.Field((1,) * 70, "u1"), schemas.Field((), int)), 4),
+            ("map", relive.Schema(relive.Field((1,) * 70, "u1"), relive.Field((), int)), 4),
             "^schema must be one that",
         ),
     ],
@@ -398,20 +396,20 @@ def test_arguments_are_checked_before_anything_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.ArgumentError, match=rule):
-        memmap.MemmapStorage(*arguments)
+        relive.MemmapStorage(*arguments)
     assert names(tmp_path) == []
 
 
 def test_modes_and_reserving_are_checked(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^mode must be 'r\+' or 'r', got 'w'$"):
-        memmap.MemmapStorage(path, PLAIN, 4, mode="w")  # type: ignore[arg-type]
+        relive.MemmapStorage(path, PLAIN, 4, mode="w")  # type: ignore[arg-type]
     with pytest.raises(errors.ArgumentError, match=r"^reserve must be True or False, got 1$"):
-        memmap.MemmapStorage(path, PLAIN, 4, reserve=1)  # type: ignore[arg-type]
+        relive.MemmapStorage(path, PLAIN, 4, reserve=1)  # type: ignore[arg-type]
     with pytest.raises(errors.ArgumentError, match=r"^reserve must be False with mode='r', got True$"):
-        memmap.MemmapStorage(path, PLAIN, 4, mode="r", reserve=True)
+        relive.MemmapStorage(path, PLAIN, 4, mode="r", reserve=True)
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
     with pytest.raises(errors.ArgumentError, match=r"^reserve must be False on this system, which cannot reserve"):
-        memmap.MemmapStorage(path, PLAIN, 4, reserve=True)
+        relive.MemmapStorage(path, PLAIN, 4, reserve=True)
     assert not path.exists()
 
 
@@ -420,7 +418,7 @@ def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatc
     other = map_folder.Description("0" * 32, OTHER, 4)
     monkeypatch.setattr(map_folder, "decoded", lambda file, content: other)
     with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold, got Schema\("):
-        memmap.MemmapStorage(path, PLAIN, 4)
+        relive.MemmapStorage(path, PLAIN, 4)
     monkeypatch.setattr(map_folder, "decoded", described)
     assert not path.exists()
 
@@ -429,7 +427,7 @@ def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatc
 
 
 def test_the_first_write_makes_it_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
-    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows = relive.MemmapStorage(path, PLAIN, 4)
     write_rows = rows.write_rows
     many = {path: column[None] for path, column in row(3.0).items()}
     writes: list[Callable[[], None]] = [
@@ -454,18 +452,18 @@ def test_the_first_write_makes_it_dirty_and_a_flush_clean(path: pathlib.Path) ->
 
 
 def test_after_the_first_a_write_goes_straight_to_the_arrays(path: pathlib.Path) -> None:
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         rows.write(0, row(1.0))
-        plain = storages.ColumnStorage(PLAIN, 4)
+        plain = relive.ColumnStorage(PLAIN, 4)
         assert type(rows._columns) is type(plain._columns)
         assert type(rows._bytes) is type(plain._bytes)
-        assert "write" not in vars(memmap.MemmapStorage)
-        assert "write_rows" not in vars(memmap.MemmapStorage)
+        assert "write" not in vars(relive.MemmapStorage)
+        assert "write_rows" not in vars(relive.MemmapStorage)
 
 
 def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
-    rows = memmap.MemmapStorage(path)
+    rows = relive.MemmapStorage(path)
     found = []
 
     def fail(*_: Any) -> None:
@@ -491,7 +489,7 @@ def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkey
 
 
 def test_a_refused_write_leaves_it_clean(path: pathlib.Path) -> None:
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         with pytest.raises(errors.OutOfRangeError):
             rows.write(4, row(1.0))
         with pytest.raises(errors.OutOfRangeError):
@@ -502,7 +500,7 @@ def test_a_refused_write_leaves_it_clean(path: pathlib.Path) -> None:
 
 
 def test_a_flush_that_fails_leaves_it_dirty(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.write(0, row(1.0))
 
     def fail(*_: Any) -> None:
@@ -520,7 +518,7 @@ def test_a_flush_that_fails_leaves_it_dirty(path: pathlib.Path, monkeypatch: pyt
         assert "clean.json" not in names(path)
     rows.write(1, row(2.0))
     rows.close()
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         assert (rows.generation, rows.was_dirty) == (1, False)
 
 
@@ -528,7 +526,7 @@ def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for call in (1, 2):
-        rows = memmap.MemmapStorage(path, PLAIN, 4)
+        rows = relive.MemmapStorage(path, PLAIN, 4)
         rows.write(0, row(1.0))
         calls = itertools.count(1)
 
@@ -546,7 +544,7 @@ def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
         rows.write(0, row(2.0))
         del rows
         gc.collect()  # The error that was raised holds it.
-        with memmap.MemmapStorage(path) as again:
+        with relive.MemmapStorage(path) as again:
             assert again.was_dirty
 
 
@@ -567,7 +565,7 @@ def test_it_is_clean_when_every_row_and_file_is_on_the_disk(
     monkeypatch.setattr(mmap, "mmap", Map)
     monkeypatch.setattr(files, "fsync_file", fsync_file)
     monkeypatch.setattr(files, "fsync_directory", lambda where: synced.append(names(path)))
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         rows.write(0, row(1.0))
         others = ["rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
         dirty = ["dirty.json", *others]
@@ -579,11 +577,11 @@ def test_it_is_clean_when_every_row_and_file_is_on_the_disk(
 
 def test_one_that_was_not_closed_was_dirty(path: pathlib.Path) -> None:
     made(path)
-    rows = memmap.MemmapStorage(path)
+    rows = relive.MemmapStorage(path)
     rows.write(3, row(4.0))
     del rows
     gc.collect()
-    rows = memmap.MemmapStorage(path)
+    rows = relive.MemmapStorage(path)
     assert (rows.was_dirty, rows.is_dirty, rows.generation) == (True, True, 1)
     assert rows.read(3)["reward"] == 4.0
     rows.write(3, row(5.0))
@@ -591,27 +589,27 @@ def test_one_that_was_not_closed_was_dirty(path: pathlib.Path) -> None:
     # Whoever remembers generation 1 must not take this for it.
     assert (rows.was_dirty, rows.is_dirty, rows.generation) == (True, False, 2)
     rows.close()
-    with memmap.MemmapStorage(path) as again:
+    with relive.MemmapStorage(path) as again:
         assert (again.was_dirty, again.is_dirty, again.generation) == (False, False, 2)
 
 
 def test_one_that_was_only_opened_and_let_go_is_clean(path: pathlib.Path) -> None:
     made(path)
-    rows = memmap.MemmapStorage(path)
+    rows = relive.MemmapStorage(path)
     rows.read(0)
     del rows
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         assert (rows.was_dirty, rows.generation) == (False, 1)
 
 
 def test_one_killed_in_the_last_step_of_a_flush_is_clean(path: pathlib.Path) -> None:
     made(path)
     (path / "dirty.json").write_bytes(b"of an older generation")
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         assert (rows.was_dirty, rows.generation) == (False, 1)
         rows.write(0, row(7.0))
         assert "clean.json" not in names(path)
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         assert (rows.was_dirty, rows.generation) == (False, 2)
     assert "dirty.json" not in names(path)
 
@@ -620,7 +618,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from relive.storage import memmap
-rows = memmap.MemmapStorage(sys.argv[1])
+rows = relive.MemmapStorage(sys.argv[1])
 rows.write(2, {"observation": np.ones(2, np.float32), "action": np.array(7), "reward": np.array(7.0)})
 if sys.argv[2] == "flush":
     rows.flush()
@@ -642,13 +640,13 @@ def test_a_killed_process_keeps_others_out_no_longer_and_is_found_out(path: path
         with pytest.raises(
             errors.CheckpointError, match=rf"^{path} is in use by another process \(pid {process.pid}\)"
         ):
-            memmap.MemmapStorage(path)
-        with memmap.MemmapStorage(path, mode="r") as looking:
+            relive.MemmapStorage(path)
+        with relive.MemmapStorage(path, mode="r") as looking:
             assert looking.read(2)["reward"] == 7.0
             assert (looking.was_dirty, looking.generation) == ((True, 1) if last == "write" else (False, 2))
         process.communicate("\n")
         assert process.returncode == -signal.SIGKILL
-    with memmap.MemmapStorage(path) as rows:
+    with relive.MemmapStorage(path) as rows:
         assert (rows.was_dirty, rows.generation) == ((True, 1) if last == "write" else (False, 2))
         assert rows.read(2)["reward"] == 7.0
 
@@ -657,15 +655,15 @@ def test_a_killed_process_keeps_others_out_no_longer_and_is_found_out(path: path
 
 
 def test_one_at_a_time_may_write(path: pathlib.Path) -> None:
-    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows = relive.MemmapStorage(path, PLAIN, 4)
     link = path.with_name("link")
     link.symlink_to(path)
     for where in (path, link):
         with pytest.raises(errors.CheckpointError, match=f"^{path} is in use by this process"):
-            memmap.MemmapStorage(where)
+            relive.MemmapStorage(where)
     rows.write(0, row(1.0))
     rows.close()
-    with memmap.MemmapStorage(link) as rows:
+    with relive.MemmapStorage(link) as rows:
         assert rows.read(0)["reward"] == 1.0
 
 
@@ -679,8 +677,8 @@ def test_one_that_only_reads_changes_nothing(path: pathlib.Path, monkeypatch: py
 
     monkeypatch.setattr(os, "open", open_to_read)
     before = {name: (path / name).read_bytes() for name in names(path)}
-    rows = memmap.MemmapStorage(path, mode="r")
-    both = memmap.MemmapStorage(path, PLAIN, 4, mode="r")
+    rows = relive.MemmapStorage(path, mode="r")
+    both = relive.MemmapStorage(path, PLAIN, 4, mode="r")
     assert both.read(1)["reward"] == rows.read(1)["reward"] == 2.0
     writes: list[Callable[[], None]] = [
         lambda: rows.write(0, row(9.0)),
@@ -696,13 +694,13 @@ def test_one_that_only_reads_changes_nothing(path: pathlib.Path, monkeypatch: py
     both.close()
     assert {name: (path / name).read_bytes() for name in names(path)} == before
     with pytest.raises(errors.CheckpointError, match="map2 cannot be opened: No such file or directory$"):
-        memmap.MemmapStorage(path.with_name("map2"), PLAIN, 4, mode="r")
+        relive.MemmapStorage(path.with_name("map2"), PLAIN, 4, mode="r")
 
 
 def test_one_that_reads_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
-    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.write(0, row(1.0))
-    with memmap.MemmapStorage(path, mode="r") as reader:
+    with relive.MemmapStorage(path, mode="r") as reader:
         assert reader.is_dirty
         reader.flush()
         assert reader.is_dirty
@@ -711,7 +709,7 @@ def test_one_that_reads_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
 
 
 def test_one_that_was_closed_says_so(path: pathlib.Path) -> None:
-    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows = relive.MemmapStorage(path, PLAIN, 4)
     buffer = relive.RingReplayBuffer(4, storage=rows)
     for value in range(3):
         buffer.add(np.full(2, value, np.float32), value, float(value))
@@ -734,7 +732,7 @@ def test_one_that_was_closed_says_so(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_it_cannot_be_copied(path: pathlib.Path, copied: Any) -> None:
-    with memmap.MemmapStorage(path, PLAIN, 4) as rows:
+    with relive.MemmapStorage(path, PLAIN, 4) as rows:
         rule = f"^a memory map cannot be copied or pickled: open {path} where it is needed$"
         for thing in (rows, relive.RingReplayBuffer(4, storage=rows)):
             if thing is rows or copied is not copy.copy:
@@ -751,7 +749,7 @@ def refused(path: pathlib.Path, rule: str) -> None:
     modes: list[Any] = ["r", "r+"]
     for mode in modes:
         with pytest.raises(errors.CheckpointError, match=rule) as caught:
-            memmap.MemmapStorage(path, mode=mode)
+            relive.MemmapStorage(path, mode=mode)
         assert str(caught.value).startswith(str(path))
         assert "\n" not in str(caught.value)
     assert names(path) == before
@@ -771,11 +769,11 @@ def test_a_directory_without_a_manifest_is_no_map(path: pathlib.Path) -> None:
     made(path)
     os.remove(path / "storage.json")
     with pytest.raises(errors.CheckpointError, match="/storage.json is missing$"):
-        memmap.MemmapStorage(path)
+        relive.MemmapStorage(path)
     with pytest.raises(errors.CheckpointError, match="/map2 cannot be opened: No such file or directory$"):
-        memmap.MemmapStorage(path.with_name("map2"), PLAIN)
+        relive.MemmapStorage(path.with_name("map2"), PLAIN)
     with pytest.raises(errors.CheckpointError, match="/rows-0.bin cannot be opened: Not a directory$"):
-        memmap.MemmapStorage(path / "rows-0.bin", PLAIN, 4)
+        relive.MemmapStorage(path / "rows-0.bin", PLAIN, 4)
 
 
 @posix_test.PIPES
@@ -812,7 +810,7 @@ def test_every_byte_of_a_json_file_counts(path: pathlib.Path, name: str) -> None
         for content in (bytes(changed), *([whole[:place]] if place % 4 == 0 else [])):
             (path / name).write_bytes(content)
             with pytest.raises(errors.CheckpointError, match=f"^{path}/{name} "):
-                memmap.MemmapStorage(path, mode="r")
+                relive.MemmapStorage(path, mode="r")
     for content in (whole + b"\n", whole + whole, b"\xff" * 100, b"\0" * 100):
         (path / name).write_bytes(content)
         refused(path, f"^{path}/{name} (is|was) ")
@@ -898,7 +896,7 @@ def sealed_bytes(content: bytes) -> bytes:
 
 
 def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
-    memmap.MemmapStorage(path, PLAIN, 4).close()
+    relive.MemmapStorage(path, PLAIN, 4).close()
     claim = map_folder.Description("0" * 32, PLAIN, 10**15)
     (path / "storage.json").write_bytes(claim.encoded())
     (path / "clean.json").write_bytes(map_folder.encoded_state("0" * 32, 0))
@@ -910,12 +908,12 @@ def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1,) * 70, (0, 2**70), (0, 2**40, 2**40)])
 def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tuple[int, ...]) -> None:
-    schema = schemas.Schema(schemas.Field(shape, "u1"), schemas.Field((), np.int64))
+    schema = relive.Schema(relive.Field(shape, "u1"), relive.Field((), np.int64))
     with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold: "):
-        memmap.MemmapStorage(path, schema, 4)
+        relive.MemmapStorage(path, schema, 4)
     assert not path.exists()
     size = 0 if 0 in shape else 1
-    memmap.MemmapStorage(path, schemas.Schema(schemas.Field(size, "u1"), schemas.Field((), np.int64)), 4).close()
+    relive.MemmapStorage(path, relive.Schema(relive.Field(size, "u1"), relive.Field((), np.int64)), 4).close()
     identity = json.loads((path / "storage.json").read_bytes())["id"]
     (path / "storage.json").write_bytes(map_folder.Description(identity, schema, 4).encoded())
     refused(path, " cannot be mapped: ")
@@ -929,7 +927,7 @@ def test_a_directory_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeyp
 
     monkeypatch.setattr(os, "listdir", fail)
     with pytest.raises(errors.CheckpointError, match=f"^{path} cannot be read: Permission denied$"):
-        memmap.MemmapStorage(path, PLAIN, 4)
+        relive.MemmapStorage(path, PLAIN, 4)
 
 
 def test_names_of_files_are_constants() -> None:
@@ -937,7 +935,7 @@ def test_names_of_files_are_constants() -> None:
 
 
 def test_one_that_is_closed_is_closed_in_a_fork_too(path: pathlib.Path) -> None:
-    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.close()
     rows._begin_in_a_fork()
     with pytest.raises(errors.ClosedError, match=f"^{path} was closed: open it again$"):

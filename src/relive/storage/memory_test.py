@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive import testing
 from relive.common import arrays
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
 
-PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
+PLAIN = relive.Schema(relive.Field(2, np.float32), relive.Field((), np.int64))
 
 
 class ListStorage:
     """A storage that a user wrote: a list of rows, each a dict of arrays."""
 
-    def __init__(self, schema: schemas.Schema, capacity: int) -> None:
+    def __init__(self, schema: relive.Schema, capacity: int) -> None:
         self.schema = schema
         self.capacity = capacity
         row = {path: np.zeros(field.shape, field.dtype) for path, field in schema.fields.items()}
@@ -50,17 +51,17 @@ class ListStorage:
 
 
 class TestColumnStorage(testing.StorageTests):
-    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
-        return storages.ColumnStorage(schema, capacity)
+    def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
+        return relive.ColumnStorage(schema, capacity)
 
 
 class TestColumnStorageOfLargeFields(testing.StorageTests):
     """Every field has a block of its own."""
 
-    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+    def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(schemas, "SMALL", -1)
-            return storages.ColumnStorage(schema, capacity)
+            return relive.ColumnStorage(schema, capacity)
 
 
 class TestFileStorage(testing.StorageTests):
@@ -70,7 +71,7 @@ class TestFileStorage(testing.StorageTests):
     def start(self, tmp_path: pathlib.Path) -> None:
         self.folder = tmp_path
 
-    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+    def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
         numbers = itertools.count(len(list(self.folder.iterdir())))
 
         def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
@@ -78,11 +79,11 @@ class TestFileStorage(testing.StorageTests):
                 return np.zeros(shape, dtype)
             return np.memmap(self.folder / str(next(numbers)), dtype, "w+", shape=shape)
 
-        return storages.ColumnStorage(schema, capacity, allocate=allocate)
+        return relive.ColumnStorage(schema, capacity, allocate=allocate)
 
 
 class TestListStorage(testing.StorageTests):
-    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+    def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
         return ListStorage(schema, capacity)
 
 
@@ -96,7 +97,7 @@ def row(value: float) -> dict[str, arrays.Array]:
 
 @pytest.mark.parametrize("slots", [-1, 3, np.int64(3), np.array(-1), np.array([0, 3]), np.array([[0], [-1]])])
 def test_a_slot_outside_is_an_error_of_either_kind(slots: Any) -> None:
-    storage = storages.ColumnStorage(PLAIN, 3)
+    storage = relive.ColumnStorage(PLAIN, 3)
     slot = np.ravel(slots)[-1]
     for error in [errors.OutOfRangeError, IndexError, errors.ArgumentError]:
         with pytest.raises(error, match=rf"^slots must be in \[0, 3\), got {slot}$"):
@@ -104,7 +105,7 @@ def test_a_slot_outside_is_an_error_of_either_kind(slots: Any) -> None:
 
 
 def test_an_unknown_field_is_named() -> None:
-    storage = storages.ColumnStorage(PLAIN, 3)
+    storage = relive.ColumnStorage(PLAIN, 3)
     with pytest.raises(
         errors.ArgumentError, match=r"^fields must be among observation, action, reward, got 'rewards'$"
     ):
@@ -113,7 +114,7 @@ def test_an_unknown_field_is_named() -> None:
 
 @pytest.mark.parametrize("slots", [np.array([0.0]), np.array([True]), np.array([0], np.int32)])
 def test_slots_of_another_dtype_are_refused(slots: Any) -> None:
-    storage = storages.ColumnStorage(PLAIN, 3)
+    storage = relive.ColumnStorage(PLAIN, 3)
     rule = r"^slots must be an integer or an array of int64, got (float64|bool|int32)$"
     with pytest.raises(errors.ArgumentTypeError, match=rule):
         storage.read(slots)
@@ -123,7 +124,7 @@ def test_slots_of_another_dtype_are_refused(slots: Any) -> None:
 
 @pytest.mark.parametrize("slot", [np.int64(1), np.uint8(1), np.array(1), np.array(1, np.int32)])
 def test_an_integer_of_any_sort_is_a_slot(slot: Any) -> None:
-    storage = storages.ColumnStorage(PLAIN, 3)
+    storage = relive.ColumnStorage(PLAIN, 3)
     storage.write(slot, row(5.0))
     assert storage.read(slot)["observation"].tolist() == [5.0, 5.0]
     assert storage.read(np.arange(3))["reward"].tolist() == [0.0, 5.0, 0.0]
@@ -132,17 +133,17 @@ def test_an_integer_of_any_sort_is_a_slot(slot: Any) -> None:
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_there_is_at_least_one_slot(capacity: int) -> None:
     with pytest.raises(errors.ArgumentError, match=rf"^capacity must be at least 1, got {capacity}$"):
-        storages.ColumnStorage(PLAIN, capacity)
+        relive.ColumnStorage(PLAIN, capacity)
 
 
-MIXED = schemas.Schema(
-    {"image": schemas.Field((5, 5, 3), np.uint8), "arm": schemas.Field(3, np.float32), "hand": schemas.Field((), bool)},
-    schemas.Field((), np.int16),
-    reward=schemas.Field((), np.float32),
+MIXED = relive.Schema(
+    {"image": relive.Field((5, 5, 3), np.uint8), "arm": relive.Field(3, np.float32), "hand": relive.Field((), bool)},
+    relive.Field((), np.int16),
+    reward=relive.Field((), np.float32),
     extras={
-        "logp": schemas.Field((), np.float32),
-        "state": schemas.Field(17, np.float32),
-        "name": schemas.Field((), "U3"),
+        "logp": relive.Field((), np.float32),
+        "state": relive.Field(17, np.float32),
+        "name": relive.Field((), "U3"),
     },
 )
 """Fields of every sort of block."""
@@ -156,7 +157,7 @@ BLOCKS = (
 )
 
 
-def random_rows(schema: schemas.Schema, lead: tuple[int, ...], seed: int) -> dict[str, arrays.Array]:
+def random_rows(schema: relive.Schema, lead: tuple[int, ...], seed: int) -> dict[str, arrays.Array]:
     rng = np.random.default_rng(seed)
     return {path: rng.integers(1, 99, lead + field.shape).astype(field.dtype) for path, field in schema.fields.items()}
 
@@ -168,11 +169,11 @@ def assert_same(columns: dict[str, arrays.Array], expected: dict[str, arrays.Arr
 
 
 def test_small_fields_that_are_wanted_together_lie_side_by_side() -> None:
-    assert schemas.blocks_of(MIXED) == storages.ColumnStorage(MIXED, 1).blocks == BLOCKS
+    assert schemas.blocks_of(MIXED) == relive.ColumnStorage(MIXED, 1).blocks == BLOCKS
     assert schemas.blocks_of(PLAIN) == (("observation",), ("action",), ("reward",))
     for size in (schemas.SMALL, schemas.SMALL + 1):
-        field = schemas.Field(size, np.uint8)
-        blocks = schemas.blocks_of(schemas.Schema(field, field, extras={"x": schemas.Field((), bool)}))
+        field = relive.Field(size, np.uint8)
+        blocks = schemas.blocks_of(relive.Schema(field, field, extras={"x": relive.Field((), bool)}))
         together = [("action", "extras/x")] if size == schemas.SMALL else [("action",), ("extras/x",)]
         assert sorted(blocks) == sorted([("observation",), ("reward",), *together])
 
@@ -184,7 +185,7 @@ def test_every_block_is_allocated_once_in_their_order() -> None:
         calls.append((shape, dtype))
         return np.ones(shape, dtype)
 
-    storage = storages.ColumnStorage(MIXED, 3, allocate=allocate)
+    storage = relive.ColumnStorage(MIXED, 3, allocate=allocate)
     for _ in range(3):
         storage.write(np.arange(3), storage.read(np.arange(3)))
     assert calls == [
@@ -199,7 +200,7 @@ def test_every_block_is_allocated_once_in_their_order() -> None:
 
 
 def test_columns_that_were_read_are_whole_arrays_of_their_own() -> None:
-    storage = storages.ColumnStorage(MIXED, 6)
+    storage = relive.ColumnStorage(MIXED, 6)
     columns = list(storage.read(np.array([[1, 2], [5, 5]])).values())
     for number, column in enumerate(columns):
         assert column.flags.c_contiguous
@@ -219,7 +220,7 @@ def test_rows_can_be_written_as_the_bytes_of_their_blocks(buffered: Any) -> None
     rows = random_rows(MIXED, (7,), 0)
     for slot in range(7):
         for count in range(8):
-            by_columns, by_bytes = storages.ColumnStorage(MIXED, 7), storages.ColumnStorage(MIXED, 7)
+            by_columns, by_bytes = relive.ColumnStorage(MIXED, 7), relive.ColumnStorage(MIXED, 7)
             before = random_rows(MIXED, (7,), 1)
             by_columns.write(np.arange(7), before)
             by_bytes.write(np.arange(7), before)
@@ -232,7 +233,7 @@ def test_rows_can_be_written_as_the_bytes_of_their_blocks(buffered: Any) -> None
 @pytest.mark.parametrize("slot", [-1, 3])
 @pytest.mark.parametrize("count", [1, 2])
 def test_rows_are_not_written_outside(slot: int, count: int) -> None:
-    storage = storages.ColumnStorage(PLAIN, 3)
+    storage = relive.ColumnStorage(PLAIN, 3)
     with pytest.raises(errors.OutOfRangeError, match=rf"^slots must be in \[0, 3\), got {slot}$"):
         storage.write_rows(slot, count, [b"1" * 8 * count] * 3)
     assert not any(column.any() for column in storage.read(np.arange(3)).values())
@@ -240,7 +241,7 @@ def test_rows_are_not_written_outside(slot: int, count: int) -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda storage: pickle.loads(pickle.dumps(storage))])
 def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
-    storage = storages.ColumnStorage(MIXED, 4)
+    storage = relive.ColumnStorage(MIXED, 4)
     rows, others = random_rows(MIXED, (4,), 1), random_rows(MIXED, (4,), 2)
     storage.write(np.arange(4), rows)
     other = copied(storage)
@@ -253,14 +254,14 @@ def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
 
 
 def test_bytes_are_those_of_all_rows() -> None:
-    storage = storages.ColumnStorage(PLAIN, 3)
+    storage = relive.ColumnStorage(PLAIN, 3)
     assert storage.nbytes == 3 * (2 * 4 + 8 + 8) == 3 * PLAIN.nbytes
 
 
 @pytest.mark.parametrize("dtype", [">f4", "<U5", "S3", "M8[ms]", [("a", ">i2"), ("b", "U2")]])
 def test_a_single_value_keeps_its_dtype(dtype: Any) -> None:
-    schema = schemas.Schema(schemas.Field((), dtype), schemas.Field((), np.int8))
-    storage = storages.ColumnStorage(schema, 2)
+    schema = relive.Schema(relive.Field((), dtype), relive.Field((), np.int8))
+    storage = relive.ColumnStorage(schema, 2)
     slots: list[storages.Slots] = [1, np.array(1)]
     for slot in slots:
         (value,) = storage.read(slot, ["observation"]).values()
@@ -271,15 +272,15 @@ def test_a_single_value_keeps_its_dtype(dtype: Any) -> None:
 
 def test_what_allocate_answers_is_in_the_order_of_c() -> None:
     with pytest.raises(errors.ArgumentError, match="for observation, in the order of C, got "):
-        storages.ColumnStorage(PLAIN, 4, allocate=lambda shape, dtype: np.zeros(shape, dtype, "F"))
+        relive.ColumnStorage(PLAIN, 4, allocate=lambda shape, dtype: np.zeros(shape, dtype, "F"))
 
 
 def test_what_allocate_answers_is_checked() -> None:
-    schema = schemas.Schema(schemas.Field(2, np.int64), schemas.Field((), int))
+    schema = relive.Schema(relive.Field(2, np.int64), relive.Field((), int))
     for allocate in (lambda shape, dtype: np.zeros(shape, np.float32), lambda shape, dtype: np.zeros(3, dtype)):
         with pytest.raises(
             errors.ArgumentError, match=r"^allocate must return an array of shape \(4, 2\) and dtype int64"
         ):
-            storages.ColumnStorage(schema, 4, allocate=allocate)
+            relive.ColumnStorage(schema, 4, allocate=allocate)
     with pytest.raises(errors.ArgumentError, match="^schema must be an instance of Schema, got None$"):
-        storages.ColumnStorage(None, 4)  # type: ignore[arg-type]
+        relive.ColumnStorage(None, 4)  # type: ignore[arg-type]

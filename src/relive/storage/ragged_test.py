@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import state as state_lib
-from relive.schema import schema
 from relive.storage import memmap
 from relive.storage import ragged
 
-UNEVEN: dict[str, ragged.FieldLike] = {"a": "int32", "b": schema.Field(2, "int64")}
+UNEVEN: dict[str, ragged.FieldLike] = {"a": "int32", "b": relive.Field(2, "int64")}
 FIELDS = {"token": "int32", "score": "float64"}
 ALLOCATE = st.sampled_from([np.zeros, memmap.TemporaryMaps(tempfile.gettempdir())])
 
@@ -254,11 +254,11 @@ POINT = np.dtype([("x", "<f4"), ("y", ">i2")])
 
 def test_values_of_any_shape_and_dtype_come_back_bit_for_bit() -> None:
     fields: dict[str, ragged.FieldLike] = {
-        "image": schema.Field((2, 2), "uint8"),
-        "nothing": schema.Field(0, float),
+        "image": relive.Field((2, 2), "uint8"),
+        "nothing": relive.Field(0, float),
         "point": POINT,
     }
-    row_fields: dict[str, ragged.FieldLike] = {"goal": schema.Field(3, ">f2"), "name": "<U3"}
+    row_fields: dict[str, ragged.FieldLike] = {"goal": relive.Field(3, ">f2"), "name": "<U3"}
     rows = ragged.RaggedColumns(4, fields, row_fields)
     rows.extend(
         {"image": np.zeros((3, 2, 2), "u1"), "nothing": np.zeros((3, 0)), "point": np.zeros(3, POINT)}, [3], ROW

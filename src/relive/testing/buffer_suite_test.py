@@ -10,28 +10,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.buffers import column as column_lib
-from relive.buffers import column_stats
-from relive.buffers import prioritized
-from relive.buffers import ring
-from relive.buffers import sequence
 from relive.common import arrays
 from relive.common import trees
 from relive.kernels import append
-from relive.samplers import sampler as sampler_lib
-from relive.samplers import uniform
 from relive.schema import encoding
 from relive.storage import memory as storages
 from relive.storage import memory_test
 from relive.storage import steps
 from relive.testing import buffer_suite
 from relive.testing import sampler_suite_test
-from relive.windows import sequences
-from relive.windows import transitions
 from relive.windows import window as window_lib
 
-Buffer: TypeAlias = column_lib.ColumnReplayBuffer[Any]
+Buffer: TypeAlias = relive.ColumnReplayBuffer[Any]
 Make: TypeAlias = Callable[[int, int, int], Buffer]
 SUITE = buffer_suite.BufferTests
 
@@ -54,30 +46,30 @@ def of(kind: Callable[..., Buffer], **settings: Any) -> Make:
 
 def over_a_list(capacity: int, streams: int, seed: int) -> Buffer:
     storage = memory_test.ListStorage(SUITE.schema, capacity)
-    return ring.RingReplayBuffer(capacity, n_step=2, storage=storage, streams=streams, seed=seed)
+    return relive.RingReplayBuffer(capacity, n_step=2, storage=storage, streams=streams, seed=seed)
 
 
 def that_draws_some(capacity: int, streams: int, seed: int) -> Buffer:
-    return ring.RingReplayBuffer(capacity, sampler=sampler_suite_test.Even(), streams=streams, seed=seed)
+    return relive.RingReplayBuffer(capacity, sampler=sampler_suite_test.Even(), streams=streams, seed=seed)
 
 
-RING = suite(of(ring.RingReplayBuffer))
+RING = suite(of(relive.RingReplayBuffer))
 WHOLE = {
     "stacks padded with the first": suite(
-        of(ring.RingReplayBuffer, schema=SUITE.schema, n_step=2, gamma=0.5, frame_stack=4, stack_padding="first"), 0.5
+        of(relive.RingReplayBuffer, schema=SUITE.schema, n_step=2, gamma=0.5, frame_stack=4, stack_padding="first"), 0.5
     ),
-    "prioritized": suite(of(prioritized.PrioritizedReplayBuffer)),
-    "sequences padded": suite(of(sequence.SequenceReplayBuffer, length=5, stride=2, burn_in=2, pad=True)),
-    "sequences prioritized": suite(of(sequence.SequenceReplayBuffer, length=3, prioritized=True)),
-    "episodes": suite(of(column_lib.ColumnReplayBuffer, window=sequences.EpisodeWindow())),
+    "prioritized": suite(of(relive.PrioritizedReplayBuffer)),
+    "sequences padded": suite(of(relive.SequenceReplayBuffer, length=5, stride=2, burn_in=2, pad=True)),
+    "sequences prioritized": suite(of(relive.SequenceReplayBuffer, length=3, prioritized=True)),
+    "episodes": suite(of(relive.ColumnReplayBuffer, window=relive.EpisodeWindow())),
     "over another storage": suite(over_a_list),
     "draws some": suite(that_draws_some),
 }
 WHOLE_LONG = {
     "ring": RING,
-    "three steps": suite(of(ring.RingReplayBuffer, n_step=3, gamma=0.5), 0.5),
-    "stacks": suite(of(ring.RingReplayBuffer, frame_stack=3)),
-    "sequences": suite(of(sequence.SequenceReplayBuffer, length=8)),
+    "three steps": suite(of(relive.RingReplayBuffer, n_step=3, gamma=0.5), 0.5),
+    "stacks": suite(of(relive.RingReplayBuffer, frame_stack=3)),
+    "sequences": suite(of(relive.SequenceReplayBuffer, length=8)),
 }
 TESTS = [name for name in vars(SUITE) if name.startswith("test_")]
 
@@ -95,7 +87,7 @@ def test_a_buffer_that_is_whole_passes(tests: buffer_suite.BufferTests, test: st
 # Broken ones.
 
 
-class Ring(ring.RingReplayBuffer):
+class Ring(relive.RingReplayBuffer):
     """A buffer to break in one way at a time."""
 
     def __init__(self, capacity: int, streams: int, seed: int | None) -> None:
@@ -107,22 +99,22 @@ def ring_with(**members: Any) -> Make:
     return type("Broken", (Ring,), members)
 
 
-class Prioritized(prioritized.PrioritizedReplayBuffer):
+class Prioritized(relive.PrioritizedReplayBuffer):
     def __init__(self, capacity: int, streams: int, seed: int) -> None:
         super().__init__(capacity, streams=streams, seed=seed)
 
 
 def with_window(window: window_lib.Window[Any]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
-        return column_lib.ColumnReplayBuffer(capacity, window=window, streams=streams, seed=seed)
+        return relive.ColumnReplayBuffer(capacity, window=window, streams=streams, seed=seed)
 
     return make
 
 
-def with_storage(storage: type[storages.ColumnStorage]) -> Make:
+def with_storage(storage: type[relive.ColumnStorage]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
         held = storage(SUITE.schema, capacity)
-        return ring.RingReplayBuffer(capacity, storage=held, streams=streams, seed=seed)
+        return relive.RingReplayBuffer(capacity, storage=held, streams=streams, seed=seed)
 
     return make
 
@@ -150,7 +142,7 @@ def go_on_in_the_ring_for_a_sequence(store: steps.StepStore, slots: Any, batch: 
 
 def stop_early(store: steps.StepStore, slots: Any, batch: Any) -> Any:
     """Return a window of one step where there are two."""
-    first = transitions.TransitionWindow().read(store, slots[:1], batch.probabilities[:1], batch.weights[:1])
+    first = relive.TransitionWindow().read(store, slots[:1], batch.probabilities[:1], batch.weights[:1])
     for name in ("reward", "next_observation", "next_discount", "is_terminal", "steps"):
         getattr(batch, name)[:1] = getattr(first, name)
     return batch
@@ -168,14 +160,14 @@ def spoils(name: str) -> Callable[[steps.StepStore, Any, Any], Any]:
     return lambda store, slots, batch: spoiled(batch, name)
 
 
-class ReadsBrokenStacks(transitions.TransitionWindow):
+class ReadsBrokenStacks(relive.TransitionWindow):
     """Reads stacks of which a frame was evicted."""
 
     def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
         return (store.facts[slots] & append.COMPLETE) > 0
 
 
-class KeepsBrokenStacks(column_lib.ColumnReplayBuffer[Any]):
+class KeepsBrokenStacks(relive.ColumnReplayBuffer[Any]):
     """Lets every complete step be drawn."""
 
     def __init__(self, capacity: int, streams: int, seed: int) -> None:
@@ -188,7 +180,7 @@ class KeepsBrokenStacks(column_lib.ColumnReplayBuffer[Any]):
         return key
 
 
-class IsHasty(sequences.EpisodeWindow):
+class IsHasty(relive.EpisodeWindow):
     """Reads episodes of which no step is complete."""
 
     def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
@@ -207,7 +199,7 @@ def spoiled(batch: Any, name: str) -> Any:
     return batch
 
 
-class NeverReadable(transitions.TransitionWindow):
+class NeverReadable(relive.TransitionWindow):
     @property
     def older(self) -> int:
         return -1
@@ -216,27 +208,27 @@ class NeverReadable(transitions.TransitionWindow):
         return np.zeros(len(slots), np.bool_)
 
 
-class IsSure(uniform.UniformSampler):
+class IsSure(relive.UniformSampler):
     """Returns invalid probabilities from `probabilities`, but not from a draw."""
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), 2.0)
 
 
-class WeighsNothing(uniform.UniformSampler):
+class WeighsNothing(relive.UniformSampler):
     def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         return importance * np.nan
 
 
-class DrawsFromNumpy(uniform.UniformSampler):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
+class DrawsFromNumpy(relive.UniformSampler):
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         np.random.random()  # noqa: NPY002
         return super()._draw(size, rng)
 
 
-def with_sampler(sampler: type[sampler_lib.Sampler]) -> Make:
+def with_sampler(sampler: type[relive.Sampler]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
-        return ring.RingReplayBuffer(capacity, sampler=sampler(), streams=streams, seed=seed)
+        return relive.RingReplayBuffer(capacity, sampler=sampler(), streams=streams, seed=seed)
 
     return make
 
@@ -248,7 +240,7 @@ class TrustsEverySuccessor(Ring):
 
 
 class CountsNoSplices(Ring):
-    def get_stats(self) -> column_stats.ColumnBufferStats:
+    def get_stats(self) -> relive.ColumnBufferStats:
         self._counters.spliced_episodes = 0
         return super().get_stats()
 
@@ -269,7 +261,7 @@ class SaysLess(HoldsOneLess):
     def is_full(self) -> bool:
         return len(self._store) == self.capacity
 
-    def get_stats(self) -> column_stats.ColumnBufferStats:
+    def get_stats(self) -> relive.ColumnBufferStats:
         return dataclasses.replace(super().get_stats(), size=len(self._store))
 
 
@@ -290,14 +282,14 @@ class CountsAnew(Ring):
         self._store.num[append.NEXT_KEY] = 0
 
 
-class KeepsEpisodesOpenAndSaysNothing(sequence.SequenceReplayBuffer):
+class KeepsEpisodesOpenAndSaysNothing(relive.SequenceReplayBuffer):
     def __init__(self, capacity: int, streams: int, seed: int) -> None:
         super().__init__(capacity, length=2, streams=streams, seed=seed)
 
     def clear(self) -> None:
         self._store.evict(len(self))
 
-    def get_stats(self) -> column_stats.ColumnBufferStats:
+    def get_stats(self) -> relive.ColumnBufferStats:
         return dataclasses.replace(super().get_stats(), open_episodes=0)
 
 
@@ -315,7 +307,7 @@ class Hoards(Ring):
 
 
 class Grows(Ring):
-    def get_stats(self) -> column_stats.ColumnBufferStats:
+    def get_stats(self) -> relive.ColumnBufferStats:
         stats = super().get_stats()
         return dataclasses.replace(stats, nbytes=stats.nbytes + stats.appended)
 
@@ -413,7 +405,7 @@ class BelievesTheFirst(Ring):
 
     def add(self, *arguments: Any, **named: Any) -> int:
         if not self._store.has_begun:
-            self._store.begin(storages.ColumnStorage(SUITE.schema, self.capacity))
+            self._store.begin(relive.ColumnStorage(SUITE.schema, self.capacity))
         return super().add(*arguments, **named)
 
 
@@ -451,7 +443,7 @@ class ReadsOther(Ring):
         return super().read(np.where(alive, keys, self.eligible_keys()[0]) if len(self) else keys, **options)
 
 
-class Remembers(storages.ColumnStorage):
+class Remembers(relive.ColumnStorage):
     """Caches what it has read."""
 
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
@@ -516,17 +508,17 @@ OF_SEQUENCES = [
 METHODS = ["add", "extend", "add_episode", "sample", "sample_keys", "read", "set_eligible", "update_priorities"]
 BROKEN: dict[Callable[..., None], list[Make]] = {
     SUITE.test_nothing_is_spliced: [
-        with_batches(transitions.TransitionWindow(), go_on_in_the_ring),
-        with_batches(sequences.SequenceWindow(3), go_on_in_the_ring_for_a_sequence),
+        with_batches(relive.TransitionWindow(), go_on_in_the_ring),
+        with_batches(relive.SequenceWindow(3), go_on_in_the_ring_for_a_sequence),
         KeepsBrokenStacks,
         with_window(IsHasty()),
-        with_batches(transitions.TransitionWindow(2), stop_early),
-        *(with_batches(transitions.TransitionWindow(), spoils(name)) for name in OF_TRANSITIONS),
-        *(with_batches(sequences.SequenceWindow(3, 1), spoils(name)) for name in OF_SEQUENCES),
-        with_batches(transitions.TransitionWindow(), rounds),
-        with_batches(transitions.TransitionWindow(), add_an_axis),
+        with_batches(relive.TransitionWindow(2), stop_early),
+        *(with_batches(relive.TransitionWindow(), spoils(name)) for name in OF_TRANSITIONS),
+        *(with_batches(relive.SequenceWindow(3, 1), spoils(name)) for name in OF_SEQUENCES),
+        with_batches(relive.TransitionWindow(), rounds),
+        with_batches(relive.TransitionWindow(), add_an_axis),
         ring_with(sample=lambda self, size: spoiled(Ring.sample(self, size), "action")),
-        with_window(transitions.TransitionWindow(gamma=0.9)),
+        with_window(relive.TransitionWindow(gamma=0.9)),
         with_window(NeverReadable()),
         with_sampler(IsSure),
         with_sampler(WeighsNothing),

@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.common import arrays
 from relive.samplers import anchors as anchors_lib
-from relive.samplers import prioritized
-from relive.samplers import sampler
-from relive.samplers import sum_tree
-from relive.samplers import uniform
 from relive.storage import steps
 from relive.testing import sampler_suite
 
 
-class BySlot(prioritized.PrioritizedSampler):
+class BySlot(relive.PrioritizedSampler):
     """Draws in proportion to the slot, counted by five."""
 
     def _added(self, slots: arrays.Slots) -> None:
@@ -26,7 +23,7 @@ class BySlot(prioritized.PrioritizedSampler):
         self.set_priorities(slots, (slots % 5).astype(np.float64))
 
 
-class Even(sampler.Sampler):
+class Even(relive.Sampler):
     """Draws only even slots, and reports their probabilities."""
 
     def drawable(self) -> arrays.Slots:
@@ -35,17 +32,17 @@ class Even(sampler.Sampler):
     def can_draw(self) -> bool:
         return len(self.drawable()) > 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("no slot is even: add steps first")
-        return sampler.Draw(rng.choice(self.drawable(), size), np.full(size, 1 / len(self.drawable())))
+        return relive.Draw(rng.choice(self.drawable(), size), np.full(size, 1 / len(self.drawable())))
 
 
-class Balanced(sampler.Sampler):
+class Balanced(relive.Sampler):
     """Draws every label equally often, and reads it from the rows."""
 
     def _attached(self, capacity: int) -> None:
-        self.trees = [sum_tree.SumTree(capacity) for _ in range(3)]
+        self.trees = [relive.SumTree(capacity) for _ in range(3)]
 
     def _added(self, slots: arrays.Slots) -> None:
         labels = self.anchors.read(slots, ["extras/label"])["extras/label"]
@@ -56,7 +53,7 @@ class Balanced(sampler.Sampler):
         for tree in self.trees:
             tree.set(slots, 0.0)
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         trees = [tree for tree in self.trees if tree.total]
         slots, probabilities = np.empty(size, np.int64), np.empty(size)
         chosen = rng.integers(len(trees), size=size)
@@ -65,20 +62,20 @@ class Balanced(sampler.Sampler):
             if here.size:
                 slots[here] = tree.sample(here.size, rng)
                 probabilities[here] = 1 / (len(trees) * tree.total)
-        return sampler.Draw(slots, probabilities)
+        return relive.Draw(slots, probabilities)
 
 
 class LabelledTests(sampler_suite.SamplerTests):
     """The suite of a sampler that reads rows."""
 
-    def make(self) -> sampler.Sampler:
+    def make(self) -> relive.Sampler:
         return Balanced()
 
     def steps(self, count: int, rng: np.random.Generator) -> dict[str, Any]:
         return {**super().steps(count, rng), "label": rng.integers(3, size=count)}
 
 
-class Honest(sampler.Sampler):
+class Honest(relive.Sampler):
     """A sampler to break in one way at a time."""
 
     def __init__(self) -> None:
@@ -90,18 +87,18 @@ class Honest(sampler.Sampler):
     def _removed(self, slots: arrays.Slots) -> None:
         self.kept = [slot for slot in self.kept if slot not in slots]
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(rng.choice(self.kept, size), np.full(size, 1 / len(self.kept)))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(rng.choice(self.kept, size), np.full(size, 1 / len(self.kept)))
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return self.anchors.is_eligible(slots) / max(len(self.kept), 1)
 
 
-def suite(make: Callable[[], sampler.Sampler]) -> sampler_suite.SamplerTests:
+def suite(make: Callable[[], relive.Sampler]) -> sampler_suite.SamplerTests:
     """Return the suite of the samplers that `make` makes."""
 
     class Suite(sampler_suite.SamplerTests):
-        def make(self) -> sampler.Sampler:
+        def make(self) -> relive.Sampler:
             return make()
 
     return Suite()
@@ -114,14 +111,14 @@ TESTS = [name for name in vars(sampler_suite.SamplerTests) if name.startswith("t
 @pytest.mark.parametrize(
     "make",
     [
-        uniform.UniformSampler,
+        relive.UniformSampler,
         lambda: BySlot(stratified=True),
         lambda: BySlot(stratified=False, epsilon=0.0, new_priority="live"),  # Some, of priority 0, are never drawn.
         pytest.param(Even, marks=pytest.mark.long),
         Honest,
     ],
 )
-def test_a_sampler_that_is_whole_passes(make: Callable[[], sampler.Sampler], test: str) -> None:
+def test_a_sampler_that_is_whole_passes(make: Callable[[], relive.Sampler], test: str) -> None:
     getattr(suite(make), test)()
 
 
@@ -130,7 +127,7 @@ def test_a_sampler_that_reads_rows_passes(test: str) -> None:
     getattr(LabelledTests(), test)()
 
 
-def honest_with(**members: Any) -> type[sampler.Sampler]:
+def honest_with(**members: Any) -> type[relive.Sampler]:
     """Return a class of samplers that have those members instead of their own."""
     return type("Broken", (Honest,), members)
 
@@ -141,9 +138,9 @@ class KeepsNoSetting(Honest):
 
 
 class FewerSlots(Honest):
-    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots, probabilities = super().draw(size, rng)
-        return sampler.Draw(slots[:1], probabilities)
+        return relive.Draw(slots[:1], probabilities)
 
 
 class IgnoresRemoved(Honest):
@@ -157,7 +154,7 @@ class IgnoresAllButOverwritten(IgnoresRemoved):
 
 
 class Unchecked(IgnoresRemoved):
-    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self._draw(size, rng)
 
 
@@ -174,7 +171,7 @@ class WritesIntoWhatItHears(Honest):
 
 
 class RefusesSilently(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         if len(self.kept) < 3:
             raise errors.NotReadyError("too few anchors: add steps first")
         return super()._draw(size, rng)
@@ -186,7 +183,7 @@ class DrawsThoughItCannot(Honest):
 
 
 class NeverDrawsOne(DrawsThoughItCannot):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("too few anchors: add steps first")
         return super()._draw(size, rng)
@@ -197,13 +194,13 @@ class StaysWithTheFirst(Honest):
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
-    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(np.full(size, self.first), np.ones(size))
+    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(np.full(size, self.first), np.ones(size))
 
 
 class CountsSlots(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(rng.choice(self.kept, size), np.full(size, 1 / self.anchors.capacity))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(rng.choice(self.kept, size), np.full(size, 1 / self.anchors.capacity))
 
 
 class Reports(Honest):
@@ -212,14 +209,14 @@ class Reports(Honest):
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), np.nan)
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots = rng.choice(self.kept, size)
-        return sampler.Draw(slots, np.linspace(0.1, 0.2, size))
+        return relive.Draw(slots, np.linspace(0.1, 0.2, size))
 
 
 class IsTooSure(Reports):
-    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(super().draw(size, rng).slots, np.full(size, 1.5))
+    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(super().draw(size, rng).slots, np.full(size, 1.5))
 
 
 class Changes(Reports):
@@ -227,43 +224,43 @@ class Changes(Reports):
 
     num_draws = 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         self.num_draws += 1
         share = 1.0 if self.num_draws < 50 else 0.99
-        return sampler.Draw(rng.choice(self.kept, size), np.full(size, share / len(self.kept)))
+        return relive.Draw(rng.choice(self.kept, size), np.full(size, share / len(self.kept)))
 
 
 class ReportsHalf(Reports):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(rng.choice(self.kept, size), np.full(size, 0.5 / len(self.kept)))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(rng.choice(self.kept, size), np.full(size, 0.5 / len(self.kept)))
 
 
 class ReportsTwice(Reports):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(rng.choice(self.kept, size), np.full(size, min(2 / len(self.kept), 1.0)))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(rng.choice(self.kept, size), np.full(size, min(2 / len(self.kept), 1.0)))
 
 
 class PrefersTheFirst(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         places = np.maximum(rng.integers(-1, len(self.kept), size), 0)
-        return sampler.Draw(np.array(self.kept)[places], np.full(size, 1 / len(self.kept)))
+        return relive.Draw(np.array(self.kept)[places], np.full(size, 1 / len(self.kept)))
 
 
 class NeverDrawsTheLast(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots = self.kept[: max(len(self.kept) - 1, 1)]
-        return sampler.Draw(rng.choice(slots, size), np.full(size, 1 / len(self.kept)))
+        return relive.Draw(rng.choice(slots, size), np.full(size, 1 / len(self.kept)))
 
 
 class DrawsFromNumpy(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         slots = np.random.choice(self.kept, size)  # noqa: NPY002
-        return sampler.Draw(slots, np.full(size, 1 / len(self.kept)))
+        return relive.Draw(slots, np.full(size, 1 / len(self.kept)))
 
 
 class DrawsFromPython(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        return sampler.Draw(np.array(random.choices(self.kept, k=size)), np.full(size, 1 / len(self.kept)))
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(np.array(random.choices(self.kept, k=size)), np.full(size, 1 / len(self.kept)))
 
 
 class BelongsToAll(Honest):
@@ -284,11 +281,11 @@ class GoesOver(Honest):
 
 
 SUITE = sampler_suite.SamplerTests
-BROKEN: dict[Callable[..., None], list[type[sampler.Sampler]]] = {
+BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     SUITE.test_draws_are_of_the_size_that_was_asked_for: [
         honest_with(draw=lambda self, size, rng: Honest.draw(self, min(size, len(self.kept)), rng)),
         FewerSlots,
-        honest_with(draw=lambda self, size, rng: sampler.Draw(Honest.draw(self, size, rng).slots, np.ones(1))),
+        honest_with(draw=lambda self, size, rng: relive.Draw(Honest.draw(self, size, rng).slots, np.ones(1))),
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IgnoresRemoved,
@@ -342,7 +339,7 @@ BROKEN: dict[Callable[..., None], list[type[sampler.Sampler]]] = {
 
 
 @pytest.mark.parametrize(("broken", "test"), [(each, test) for test, makers in BROKEN.items() for each in makers])
-def test_a_sampler_that_is_broken_fails(broken: type[sampler.Sampler], test: Callable[..., None]) -> None:
+def test_a_sampler_that_is_broken_fails(broken: type[relive.Sampler], test: Callable[..., None]) -> None:
     kinds = AssertionError, errors.SamplerError, errors.NotReadyError, errors.CorruptionError, errors.CheckpointError
     with pytest.raises(kinds):
         test(suite(broken))

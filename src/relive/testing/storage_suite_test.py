@@ -3,13 +3,13 @@ from collections.abc import Callable, Collection
 import numpy as np
 import pytest
 
+import relive
 from relive.common import arrays
-from relive.schema import schema as schemas
 from relive.storage import memory as storages
 from relive.testing import storage_suite
 
 
-class Honest(storages.ColumnStorage):
+class Honest(relive.ColumnStorage):
     """A storage to break in one way at a time."""
 
 
@@ -124,7 +124,7 @@ class ForgetsWhatIsNew(Honest):
 
 
 SUITE = storage_suite.StorageTests
-BROKEN: dict[Callable[..., None], list[type[storages.ColumnStorage]]] = {
+BROKEN: dict[Callable[..., None], list[type[relive.ColumnStorage]]] = {
     SUITE.test_capacity_and_schema_are_those_it_was_made_of: [IsLarger],
     SUITE.test_rows_come_back_in_the_shape_of_their_slots: [Flattens],
     SUITE.test_an_int_is_a_slot: [Scalars, Merges],
@@ -142,9 +142,9 @@ BROKEN: dict[Callable[..., None], list[type[storages.ColumnStorage]]] = {
 
 
 @pytest.mark.parametrize(("broken", "test"), [(each, test) for test, makers in BROKEN.items() for each in makers])
-def test_a_storage_that_is_broken_fails(broken: type[storages.ColumnStorage], test: Callable[..., None]) -> None:
+def test_a_storage_that_is_broken_fails(broken: type[relive.ColumnStorage], test: Callable[..., None]) -> None:
     class Suite(storage_suite.StorageTests):
-        def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+        def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
             return broken(schema, capacity)
 
     with pytest.raises((AssertionError, ValueError, KeyError)):

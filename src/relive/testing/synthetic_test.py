@@ -1,19 +1,19 @@
 import numpy as np
 import pytest
 
-from relive.schema import schema as schemas
+import relive
 from relive.testing import synthetic
 
-DISCRETE = schemas.Field((), "int64")
-KINDS = [schemas.Field((4,), "float32"), schemas.Field((8, 8), "uint8"), schemas.Field((4, 4, 3), "uint8")]
+DISCRETE = relive.Field((), "int64")
+KINDS = [relive.Field((4,), "float32"), relive.Field((8, 8), "uint8"), relive.Field((4, 4, 3), "uint8")]
 
 
-def story(kind: schemas.Field, frame_stack: int = 1) -> synthetic.Story:
+def story(kind: relive.Field, frame_stack: int = 1) -> synthetic.Story:
     return synthetic.Story(kind, DISCRETE, (3, 9), 200, frame_stack)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_observation_says_where_it_belongs(kind: schemas.Field) -> None:
+def test_an_observation_says_where_it_belongs(kind: relive.Field) -> None:
     told = story(kind)
     for number, episode in enumerate(told.episodes(), start=1):
         episodes, steps, is_known = told.place(episode.frames)
@@ -23,7 +23,7 @@ def test_an_observation_says_where_it_belongs(kind: schemas.Field) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_observation_is_known_as_such(kind: schemas.Field) -> None:
+def test_what_is_no_observation_is_known_as_such(kind: relive.Field) -> None:
     told = story(kind)
     frames = told.frames([1, 1, 1, 1, 10_000], [0, 1, 2, 100, 0])
     frames[1] = 0
@@ -67,7 +67,7 @@ def test_a_stack_holds_the_newest_frame_last_and_zeros_before_the_first() -> Non
 
 
 def test_actions_have_the_shape_that_was_asked_for() -> None:
-    told = synthetic.Story(KINDS[0], schemas.Field((6,), "float32"), (3, 9), 20)
+    told = synthetic.Story(KINDS[0], relive.Field((6,), "float32"), (3, 9), 20)
     actions = told.actions([1, 2], [3, 4])
     assert actions.shape == (2, 6)
     assert actions.dtype == np.float32

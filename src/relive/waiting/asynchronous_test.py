@@ -14,20 +14,12 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.buffers import origins
-from relive.buffers import prioritized as prioritized_lib
-from relive.buffers import ring as ring_lib
-from relive.buffers import sequence
 from relive.common import arrays
-from relive.samplers import sampler
-from relive.samplers import uniform
 from relive.testing import zoo
-from relive.waiting import asynchronous
-from relive.waiting import rate_limiters
-from relive.windows import batches
 
-Shell = asynchronous.AsyncReplayBuffer[Any]
+Shell = relive.AsyncReplayBuffer[Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
@@ -53,16 +45,16 @@ def num_waiting(buffer: Shell) -> tuple[int, int]:
 
 
 def ring(capacity: int = 100, **settings: Any) -> Shell:
-    return asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer(capacity, seed=0, **settings))
+    return relive.AsyncReplayBuffer(relive.RingReplayBuffer(capacity, seed=0, **settings))
 
 
 def prioritized(capacity: int = 100, **settings: Any) -> Shell:
     settings = {"alpha": 1.0, "epsilon": 0.0} | settings
-    return asynchronous.AsyncReplayBuffer(prioritized_lib.PrioritizedReplayBuffer(capacity, seed=0, **settings))
+    return relive.AsyncReplayBuffer(relive.PrioritizedReplayBuffer(capacity, seed=0, **settings))
 
 
 def sequences(capacity: int = 100, **settings: Any) -> Shell:
-    return asynchronous.AsyncReplayBuffer(sequence.SequenceReplayBuffer(capacity, seed=0, **settings))
+    return relive.AsyncReplayBuffer(relive.SequenceReplayBuffer(capacity, seed=0, **settings))
 
 
 async def live(buffer: Shell, steps: int, first: int = 0) -> None:
@@ -109,7 +101,7 @@ async def test_every_way_of_writing_wakes_who_waits_for_a_batch(write: Callable[
 
 
 async def test_a_batch_waits_for_the_limiter() -> None:
-    buffer = ring(limiter=rate_limiters.MinSize(5))
+    buffer = ring(limiter=relive.MinSize(5))
     waiter = asyncio.create_task(buffer.sample(2))
     await live(buffer, 4)
     await settle()
@@ -119,7 +111,7 @@ async def test_a_batch_waits_for_the_limiter() -> None:
 
 
 async def test_a_batch_waits_while_samples_run_ahead() -> None:
-    buffer = ring(limiter=rate_limiters.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
+    buffer = ring(limiter=relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
     await live(buffer, 2)
     await buffer.sample(4)
     waiter = asyncio.create_task(buffer.sample(2))
@@ -206,7 +198,7 @@ async def test_a_batch_that_can_be_drawn_does_not_wait() -> None:
 
 def limited(capacity: int = 100, streams: int = 1) -> Shell:
     """Two samples an insert; surplus = 2 * (steps - 4) - samples within [-8, 8]: eight steps, then it is full."""
-    limiter = rate_limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
+    limiter = relive.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
     return ring(capacity, limiter=limiter, streams=streams)
 
 
@@ -531,13 +523,11 @@ def actions(draw: st.DrawFn) -> tuple[str, int]:
 
 @hypothesis.given(
     steps=st.lists(actions(), max_size=40),
-    limiter=st.sampled_from(
-        [None, rate_limiters.MinSize(3), rate_limiters.SampleToInsertRatio(1.5, min_size=2, error_buffer=6.0)]
-    ),
+    limiter=st.sampled_from([None, relive.MinSize(3), relive.SampleToInsertRatio(1.5, min_size=2, error_buffer=6.0)]),
     most=st.sampled_from([None, 1, 3]),
 )
 def test_the_questions_foretell_what_the_verbs_do_and_change_nothing(
-    steps: list[tuple[str, int]], limiter: rate_limiters.RateLimiter | None, most: int | None
+    steps: list[tuple[str, int]], limiter: relive.RateLimiter | None, most: int | None
 ) -> None:
     inside = prioritized(8, limiter=limiter, max_times_sampled=most).buffer
     for verb, number in steps:
@@ -577,10 +567,10 @@ def test_the_questions_foretell_what_the_verbs_do_and_change_nothing(
     inside.check()
 
 
-class Moody(uniform.UniformSampler):
+class Moody(relive.UniformSampler):
     """Refuses to draw although there are anchors, and does not say so beforehand."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         raise errors.NotReadyError("not in the mood")
 
 
@@ -661,7 +651,7 @@ STORMS: dict[str, Callable[[int], Shell]] = {
     "ring": lambda streams: ring(150, streams=streams, n_step=3),
     "stacks": lambda streams: ring(150, streams=streams, frame_stack=3),
     "ratio": lambda streams: ring(
-        150, streams=streams, limiter=rate_limiters.SampleToInsertRatio(4.0, min_size=10, error_buffer=40.0)
+        150, streams=streams, limiter=relive.SampleToInsertRatio(4.0, min_size=10, error_buffer=40.0)
     ),
     "priorities": lambda streams: prioritized(150, streams=streams),
     "three times": lambda streams: prioritized(150, streams=streams, max_times_sampled=3),
@@ -671,7 +661,7 @@ STORMS: dict[str, Callable[[int], Shell]] = {
 
 def assert_not_spliced(batch: Any) -> None:
     """Observations count up by one a step within their episode."""
-    if isinstance(batch, batches.SequenceBatch):
+    if isinstance(batch, relive.SequenceBatch):
         assert (np.diff(batch.observation, axis=1) == 1).all()
         return
     newest, next_newest = batch.observation, batch.next_observation
@@ -903,7 +893,7 @@ async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_p
     may_go_on.set()
     await in_time(saving)
     assert writers == writers - {threading.get_ident()} != set()
-    loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
+    loaded = relive.RingReplayBuffer.load(tmp_path / "saved")
     assert zoo.plain(loaded.state_dict()) == before
     assert zoo.plain(buffer.state_dict()) != before
 
@@ -927,7 +917,7 @@ def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> Non
         may_go_on.set()
 
     asyncio.run(save_and_cancel())  # It ends when the threads have.
-    loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
+    loaded = relive.RingReplayBuffer.load(tmp_path / "saved")
     assert zoo.plain(loaded.state_dict()) == zoo.plain(buffer.state_dict())
 
 
@@ -937,7 +927,7 @@ async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: p
     buffer.close()
     await buffer.save(tmp_path / "saved")
     await buffer.save(tmp_path / "saved", keep=2)
-    other = asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer.load(tmp_path / "saved.1"))
+    other = relive.AsyncReplayBuffer(relive.RingReplayBuffer.load(tmp_path / "saved.1"))
     assert zoo.plain(await other.sample(3)) == zoo.plain(buffer.buffer.sample(3))
 
 
@@ -980,7 +970,7 @@ async def test_plain_calls_answer_what_the_buffer_inside_answers() -> None:
 
 
 async def test_what_the_buffer_inside_is_can_be_asked_for() -> None:
-    limiter = rate_limiters.MinSize(1)
+    limiter = relive.MinSize(1)
     buffer = prioritized(8, streams=2, limiter=limiter)
     assert [buffer.schema] == [None]
     keys = await buffer.add_steps([[0], [1], [2]], [0, 1], [1.0, 2.0], stream=1)
@@ -1001,7 +991,7 @@ async def test_what_the_buffer_inside_is_can_be_asked_for() -> None:
 
 
 async def test_each_round_waits_and_draws_as_sample_does() -> None:
-    buffer, twin = ring(limiter=rate_limiters.MinSize(3)), ring()
+    buffer, twin = ring(limiter=relive.MinSize(3)), ring()
     rounds = buffer.batches(4, n_step=2)
     assert aiter(rounds) is rounds
     waiting = asyncio.create_task(anext(rounds))
@@ -1063,20 +1053,20 @@ def test_check_says_what_is_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("inside", [None, [], ring()])
 def test_what_is_no_column_buffer_is_refused(inside: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be a .*buffer.*, got "):
-        asynchronous.AsyncReplayBuffer(inside)
+        relive.AsyncReplayBuffer(inside)
 
 
 async def test_types_survive_the_shell() -> None:
-    transitions = asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer(10))
-    assert_type(transitions, asynchronous.AsyncReplayBuffer[batches.TransitionBatch])
+    transitions = relive.AsyncReplayBuffer(relive.RingReplayBuffer(10))
+    assert_type(transitions, relive.AsyncReplayBuffer[relive.TransitionBatch])
     assert_type(await transitions.add(0, 0, 1.0, 1), int)
     assert_type(await transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
     assert_type(await transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays.Keys)
-    assert_type(await transitions.sample(1), batches.TransitionBatch)
+    assert_type(await transitions.sample(1), relive.TransitionBatch)
     assert_type(await transitions.sample_keys(1), arrays.Keys)
-    assert_type(transitions.read([0]), batches.TransitionBatch)
-    assert_type(await anext(transitions.batches(1)), batches.TransitionBatch)
-    assert_type(transitions.explain(0), origins.RowOrigin)
-    runs = asynchronous.AsyncReplayBuffer(sequence.SequenceReplayBuffer(10, length=1))
+    assert_type(transitions.read([0]), relive.TransitionBatch)
+    assert_type(await anext(transitions.batches(1)), relive.TransitionBatch)
+    assert_type(transitions.explain(0), relive.RowOrigin)
+    runs = relive.AsyncReplayBuffer(relive.SequenceReplayBuffer(10, length=1))
     await runs.add(0, 0, 1.0, 1)
-    assert_type(await runs.sample(1), batches.SequenceBatch)
+    assert_type(await runs.sample(1), relive.SequenceBatch)

@@ -14,13 +14,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.waiting import rate_limiters
 
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
 
-class Fickle(rate_limiters.RateLimiter):
+class Fickle(relive.RateLimiter):
     """A limiter with a list of answers, given one after the other, over and over."""
 
     def __init__(self, answers: list[bool]) -> None:

@@ -16,51 +16,39 @@ import weakref
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.buffers import column
-from relive.buffers import prioritized
-from relive.buffers import ring as ring_lib
-from relive.buffers import sequence
 from relive.kernels import append
-from relive.samplers import sampler
-from relive.samplers import schedules
-from relive.samplers import uniform
-from relive.schema import schema as schema_lib
-from relive.storage import memory
 from relive.storage import steps as steps_lib
 from relive.waiting import prefetch
-from relive.waiting import rate_limiters
-from relive.windows import batches as batches_lib
-from relive.windows import sequences
-from relive.windows import transitions
 
-Buffer = column.ColumnReplayBuffer[Any]
+Buffer = relive.ColumnReplayBuffer[Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
 KINDS: dict[str, Callable[[int], Buffer]] = {
-    "ring": lambda capacity: ring_lib.RingReplayBuffer(capacity, n_step=3, seed=0),
-    "streams": lambda capacity: ring_lib.RingReplayBuffer(capacity, n_step=2, streams=2, seed=0),
-    "frame stack": lambda capacity: ring_lib.RingReplayBuffer(capacity, frame_stack=2, seed=0),
-    "limited draws": lambda capacity: ring_lib.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
-    "limiter": lambda capacity: ring_lib.RingReplayBuffer(
-        capacity, limiter=rate_limiters.SampleToInsertRatio(4.0, 2, 8.0), seed=0
+    "ring": lambda capacity: relive.RingReplayBuffer(capacity, n_step=3, seed=0),
+    "streams": lambda capacity: relive.RingReplayBuffer(capacity, n_step=2, streams=2, seed=0),
+    "frame stack": lambda capacity: relive.RingReplayBuffer(capacity, frame_stack=2, seed=0),
+    "limited draws": lambda capacity: relive.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
+    "limiter": lambda capacity: relive.RingReplayBuffer(
+        capacity, limiter=relive.SampleToInsertRatio(4.0, 2, 8.0), seed=0
     ),
-    "priorities": lambda capacity: prioritized.PrioritizedReplayBuffer(
-        capacity, beta=schedules.LinearSchedule(0.0, 1.0, 30), seed=0
+    "priorities": lambda capacity: relive.PrioritizedReplayBuffer(
+        capacity, beta=relive.LinearSchedule(0.0, 1.0, 30), seed=0
     ),
-    "sequences": lambda capacity: sequence.SequenceReplayBuffer(capacity, length=3, seed=0),
-    "padded sequences": lambda capacity: sequence.SequenceReplayBuffer(
+    "sequences": lambda capacity: relive.SequenceReplayBuffer(capacity, length=3, seed=0),
+    "padded sequences": lambda capacity: relive.SequenceReplayBuffer(
         capacity, length=3, pad=True, prioritized=True, seed=0
     ),
-    "whole episodes": lambda capacity: column.ColumnReplayBuffer(capacity, window=sequences.EpisodeWindow(), seed=0),
+    "whole episodes": lambda capacity: relive.ColumnReplayBuffer(capacity, window=relive.EpisodeWindow(), seed=0),
 }
 
 
 @pytest.fixture(autouse=True)
 def slow_gathers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let every gather in a thread begin late, and assert that none is left after the test."""
-    for window in (transitions.TransitionWindow, sequences.SequenceWindow, sequences.EpisodeWindow):
+    for window in (relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow):
 
         def read(self: Any, *arguments: Any, _read: Any = window.read) -> Any:
             if threading.current_thread() is not threading.main_thread():
@@ -238,7 +226,7 @@ def test_two_batches_are_drawn_ahead_unless_said_otherwise(kind: str) -> None:
 
 def test_what_was_drawn_ahead_is_handed_out_before_the_next_batch_is_missed() -> None:
     """The limiter allows three batches, then none until a step comes."""
-    buffer = ring_lib.RingReplayBuffer(10, limiter=rate_limiters.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
+    buffer = relive.RingReplayBuffer(10, limiter=relive.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
     iterator = buffer.batches(4, prefetch=5)
     with pytest.raises(errors.NotReadyError, match="sample has nothing to draw: no step is stored"):
         next(iterator)
@@ -272,7 +260,7 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Semaphore(0)
         self.may_go_on = threading.Event()
-        read = transitions.TransitionWindow.read
+        read = relive.TransitionWindow.read
 
         def held_read(*arguments: Any) -> Any:
             if threading.current_thread() is not threading.main_thread():
@@ -280,7 +268,7 @@ class Held:
                 assert self.may_go_on.wait(PATIENCE)
             return read(*arguments)
 
-        monkeypatch.setattr(transitions.TransitionWindow, "read", held_read)
+        monkeypatch.setattr(relive.TransitionWindow, "read", held_read)
 
 
 def known(store: steps_lib.StepStore) -> bytes:
@@ -381,10 +369,10 @@ def test_without_prefetching_there_are_no_threads(monkeypatch: pytest.MonkeyPatc
 # Errors.
 
 
-class FailingStorage(memory.ColumnStorage):
+class FailingStorage(relive.ColumnStorage):
     """A disk that fails at one of its reads."""
 
-    def __init__(self, schema: schema_lib.Schema, capacity: int, failing: int) -> None:
+    def __init__(self, schema: relive.Schema, capacity: int, failing: int) -> None:
         super().__init__(schema, capacity)
         self.reads = 0
         self.failing = failing
@@ -397,9 +385,9 @@ class FailingStorage(memory.ColumnStorage):
 
 
 def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:
-    schema = schema_lib.Schema(schema_lib.Field(2, "int64"), schema_lib.Field((), "int64"))
+    schema = relive.Schema(relive.Field(2, "int64"), relive.Field((), "int64"))
     storage = FailingStorage(schema, 10, -1)
-    buffer = ring_lib.RingReplayBuffer(10, storage=storage, seed=0)
+    buffer = relive.RingReplayBuffer(10, storage=storage, seed=0)
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=1)
     next(iterator)
@@ -412,20 +400,20 @@ def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:
     assert len(next(iterator)) == 4
 
 
-class FailingSampler(uniform.UniformSampler):
+class FailingSampler(relive.UniformSampler):
     """Draws nonsense at its third draw."""
 
     draws = 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         self.draws += 1
         draw = super()._draw(size, rng)
-        return sampler.Draw(draw.slots - 100, draw.probabilities) if self.draws == 3 else draw
+        return relive.Draw(draw.slots - 100, draw.probabilities) if self.draws == 3 else draw
 
 
 def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:
-    buffer = ring_lib.RingReplayBuffer(10, sampler=FailingSampler(), seed=0)
-    twin = ring_lib.RingReplayBuffer(10, seed=0)
+    buffer = relive.RingReplayBuffer(10, sampler=FailingSampler(), seed=0)
+    twin = relive.RingReplayBuffer(10, seed=0)
     for each in (buffer, twin):
         fill(each, 5)
     iterator = buffer.batches(4, prefetch=1)
@@ -547,9 +535,9 @@ next(iterator)
 
 
 def test_the_types_of_batches_are_those_of_sample() -> None:
-    ring = ring_lib.RingReplayBuffer(10)
-    runs = sequence.SequenceReplayBuffer(10, length=2)
-    assert_type(ring.batches(1), prefetch.Batches[batches_lib.TransitionBatch])
-    assert_type(runs.batches(1), prefetch.Batches[batches_lib.SequenceBatch])
+    ring = relive.RingReplayBuffer(10)
+    runs = relive.SequenceReplayBuffer(10, length=2)
+    assert_type(ring.batches(1), prefetch.Batches[relive.TransitionBatch])
+    assert_type(runs.batches(1), prefetch.Batches[relive.SequenceBatch])
     fill(ring, 5)
-    assert_type(next(ring.batches(1)), batches_lib.TransitionBatch)
+    assert_type(next(ring.batches(1)), relive.TransitionBatch)

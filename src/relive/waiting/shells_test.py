@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import relive
-from relive.buffers import column
 
 MISSING = {
     "attach": "a journal is attached to the buffer inside, before it is shared",
@@ -33,7 +32,7 @@ def public(kind: type) -> dict[str, Any]:
     [(relive.AsyncReplayBuffer, {"buffer", "close"}), (relive.ThreadSafeReplayBuffer, {"close", "locked"})],
 )
 def test_a_shell_has_the_public_names_of_the_buffer_but_for_those_listed(shell: type, own: set[str]) -> None:
-    there, inside = public(shell), public(column.ColumnReplayBuffer)
+    there, inside = public(shell), public(relive.ColumnReplayBuffer)
     assert inside.keys() - there.keys() == MISSING.keys()
     assert there.keys() - inside.keys() == own
     for name in inside.keys() & there.keys():

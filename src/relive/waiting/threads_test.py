@@ -13,23 +13,14 @@ from typing import Any, TypeVar, assert_type
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
-from relive.buffers import origins
-from relive.buffers import prioritized as prioritized_lib
-from relive.buffers import ring as ring_lib
-from relive.buffers import sequence
 from relive.common import arrays
 from relive.persistence import posix_test
-from relive.samplers import sampler
-from relive.samplers import uniform
-from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.testing import zoo
-from relive.waiting import rate_limiters
-from relive.waiting import threads
-from relive.windows import batches
 
-Shell = threads.ThreadSafeReplayBuffer[Any]
+Shell = relive.ThreadSafeReplayBuffer[Any]
 Answer = TypeVar("Answer")
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
@@ -56,22 +47,22 @@ class Watched(threading.Condition):
 
 def shell_of(buffer: Any, **settings: Any) -> tuple[Shell, Watched]:
     """Return a shell around the buffer, and its condition."""
-    shell: Shell = threads.ThreadSafeReplayBuffer(buffer, **settings)
+    shell: Shell = relive.ThreadSafeReplayBuffer(buffer, **settings)
     shell._changed = Watched()
     return shell, shell._changed
 
 
-def ring(capacity: int = 100, **settings: Any) -> ring_lib.RingReplayBuffer:
-    return ring_lib.RingReplayBuffer(capacity, seed=0, **settings)
+def ring(capacity: int = 100, **settings: Any) -> relive.RingReplayBuffer:
+    return relive.RingReplayBuffer(capacity, seed=0, **settings)
 
 
-def prioritized(capacity: int = 100, **settings: Any) -> prioritized_lib.PrioritizedReplayBuffer:
+def prioritized(capacity: int = 100, **settings: Any) -> relive.PrioritizedReplayBuffer:
     settings = {"alpha": 1.0, "epsilon": 0.0} | settings
-    return prioritized_lib.PrioritizedReplayBuffer(capacity, seed=0, **settings)
+    return relive.PrioritizedReplayBuffer(capacity, seed=0, **settings)
 
 
-def sequences(capacity: int = 100, **settings: Any) -> sequence.SequenceReplayBuffer:
-    return sequence.SequenceReplayBuffer(capacity, seed=0, **settings)
+def sequences(capacity: int = 100, **settings: Any) -> relive.SequenceReplayBuffer:
+    return relive.SequenceReplayBuffer(capacity, seed=0, **settings)
 
 
 _STARTING = threading.Lock()
@@ -155,7 +146,7 @@ def rows(first: int, count: int) -> dict[str, Any]:
 
 def assert_whole(batch: Any) -> None:
     """Raise AssertionError if a row says different things in different places, or is not followed by the next."""
-    if isinstance(batch, batches.SequenceBatch):
+    if isinstance(batch, relive.SequenceBatch):
         length = batch.mask.shape[1]
         real = np.concatenate([np.ones((len(batch), 1), np.bool_), batch.mask], axis=1)
         numbers = np.where(real, batch.action[:, :1] + np.arange(length + 1), 0)
@@ -175,14 +166,14 @@ def assert_whole(batch: Any) -> None:
         assert (frames[:, -1] == newest[:, np.newaxis]).all()
 
 
-SCHEMA = schema_lib.Schema(
-    schema_lib.Field(WIDTH, np.int64),
-    schema_lib.Field((), np.int64),
-    extras={"checksum": schema_lib.Field((), np.int64)},
+SCHEMA = relive.Schema(
+    relive.Field(WIDTH, np.int64),
+    relive.Field((), np.int64),
+    extras={"checksum": relive.Field((), np.int64)},
 )
 
 
-class SplitStorage(memory.ColumnStorage):
+class SplitStorage(relive.ColumnStorage):
     """A storage that lets a test do something between reading one column and the next, and between writing them."""
 
     between: Callable[[], object] | None = None
@@ -347,7 +338,7 @@ def test_no_anchor_is_drawn_more_often_than_it_may() -> None:
 
 
 def test_writers_and_readers_keep_the_ratio() -> None:
-    limiter = rate_limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
+    limiter = relive.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
     shell, _ = shell_of(ring(streams=4, limiter=limiter))
     surpluses: list[int] = []
 
@@ -402,7 +393,7 @@ def barred() -> Any:
 
 
 def ahead() -> Any:
-    buffer = ring(limiter=rate_limiters.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
+    buffer = ring(limiter=relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
     live(buffer, 2)
     buffer.sample(4)
     return buffer
@@ -429,7 +420,7 @@ WAITS: dict[str, tuple[Callable[[], Any], str, Change, Change]] = {
         lambda shell: shell.add_episode([2, 3, 4], [0, 0], [1.0, 1.0], terminated=True),
     ),
     "least size": (
-        lambda: ring(limiter=rate_limiters.MinSize(2)),
+        lambda: ring(limiter=relive.MinSize(2)),
         "^sample has nothing to draw: no step is stored$",
         lambda shell: shell.add(0, 0, 1.0, 1),
         lambda shell: shell.add(1, 0, 1.0, 2),
@@ -497,7 +488,7 @@ def test_a_batch_waits_until_it_is_possible(reason: str, verb: str) -> None:
 
 def held_back(**settings: Any) -> tuple[Shell, Watched]:
     """A shell whose limiter holds inserts back: surplus = 2 * (steps - 4) - samples is 8 and within [-8, 8]."""
-    inside = ring(limiter=rate_limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0))
+    inside = ring(limiter=relive.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0))
     live(inside, 8)
     assert not inside.can_insert()
     return shell_of(inside, **settings)
@@ -561,7 +552,7 @@ def test_a_call_that_may_not_wait_longer_says_what_it_waited_for(timeout: Any) -
 
 
 def test_what_is_said_is_what_is_missing_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell, changed = shell_of(ring(limiter=rate_limiters.MinSize(2)), timeout=0.5)
+    shell, changed = shell_of(ring(limiter=relive.MinSize(2)), timeout=0.5)
 
     def too_little_in_time(may: Callable[[], bool], timeout: float | None) -> bool:
         assert timeout == 0.5
@@ -595,7 +586,7 @@ def test_a_long_timeout_is_not_waited_for(timeout: float | None) -> None:
 )
 def test_a_wrong_timeout_is_refused(timeout: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        threads.ThreadSafeReplayBuffer(ring(), timeout=timeout)
+        relive.ThreadSafeReplayBuffer(ring(), timeout=timeout)
 
 
 def test_an_extra_may_be_called_timeout() -> None:
@@ -635,10 +626,10 @@ def test_a_wrong_argument_is_refused_at_once_and_not_after_the_wait(
     assert not is_held(shell)
 
 
-class Moody(uniform.UniformSampler):
+class Moody(relive.UniformSampler):
     """Refuses to draw although there are anchors, and does not say so beforehand."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         raise errors.NotReadyError("not in the mood")
 
 
@@ -753,7 +744,7 @@ VERBS: dict[str, Callable[[Shell], Any]] = (
 )
 
 
-class Spied(prioritized_lib.PrioritizedReplayBuffer):
+class Spied(relive.PrioritizedReplayBuffer):
     """A buffer that tells of each call."""
 
     def called(self, name: str) -> None:
@@ -823,7 +814,7 @@ def test_plain_calls_answer_what_the_buffer_inside_answers() -> None:
 
 
 def test_what_the_buffer_inside_is_can_be_asked_for() -> None:
-    limiter = rate_limiters.MinSize(1)
+    limiter = relive.MinSize(1)
     inside = prioritized(8, streams=2, limiter=limiter)
     shell, _ = shell_of(inside)
     assert [shell.schema] == [None]
@@ -916,7 +907,7 @@ def test_saving_holds_the_lock_and_a_state_wakes_who_waits(tmp_path: pathlib.Pat
     shell.save(tmp_path / "saved", keep=2, progress=lambda count, total: held.append(is_held(shell)))
     assert held
     assert all(held)
-    loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
+    loaded = relive.RingReplayBuffer.load(tmp_path / "saved")
     state = shell.state_dict()
     assert zoo.plain(state) == zoo.plain(loaded.state_dict())
     shell.clear()
@@ -941,23 +932,23 @@ def test_check_says_what_is_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> Non
         shell.check()
 
 
-@pytest.mark.parametrize("inside", [None, [], threads.ThreadSafeReplayBuffer(ring())])
+@pytest.mark.parametrize("inside", [None, [], relive.ThreadSafeReplayBuffer(ring())])
 def test_what_is_no_column_buffer_is_refused(inside: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be a .*buffer.*, got "):
-        threads.ThreadSafeReplayBuffer(inside)
+        relive.ThreadSafeReplayBuffer(inside)
 
 
 def test_types_survive_the_shell() -> None:
-    transitions = threads.ThreadSafeReplayBuffer(ring(10))
-    assert_type(transitions, threads.ThreadSafeReplayBuffer[batches.TransitionBatch])
+    transitions = relive.ThreadSafeReplayBuffer(ring(10))
+    assert_type(transitions, relive.ThreadSafeReplayBuffer[relive.TransitionBatch])
     assert_type(transitions.add(0, 0, 1.0, 1), int)
     assert_type(transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
     assert_type(transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays.Keys)
-    assert_type(transitions.sample(1), batches.TransitionBatch)
+    assert_type(transitions.sample(1), relive.TransitionBatch)
     assert_type(transitions.sample_keys(1), arrays.Keys)
-    assert_type(transitions.read([0]), batches.TransitionBatch)
-    assert_type(next(transitions.batches(1)), batches.TransitionBatch)
-    assert_type(transitions.explain(0), origins.RowOrigin)
-    runs = threads.ThreadSafeReplayBuffer(sequences(10, length=1))
+    assert_type(transitions.read([0]), relive.TransitionBatch)
+    assert_type(next(transitions.batches(1)), relive.TransitionBatch)
+    assert_type(transitions.explain(0), relive.RowOrigin)
+    runs = relive.ThreadSafeReplayBuffer(sequences(10, length=1))
     runs.add(0, 0, 1.0, 1)
-    assert_type(runs.sample(1), batches.SequenceBatch)
+    assert_type(runs.sample(1), relive.SequenceBatch)

@@ -13,7 +13,6 @@ from gymnasium import spaces
 import relive
 from relive import errors
 from relive.integrations import gymnasium as relive_gymnasium
-from relive.persistence import journal as journal_lib
 from relive.waiting import fickle_limiter_test
 
 LENGTH = 3
@@ -209,7 +208,7 @@ def test_a_buffer_that_is_cleared_or_closed_meanwhile() -> None:
 def test_a_journal_that_cannot_be_written(fails: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """P80."""
     env, inside, buffer = recorded("error")
-    with journal_lib.Journal(tmp_path / "journal") as journal:
+    with relive.Journal(tmp_path / "journal") as journal:
         buffer.attach(journal)
         env.reset()
         take(env, 2)
