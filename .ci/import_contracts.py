@@ -8,10 +8,10 @@ from importlinter.contracts import layers
 
 
 def drop_tests(graph: grimp.ImportGraph) -> None:
-    """Remove the tests from a graph of imports."""
+    """Remove the tests, and the zoo that they share, from a graph of imports."""
     for module in list(graph.modules):
         name = module.rsplit(".", 1)[-1]
-        if name.endswith("_test") or name == "conftest":
+        if name.endswith("_test") or name in ("conftest", "zoo"):
             graph.remove_module(module)
 
 

@@ -1,4 +1,4 @@
-"""What a state keeps: settings, classes of one's own, limiters, and no more memory than it takes itself."""
+"""What a state keeps: settings, custom classes, limiters, and no more memory than it takes itself."""
 
 from collections.abc import Callable
 import contextlib
