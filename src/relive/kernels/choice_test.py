@@ -63,7 +63,7 @@ def test_a_wrong_name_in_the_environment_is_refused_by_the_import() -> None:
 def test_where_numba_is_missing_the_error_says_how_to_install_it() -> None:
     message = 'relive.errors.MissingExtraError: numba is not installed: it comes with the extra "numba" of relive'
     missing = "import sys; sys.modules['numba'] = None; "
-    assert run(missing + "from relive.kernels import choice; relive.use_kernels('numba')") == message
+    assert run(missing + "import relive; relive.use_kernels('numba')") == message
     assert run(missing + SHOW, RELIVE_KERNELS="numba") == message
     assert run(missing + SHOW) == "numpy True"  # None stands for it.
 

@@ -602,7 +602,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, signal, sys
         from relive import errors
-        from relive.persistence import journal
+        import relive
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         log = relive.Journal(sys.argv[1], fsync="always", segment_bytes=10**6)
         log.begin(lambda: b"base")
@@ -632,7 +632,7 @@ def test_a_segment_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: pathlib.
     text = """
         import resource, sys
         from relive import errors
-        from relive.persistence import journal
+        import relive
         bases = [b"base", bytes(3000), b"base"]
         log = relive.Journal(sys.argv[1], fsync="never", segment_bytes=10)
         log.begin(lambda: bases.pop(0))
@@ -666,7 +666,7 @@ def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
     text = """
         import sys
         from relive import errors
-        from relive.persistence import journal
+        import relive
         try:
             relive.Journal(sys.argv[1])
         except errors.CheckpointError as error:
@@ -683,7 +683,7 @@ def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
     text = """
         import os, sys
         from relive import errors
-        from relive.persistence import journal
+        import relive
         log = relive.Journal(sys.argv[1], fsync="never")
         log.begin(lambda: b"base")
         log.append(1, b"parent")
@@ -735,7 +735,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pat
     """The writer is killed again and again; payloads describe themselves, and each run goes on where the last ended."""
     text = """
         import os, sys
-        from relive.persistence import journal
+        import relive
         log = relive.Journal(sys.argv[1], fsync=relive.EveryRecords(3), segment_bytes=900)
         log.begin(lambda: b"%d" % log.num_records)
         for size in range(10**9):

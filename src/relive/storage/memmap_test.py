@@ -617,7 +617,7 @@ def test_one_killed_in_the_last_step_of_a_flush_is_clean(path: pathlib.Path) -> 
 KILLED = """
 import os, signal, sys
 import numpy as np
-from relive.storage import memmap
+import relive
 rows = relive.MemmapStorage(sys.argv[1])
 rows.write(2, {"observation": np.ones(2, np.float32), "action": np.array(7), "reward": np.array(7.0)})
 if sys.argv[2] == "flush":

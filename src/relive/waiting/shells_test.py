@@ -17,6 +17,7 @@ MISSING = {
     "detach": "as attach",
     "history": "the rows themselves, which the next step changes",
     "load": "a class is loaded, and a shell put around it",
+    "from_state": "a shell is made around a buffer",
     "readable_slots": "the next step may give a slot to another row",
     "rng": "each draw changes it",
 }
