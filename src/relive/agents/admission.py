@@ -14,7 +14,7 @@ Nothing here waits. A dropped episode gives its place back, since the learner wi
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
 import threading
@@ -69,29 +69,32 @@ class Admission(registry.Configurable):
         return most if self.max_running is None else min(most, self.max_running)
 
 
-_HOLDER: contextvars.ContextVar[object] = contextvars.ContextVar("_HOLDER", default=None)
+_HELD: contextvars.ContextVar[frozenset[Any]] = contextvars.ContextVar("_HELD", default=frozenset())
+"""References to the tickets whose block this context is in, or that it has used, or a context that it began in."""
 
 
 class Holdable:
-    """A ticket that knows which task, or thread without a task, holds it: the one that used it last.
+    """A ticket that knows who holds it.
 
-    If a place has come back since, so do the tasks that this one begins, such as that of `asyncio.wait_for`. Before
-    that they do not: they may be given the ticket.
+    Until a place comes back, this is the task, or the thread without a task, that was given it or used it last: others
+    may be about to use it. Then it is everybody in its `with` block, or who has used it, and the tasks that they begin.
     """
 
     __slots__ = ("_has_come_back", "_holder")
 
-    def _hold(self, *, has_come_back: bool = False) -> None:
+    def _hold(self) -> None:
         """Record that the running task holds the ticket, and no other."""
-        self._has_come_back = has_come_back
-        self._holder = object() if has_come_back else _runner()
-        if has_come_back:
-            _HOLDER.set(self._holder)
+        self._has_come_back, self._holder = False, _runner()
+
+    def _use(self) -> None:
+        """Record that the running task uses the ticket."""
+        self._hold()
+        _HELD.set(frozenset([*(each for each in _HELD.get() if each() is not None), weakref.ref(self)]))
 
     @property
     def _is_held(self) -> bool:
         """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
-        return self._holder is (_HOLDER.get() if self._has_come_back else _runner())
+        return weakref.ref(self) in _HELD.get() if self._has_come_back else self._holder is _runner()
 
 
 def _runner() -> object:
@@ -128,7 +131,7 @@ class Ticket(Holdable):
         self._desk.take_back(self, left)
 
     def __enter__(self) -> Self:
-        self._hold()
+        self._use()
         return self
 
     def __exit__(
@@ -170,6 +173,9 @@ class Desk:
         self._lost = lost
         self._lost_tickets: list[int] = []
         self._open: set[weakref.ref[Ticket]] = set()
+        # The tickets that those who wait for one hold themselves.
+        self._waiting: list[frozenset[Any]] = []
+        self._is_warned = False
         # The ticket of each open episode that was started in this process, if it had one.
         self._started: dict[str, Callable[[], Ticket | None]] = {}
         self._admitted = 0
@@ -179,7 +185,7 @@ class Desk:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy; tickets belong to the original."""
-        return {**vars(self), "_lost_tickets": [], "_open": set(), "_started": {}, "_reserved": 0}
+        return {**vars(self), "_lost_tickets": [], "_open": set(), "_waiting": [], "_started": {}, "_reserved": 0}
 
     @property
     def admitted(self) -> int:
@@ -196,10 +202,28 @@ class Desk:
         """Whether an episode is open that was started in this process."""
         return bool(self._started)
 
-    @property
-    def holds_unused(self) -> bool:
-        """Whether the running task holds an open ticket with unused places."""
-        return any(ticket.left and ticket._is_held for ticket in self._tickets())
+    def warn_of_self(self) -> None:
+        """Warn, once, if the caller is about to wait for a ticket and holds one with unused places."""
+        if not self._is_warned and any(ticket.left and ticket._is_held for ticket in self._tickets()):
+            self._is_warned = True
+            warn_of_self()
+
+    def _warn_waiting(self) -> None:
+        """Warn, once, if a place has come back to a ticket that one who waits holds."""
+        back = {weakref.ref(ticket) for ticket in self._tickets() if ticket.left and ticket._has_come_back}
+        if not self._is_warned and any(back & held for held in self._waiting):
+            self._is_warned = True
+            warn_of_self()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Return a context manager in which the caller waits for a ticket."""
+        held = _HELD.get()
+        self._waiting.append(held)
+        try:
+            yield
+        finally:
+            self._waiting.remove(held)
 
     def checked_count(self, count: object) -> int:
         """Return the checked number of episodes for a ticket.
@@ -287,7 +311,13 @@ class Desk:
         """Let a ticket admit that many episodes more."""
         ticket._left += episodes
         self._reserved += episodes
-        ticket._hold(has_come_back=episodes > 0)
+        if episodes < 0:
+            ticket._use()
+            return
+        ticket._has_come_back = True
+        if self._waiting:
+            with contextlib.suppress(RuntimeError):  # No event loop runs.
+                asyncio.get_running_loop().call_soon(self._warn_waiting)
 
     def give_back(self, count: int) -> None:
         """Record that `count` started episodes will never be trained on."""

@@ -202,7 +202,7 @@ class Delivery(checkpointable.Journalable, Generic[E]):
     _rng: np.random.Generator
     _HAS_WHOLE_EPISODES: ClassVar[bool] = False
     """Whether episodes are stored when they have ended, so that none is ever open."""
-    _is_warned = _is_self_warned = False
+    _is_warned = False
 
     @property
     def admission(self) -> admission_lib.Admission | None:
@@ -242,13 +242,14 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         count = self._hand_outs.desk.checked_count(count)
         await asyncio.sleep(0)  # Tasks that were given a ticket may start with it.
         if not self._can_admit(count):
-            self._warn_of_self()
+            self._hand_outs.desk.warn_of_self()
 
         def ready() -> bool:
             self._gate.refuse_if_closed()
             return self._can_admit(count) or self._warn_if_stuck(self._queues.episodes, self._queues.groups)
 
-        await self._queues.wait_for(self._queues.starts, ready, self._due)
+        with self._hand_outs.desk.waiting():
+            await self._queues.wait_for(self._queues.starts, ready, self._due)
         return self._hand_outs.desk.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
@@ -656,12 +657,6 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._hand_outs.pass_time()
         return self._hand_outs.desk.can_admit(count, len(self._store.open))
 
-    def _warn_of_self(self) -> None:
-        """Warn once if the caller, which is about to wait for a ticket, holds one with unused places."""
-        if self._hand_outs.desk.holds_unused and not self._is_self_warned:
-            self._is_self_warned = True
-            admission_lib.warn_of_self()
-
     def _warn_if_stuck(self, *others: gate_lib.FairCondition) -> bool:
         """Return False, after a warning if the caller and others wait for what is never finished."""
         book, desk = self._hand_outs.book, self._hand_outs.desk
@@ -674,8 +669,9 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             self._is_warned = True
             warnings.warn(
                 f"next_groups and admit wait for each other: no actor runs an episode, and {unfinished[0]} holds "
-                "places but is not complete. After a crash, call abort_open_episodes; otherwise, when an episode of a "
-                "group ends as ABORTED or empty, start another one in it, reject the others, or give Groups a timeout",
+                "places but is not complete. After a crash, call abort_open_episodes if its actors do not go on; "
+                "otherwise, when an episode of a group ends as ABORTED or empty, start another one in it, reject the "
+                "others, or give Groups a timeout",
                 errors.MisuseWarning,
                 stacklevel=2,
             )

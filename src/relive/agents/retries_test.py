@@ -180,6 +180,50 @@ def test_a_thread_that_waits_for_itself_is_warned_once(make: Any, is_fresh: bool
     assert shell.abort_open_episodes() == 0
 
 
+@pytest.mark.parametrize("make", [Buffer, make_tokens])
+async def test_who_lets_tasks_try_waits_for_itself(make: Any) -> None:
+    """Their places are the ticket's again, whose block this task is in."""
+    buffer = make(admission=relive.Admission(0, 2))
+
+    async def attempt(ticket: relive.Ticket) -> None:
+        end_in_vain(buffer, ticket, "aborted")
+
+    with await buffer.admit(2) as ticket:
+        await asyncio.gather(attempt(ticket), attempt(ticket))
+        with pytest.warns(errors.MisuseWarning, match="start with it, or release it"), pytest.raises(TimeoutError):
+            await asyncio.wait_for(buffer.admit(), 0.01)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_place_may_come_back_to_one_who_waits(others: int) -> None:
+    buffer = Buffer(admission=relive.Admission(0, 2))
+    waiting = [asyncio.create_task(buffer.admit()) for _ in range(others)]
+    ticket = buffer.admit_nowait(2)
+    episode_id = await buffer.start_episode("agent", ticket=ticket)
+    await buffer.start_episode("agent", ticket=ticket)
+    asyncio.get_running_loop().call_later(0.01, buffer.abort_episode_nowait, episode_id)
+    with pytest.warns(errors.MisuseWarning, match="start with it, or release it"), pytest.raises(TimeoutError):
+        await asyncio.wait_for(buffer.admit(), 0.05)
+    for each in waiting:
+        each.cancel()
+
+
+async def test_who_aborts_for_others_does_not_hold_their_ticket() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 2))
+
+    async def act() -> None:
+        with buffer.admit_nowait(2) as ticket:
+            await buffer.start_episode("agent", ticket=ticket)
+            await asyncio.sleep(0.01)
+
+    acting = asyncio.create_task(act())
+    await asyncio.sleep(0.001)
+    (episode_id,) = buffer.get_stats().open_ages
+    buffer.abort_episode_nowait(episode_id)
+    assert (await asyncio.wait_for(buffer.admit(2), 1.0)).left == 2
+    await acting
+
+
 async def test_a_callback_of_the_event_loop_may_take_a_ticket() -> None:
     buffer = Buffer(admission=relive.Admission(0, 1))
     tickets: list[relive.Ticket] = []

@@ -47,7 +47,7 @@ class Grant:
         if ticket is None:
             return False
         self.used -= 1
-        ticket._hold(has_come_back=True)
+        ticket._has_come_back = True
         return True
 
     def close(self) -> bool:
@@ -82,7 +82,7 @@ class FleetTicket(duplicates.NeverCopied, admission_lib.Holdable):
         """Record that an episode starts, and return which one of the ticket's it is."""
         if not self.left:
             raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
-        self._hold()
+        self._use()
         return self.grant.use()
 
     def release(self) -> None:
@@ -91,7 +91,7 @@ class FleetTicket(duplicates.NeverCopied, admission_lib.Holdable):
             self._released(self.grant)
 
     def __enter__(self) -> Self:
-        self._hold()
+        self._use()
         return self
 
     def __exit__(
