@@ -513,7 +513,7 @@ def test_slices_of_batches_of_other_buffers() -> None:
     assert len(batch_of("sequences")[:1]) == 1
 
 
-@pytest.mark.parametrize("asked", [3, np.array([0, 1]), None, slice("a", None), slice(0, 1.5)])
+@pytest.mark.parametrize("asked", [3, np.array([0, 1]), None, slice("a", None), slice(0, 1.5), slice(0, 8, 0)])
 def test_other_indices_of_a_batch_are_refused(asked: Any) -> None:
     rule = "^a batch is indexed by the name of a field or by a slice of rows, as in batch\\[0:8\\], got "
     with pytest.raises(errors.ArgumentTypeError, match=rule):

@@ -112,8 +112,8 @@ def truncated_importance_weights(
     if not limit:
         raise errors.ArgumentError(f"limit must be above 0, got {limit}")
     current, behaviour = _floats("logprobs", logprobs), _floats("behaviour_logprobs", behaviour_logprobs)
-    is_used = np.ones(current.shape, np.bool_) if mask is None else np.asarray(mask)
-    if is_used.dtype != np.bool_:
+    is_used = np.ones(current.shape, np.bool_) if mask is None else validation.array_of(mask)
+    if is_used is None or is_used.dtype != np.bool_:
         raise errors.ArgumentTypeError(f"mask must be bools, got {validation.short_repr(mask)}")
     for name, array in (("behaviour_logprobs", behaviour), ("mask", is_used)):
         if array.shape != current.shape:

@@ -160,6 +160,7 @@ def test_values_outside_of_the_mask_are_ignored() -> None:
         ({"behaviour_logprobs": [-1.0]}, r"behaviour_logprobs must be of the shape of logprobs, \[2\], got \[1\]"),
         ({"mask": [True]}, r"mask must be of the shape of logprobs, \[2\], got \[1\]"),
         ({"mask": [1, 0]}, r"mask must be bools, got \[1, 0\]"),
+        ({"mask": [[True], [True, False]]}, r"mask must be bools, got \[\[True\], \[True, False\]\]"),
         (
             {"logprobs": [-1.0, math.nan]},
             r"logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position \(1,\)",

@@ -336,7 +336,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
         """
-        validation.positive_int("batch_size", batch_size)
+        validation.batch_size("batch_size", batch_size)
         return len(self.eligible_keys()) > 0
 
     def sample(self, batch_size: int, *, max_lag: int | None = None) -> packing.TokenBatch:
@@ -354,7 +354,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
                 given and no version was set.
             NotReadyError: No sequence may be drawn.
         """
-        batch_size = validation.positive_int("batch_size", batch_size)
+        batch_size = validation.batch_size("batch_size", batch_size)
         keys = self.eligible_keys(max_lag=max_lag)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")

@@ -213,15 +213,16 @@ class Draws:
 
     def count(self, slots: arrays_lib.Ints) -> int:
         """Count a draw of the anchors in `slots` [B], and return B."""
-        size = len(slots)
+        size, most = len(slots), self.max_times_sampled
+        # What may fail for memory comes first.
+        spent = 0 if most is None else int(np.count_nonzero(self._times[np.unique(slots)] == most))
         self.sampler.drawn()
         append.mark(self._store.facts, slots, append.DRAWN)
         self._last.append((slots, self._store.num_view[append.NEXT_KEY]))
         self._num_last += size
         while self._num_last - len(self._last[0][0]) >= LAST:
             self._num_last -= len(self._last.popleft()[0])
-        if self.max_times_sampled is not None:
-            self.num_spent += int(np.count_nonzero(self._times[np.unique(slots)] == self.max_times_sampled))
+        self.num_spent += spent
         return size
 
     def take_back(self, slots: arrays_lib.Ints) -> None:

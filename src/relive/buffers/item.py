@@ -170,7 +170,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         Raises:
             ArgumentError: num_items is not an integer of at least 1.
         """
-        validation.positive_int("num_items", num_items)
+        validation.batch_size("num_items", num_items)
         return len(self) > 0
 
     def sample(self, num_items: int) -> dict[str, arrays_lib.Array]:
@@ -186,7 +186,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             ArgumentError: num_items is not an integer of at least 1.
             NotReadyError: The buffer is empty.
         """
-        num_items = validation.positive_int("num_items", num_items)
+        num_items = validation.batch_size("num_items", num_items)
         if not len(self._items):
             raise errors.NotReadyError(f"sample found no {self._unit} to draw: add a batch first")
         with randomness.Unmoved(self._rng):

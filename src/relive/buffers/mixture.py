@@ -72,7 +72,7 @@ class MixtureSampler(Generic[Batch]):
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
         """
-        batch_size = validation.positive_int("batch_size", batch_size)
+        batch_size = validation.batch_size("batch_size", batch_size)
         exact = [batch_size * share for share in self._shares]
         counts = [int(number) for number in exact]
         by_remainder = sorted(range(len(exact)), key=lambda source: counts[source] - exact[source])

@@ -9,6 +9,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.testing import zoo
 
 
 def rated(priorities: list[float], **settings: Any) -> relive.PrioritizedReplayBuffer:
@@ -467,3 +468,12 @@ def test_the_weights_of_the_last_rows_that_retire_are_finite(normalization: str)
 def test_settings_that_break_their_rule_name_themselves(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         relive.PrioritizedReplayBuffer(10, **wrong)
+
+
+@pytest.mark.parametrize("make", [zoo.COLUMNS["prioritized"], zoo.COLUMNS["prioritized sequences"]])
+def test_priorities_of_minus_zero_are_saved_as_zero(make: zoo.Make) -> None:
+    buffer = zoo.worked(make)
+    keys = buffer.eligible_keys()[:2]
+    buffer.update_priorities(keys, [-0.0, 1.0])
+    assert not np.signbit(buffer.get_priorities(keys)).any()
+    zoo.assert_same(buffer, type(buffer).from_state(buffer.state_dict()))

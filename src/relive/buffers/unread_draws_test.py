@@ -3,6 +3,7 @@
 import asyncio
 import collections
 from collections.abc import Callable
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import relive
 from relive.buffers import hindsight
 from relive.storage import ragged
+from relive.testing import zoo
 
 SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
 LINEAR = relive.LinearSchedule(0.4, 1.0, steps=10)
@@ -237,3 +239,33 @@ def test_a_batch_gathered_ahead_raises_in_its_place() -> None:
     with pytest.raises(MemoryError, match="^no$"):
         next(draws)
     draws.close()
+
+
+def test_a_draw_that_cannot_be_counted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = relive.RingReplayBuffer(10, max_times_sampled=2, seed=0)
+    for t in range(8):
+        buffer.add(float(t), t, 1.0, t + 1.0)
+    before, calls = zoo.state_of(buffer), itertools.count()
+
+    def unique(values: Any, _unique: Any = np.unique) -> Any:
+        if next(calls) == 1:
+            raise MemoryError
+        return _unique(values)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(np, "unique", unique)
+        buffer.sample(4)
+    assert zoo.state_of(buffer) == before
+    buffer.check()
+
+
+@pytest.mark.parametrize("name", zoo.STORED)
+def test_a_batch_that_no_memory_holds_is_refused(name: str) -> None:
+    buffer = zoo.worked(zoo.KINDS[name].make)
+    draw = getattr(buffer, "sample_n_step_nowait", getattr(buffer, "sample", None))
+    if draw is None:
+        pytest.skip("it draws nothing")
+    before = zoo.state_of(buffer)
+    with pytest.raises(relive.ArgumentError, match=f"must be at most {2**40}, got {2**60}$"):
+        draw(*((2**60, 1, 0.9) if isinstance(buffer, relive.EpisodeReplayBuffer) else (2**60,)))
+    assert zoo.state_of(buffer) == before

@@ -50,6 +50,23 @@ def positive_int(name: str, value: object) -> int:
     return _int_of_at_least(1, name, value)
 
 
+_LARGEST_BATCH = 2**40
+"""No memory holds the rows of more."""
+
+
+def batch_size(name: str, value: object) -> int:
+    """Return the number of rows to draw as an int.
+
+    Raises:
+        ArgumentTypeError: `value` is not an integer.
+        ArgumentError: `value` is below 1, or more than any memory holds.
+    """
+    size = _int_of_at_least(1, name, value)
+    if size > _LARGEST_BATCH:
+        raise errors.ArgumentError(f"{name} must be at most {_LARGEST_BATCH}, got {size}")
+    return size
+
+
 def non_negative_int(name: str, value: object) -> int:
     """Return `value` as an int.
 
@@ -179,8 +196,8 @@ def boolean(name: str, value: object) -> bool:
         ArgumentTypeError: `value` is neither True nor False.
     """
     if hasattr(value, "dtype"):
-        value = np.asarray(value)
-        value = value[()] if value.shape == () else value
+        array = array_of(value)
+        value = array[()] if array is not None and array.shape == () else value
     if not isinstance(value, bool | np.bool_):
         raise errors.ArgumentTypeError(f"{name} must be True or False, got {short_repr(value)}")
     return bool(value)
@@ -239,7 +256,7 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     Raises:
         ArgumentTypeError: `value` holds something else.
     """
-    array = _array(value)
+    array = array_of(value)
     if array is None or (array.dtype.kind not in "iu" and array.size):
         raise errors.ArgumentTypeError(f"{name} must be integers, got {short_repr(value)}")
     return array.astype(np.int64, copy=False).reshape(-1)
@@ -296,7 +313,7 @@ def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
 
 def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
     """Return flags as an array of bools [...], which may be `value` itself."""
-    array = _array(value)
+    array = array_of(value)
     if array is not None and array.dtype.kind in "b":
         return array
     is_number = array is not None and array.dtype.kind in "iuf"
@@ -316,12 +333,14 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
         ArgumentError: `value` has another shape, or a number is negative, infinite or NaN; the message says
             in which row.
     """
-    array = _array(value)
+    array = array_of(value)
     if array is None or (array.dtype.kind not in "biuf" and array.size):
         raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")
     if array.shape not in ((count,), (count, 1)):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
-    numbers_ = array.astype(np.float64, copy=False).reshape(-1)
+    with np.errstate(over="ignore"):
+        numbers_ = array.astype(np.float64).reshape(-1)
+    numbers_ += 0.0  # -0.0 is 0.0.
     # Where there is a NaN, `argmin` finds it.
     if count and not (numbers_.item(numbers_.argmin()) >= 0 and numbers_.item(numbers_.argmax()) < math.inf):
         row = int((~(np.isfinite(numbers_) & (numbers_ >= 0))).argmax())
@@ -329,7 +348,7 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
     return numbers_
 
 
-def _array(value: Any) -> npt.NDArray[Any] | None:
+def array_of(value: Any) -> npt.NDArray[Any] | None:
     """Return `value` as a numpy array; None if that fails, as for ragged rows, or would drop a mask."""
     if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
         return None
@@ -337,7 +356,7 @@ def _array(value: Any) -> npt.NDArray[Any] | None:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         calls = tensor_calls(value)
-        return _array(getattr(value, calls[0])()) if calls else None
+        return array_of(getattr(value, calls[0])()) if calls else None
 
 
 def tensor_calls(value: Any) -> list[str]:

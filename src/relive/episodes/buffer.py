@@ -692,7 +692,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
         """Return the arguments of a sample call, checked."""
         if self._gate.is_closed:
-            batch_size = validation.positive_int("batch_size", batch_size)
+            batch_size = validation.batch_size("batch_size", batch_size)
         else:
             batch_size = self._limited.checked_batch_size(batch_size)
         return batch_size, validation.positive_int("n", n), validation.discount("gamma", gamma)

@@ -168,7 +168,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
             ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
             ShardLostError: No shard has responded for `recovery` seconds.
         """
-        return (await self._some(validation.positive_int("batch_size", batch_size), 1, options))[0]
+        return (await self._some(validation.batch_size("batch_size", batch_size), 1, options))[0]
 
     async def _some(self, size: int, number: int, options: Mapping[str, Any]) -> list[Batch]:
         """Return from 1 to `number` batches: as many as the limiter allows now."""
@@ -219,7 +219,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         Raises:
             ArgumentError: An argument is invalid.
         """
-        size = validation.positive_int("batch_size", batch_size)
+        size = validation.batch_size("batch_size", batch_size)
         most = validation.non_negative_int("prefetch", prefetch) + 1
         ready: collections.deque[Batch] = collections.deque()
         requests: collections.deque[tuple[int, asyncio.Task[list[Batch]]]] = collections.deque()

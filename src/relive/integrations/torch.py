@@ -193,7 +193,7 @@ class ReplayDataset(data.IterableDataset[Any]):
         super().__init__()
         validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
         self._buffer = buffer
-        self._batch_size = validation.positive_int("batch_size", batch_size)
+        self._batch_size = validation.batch_size("batch_size", batch_size)
         self._num_batches = None if num_batches is None else validation.positive_int("num_batches", num_batches)
         _float_dtype(dtype)
         self._dtype: Dtype = dtype

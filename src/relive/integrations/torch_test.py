@@ -46,6 +46,12 @@ def test_workers_of_an_own_dataset_repeat_batches_unless_seeded(is_seeded: bool)
     assert (len(drawn), len(set(drawn))) == (12, 12 if is_seeded else 3)
 
 
+@pytest.mark.parametrize("value", [torch.ones((), requires_grad=True), torch.ones((), dtype=torch.bfloat16)])
+def test_a_tensor_is_no_setting_that_is_true_or_false(value: Any) -> None:
+    with pytest.raises(relive.ArgumentTypeError, match="^pad must be True or False, got "):
+        relive.SequenceReplayBuffer(9, length=2, pad=value)
+
+
 def test_an_error_about_log_probabilities_names_the_calls() -> None:
     def step_of(**given: Any) -> relive.TokenStep:
         return relive.TokenStep(**{"prompt": [1], "response": [2, 3], "policy_version": 0, **given})

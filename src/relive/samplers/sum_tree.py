@@ -319,7 +319,7 @@ class SumTree(arrays.Derived):
 def _checked_request(size: object, rng: np.random.Generator) -> tuple[int, np.random.Generator]:
     """Return the arguments of a draw, checked."""
     validation.require_instance("rng", rng, np.random.Generator)
-    return validation.positive_int("size", size), rng
+    return validation.batch_size("size", size), rng
 
 
 def _sizes(capacity: int) -> list[int]:

@@ -236,7 +236,7 @@ class LimitedBuffer:
         Raises:
             ArgumentError: It is not an integer of at least 1, or so large that the limiter could never allow it.
         """
-        size = validation.positive_int("batch_size", batch_size)
+        size = validation.batch_size("batch_size", batch_size)
         most = self.limiter.max_batch_size
         if most is not None and size > most:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")

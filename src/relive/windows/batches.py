@@ -151,7 +151,7 @@ class Batch(Generic[A]):
             remedy = f"use {' or '.join(found)}" if found else f"it has {', '.join(fields)}"
             raise errors.UnknownKeyError(f"{type(self).__name__} has no field {asked!r}: {remedy}")
         ends = (asked.start, asked.stop, asked.step) if isinstance(asked, slice) else ("none",)
-        if not all(end is None or hasattr(end, "__index__") for end in ends):
+        if not all(end is None or hasattr(end, "__index__") for end in ends) or ends[-1] == 0:
             rule = "a batch is indexed by the name of a field or by a slice of rows, as in batch[0:8]"
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(asked)}")
         rows = {name: _rows(getattr(self, name), asked) for name in fields}
@@ -353,8 +353,10 @@ def _leaves(path: str, tree: Tree) -> Iterator[tuple[str, Any]]:
 
 
 def _rows(tree: Tree, rows: slice) -> Tree:
-    """Return a slice of the rows of each array of a tree, or of a list."""
-    return {key: _rows(part, rows) for key, part in tree.items()} if isinstance(tree, Mapping) else tree[rows]
+    """Return a slice of the rows of each array of a tree, or of a list; None of None, which stands for keys in JAX."""
+    if isinstance(tree, Mapping):
+        return {key: _rows(part, rows) for key, part in tree.items()}
+    return None if tree is None else tree[rows]
 
 
 def _joined(path: str, name: object) -> str:

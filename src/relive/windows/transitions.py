@@ -49,7 +49,8 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         """Raise ArgumentError if memory does not hold a single frame stack."""
         fields = [] if schema is None else [schema.fields[path] for path in schema.observation_paths]
         nbytes = max(window.ROW_BYTES, sum(field.nbytes for field in fields))
-        memory.check_room("frame_stack", self.frame_stack, nbytes, "frames")
+        name = "schema" if self.frame_stack == 1 else "frame_stack"
+        memory.check_room(name, self.frame_stack, nbytes, "frames")
 
     @property
     def older(self) -> int:
