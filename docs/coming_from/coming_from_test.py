@@ -181,7 +181,7 @@ def check(code: str, modules: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_says_of_relive_is_there(page: pathlib.Path) -> None:
+def test_names_of_relive_on_a_page_exist(page: pathlib.Path) -> None:
     for code, cell in said_of_relive(page):
         modules = [integration(name) for name in re.findall(r"relive\.integrations\.(\w+)", cell)]
         if None not in modules:
@@ -189,7 +189,7 @@ def test_what_a_page_says_of_relive_is_there(page: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_no_page_denies_or_puts_off_what_is_there(page: pathlib.Path) -> None:
+def test_no_page_denies_an_existing_feature(page: pathlib.Path) -> None:
     assert not PUT_OFF.findall(prose_of(page))
     ours = {name for name, _ in public()} | arguments()
     for row in rows_of(prose_of(page)):
@@ -213,19 +213,19 @@ def test_no_page_denies_or_puts_off_what_is_there(page: pathlib.Path) -> None:
         "replay_buffer(3)",
     ],
 )
-def test_what_is_not_there_is_found(code: str) -> None:
+def test_a_missing_name_on_a_page_is_found(code: str) -> None:
     with pytest.raises(AssertionError):
         check(code, [])
 
 
-def test_a_page_that_denies_or_puts_off_what_is_there_is_found(tmp_path: pathlib.Path) -> None:
+def test_a_page_that_denies_an_existing_feature_is_found(tmp_path: pathlib.Path) -> None:
     for row in ["| `prefetch=2` | nothing | |", "| `HerReplayBuffer(env)`, `x.sample()` | no counterpart | |"]:
         (tmp_path / "denies.md").write_text(f"| theirs | relive | what differs |\n|---|---|---|\n{row}\n")
         with pytest.raises(AssertionError, match="is denied"):
-            test_no_page_denies_or_puts_off_what_is_there(tmp_path / "denies.md")
+            test_no_page_denies_an_existing_feature(tmp_path / "denies.md")
     (tmp_path / "late.md").write_text("Tensors: not yet.")
     with pytest.raises(AssertionError):
-        test_no_page_denies_or_puts_off_what_is_there(tmp_path / "late.md")
+        test_no_page_denies_an_existing_feature(tmp_path / "late.md")
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def _global_generators_stay() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("_global_generators_stay")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_of_other_libraries_runs_where_they_are_installed(page: pathlib.Path) -> None:
+def test_code_of_installed_libraries_runs(page: pathlib.Path) -> None:
     blocks = [compile(block, page.name, "exec") for block in THEIR_BLOCK.findall(page.read_text(encoding="utf-8"))]
     if page.name in THEIRS:
         pytest.importorskip(THEIRS[page.name], reason=f"{THEIRS[page.name]} is not installed", exc_type=ImportError)

@@ -36,7 +36,7 @@ def conversation(topic: str, *tools: str) -> Any:
         (["calendar"] * 6 + ["search", "answer"], 1.0, True),
     ],
 )
-def test_an_answer_is_right_after_the_tools_that_it_takes(tools: list[str], reward: float, is_over: bool) -> None:
+def test_a_reply_is_correct_after_the_required_tools(tools: list[str], reward: float, is_over: bool) -> None:
     _, *outcome = agents.carry_out(conversation("capital", *tools[:-1]), tools[-1])
     assert outcome == [reward, is_over]
 
@@ -51,7 +51,7 @@ def attempt(*tools: str) -> relive.Episode[Any, str]:
 
 
 @pytest.mark.parametrize("first", [0, -1])
-def test_replies_become_more_likely_by_the_advantage_of_their_attempt(first: int) -> None:
+def test_logits_of_replies_rise_by_their_advantage(first: int) -> None:
     """The logits rise by the advantage times the gradient of log p, reply by reply; those of other topics stay."""
     model = agents.Model(np.random.default_rng(0))
     model.learn([[attempt("calculator", "answer"), attempt("answer")]], first)
@@ -75,7 +75,7 @@ def test_a_group_of_equal_returns_changes_nothing() -> None:
     assert model.probabilities(conversation("sum")).tolist() == [0.25] * 4
 
 
-def test_cancelled_agents_leave_a_consistent_buffer_and_no_group_is_too_old() -> None:
+def test_cancelled_agents_leave_a_consistent_buffer() -> None:
     (at, shares), buffer = asyncio.run(agents.run(1_000, seed=0, first=0))
     buffer.check()
     stats = buffer.get_stats()

@@ -22,7 +22,7 @@ FIGURE = r"-?\d+\.\d"
         pytest.param(["--short"], 1_000, marks=pytest.mark.long, id="short"),
     ],
 )
-def test_a_step_takes_an_eighth_of_two_stacks_of_four_and_the_same_seed_plays_the_same_game(
+def test_frames_are_stored_once_and_a_seed_repeats_the_game(
     size: list[str], steps: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     buffers: list[relive.RingReplayBuffer] = []

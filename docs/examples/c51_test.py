@@ -39,7 +39,7 @@ def towards_the_lowest_ball(frame: Any) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_player_who_goes_for_the_lowest_ball_catches_all_39_until_the_time_limit(seed: int) -> None:
+def test_a_player_of_the_lowest_ball_catches_all_39(seed: int) -> None:
     env = gymnasium.wrappers.TimeLimit(c51.Catch(), 200)
     frame, _ = env.reset(seed=seed)
     total, truncated = 0.0, False
@@ -51,7 +51,7 @@ def test_a_player_who_goes_for_the_lowest_ball_catches_all_39_until_the_time_lim
     assert total == 39  # Balls appear in steps 1, 6, ..., 191 and later, and land 9 steps later.
 
 
-def test_balls_fall_by_a_row_a_step_and_the_episode_ends_with_the_first_that_is_missed() -> None:
+def test_an_episode_of_balls_ends_with_the_first_miss() -> None:
     env = c51.Catch()
     frame, _ = env.reset(seed=3)
     assert not frame[0].any()
@@ -99,7 +99,7 @@ def random_distributions(count: int) -> torch.Tensor:
     return torch.randn(count, 51).softmax(dim=1)
 
 
-def test_a_projection_shares_each_probability_between_two_neighbours() -> None:
+def test_a_projection_splits_probabilities_between_neighbours() -> None:
     torch.manual_seed(0)
     returns, probabilities = 30 * torch.rand(8, 51) - 5, random_distributions(8)
     projected = c51.projected(returns, probabilities)
@@ -177,9 +177,7 @@ def test_best_actions_have_the_highest_expected_returns() -> None:
 
 
 @pytest.mark.parametrize(("name", "n_step"), list(zip(c51.REPLAYS, [3, 1], strict=True)))
-def test_the_loop_returns_the_divergences_of_each_batch_as_priorities(
-    name: str, n_step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_returns_divergences_as_priorities(name: str, n_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[Any] = []
     found: list[Any] = []
     updates: list[tuple[Any, Any]] = []

@@ -15,9 +15,7 @@ def test_a_running_mean_is_over_the_last_values() -> None:
     assert curves.running_mean([3, 5, 10, 0], window=2) == [3, 4, 7.5, 5]
 
 
-def test_a_line_is_the_mean_and_a_band_goes_from_the_lowest_to_the_highest_where_all_runs_have_values(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_curve_has_its_mean_and_a_band_of_extremes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     savefig = figure.Figure.savefig
 
@@ -73,7 +71,7 @@ def test_the_picture_shows_the_runs_of_all_cases(tmp_path: pathlib.Path, monkeyp
     assert pictures == [(("path", {"A": [([0], [5]), ([1], [5])]}), {"ylabel": "score", "title": "T"})]
 
 
-def test_a_run_in_which_nothing_could_be_measured_asks_for_more_steps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_too_short_to_measure_asks_for_more_steps(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         curves.main(lambda steps, seed: ([], []), {"A": {}}, ["--steps", "7"], steps=5, title="T", ylabel="score")
     assert capsys.readouterr().err.endswith("--steps must be more than 7: nothing could be measured in so few\n")

@@ -50,7 +50,7 @@ def table(values: list[list[float]]) -> torch.nn.Linear:
 
 
 @pytest.mark.parametrize("terminated", [True, False])
-def test_errors_are_values_less_double_q_targets_over_three_steps(*, terminated: bool) -> None:
+def test_errors_are_relative_to_three_step_double_q_targets(*, terminated: bool) -> None:
     buffer = relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA)
     batch = read_episode(buffer, ACTIONS, terminated=terminated)
     expected = []
@@ -64,7 +64,7 @@ def test_errors_are_values_less_double_q_targets_over_three_steps(*, terminated:
     assert dqn.errors_of(table(VALUES), table(TARGET_VALUES), batch).tolist() == expected
 
 
-def test_only_the_values_learn_and_not_their_targets() -> None:
+def test_only_the_values_are_trained_not_their_targets() -> None:
     network, target_network = table(VALUES), table(TARGET_VALUES)
     batch = read_episode(relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA), ACTIONS, terminated=False)
     dqn.errors_of(network, target_network, batch).sum().backward()
@@ -73,7 +73,7 @@ def test_only_the_values_learn_and_not_their_targets() -> None:
     assert target_network.weight.grad is None
 
 
-def test_a_loss_is_squared_near_zero_and_straight_far_away_and_counts_by_its_weight() -> None:
+def test_a_loss_is_a_weighted_huber_loss() -> None:
     errors, weights = torch.tensor([0.5, -2.0, 3.0, 7.0]), torch.tensor([1.0, 0.5, 0.25, 0.0])
     assert dqn.loss_of(errors, weights).item() == (0.125 + 0.5 * 1.5 + 0.25 * 2.5) / 4
 
@@ -91,9 +91,7 @@ def test_the_greedy_action_is_the_best_by_the_values() -> None:
 
 
 @pytest.mark.parametrize(("name", "n_step"), list(zip(dqn.REPLAYS, [3, 1], strict=True)))
-def test_the_loop_weights_the_losses_returns_the_errors_and_moves_the_target(
-    name: str, n_step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_weights_losses_and_returns_errors(name: str, n_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[Any] = []
     losses: list[tuple[Any, Any]] = []
     updates: list[tuple[Any, Any]] = []

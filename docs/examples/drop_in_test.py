@@ -74,7 +74,7 @@ def test_a_curve_is_the_mean_of_the_ten_episodes_that_ended_last() -> None:
         assert curve[place] == np.mean(ended[-10:])
 
 
-def test_an_interval_holds_the_mean_and_narrows_with_the_number_of_runs() -> None:
+def test_an_interval_narrows_with_the_number_of_runs() -> None:
     assert drop_in.interval(np.full(5, 2.0)) == "2.0 [2.0, 2.0]"
     assert drop_in.interval(np.full(5, 2.0), np.full(4, 3.0)) == "-1.0 [-1.0, -1.0]"
     rng = np.random.default_rng(0)

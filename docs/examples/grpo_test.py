@@ -15,12 +15,12 @@ import relive
 
 
 @pytest.mark.long
-def test_the_model_learns_to_call_the_tool_and_to_repeat_what_it_says() -> None:
+def test_the_model_learns_to_use_the_tool() -> None:
     _, scores = grpo.train(150, seed=0, is_grouped=True)
     assert scores[-1] > 0.5
 
 
-def test_an_actor_stores_whole_groups_of_what_the_tool_and_the_model_said() -> None:
+def test_an_actor_stores_complete_groups_of_token_steps() -> None:
     async def main() -> None:
         torch.manual_seed(0)
         buffer = relive.TokenReplayBuffer(10_000, groups=relive.Groups(grpo.GROUP))

@@ -42,13 +42,13 @@ def test_q_loss_is_the_mean_squared_error() -> None:
     assert loss.item() == pytest.approx(((-1 + 0.98 * 40 - 1) ** 2 + (0 - 3) ** 2) / 2, rel=1e-5)
 
 
-def test_a_step_is_judged_by_where_it_led() -> None:
+def test_a_step_is_rewarded_by_the_goal_it_reached() -> None:
     rewards, reached = her.judge(np.array([[0, 1], [1, 1]], np.int8), np.array([[1, 1], [1, 1]], np.int8))
     assert rewards.tolist() == [-1.0, 0.0]
     assert reached.tolist() == [False, True]
 
 
-def test_episodes_end_where_the_goal_is_reached_or_after_as_many_steps_as_there_are_bits(
+def test_episodes_end_at_the_goal_or_after_a_step_per_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(her, "BITS", 3)

@@ -46,7 +46,7 @@ def sequences(**fields: Any) -> relive.SequenceBatch[torch.Tensor]:
     return relive_torch.as_tensors(relive.SequenceBatch(keys=np.arange(2), **(arrays | fields)))
 
 
-def test_sequence_loss_is_that_of_double_q_learning_after_the_burn_in() -> None:
+def test_sequence_loss_is_double_q_after_the_burn_in() -> None:
     """Values 0, 1, 2, 3 of the network and 0, 10, 20, 40 of the target network, whatever is observed."""
     networks = []
     for values in ([0.0, 1.0, 2.0, 3.0], [0.0, 10.0, 20.0, 40.0]):
@@ -85,7 +85,7 @@ def test_no_gradient_goes_back_into_the_burn_in() -> None:
 
 
 @pytest.mark.parametrize("constant", [0, 1])
-def test_both_networks_start_from_the_first_state_and_the_burn_in(constant: int) -> None:
+def test_both_networks_start_from_the_burned_in_state(constant: int) -> None:
     networks = [r2d2.Network(memory=True), r2d2.Network(memory=True)]
     networks[constant].head = constant_network([0.0, 1.0, 2.0, 3.0], r2d2.STATE_WIDTH)
     batch = sequences()
@@ -101,7 +101,7 @@ def test_both_networks_start_from_the_first_state_and_the_burn_in(constant: int)
     assert changed.item() != loss.item()
 
 
-def test_a_network_without_memory_looks_at_the_last_observation_alone() -> None:
+def test_a_network_without_memory_uses_only_one_observation() -> None:
     network = r2d2.Network(memory=False)
     observations, state = torch.rand(2, 3, 5), torch.rand(2, r2d2.STATE_WIDTH)
     values, last = network(observations, state)

@@ -124,7 +124,7 @@ def test_best_actions_are_in_the_middle_of_those_that_explore() -> None:
     assert np.median(drawn) == pytest.approx(2 * np.tanh(0.25), abs=0.02)
 
 
-def test_the_policy_acts_and_learns_from_a_batch_a_step_once_there_are_enough_steps(
+def test_the_policy_learns_a_batch_per_step_after_the_warm_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 35 steps in each of 4 environments, 25 come before the first batch."""
@@ -145,7 +145,7 @@ def test_the_policy_acts_and_learns_from_a_batch_a_step_once_there_are_enough_st
 
 
 @pytest.mark.parametrize("wrappers", [[], [sac.OneFlag]])
-def test_ends_by_the_time_limit_are_truncated_unless_there_is_one_flag(
+def test_time_limits_are_truncated_unless_ends_are_one_flag(
     wrappers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffers: list[relive.RingReplayBuffer] = []

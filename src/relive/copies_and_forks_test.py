@@ -196,7 +196,7 @@ WHOLE = BUFFERS | PARTS
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_copies_and_the_original_know_nothing_of_each_other(name: str, copied: Callable[[Any], Any]) -> None:
+def test_copies_are_independent_of_the_original(name: str, copied: Callable[[Any], Any]) -> None:
     make, use = WHOLE[name]
     thing = make()
     for _ in range(2):  # One that is new, and one that was used.
@@ -282,19 +282,19 @@ REFERRING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("name", REFERRING)
 @COPIED
-def test_what_refers_to_a_buffer_takes_a_copy_of_it_along(name: str, copied: Callable[[Any], Any]) -> None:
+def test_copying_an_object_copies_the_buffer_it_refers_to(name: str, copied: Callable[[Any], Any]) -> None:
     make, use = REFERRING[name]
     thing = make()
     compare(thing, copied(thing), copied(thing), use)
 
 
-def test_a_vector_recorder_takes_a_copy_of_its_buffer_along() -> None:
+def test_copying_a_vector_recorder_copies_its_buffer() -> None:
     """The environments that Gymnasium makes itself cannot be pickled."""
     thing = vector_recorder()
     compare(thing, copy.deepcopy(thing), copy.deepcopy(thing), use_vector_recorder)
 
 
-def test_a_shallow_copy_of_a_buffer_of_stable_baselines3_is_whole() -> None:
+def test_a_shallow_copy_of_a_buffer_of_sb3_is_complete() -> None:
     thing = sb3_buffer()
     compare(thing, copy.copy(thing), copy.copy(thing), use_sb3)
 
@@ -351,7 +351,7 @@ def records() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", records())
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_copies_of_what_is_only_read_say_the_same(name: str, copied: Callable[[Any], Any]) -> None:
+def test_copies_of_immutable_values_are_equal(name: str, copied: Callable[[Any], Any]) -> None:
     thing = records()[name]
     assert plain(copied(thing)) == plain(thing)
 
@@ -401,7 +401,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_what_cannot_be_copied_says_what_to_do(name: str, copied: Callable[[Any], Any], tmp_path: pathlib.Path) -> None:
+def test_an_error_about_a_copy_says_what_to_do(name: str, copied: Callable[[Any], Any], tmp_path: pathlib.Path) -> None:
     make, rule = REFUSED[name]
     thing = make(tmp_path / "it")
     with pytest.raises(errors.ArgumentTypeError, match=rule):
@@ -411,7 +411,7 @@ def test_what_cannot_be_copied_says_what_to_do(name: str, copied: Callable[[Any]
 
 
 @COPIED
-def test_a_buffer_whose_rows_are_in_files_is_not_copied(copied: Callable[[Any], Any], tmp_path: pathlib.Path) -> None:
+def test_a_memory_mapped_buffer_is_not_copied(copied: Callable[[Any], Any], tmp_path: pathlib.Path) -> None:
     with relive.MemmapStorage(tmp_path / "rows", SCHEMA, 12) as rows:
         buffer = ring(storage=rows)
         with pytest.raises(errors.ArgumentTypeError, match=NO_MAP):
@@ -420,7 +420,7 @@ def test_a_buffer_whose_rows_are_in_files_is_not_copied(copied: Callable[[Any], 
 
 @pytest.mark.parametrize("make", [ring, episode_buffer])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_a_buffer_that_writes_to_a_journal_is_copied_once_it_is_detached(
+def test_a_buffer_with_a_journal_is_copied_once_it_is_detached(
     make: Callable[[], Any], copied: Callable[[Any], Any], tmp_path: pathlib.Path
 ) -> None:
     buffer = make()
@@ -439,7 +439,7 @@ def test_a_buffer_that_writes_to_a_journal_is_copied_once_it_is_detached(
 
 
 @COPIED
-def test_what_is_gathered_ahead_and_who_waits_stay_with_the_original(copied: Callable[[Any], Any]) -> None:
+def test_prefetched_batches_and_waiters_are_not_copied(copied: Callable[[Any], Any]) -> None:
     buffer = ring()
     iterator = buffer.batches(3)
     next(iterator)
@@ -453,7 +453,7 @@ def test_what_is_gathered_ahead_and_who_waits_stay_with_the_original(copied: Cal
 
 
 @COPIED
-def test_a_copy_of_an_asyncio_shell_belongs_to_no_loop_and_nobody_waits_at_it(copied: Callable[[Any], Any]) -> None:
+def test_a_copied_async_buffer_has_no_loop_and_no_waiters(copied: Callable[[Any], Any]) -> None:
     async def copy_it() -> Any:
         shell = relive.AsyncReplayBuffer(relive.RingReplayBuffer(12, SCHEMA, seed=0))
         waiting = asyncio.create_task(shell.sample(3))
@@ -492,7 +492,7 @@ IGNORED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @posix_test.FORKS
 @IGNORED
 @pytest.mark.parametrize("name", WHOLE | REFERRING)
-def test_parent_and_fork_know_nothing_of_each_other(name: str) -> None:
+def test_parent_and_fork_are_independent(name: str) -> None:
     make, use = (WHOLE | REFERRING)[name]
     thing = make()
     answers = plain(use(copy.deepcopy(thing)))
@@ -506,7 +506,7 @@ def test_parent_and_fork_know_nothing_of_each_other(name: str) -> None:
 
 @posix_test.FORKS
 @IGNORED
-def test_a_fork_waits_for_no_thread_that_gathers_in_its_parent() -> None:
+def test_a_fork_does_not_wait_for_prefetching_threads() -> None:
     buffer = ring()
     iterator = buffer.batches(3)
     next(iterator)
@@ -550,7 +550,7 @@ def test_batches_of_another_process_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 @posix_test.FORKS
 @IGNORED
-def test_batches_without_a_thread_go_on_in_a_fork() -> None:
+def test_batches_without_prefetching_go_on_in_a_fork() -> None:
     iterator = ring().batches(3, prefetch=0)
     in_a_fork(iterator.__next__)
 
@@ -571,7 +571,7 @@ def thread_at(work: Callable[[threading.Event, threading.Event], None]) -> Itera
 
 @posix_test.FORKS
 @IGNORED
-def test_a_fork_waits_for_no_lock_that_a_thread_of_its_parent_holds() -> None:
+def test_a_fork_does_not_wait_for_locks_of_its_parent() -> None:
     shell = threaded()
     iterator = shell.batches(3)
 
@@ -603,7 +603,7 @@ def test_a_fork_waits_for_no_lock_that_a_thread_of_its_parent_holds() -> None:
 
 @posix_test.FORKS
 @IGNORED
-def test_a_fork_goes_on_with_a_shell_at_which_threads_only_wait() -> None:
+def test_a_fork_uses_a_buffer_at_which_threads_wait() -> None:
     shell = threaded(relive.RingReplayBuffer(12, SCHEMA, seed=0))
     waiting = threading.Thread(target=shell.sample, args=(3,))
     waiting.start()
@@ -624,7 +624,7 @@ def test_a_fork_goes_on_with_a_shell_at_which_threads_only_wait() -> None:
 
 @posix_test.FORKS
 @IGNORED
-def test_a_fork_reads_the_rows_of_a_memory_map_and_leaves_all_else_to_its_parent(tmp_path: pathlib.Path) -> None:
+def test_a_fork_can_only_read_a_memory_map(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "rows"
     fresh = relive.MemmapStorage(tmp_path / "others", SCHEMA, 12)
     closed = relive.MemmapStorage(tmp_path / "closed", SCHEMA, 12)
@@ -657,9 +657,7 @@ def test_a_fork_reads_the_rows_of_a_memory_map_and_leaves_all_else_to_its_parent
         assert (again.was_dirty, again.generation) == (False, 1)
 
 
-def test_a_memory_map_that_another_process_has_opened_can_only_be_read(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_memory_map_opened_elsewhere_is_read_only(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = relive.MemmapStorage(tmp_path / "rows", SCHEMA, 12)
     buffer = ring(storage=rows)
     memmap._begin_in_a_fork()  # As if this process were one.
@@ -679,7 +677,7 @@ def test_a_memory_map_that_another_process_has_opened_can_only_be_read(
 
 @posix_test.FORKS
 @IGNORED
-def test_a_fork_in_an_event_loop_leaves_the_loop_to_its_parent() -> None:
+def test_a_fork_does_not_use_the_event_loop_of_its_parent() -> None:
     shell = relive.AsyncReplayBuffer(ring())
 
     async def fork() -> None:
@@ -702,7 +700,7 @@ def used(name: str, thing: Any) -> Any:
     return plain((WHOLE | REFERRING)[name][1](thing))
 
 
-def test_a_spawned_process_goes_on_as_this_one_would() -> None:
+def test_a_spawned_process_continues_identically() -> None:
     things = {name: make() for name, (make, _) in WHOLE.items()} | {"mixture": zoo.KINDS["mixture"].make()}
     spawn = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, spawn) as pool:
@@ -713,7 +711,7 @@ def test_a_spawned_process_goes_on_as_this_one_would() -> None:
 # Nothing is left out.
 
 
-def test_every_public_class_is_in_one_of_the_tables() -> None:
+def test_every_public_class_is_tested_for_copies() -> None:
     things: list[Any] = [make() for make, _ in (WHOLE | REFERRING).values() if make not in OPTIONAL]
     for record in records().values():
         things += record if isinstance(record, list) else [record]

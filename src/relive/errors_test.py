@@ -54,5 +54,5 @@ def test_a_library_that_is_there_is_imported() -> None:
     assert module.loads("1") == 1
 
 
-def test_a_message_has_one_line_whatever_it_quotes() -> None:
+def test_an_error_message_is_always_one_line() -> None:
     assert str(errors.ArgumentError("episode a\nb\u2028c not found")) == "episode a b c not found"

@@ -190,7 +190,7 @@ def ring_of_integers() -> Any:
 
 
 @pytest.mark.parametrize("mistake", CALLS)
-def test_one_line_says_what_is_wrong_and_what_to_do(
+def test_an_error_is_one_line_with_a_remedy(
     mistake: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -210,7 +210,7 @@ def test_one_line_says_what_is_wrong_and_what_to_do(
     ],
     ids=["with a gradient", "on a device", "in bfloat16"],
 )
-def test_a_tensor_that_numpy_cannot_read(make: Callable[[Any], Any], calls: str) -> None:
+def test_a_tensor_that_numpy_cannot_read_is_refused(make: Callable[[Any], Any], calls: str) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(
         errors.SchemaError,
@@ -232,7 +232,7 @@ def warned(fill: Callable[[], Any]) -> str:
     return str(warning.message)
 
 
-def test_an_environment_that_reuses_its_array() -> None:
+def test_an_environment_that_reuses_its_array_is_noticed() -> None:
     def fill() -> None:
         buffer, observation = ring(), np.zeros(4)
         for _ in range(300):
@@ -244,7 +244,7 @@ def test_an_environment_that_reuses_its_array() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4, 64])
-def test_environments_that_share_a_stream(count: int) -> None:
+def test_environments_that_share_a_stream_are_noticed(count: int) -> None:
     def fill() -> None:
         buffer = ring()
         for step in range(-(-300 // count)):
@@ -254,7 +254,7 @@ def test_environments_that_share_a_stream(count: int) -> None:
     assert f"those of {count} environments in turn, so give each a stream of its own (streams={count}," in warned(fill)
 
 
-def test_observations_that_are_normalised_as_they_come() -> None:
+def test_observations_normalised_on_the_fly_are_noticed() -> None:
     def fill() -> None:
         buffer = ring()
         for step in range(300):
@@ -263,7 +263,7 @@ def test_observations_that_are_normalised_as_they_come() -> None:
     assert "normalise or wrap observation and next_observation alike" in warned(fill)
 
 
-def test_resets_that_are_stored() -> None:
+def test_stored_resets_are_noticed() -> None:
     """Gymnasium's default is NEXT_STEP: the step after an end resets the environment."""
 
     def fill() -> None:
@@ -278,7 +278,7 @@ def test_resets_that_are_stored() -> None:
 
 
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_frames_that_are_stacked_already(is_declared: bool) -> None:
+def test_stacked_frames_are_noticed(is_declared: bool) -> None:
     stacked = np.zeros((4, 8, 8), np.uint8)
     schema = relive.Schema(relive.Field((4, 8, 8), "uint8"), relive.Field((), "int64")) if is_declared else None
     said = warned(lambda: [buffer.add(stacked, 0, 1.0, stacked) for buffer in [ring(schema=schema, frame_stack=4)] * 3])
@@ -289,7 +289,7 @@ def test_frames_that_are_stacked_already(is_declared: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (3, 8, 8), (4, 8), (8, 8, 4)])
-def test_frames_that_are_not_stacked_are_not_warned_of(shape: tuple[int, ...]) -> None:
+def test_frames_that_are_not_stacked_give_no_warning(shape: tuple[int, ...]) -> None:
     frame = np.zeros(shape, np.uint8)
     for frame_stack in (1, 3, 4):
         if shape[0] != frame_stack or len(shape) != 3 or frame_stack == 3:
@@ -297,7 +297,7 @@ def test_frames_that_are_not_stacked_are_not_warned_of(shape: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("report", [False, True])
-def test_episodes_without_terminated_or_truncated(report: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_without_an_end_are_noticed(report: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relive.buffers.misuse._FEWEST_STEPS", 0)
 
     def fill() -> None:
@@ -335,17 +335,17 @@ def test_episodes_without_terminated_or_truncated(report: bool, monkeypatch: pyt
         (ring, "device", "leave it out, relive.integrations.torch.as_tensors makes tensors of a batch and "),
     ],
 )
-def test_a_constructor_says_what_an_argument_is_called(make: Callable[..., Any], word: str, said: str) -> None:
+def test_a_constructor_suggests_the_name_of_an_argument(make: Callable[..., Any], word: str, said: str) -> None:
     with pytest.raises(TypeError, match=rf"^\w+\(\) got an unexpected keyword argument '{word}': {re.escape(said)}"):
         make(**{word: 4})
 
 
-def test_an_argument_that_no_library_has_is_pythons_error() -> None:
+def test_an_unknown_argument_is_a_type_error_of_python() -> None:
     with pytest.raises(TypeError, match=r"^RingReplayBuffer.__init__\(\) got an unexpected keyword argument 'colour'"):
         ring(colour=1)
 
 
-def test_a_constructor_says_what_is_given_by_name() -> None:
+def test_a_constructor_names_its_keyword_only_arguments() -> None:
     said = "^EpisodeReplayBuffer takes max_transitions= and max_episodes= by name: .* takes 1 positional argument but 2"
     with pytest.raises(TypeError, match=said):
         relive.EpisodeReplayBuffer[int, int](1_000)  # type: ignore[call-arg]
@@ -369,7 +369,7 @@ def test_a_subclass_may_take_any_argument() -> None:
     assert Moved(10, device="cuda", n_step=2).device == "cuda"
 
 
-def test_add_says_what_is_given_by_name() -> None:
+def test_add_names_its_keyword_only_arguments() -> None:
     said = "^add takes observation, action, reward, value by place, and terminated= and truncated= by name: "
     with pytest.raises(TypeError, match=said):
         relive.RolloutBuffer(9).add(HERE, 0, 1.0, False, 0.5, -0.7)  # type: ignore[arg-type]
@@ -407,7 +407,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
         ("colour", []),
     ],
 )
-def test_a_buffer_says_what_a_method_is_called(kind: str, word: str, methods: list[str]) -> None:
+def test_a_buffer_suggests_the_name_of_a_method(kind: str, word: str, methods: list[str]) -> None:
     buffer = BUFFERS[kind]()
     found = [method for method in methods if hasattr(buffer, method)]
     remedy = f": use {found[0]}" if found else ""
@@ -464,7 +464,7 @@ def batch_of(kind: str) -> Any:
         ("sequences", "next_obs", ""),
     ],
 )
-def test_a_batch_names_the_field_that_is_meant(kind: str, name: str, remedy: str) -> None:
+def test_a_batch_suggests_the_name_of_a_field(kind: str, name: str, remedy: str) -> None:
     batch = batch_of(kind)
     with pytest.raises(AttributeError) as raised:
         getattr(batch, name)
@@ -499,7 +499,7 @@ def test_a_slice_of_a_batch_is_a_batch_of_its_rows() -> None:
     assert np.array_equal(batch[::4].keys, batch.keys[::4])
 
 
-def test_slices_of_batches_of_other_buffers() -> None:
+def test_batches_of_all_buffers_can_be_sliced() -> None:
     joint = relive.JointReplayBuffer(9, agents=["a", "b"], seed=0)
     for t in range(4):
         joint.add({"a": t, "b": t}, {"a": t, "b": t}, {"a": 0.0, "b": 0.0}, {"a": t + 1, "b": t + 1})
@@ -520,13 +520,13 @@ def test_other_indices_of_a_batch_are_refused(asked: Any) -> None:
         batch_of("transitions")[asked]
 
 
-def test_a_batch_is_not_iterated() -> None:
+def test_iterating_a_batch_is_refused() -> None:
     with pytest.raises(TypeError, match="not iterable"):
         list(batch_of("transitions"))
 
 
 @pytest.mark.parametrize("kind", ["transitions", "sequences"])
-def test_each_field_is_still_there_and_copied(kind: str) -> None:
+def test_batches_are_deep_copied_and_pickled(kind: str) -> None:
     batch = batch_of(kind)
     for twin in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))):
         assert np.array_equal(twin.reward, batch.reward)
@@ -542,7 +542,7 @@ def recorded() -> Any:
     return gymnasium, importlib.import_module("relive.integrations.gymnasium")
 
 
-def test_a_space_for_an_environment(recorded: Any) -> None:
+def test_a_space_given_for_an_environment_is_refused(recorded: Any) -> None:
     gymnasium, integration = recorded
     with pytest.raises(
         errors.ArgumentTypeError,
@@ -552,7 +552,7 @@ def test_a_space_for_an_environment(recorded: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Recorder", "VectorRecorder", "EpisodeRecorder"])
-def test_a_buffer_before_the_environment(recorded: Any, kind: str) -> None:
+def test_swapped_arguments_of_a_recorder_are_noticed(recorded: Any, kind: str) -> None:
     gymnasium, integration = recorded
     buffer: Any = relive.EpisodeReplayBuffer() if kind == "EpisodeRecorder" else ring()
     env = gymnasium.make_vec("CartPole-v1", 2) if kind == "VectorRecorder" else gymnasium.make("CartPole-v1")
@@ -562,7 +562,7 @@ def test_a_buffer_before_the_environment(recorded: Any, kind: str) -> None:
         getattr(integration, kind)(buffer, env, **more)
 
 
-def test_a_thread_safe_buffer_before_the_environment(recorded: Any) -> None:
+def test_swapped_arguments_with_a_thread_safe_buffer_are_noticed(recorded: Any) -> None:
     gymnasium, integration = recorded
     with pytest.raises(errors.ArgumentTypeError, match="got .*: the order is env, buffer$"):
         integration.Recorder(relive.ThreadSafeReplayBuffer(ring()), gymnasium.make("CartPole-v1"))
@@ -578,7 +578,7 @@ def test_a_thread_safe_buffer_before_the_environment(recorded: Any) -> None:
     ids=["a tensor", "a float", "a float of numpy"],
 )
 @pytest.mark.parametrize("has_schema", [False, True])
-def test_a_discrete_action_that_is_no_integer(
+def test_a_discrete_action_that_is_not_an_integer_is_refused(
     recorded: Any, make: Callable[[Any], Any], shown: str, remedy: str, has_schema: bool
 ) -> None:
     gymnasium, integration = recorded
@@ -596,7 +596,7 @@ def test_a_discrete_action_that_is_no_integer(
 
 
 @pytest.mark.parametrize("kind", ["Recorder", "VectorRecorder"])
-def test_a_recorder_for_another_environment(recorded: Any, kind: str) -> None:
+def test_a_recorder_for_another_environment_is_refused(recorded: Any, kind: str) -> None:
     gymnasium, integration = recorded
     buffer = ring(schema=integration.from_env("CartPole-v1"))
     env = gymnasium.make("Acrobot-v1") if kind == "Recorder" else gymnasium.make_vec("Acrobot-v1", 1)
@@ -605,7 +605,7 @@ def test_a_recorder_for_another_environment(recorded: Any, kind: str) -> None:
         getattr(integration, kind)(env, buffer)
 
 
-def test_a_recorder_and_add_by_hand(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_beside_a_recorder_is_noticed(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relive.buffers.misuse._FEWEST_STEPS", 0)
     gymnasium, integration = recorded
 
@@ -639,7 +639,7 @@ def test_asyncio_run_may_be_called_twice() -> None:
     assert len(buffer) == 2
 
 
-def test_a_sampler_whose_class_is_not_imported(tmp_path: pathlib.Path) -> None:
+def test_an_unknown_sampler_class_is_named_on_load(tmp_path: pathlib.Path) -> None:
     class NewestOfAll(relive.Sampler):
         def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
             raise NotImplementedError

@@ -11,7 +11,7 @@ GUIDES = SOURCES.parents[1] / "docs"
 
 @pytest.mark.skipif(not GUIDES.is_dir(), reason="the documentation is not here")
 @pytest.mark.parametrize("page", ["guides/asyncio.md", "guides/durability.md", "security.md"])
-def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+def test_tests_named_by_a_page_exist(page: str) -> None:
     written = {
         name
         for path in SOURCES.rglob("*_test.py")

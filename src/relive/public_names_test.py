@@ -32,18 +32,18 @@ def test_all_public_names_are_listed_everywhere() -> None:
 
 
 @pytest.mark.parametrize("name", relive.__all__)
-def test_a_public_name_is_that_of_its_module(name: str) -> None:
+def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     module = importlib.import_module(listed_for_type_checkers()[name])
     assert getattr(relive, name) is getattr(module, name)
     assert vars(relive)[name] is getattr(module, name)
 
 
-def test_import_relive_imports_nothing_else_of_it() -> None:
+def test_importing_relive_imports_no_submodules() -> None:
     program = "import sys, relive; print([name for name in sys.modules if name.startswith(('relive.', 'numpy'))])"
     assert printed(program) == "[]"
 
 
-def test_a_name_imports_what_it_needs_alone() -> None:
+def test_using_a_name_imports_only_its_module() -> None:
     program = """
 import sys, relive
 relive.Episode
@@ -56,18 +56,18 @@ print("asyncio" in sys.modules)
     assert printed(program).splitlines() == ["False"] * 3
 
 
-def test_what_is_there_is_public() -> None:
+def test_existing_names_are_public() -> None:
     names = [name for name in dir(relive) if not name.startswith("_")]
     assert [name for name in names if not isinstance(getattr(relive, name), types.ModuleType)] == relive.__all__
 
 
-def test_dir_lists_what_is_public_alone() -> None:
+def test_dir_lists_only_public_names() -> None:
     names = {name for name in dir(relive) if not name.startswith("__")}
     assert names == {*relive.__all__, "errors", "integrations", "testing"}
     assert "__version__" in dir(relive)
 
 
-def test_public_modules_are_there_without_an_import() -> None:
+def test_public_modules_need_no_import() -> None:
     program = """
 import sys, relive
 print(relive.testing.SamplerTests.__name__, relive.errors.MisuseWarning.__name__)
@@ -82,7 +82,7 @@ print(hasattr(relive.integrations, "tensorflow"))
     assert printed(program).splitlines() == ["SamplerTests MisuseWarning", str(public), "[]", "True", "False"]
 
 
-def test_integrations_are_listed_and_others_are_not_there() -> None:
+def test_integrations_are_listed_and_others_are_missing() -> None:
     module = importlib.import_module("relive.integrations.stored_episodes")
     assert relive.integrations.stored_episodes is module
     assert {"stored_episodes", "torch", "__name__"} <= {*dir(relive.integrations)}
@@ -91,7 +91,7 @@ def test_integrations_are_listed_and_others_are_not_there() -> None:
         _ = relive.integrations.tensorflow  # type: ignore[attr-defined]
 
 
-def test_names_are_there_before_they_are_used() -> None:
+def test_public_names_exist_before_their_first_use() -> None:
     program = """
 import relive
 print({*relive.__all__, "__version__"} <= {*dir(relive)})
@@ -102,7 +102,7 @@ print(RingReplayBuffer.__name__, relabel.__name__)
     assert printed(program).splitlines() == ["True", "True", "RingReplayBuffer relabel"]
 
 
-def test_other_names_are_not_there() -> None:
+def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="^module 'relive' has no attribute 'ReplayBuffer'$"):
         _ = relive.ReplayBuffer  # type: ignore[attr-defined]
     assert not hasattr(relive, "asyncio")

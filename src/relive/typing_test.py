@@ -86,7 +86,7 @@ def test_arrays_and_unions_are_types_too() -> None:
     assert sample.next_observation.dtype == np.float32
 
 
-async def test_what_the_learner_is_handed_is_typed() -> None:
+async def test_deliveries_to_a_learner_are_typed() -> None:
     rules = relive.Admission(max_lag=1, episodes_per_version=4), relive.Groups(1, timeout=60.0)
     buffer = relive.EpisodeReplayBuffer[Message, str](admission=rules[0], groups=rules[1])
     for group_id in ("group", None):
@@ -177,7 +177,7 @@ def test_batches_of_jax_are_typed() -> None:
     assert isinstance(wrong, jax.Array)  # type: ignore[unreachable]
 
 
-def test_wrong_types_are_seen_by_the_checker() -> None:
+def test_the_type_checker_finds_wrong_types() -> None:
     """Each ignored error must be a real one: the type checker reports unused ignores."""
     buffer = Talk()
     episode_id = buffer.start_episode_nowait("agent")
@@ -206,7 +206,7 @@ def test_episodes_and_limiters_are_typed() -> None:
     assert len(untyped) == 0
 
 
-def test_what_was_saved_is_looked_at_by_its_path(tmp_path: pathlib.Path) -> None:
+def test_functions_for_saved_files_are_typed(tmp_path: pathlib.Path) -> None:
     relive.RingReplayBuffer(10).save(tmp_path / "buffer")
     assert_type(relive.summary(tmp_path / "buffer"), dict[str, Any])
     repair = relive.repair(str(tmp_path / "buffer"), drop_damaged=True)

@@ -34,7 +34,7 @@ def exit_code(*arguments: str) -> int:
         return int(str(leaving.code))
 
 
-def test_a_quick_run_prints_and_writes_all_there_is(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_run_prints_and_writes_everything(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A workload that is drawn, those of a family, and one of several sizes."""
     (tmp_path / "docs").mkdir()
     files = ("--json", "b.json", "--markdown", "docs/b.md", "--plot", "b.png")
@@ -55,9 +55,7 @@ def test_a_quick_run_prints_and_writes_all_there_is(tmp_path: pathlib.Path, caps
     assert (tmp_path / "b.png").stat().st_size > 1_000
 
 
-def test_a_run_prints_its_table_alone_if_nothing_else_was_asked_for(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_only_its_table_by_default(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--quick", "--repeats", "1", "--workload", "add-images", "--peers", "relive", "--markdown", "b.md"]
     assert exit_code(*arguments) == 0
     assert capsys.readouterr().out.count("\n") == 4
@@ -88,7 +86,7 @@ def test_every_name_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None
         (["--repeats", "0"], "relive bench: argument --repeats: must be an integer of at least 1, got '0'"),
     ],
 )
-def test_a_mistyped_name_is_one_line_with_the_choices_and_exit_code_2(
+def test_a_mistyped_name_lists_the_choices_and_exits_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(*arguments) == 2
@@ -97,7 +95,7 @@ def test_a_mistyped_name_is_one_line_with_the_choices_and_exit_code_2(
 
 @pytest.mark.parametrize("option", ["--json", "--markdown", "--plot"])
 @pytest.mark.parametrize("path", ["nowhere/file", "."])
-def test_a_file_that_cannot_be_is_refused_before_anything_is_measured(
+def test_an_impossible_path_is_refused_before_measuring(
     option: str, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(option, path) == 1
@@ -106,7 +104,9 @@ def test_a_file_that_cannot_be_is_refused_before_anything_is_measured(
 
 
 @pytest.mark.parametrize(("option", "workload"), [("--json", "growth-tree"), ("--plot", "n-step")])
-def test_a_file_that_cannot_be_written_is_said(option: str, workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_reported(
+    option: str, workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     long = "n" * 300
     arguments = ["--quick", "--repeats", "1", "--workload", workload, "--peers", "relive", option, long]
     assert exit_code(*arguments) == 1
@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_written_is_said(option: str, workload: str, capsy
 
 
 @pytest.mark.parametrize("library", ["matplotlib", "psutil", "rich"])
-def test_without_its_extra_it_is_refused_in_one_line(library: str) -> None:
+def test_the_bench_without_its_extra_is_refused_in_one_line(library: str) -> None:
     script = (
         f"import sys; sys.modules['{library}'] = None; from relive.cli.command_line import main; exit(main(['bench']))"
     )
@@ -153,7 +153,7 @@ def test_threads_are_held_to_one_by_starting_anew(monkeypatch: pytest.MonkeyPatc
     assert machine.ONE_THREAD.items() <= environment.items()
 
 
-def test_who_waits_at_a_terminal_sees_what_is_going_on(
+def test_a_terminal_shows_the_progress_of_a_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -180,7 +180,7 @@ def test_a_table_fits_a_terminal(
     assert any(re.match(r"relive +10,000 .* right", line) for line in lines)
 
 
-def test_a_picture_of_nothing_is_refused_before_anything_is_measured(
+def test_a_picture_without_workloads_is_refused_before_measuring(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("--workload", "add", "--plot", "b.png") == 1
@@ -189,7 +189,7 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_measured(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_picture_without_a_peer_is_refused_after_all_else_was_written(
+def test_a_picture_without_peers_is_refused_after_the_results(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = ("--json", "b.json", "--plot", "b.png")
@@ -198,7 +198,7 @@ def test_a_picture_without_a_peer_is_refused_after_all_else_was_written(
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
-def test_a_machine_has_the_name_that_its_system_gives_it_or_what_python_calls_it(
+def test_the_processor_name_falls_back_to_that_of_python(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = tmp_path / "cpuinfo"
@@ -211,7 +211,7 @@ def test_a_machine_has_the_name_that_its_system_gives_it_or_what_python_calls_it
     assert machine.facts()["processor"] == (platform.processor() or platform.machine())
 
 
-def test_torch_is_held_to_one_thread_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_held_to_one_thread_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Torch:
         threads = 2
 
@@ -226,7 +226,7 @@ def test_torch_is_held_to_one_thread_where_it_is(monkeypatch: pytest.MonkeyPatch
     machine.hold_torch()
 
 
-def test_what_a_library_prints_is_not_seen(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_libraries_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
     with machine.silence():
         os.write(1, b"from C")
         sys.stderr.write("from Python")

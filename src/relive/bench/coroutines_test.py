@@ -20,13 +20,13 @@ def test_every_peer_is_right(workload: workloads.Workload) -> None:
     assert row.own
 
 
-def test_the_full_size_is_a_thousand_coroutines_of_a_hundred_steps() -> None:
+def test_the_full_size_has_1000_coroutines_of_100_steps() -> None:
     assert workloads.WORKLOADS["coroutines"].sizes == (1_000,)
     assert coroutines.crowd("await", 2).steps == 200
 
 
 @pytest.mark.parametrize("peer", ["relive", "relive-episodes"])
-def test_a_learner_that_is_held_to_the_actors_draws_each_step_once(peer: str) -> None:
+def test_a_limited_learner_draws_each_step_once(peer: str) -> None:
     stats = coroutines.crowd(peer, 20, learns=True, limits=True).call()
     assert stats.appended == 2_000
     assert abs(stats.sampled - 1_500) <= 1_024
@@ -39,7 +39,7 @@ def shares(entrant: verification.Entrant, drawn: object) -> dict[str, float]:
     return findings.shares()
 
 
-def test_a_missing_step_and_a_learner_without_a_turn_are_found() -> None:
+def test_missing_steps_and_learners_without_turns_are_found() -> None:
     stats = coroutines.crowd("relive", 1).call()
     assert shares(coroutines.crowd("relive", 1), stats) == {}
     assert shares(coroutines.crowd("relive", 2, learns=True), stats) == {"samples": 1.0, "steps": 1.0}

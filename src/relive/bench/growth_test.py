@@ -91,7 +91,7 @@ def test_a_size_that_does_not_fit_is_left_out_with_the_reason(
     assert row.times(large) is None
 
 
-def test_what_breaks_at_one_size_is_said_and_the_others_go_on() -> None:
+def test_a_failing_size_is_reported_and_the_others_go_on() -> None:
     def enter(peer: str, size: int) -> verification.Entrant:
         if size == 1_000:
             raise MemoryError
@@ -102,7 +102,7 @@ def test_what_breaks_at_one_size_is_said_and_the_others_go_on() -> None:
     assert row.times(row.outcomes[1]) == 1.0  # The smallest that was measured.
 
 
-def test_what_is_mapped_is_a_file_and_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_mapped_size_leaves_no_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     task = dataclasses.replace(TREE.task, is_mapped=True)
     array = task.allocate((5, 2), np.dtype(np.float32))
@@ -113,7 +113,7 @@ def test_what_is_mapped_is_a_file_and_leaves_nothing(tmp_path: pathlib.Path, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_wanted_must_be_free_and_a_quarter_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_needs_a_quarter_more_free_memory_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_free(monkeypatch, memory=1_024_000_000)
     machine.require(memory=819_200_000, disk=0)
     with pytest.raises(tasks.CannotError, match="^takes 0.819 GB of memory, and 1.02 GB are free$"):

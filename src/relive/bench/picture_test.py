@@ -42,7 +42,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[figure.Figure]:
     return kept
 
 
-def test_it_has_a_panel_for_each_of_four_workloads(drawn: list[figure.Figure]) -> None:
+def test_a_picture_has_a_panel_for_each_of_four_workloads(drawn: list[figure.Figure]) -> None:
     picture.save(RUN, "p.png")
     panels = drawn[0].axes
     assert [panel.get_title() for panel in panels] == list(picture.PANELS.values())
@@ -52,7 +52,7 @@ def test_it_has_a_panel_for_each_of_four_workloads(drawn: list[figure.Figure]) -
     assert [label.get_text() for label in panels[0].get_yticklabels()] == peers
 
 
-def test_a_bar_says_its_figure_and_what_is_wrong(drawn: list[figure.Figure]) -> None:
+def test_a_bar_shows_its_figure_and_faults(drawn: list[figure.Figure]) -> None:
     picture.save(RUN, "p.png")
     panel = drawn[0].axes[0]
     assert [text.get_text() for text in panel.texts] == [
@@ -72,13 +72,13 @@ def test_a_bar_says_its_figure_and_what_is_wrong(drawn: list[figure.Figure]) -> 
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_was_not_measured_has_no_panel(count: int, drawn: list[figure.Figure]) -> None:
+def test_a_workload_that_was_not_measured_has_no_panel(count: int, drawn: list[figure.Figure]) -> None:
     few = RUN.rows[: count + 1]
     empty = results.Row(RUN.rows[-1].workload, OUTCOMES[-1:])
     picture.save(dataclasses.replace(RUN, rows=[*few, empty]), "p.png")
     assert sum(panel.axison for panel in drawn[0].axes) == count
 
 
-def test_it_is_a_png(tmp_path: pathlib.Path) -> None:
+def test_a_picture_is_a_png(tmp_path: pathlib.Path) -> None:
     picture.save(RUN, str(tmp_path / "p.png"))
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

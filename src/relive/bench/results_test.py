@@ -52,13 +52,13 @@ RUN = results.Run(
 )
 
 
-def test_the_fastest_is_the_fastest_that_is_right() -> None:
+def test_the_fastest_peer_is_the_fastest_correct_one() -> None:
     assert DRAW.fastest is not None
     assert DRAW.fastest.peer == "sb3"
     assert DRAW.ratio(DRAW.outcomes[0], DRAW.fastest) == 1.25
 
 
-def test_without_relive_there_is_no_ratio_to_it() -> None:
+def test_results_without_relive_have_no_ratio_to_it() -> None:
     row = dataclasses.replace(DRAW, outcomes=DRAW.outcomes[1:])
     assert row.own is None
     assert row.ratio(row.outcomes[0], row.own) is None
@@ -81,7 +81,7 @@ def test_the_table_lists_the_fastest_first_and_limits_last() -> None:
     assert printed(MEMORY)[4].split() == ["sb3", "52", "1.30", "right"]
 
 
-def test_a_narrow_terminal_has_no_rounds_and_folds_what_is_wrong() -> None:
+def test_a_narrow_terminal_omits_rounds_and_folds_faults() -> None:
     wrong = dataclasses.replace(DRAW.outcomes[1], wrong={"reward": 0.5, "terminal flag": 0.25, "discount": 0.01})
     assert printed(results.Row(DRAW.workload, [DRAW.outcomes[0], wrong]), 60) == [
         "",
@@ -93,7 +93,7 @@ def test_a_narrow_terminal_has_no_rounds_and_folds_what_is_wrong() -> None:
     ]
 
 
-def test_the_page_says_who_is_ahead_and_who_is_wrong() -> None:
+def test_the_page_names_faster_and_faulty_peers() -> None:
     page = report.page(RUN, "picture.png")
     for line in (
         "# Benchmarks",
@@ -116,7 +116,7 @@ def test_the_page_says_who_is_ahead_and_who_is_wrong() -> None:
     assert "tianshou (" not in page
 
 
-def test_a_run_without_a_fault_says_so() -> None:
+def test_a_run_without_faults_is_reported_as_such() -> None:
     row = dataclasses.replace(MEMORY, outcomes=MEMORY.outcomes[:2])
     page = report.page(dataclasses.replace(RUN, rows=[row]), None)
     for line in ("Nowhere in this run.", "Nothing was found in this run."):

@@ -133,7 +133,7 @@ def test_a_call_of_many_steps_counts_as_many(monkeypatch: pytest.MonkeyPatch) ->
     assert outcome.value == 1.0
 
 
-def test_the_memory_of_a_step_is_measured_in_a_process_of_its_own() -> None:
+def test_memory_per_step_is_measured_in_a_separate_process() -> None:
     wanted = {name: catalogue.PEERS[name] for name in ("relive", "naive", "take")}
     row = runner.measure(workloads.WORKLOADS["memory-prioritized"], wanted, QUICK, lambda line: None)
     relive, naive, take = row.outcomes
@@ -143,7 +143,7 @@ def test_the_memory_of_a_step_is_measured_in_a_process_of_its_own() -> None:
     assert row.workload.unit == "bytes a step"
 
 
-def test_a_process_says_by_how_much_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_reports_how_much_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter([1_000, 41_000])
     monkeypatch.setattr(machine, "hold_torch", lambda: None)  # This process is not an isolated one.
     monkeypatch.setattr(machine, "resident", lambda: next(sizes))
@@ -151,7 +151,7 @@ def test_a_process_says_by_how_much_it_grew(monkeypatch: pytest.MonkeyPatch) -> 
     assert runner.grown(catalogue.PEERS["relive"], task) == 40.0
 
 
-def test_a_process_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def dead(peer: catalogue.Peer, task: tasks.Task) -> float:
         raise process.BrokenProcessPool("A process was terminated abruptly")
 
@@ -161,7 +161,7 @@ def test_a_process_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.not_measured == "failed: BrokenProcessPool: A process was terminated abruptly"
 
 
-def test_an_adapter_lacks_what_it_does_not_implement() -> None:
+def test_an_adapter_lacks_calls_it_does_not_implement() -> None:
     buffer = tasks.Buffer(task_of("uniform"))
     step = next(iter(next(task_of("uniform").story(10).episodes()).steps()))
     assert buffer.prepared(step) is step
@@ -204,7 +204,7 @@ def test_without_numba_compiled_kernels_are_not_measured(monkeypatch: pytest.Mon
         own.make_compiled(task_of("uniform"))
 
 
-def test_what_a_process_holds_grows_by_what_it_keeps() -> None:
+def test_memory_of_a_process_grows_by_what_it_keeps() -> None:
     before = machine.resident()
     kept = np.ones(10_000_000)
     assert machine.resident() - before == pytest.approx(kept.nbytes, rel=0.1)
@@ -219,7 +219,7 @@ def test_a_peer_with_an_object_a_step_has_its_limit() -> None:
         Small(task_of("prioritized-10m"))
 
 
-def test_a_missing_library_is_named_with_the_package_that_brings_it() -> None:
+def test_a_missing_library_is_named_with_its_package() -> None:
     missing = catalogue.Peer("fake", "nothing_of_that_name", "fake-replay", "")
     with pytest.raises(tasks.CannotError, match=r"^relive\S+ is not installed: run pip install fake-replay$"):
         missing.load()
@@ -230,7 +230,7 @@ def test_a_version_is_that_of_the_distribution() -> None:
     assert catalogue.Peer("fake", "", None, "").version() == ""
 
 
-def test_a_library_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_fails_to_load_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> None:
         raise OSError("undefined symbol: x\nand much more")
 
@@ -239,21 +239,21 @@ def test_a_library_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) 
         catalogue.PEERS["relive"].load()
 
 
-def test_settings_say_whether_their_figures_mean_anything() -> None:
+def test_settings_say_whether_their_figures_are_reliable() -> None:
     words = runner.Settings(9, is_quick=False).in_words()
     assert words == "Medians of 9 rounds, turns of 10 milliseconds at least"
     assert "say nothing about speed" in QUICK.in_words()
 
 
 @pytest.mark.parametrize("workload", workloads.WORKLOADS.values(), ids=lambda one: one.name)
-def test_a_quick_workload_is_the_same_in_small(workload: workloads.Workload) -> None:
+def test_a_quick_workload_is_a_smaller_copy(workload: workloads.Workload) -> None:
     quick = workload.quick()
     assert quick.task.capacity <= 10_000
     assert max(quick.sizes) <= 10_000
     assert dataclasses.replace(quick, task=workload.task, sizes=workload.sizes) == workload
 
 
-def test_shares_are_said_with_the_digits_they_need() -> None:
+def test_shares_are_shown_with_the_digits_they_need() -> None:
     wrong, small = {"reward": 0.25, "action": 0.0012}, {"reward": 1.0, "x": 1e-5}
     outcome = results.Outcome(peer="cpprb", wrong=wrong, wrong_in_a_small_ring=small)
     assert outcome.faults() == "reward in 25.0%, action in 0.12%, x in (less than 0.01%)"
@@ -288,7 +288,7 @@ def test_every_call_has_its_turn_in_every_round() -> None:
     assert "".join(after) == 3 * "ABC"
 
 
-def test_the_median_stands_between_the_fastest_and_the_slowest_round() -> None:
+def test_the_median_is_between_fastest_and_slowest_round() -> None:
     clock = Clock()
     calls = {"A": clock.taking("A", [1.0, 5.0, 2.0, 9.0, 3.0, 4.0]), "B": clock.taking("B", [7.0])}
     timings = runner.interleaved(calls, rounds=5, seconds=1.0, clock=clock)
@@ -302,7 +302,7 @@ def test_a_short_call_is_repeated_until_a_turn_is_long() -> None:
     assert timings["A"] == results.Timing(median=0.125, low=0.125, high=0.125, rounds=2, repeats=16)
 
 
-def test_a_call_that_takes_no_time_at_all_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_takes_no_time_is_repeated_finitely_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_MOST", 8)
     timings = runner.interleaved({"A": lambda: None}, rounds=1, seconds=1.0, clock=lambda: 0.0)
     assert timings["A"].repeats == 8

@@ -10,7 +10,7 @@ from relive.bench import tasks
 STACKED = tasks.Task(capacity=100, observation=relive.Field((8, 8), "uint8"), frame_stack=4, sequence_length=2)
 
 
-def test_a_task_knows_what_it_asks_for() -> None:
+def test_a_task_knows_the_features_it_asks_for() -> None:
     assert STACKED.asks("frame_stack")
     assert STACKED.asks("sequence_length")
     assert not STACKED.asks("n_step")
@@ -24,7 +24,7 @@ def test_columns_are_joined_in_their_order() -> None:
     assert joined["b"].shape == (3, 3)
 
 
-def test_an_answer_is_found_by_name_and_one_number_a_row_is_no_column_of_its_own() -> None:
+def test_answers_are_found_by_name_and_flat_rows_stay_flat() -> None:
     class Named(tasks.Buffer):
         names = types.MappingProxyType({"observation": "obs", "action": "act", "reward": "rew", "discount": "gamma"})
 

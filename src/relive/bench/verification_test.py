@@ -37,7 +37,7 @@ def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[s
 
 
 @pytest.mark.parametrize("task", [ONE, FIVE, STACKED, RUNS])
-def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
+def test_no_fault_is_found_in_correct_answers(task: tasks.Task) -> None:
     assert found(task) == {}
 
 
@@ -86,7 +86,7 @@ def test_a_next_observation_of_another_episode_is_found() -> None:
     assert shares["next observation"] > 0.9  # All but those that are terminal.
 
 
-def test_a_stale_next_observation_is_blamed_and_not_the_reward_that_is_right() -> None:
+def test_a_stale_next_observation_is_blamed_not_the_reward() -> None:
     def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         episodes, steps, _ = story.place(answer["observation"])
         answer["next_observation"] = story.frames(episodes, steps)
@@ -102,7 +102,7 @@ def test_a_stack_with_a_wrong_older_frame_is_found() -> None:
     assert found(STACKED, spoil) == {"observation": 1.0}
 
 
-def test_a_next_stack_that_is_not_one_is_found() -> None:
+def test_a_wrong_next_stack_is_found() -> None:
     def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["next_observation"] = answer["next_observation"].copy()
         answer["next_observation"][:, 0] = 77
@@ -122,7 +122,7 @@ def test_a_stack_may_repeat_its_first_frame() -> None:
     assert found(STACKED, spoil) == {}
 
 
-def test_a_shorter_horizon_is_right_if_all_of_the_row_agrees_on_it() -> None:
+def test_a_shorter_horizon_is_valid_if_the_row_agrees_on_it() -> None:
     def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         one = ONE.story(1_000)
         episodes, steps, _ = one.place(answer["observation"])
@@ -134,7 +134,7 @@ def test_a_shorter_horizon_is_right_if_all_of_the_row_agrees_on_it() -> None:
     assert found(FIVE, spoil) == {}
 
 
-def test_without_a_discount_of_its_own_a_shorter_horizon_is_wrong() -> None:
+def test_a_shorter_horizon_without_its_discount_is_wrong() -> None:
     shares = found(FIVE, lambda answer, story: dict.__delitem__(answer, "discount"))
     assert set(shares) == {"discount"}
     assert 0.05 < shares["discount"] < 0.4  # Where an episode was truncated within five steps.
@@ -175,7 +175,7 @@ def test_sequences_of_another_length_are_found() -> None:
     assert found(RUNS, spoil) == {"sequence length": 1.0}
 
 
-def test_what_is_masked_does_not_matter() -> None:
+def test_masked_steps_are_not_verified() -> None:
     def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["observation"] = answer["observation"].copy()
         answer["observation"][:, 3:] = 0
@@ -224,7 +224,7 @@ def test_a_wrong_priority_is_found(fault: str) -> None:
     assert set(verification.check_small_ring(lambda task: Skewed(task, fault), task).shares()) == {fault}
 
 
-def test_a_share_that_is_wrong_once_was_chance() -> None:
+def test_a_share_that_is_wrong_once_is_attributed_to_chance() -> None:
     task = task_of("prioritized-10k")
     faults = ["share of draws", ""]
     findings = verification.check_small_ring(lambda task: Skewed(task, faults.pop(0)), task)
@@ -239,7 +239,7 @@ def test_a_share_that_is_wrong_once_was_chance() -> None:
         *(pytest.param(name, marks=pytest.mark.long) for name in ("loop", "sequences", "extend", "images-32")),
     ],
 )
-def test_nothing_is_found_in_a_small_ring_of_relive(name: str) -> None:
+def test_no_fault_is_found_in_a_small_ring_of_relive(name: str) -> None:
     """All fields are checked; that no workload has a fault is tested in `runner_test`."""
     findings = verification.check_small_ring(own.make, task_of(name))
     batches = 80 if name == "prioritized-10k" else 40

@@ -61,14 +61,14 @@ def recorded(
         (functools.partial(workloads.drawing, adds=4, updates=True), "add add add add sample update"),
     ],
 )
-def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workloads.Timed, verbs: str) -> None:
+def test_a_timed_call_returns_its_batch(timed: workloads.Timed, verbs: str) -> None:
     buffer, answered = recorded(timed, 2)
     assert " ".join(buffer.verbs) == f"{verbs} {verbs}"
     assert answered == (buffer.drawn or [None, None])
     assert buffer.updated == (buffer.drawn if "update" in verbs else [])
 
 
-def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> None:
+def test_steps_continue_after_the_fill_and_then_start_over() -> None:
     buffer, _ = recorded(workloads.adding, 200)
     story = tasks.Task(capacity=100, observation=relive.Field((4,), "float32"), episode_lengths=(3, 6)).story(60)
     steps = [step for episode in story.until(20)[1] for step in episode.steps()]
@@ -82,7 +82,7 @@ def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> No
             np.testing.assert_equal(following.observation, step.next_observation)
 
 
-def test_streams_live_through_episodes_out_of_step() -> None:
+def test_streams_end_their_episodes_at_different_times() -> None:
     buffer, _ = recorded(workloads.adding, 12, streams=2, lengths=(5, 5))
     first, second = np.stack([step.observation for step in buffer.added], axis=1)
     assert first[:, 1].tolist() == [0, 1, 2, 3, 4] * 2 + [0, 1]

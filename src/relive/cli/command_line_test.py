@@ -26,7 +26,7 @@ def exit_code(*arguments: str) -> int:
         return int(str(leaving.code))
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code() == 0
     assert exit_code("--help") == 0
     text = capsys.readouterr().out
@@ -48,7 +48,7 @@ def test_help_fits_the_terminal(
 
 
 @pytest.mark.parametrize("option", ["-V", "--version"])
-def test_the_version_is_said(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(option) == 0
     assert capsys.readouterr().out == f"relive {relive.__version__}\n"
 
@@ -90,7 +90,7 @@ def test_the_version_is_said(option: str, capsys: pytest.CaptureFixture[str]) ->
         ),
     ],
 )
-def test_a_mistyped_command_is_one_line_and_exit_code_2(
+def test_a_mistyped_command_prints_one_line_and_exits_with_2(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(*arguments.split()) == 2
@@ -124,7 +124,7 @@ def fails_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
         (KeyboardInterrupt(), 130, "\nrelive verify: interrupted\n"),
     ],
 )
-def test_what_ends_a_command_is_one_line(
+def test_an_error_that_ends_a_command_is_one_line(
     error: BaseException,
     code: int,
     message: str,
@@ -158,7 +158,7 @@ def test_ctrl_c_while_something_is_read_is_one_line(
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_what_a_console_cannot_show_is_printed_escaped(command: str) -> None:
+def test_text_a_console_cannot_show_is_escaped(command: str) -> None:
     """Where output goes to a file, Windows writes in the encoding of its region."""
     examples.prioritized().save("λ")
     ended = subprocess.run(
@@ -173,7 +173,7 @@ def test_what_a_console_cannot_show_is_printed_escaped(command: str) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this platform has no /dev/full")
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["verify", "replay"]])
-def test_a_full_disk_for_what_is_printed_is_one_line(arguments: list[str]) -> None:
+def test_a_full_disk_while_printing_is_one_line(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -184,7 +184,7 @@ def test_a_full_disk_for_what_is_printed_is_one_line(arguments: list[str]) -> No
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["inspect", "replay", "--json"], ["demo", "--steps", "50"]])
-def test_a_reader_that_leaves_is_no_error_of_ours(arguments: list[str]) -> None:
+def test_a_closed_pipe_is_not_an_error(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     process = subprocess.Popen(
         [sys.executable, "-m", "relive", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -197,7 +197,7 @@ def test_a_reader_that_leaves_is_no_error_of_ours(arguments: list[str]) -> None:
     assert process.wait(PATIENCE) == 1
 
 
-def test_what_was_printed_for_a_reader_that_left_is_dropped(
+def test_output_to_a_closed_pipe_is_dropped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def say(options: object) -> int:

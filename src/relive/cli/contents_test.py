@@ -47,7 +47,7 @@ def test_rows_without_a_priority_are_counted_apart() -> None:
     assert np.isnan(contents.of(buffer)["priorities"]).tolist() == [False] * 16 + [True] * 4
 
 
-def test_of_an_empty_buffer_there_is_nothing() -> None:
+def test_an_empty_buffer_has_no_episodes_to_show() -> None:
     schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
     empty: list[Any] = [
         relive.PrioritizedReplayBuffer(10, schema, seed=0),

@@ -132,7 +132,7 @@ def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) ->
     assert relive_minari.infos_of("mine/test-v0") == {"logp": "logp", "version": "version"}
 
 
-def test_nothing_is_converted_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_buffer_is_converted_too(capsys: pytest.CaptureFixture[str]) -> None:
     empty = relive.RingReplayBuffer(9, relive.Schema(relive.Field((), "f4"), relive.Field((), "i8")))
     arrow.write_parquet(empty, "steps.parquet")
     assert converted(capsys, "steps.parquet", "replay") == (0, "wrote 0 steps in 0 episodes to replay\n", "")
@@ -145,7 +145,7 @@ def test_nothing_is_converted_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert converted(capsys, "minari:mine/test-v0", "other", "--info", "mu") == (1, "", message)
 
 
-def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_destination_is_recognised_by_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
     buffer().save("replay")
     # A crash between two renames leaves the newest checkpoint under that name.
     os.rename("replay", "left.1")
@@ -158,7 +158,7 @@ def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -
     assert converted(capsys, "left", "minari:mine/test-v0")[0] == 0
 
 
-def test_a_journal_keeps_nothing_but_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_converted_into_a_journal(capsys: pytest.CaptureFixture[str]) -> None:
     examples.journal(pathlib.Path("journal"))
     before = sorted(os.listdir("journal"))
     arrow.write_parquet(buffer(), "old.parquet")
@@ -169,7 +169,7 @@ def test_a_journal_keeps_nothing_but_its_own(capsys: pytest.CaptureFixture[str])
     assert len(relive.recover("journal")) == 30
 
 
-def test_older_checkpoints_are_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_older_checkpoints_are_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     source = buffer()
     for _ in range(3):
         source.save("kept", keep=3)
@@ -184,7 +184,7 @@ def test_older_checkpoints_are_not_lost(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("target", ["steps.parquet", "again"])
-def test_what_appears_meanwhile_stays(
+def test_a_destination_created_meanwhile_stays(
     target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read = convert._read
@@ -205,7 +205,7 @@ def test_what_appears_meanwhile_stays(
     assert pathlib.Path(target).read_text() == "mine"
 
 
-def test_what_is_read_is_told_by_its_content(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kind_of_source_is_told_by_its_content(capsys: pytest.CaptureFixture[str]) -> None:
     source = buffer()
     source.save("steps.csv")
     arrow.write_parquet(source, "old.parquet")
@@ -215,7 +215,7 @@ def test_what_is_read_is_told_by_its_content(capsys: pytest.CaptureFixture[str])
     assert facts(relive.RingReplayBuffer.load("copy")) == facts(source)
 
 
-def test_a_slash_or_what_is_there_tells_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slash_or_an_existing_directory_means_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     arrow.write_parquet(buffer(), "steps.parquet")
     for target in ("run.v2/", "run.v2", "run.v2/"):
         assert converted(capsys, "steps.parquet", target, "--overwrite")[0] == 0
@@ -303,7 +303,7 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_one_line_and_exit_code_1(
+def test_a_failed_conversion_prints_one_line_and_exits_with_1(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkdir("here")
@@ -351,7 +351,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
         ("a b.parquet --from", "there is no option '--from', did you mean --info?"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_exit_code_2(
+def test_contradictory_arguments_print_one_line_and_exit_with_2(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     buffer().save("saved")
@@ -363,7 +363,7 @@ def test_what_makes_no_sense_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("target", ["steps.parquet", "minari:mine/test-v0"])
-def test_a_missing_library_is_said_before_anything_is_read(target: str) -> None:
+def test_a_missing_library_is_reported_before_reading(target: str) -> None:
     name, extra = ("pyarrow", "arrow") if target.endswith(".parquet") else ("minari", "minari")
     script = (
         f"import sys; sys.modules[{name!r}] = None; from relive.cli.command_line import main; exit(main(sys.argv[1:]))"
@@ -377,7 +377,9 @@ def test_a_missing_library_is_said_before_anything_is_read(target: str) -> None:
     )
 
 
-def test_an_interrupt_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_conversion_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(descriptor: int) -> None:
         raise KeyboardInterrupt
 

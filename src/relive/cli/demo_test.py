@@ -89,7 +89,7 @@ def trained(seed: int = 0, steps: int = 600, env: str = "CartPole-v1") -> demo.T
 
 
 @pytest.mark.usefixtures("_quick")
-def test_it_says_how_long_it_takes_and_how_each_check_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_reports_its_duration_and_each_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("CartPole-v1", steps=800, quiet=False) == 0
     first, *checks, last = capsys.readouterr().out.splitlines()
     assert first == "learning CartPole-v1: about 10 seconds, at most 800 steps"
@@ -131,7 +131,7 @@ def test_an_environment_without_a_limit_gets_one() -> None:
     assert ends.index(True) == 9_999
 
 
-def test_observations_are_scaled_vectors_and_actions_count_from_zero() -> None:
+def test_demo_observations_are_scaled_and_actions_start_at_zero() -> None:
     environment = demo.make_environment("Corridor-v0")
     assert environment.reset(seed=0)[0].tolist() == [0.0]
     assert environment.step(1)[0].tolist() == [0.25]
@@ -154,7 +154,7 @@ def test_observations_are_scaled_vectors_and_actions_count_from_zero() -> None:
         ({"plot": "."}, r"--plot must be a file that can be written, got \."),
     ],
 )
-def test_what_cannot_be_learned_is_one_line_before_anything_starts(
+def test_an_unsuitable_environment_is_refused_before_the_start(
     options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
@@ -198,7 +198,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_what_was_lived_is_what_is_stored() -> None:
+def test_the_demo_stores_the_steps_it_took() -> None:
     training = trained(1)
     training.buffer.check()
     stats = training.buffer.get_stats()
@@ -228,7 +228,7 @@ def test_a_network_learns_values_that_it_is_told() -> None:
     np.testing.assert_allclose(network.values(observations), wanted, atol=0.1)
 
 
-def test_the_first_step_of_adam_goes_against_the_slope_by_the_learning_rate() -> None:
+def test_adam_first_steps_against_the_gradient() -> None:
     """The gradient by backpropagation has the signs of that by finite differences."""
     rng = np.random.default_rng(0)
     network = demo.QNetwork((3, 8, 8, 2), rng)
@@ -301,7 +301,7 @@ def test_a_first_interrupt_ends_with_what_was_learned(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_two_interrupts_leave_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_interrupts_exit_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     press_ctrl_c(monkeypatch, step=10, times=2)
     assert command_line.main(["demo", "--env", "Corridor-v0", "--quiet"]) == 130
     gc.collect()
@@ -326,7 +326,7 @@ def test_an_interrupt_while_evaluating_or_drawing_is_one_line(
     assert capsys.readouterr() == ("", "\nrelive demo: interrupted\n")
 
 
-def test_where_interrupts_are_ignored_they_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_interrupts_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     press_ctrl_c(monkeypatch, step=10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert run() == 0
@@ -335,7 +335,7 @@ def test_where_interrupts_are_ignored_they_stay_so(monkeypatch: pytest.MonkeyPat
 
 if sys.platform != "win32":  # which has no terminals of this kind, and no SIGINT for another process
 
-    def test_on_a_terminal_there_is_a_bar(tmp_path: pathlib.Path) -> None:
+    def test_the_demo_shows_a_bar_on_a_terminal(tmp_path: pathlib.Path) -> None:
         import pty
 
         main, terminal = pty.openpty()

@@ -30,12 +30,12 @@ def check(command: str) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in _PAGES if "_build" not in page.parts], ids=lambda page: page.name)
-def test_commands_of_a_page_are_those_that_there_are(page: pathlib.Path) -> None:
+def test_commands_on_a_page_exist(page: pathlib.Path) -> None:
     for command in commands_of(page.read_text(encoding="utf-8")):
         check(command)
 
 
-def test_commands_of_the_help_are_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_in_the_help_exist(capsys: pytest.CaptureFixture[str]) -> None:
     found = 0
     for name in ("", "demo", "bench", "inspect", "convert"):
         check(f"relive {name} --help")
@@ -45,7 +45,7 @@ def test_commands_of_the_help_are_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert found > 15
 
 
-def test_a_wrong_command_of_a_page_is_found() -> None:
+def test_a_wrong_command_on_a_page_is_found() -> None:
     [right, wrong] = commands_of("```sh\nrelive inspect replay   # look\nrelive inspekt replay\n```\n")
     check(right)
     with pytest.raises(AssertionError, match="^relive inspekt replay"):

@@ -31,7 +31,7 @@ def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_show_the_contents_of_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["inspect", "buffer"]) == 0
     shown = capsys.readouterr()
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
@@ -54,14 +54,14 @@ def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) 
     assert "\x1b" not in shown.out
 
 
-def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_only_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["inspect", "buffer", "--json"]) == 0
     shown = capsys.readouterr()
     said = json.loads(shown.out)
     assert (said, shown.err) == (relive.summary("buffer"), "")
 
 
-def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_file_is_reported_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     folder = pathlib.Path("a" * 80, "b" * 80)
     folder.mkdir(parents=True)
     path = folder / "buffer"
@@ -78,7 +78,7 @@ def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_checkpoint_of_every_class_is_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_of_every_class_is_inspected(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = MAKERS[name]()
     made.save("every")
     words = type(made).__name__
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_every_class_is_known(name: str, capsys: pytest.CaptureF
         assert json.loads(capsys.readouterr().out)["kind"] == "checkpoint"
 
 
-def test_a_memory_map_and_a_parquet_file_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_maps_and_parquet_files_are_inspected(capsys: pytest.CaptureFixture[str]) -> None:
     schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
     relive.MemmapStorage("map", schema, 10).close()
     arrow = pytest.importorskip("relive.integrations.arrow", exc_type=ImportError)
@@ -111,7 +111,7 @@ def test_a_journal_has_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert "health nothing is broken" in lines
 
 
-def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_buffer_of_episodes_is_described_in_its_own_terms(capsys: pytest.CaptureFixture[str]) -> None:
     examples.episodes().save("episodes")
     lines = inspected(capsys, "episodes")
     assert "total transitions 7" in lines
@@ -121,7 +121,7 @@ def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[st
     assert any(line.startswith("mean 5 5 1 ") for line in lines)
 
 
-def test_a_state_of_no_buffer_of_ours_is_described_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_state_of_an_unknown_buffer_is_described_in_part(capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint.save({"class": "Mine", "arrays": {"notes": np.arange(4)}}, "mine")
     lines = inspected(capsys, "mine")
     assert "class Mine" in lines
@@ -129,7 +129,7 @@ def test_a_state_of_no_buffer_of_ours_is_described_as_far_as_it_goes(capsys: pyt
     assert "Statistics" not in lines
 
 
-def test_a_buffer_of_items_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_buffer_of_items_shows_its_number_of_items(capsys: pytest.CaptureFixture[str]) -> None:
     buffer = relive.ItemReplayBuffer(100, "sequences", seed=0)
     buffer.add({"x": np.arange(10), "seq_lens": [3, 7]})
     buffer.save("items")
@@ -138,7 +138,7 @@ def test_a_buffer_of_items_says_how_many_there_are(capsys: pytest.CaptureFixture
     assert "items 2" in lines
 
 
-def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ineligible_rows_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
     buffer = relive.SequenceReplayBuffer(100, length=5, prioritized=True, seed=0)
     for t in range(20):
         buffer.add(t, 0, 0.0, t + 1)
@@ -158,7 +158,7 @@ def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixt
         ([""], "PATH must be the path of a directory in another, got ''"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_exit_code_1(
+def test_a_failed_inspection_prints_one_line_and_exits_with_1(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command_line.main(["inspect", *arguments]) == 1
@@ -167,7 +167,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
     assert shown.out == ""
 
 
-def test_a_newer_version_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_newer_format_version_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     place = pathlib.Path("buffer/manifest.json")
     place.write_bytes(place.read_bytes().replace(b'"version": 1,', b'"version": 2,'))
     for command in ("inspect", "verify", "repair"):
@@ -175,7 +175,7 @@ def test_a_newer_version_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         assert "manifest.json is of format version 2, and this relive reads 1: update relive" in capsys.readouterr().err
 
 
-def test_words_of_a_file_move_no_cursor_and_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_from_a_file_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"[red]x[/red]": "\x1b[2J\x07", "long": "x" * 10_000, "\x1b]0;owned\x07": [1, "\r"]}
     examples.forge(pathlib.Path("buffer"), settings=settings | {"capacity": 100}, **{"class": "\x1b[31m[bold]Mine"})
     assert command_line.main(["inspect", "buffer"]) == 0

@@ -19,7 +19,7 @@ def repaired(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, shown.out.replace(place, ""), shown.err.replace(place, "")
 
 
-def test_what_was_done_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repair_is_reported_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for steps in (40, 50):
         examples.prioritized(steps).save("buffer", keep=2)
     assert repaired(capsys, "buffer") == (0, "buffer: nothing to repair\n", "")
@@ -27,7 +27,7 @@ def test_what_was_done_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert repaired(capsys, "buffer") == (0, "buffer: renamed buffer.1 to buffer\n", "")
 
 
-def test_what_cannot_be_mended_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_repair_prints_one_line_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert repaired(capsys, "buffer") == (1, "", "relive repair: buffer does not exist\n")
     examples.prioritized().save("buffer")
     os.unlink("buffer/barred.npy")
@@ -35,7 +35,7 @@ def test_what_cannot_be_mended_is_one_line_and_exit_code_1(capsys: pytest.Captur
     assert repaired(capsys, "buffer") == (1, "", f"relive repair: {fault}\n")
 
 
-def test_a_damaged_journal_loses_nothing_until_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_journal_loses_nothing_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     examples.journal(pathlib.Path("journal"))
     first = examples.segments(pathlib.Path("journal"))[0]
     examples.change_byte(first, len(first.read_bytes()) - 10)

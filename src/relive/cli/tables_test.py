@@ -23,7 +23,7 @@ def distributions(**found: list[float]) -> tables.Table:
 
 
 @hypothesis.given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
-def test_numbers_are_spread_as_numpy_has_it(values: list[float]) -> None:
+def test_spreads_are_those_of_numpy(values: list[float]) -> None:
     table = distributions(rewards=values)
     quartiles = np.quantile(values, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf").tolist()
     words = [row[1] for row in table.rows]
@@ -44,7 +44,7 @@ def test_rows_without_a_number_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize("found", [{}, {"rewards": np.zeros(0)}])
-def test_of_no_numbers_there_is_no_table(found: dict[str, contents.Values]) -> None:
+def test_no_numbers_make_no_table(found: dict[str, contents.Values]) -> None:
     assert [table.title for table in tables.of(SAID, found)] == [""]
 
 

@@ -39,7 +39,7 @@ def seen(screen: Screen) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
 
 
-def test_on_a_terminal_tables_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screen_of(monkeypatch)
     terminal.show("/replay", TABLES)
     assert "\x1b[1m/replay" in screen.getvalue()
@@ -49,7 +49,7 @@ def test_on_a_terminal_tables_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "".join(seen(screen).split()).count("afile") == 20
 
 
-def test_without_a_terminal_tables_are_lines_of_which_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_outside_a_terminal_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.show("/replay", TABLES)
     assert capsys.readouterr().out.splitlines() == [
         "/replay",
@@ -62,7 +62,7 @@ def test_without_a_terminal_tables_are_lines_of_which_nothing_is_cut(capsys: pyt
     ]
 
 
-def test_without_rich_a_terminal_gets_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_without_rich_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screen_of(monkeypatch)
     monkeypatch.setitem(sys.modules, "rich", None)
     terminal.show("/replay", TABLES[:1])
@@ -71,13 +71,13 @@ def test_without_rich_a_terminal_gets_lines_too(monkeypatch: pytest.MonkeyPatch)
         assert show is None
 
 
-def test_without_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_is_shown_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with terminal.progress("reading") as show:
         assert show is None
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bar_comes_after_a_second_and_goes_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_appears_after_a_second_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screen_of(monkeypatch)
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

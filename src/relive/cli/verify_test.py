@@ -22,13 +22,13 @@ def verified(capsys: pytest.CaptureFixture[str], path: str = "buffer") -> tuple[
     return code, shown.out.replace(place, ""), errors
 
 
-def test_what_is_whole_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     examples.prioritized().save("buffer")
     words = "a checkpoint of 15 arrays, which loads <PrioritizedReplayBuffer of 60 steps, capacity=100, streams=1, "
     assert verified(capsys) == (0, f"buffer is whole: {words}max_times_sampled=5>\n", [])
 
 
-def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_only_json(capsys: pytest.CaptureFixture[str]) -> None:
     examples.prioritized().save("buffer")
     path = os.path.abspath("buffer")
     assert command_line.main(["verify", "--json", "buffer"]) == 0
@@ -50,7 +50,7 @@ def test_each_broken_file_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("buffer/rows.reward.npy was changed: its CRC-32 must be") for line in errors)
 
 
-def test_right_checksums_do_not_make_a_forgery_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forgery_with_valid_checksums_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     examples.prioritized().save("buffer")
     examples.forge(pathlib.Path("buffer"), next_key=7)
     code, _, (error,) = verified(capsys)
@@ -58,9 +58,7 @@ def test_right_checksums_do_not_make_a_forgery_whole(capsys: pytest.CaptureFixtu
     assert error.startswith("buffer cannot be loaded: ")
 
 
-def test_a_buffer_that_does_not_agree_with_itself_is_broken(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_inconsistent_buffer_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(buffer: object) -> None:
         raise relive.CorruptionError("the sum tree is not a tree")
 
@@ -86,7 +84,7 @@ def test_a_buffer_that_does_not_fit_is_not_loaded(
 
 
 @posix_test.MEMORY
-def test_a_machine_that_does_not_say_its_memory_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (inspect._memory_bytes() or 0) > 1 << 20
 
     def refuse(name: str) -> int:
@@ -97,7 +95,7 @@ def test_a_machine_that_does_not_say_its_memory_has_any(monkeypatch: pytest.Monk
 
 
 @posix_test.MEMORY
-def test_a_capacity_that_nothing_can_hold_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_capacity_larger_than_memory_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     buffer = relive.RingReplayBuffer(10, seed=0)
     buffer.add(1.0, 0, 1.0, 2.0)
     buffer.save("buffer")
@@ -110,7 +108,7 @@ def test_a_capacity_that_nothing_can_hold_is_not_loaded(capsys: pytest.CaptureFi
     assert (code, error) == (1, "buffer cannot be loaded: settings/capacity is missing")
 
 
-def test_a_journal_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_journal_is_verified(capsys: pytest.CaptureFixture[str]) -> None:
     examples.journal(pathlib.Path("journal"))
     code, out, errors = verified(capsys, "journal")
     assert (code, errors) == (0, [])
@@ -118,7 +116,7 @@ def test_a_journal_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith(" segments, which loads <RingReplayBuffer of 30 steps, capacity=100, streams=1>\n")
 
 
-def test_a_torn_tail_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_tail_is_not_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     examples.journal(pathlib.Path("journal"))
     last = examples.segments(pathlib.Path("journal"))[-1]
     last.write_bytes(last.read_bytes() + b"x")

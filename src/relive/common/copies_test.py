@@ -233,7 +233,7 @@ def test_subclasses_of_arrays_are_copied() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_needs_no_copy_is_kept_itself(value: Any) -> None:
+def test_immutable_values_are_not_copied(value: Any) -> None:
     assert copies.copied(value) is value
     assert copies.copied([value, {"key": value}])[0] is value
     assert copies.copied([value, [1]])[0] is value
@@ -277,7 +277,7 @@ def mutable_ids(value: Any) -> set[int]:
     return own.union(*map(mutable_ids, parts))
 
 
-def test_what_needs_no_copy_comes_out_of_a_buffer_as_it_went_in() -> None:
+def test_a_buffer_returns_the_immutable_values_it_was_given() -> None:
     buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
     episode_id = buffer.start_episode_nowait("agent")
     message, answer, board = Turn((Message("hi"),)), ((1, 2), (3, 4)), [[1], (1, (2, 3))]  # type: ignore[arg-type]
@@ -322,11 +322,11 @@ def test_a_dataclass_is_copied_without_running_its_initialiser() -> None:
     assert (twin.value, twin.runs, twin.seen) == ([1], 1, True)
 
 
-def test_a_dataclass_itself_is_no_instance() -> None:
+def test_a_dataclass_itself_is_not_copied() -> None:
     assert copies.copied(Message) is Message
 
 
-def test_a_tuple_of_ones_own_is_kept_by_reference() -> None:
+def test_a_subclass_of_tuple_is_kept_by_reference() -> None:
     class Pair(tuple[Any, ...]):
         __slots__ = ()
 
@@ -334,7 +334,7 @@ def test_a_tuple_of_ones_own_is_kept_by_reference() -> None:
     assert copies.copied(pair) is pair
 
 
-def test_what_is_shared_stays_shared_and_cycles_stay_cycles() -> None:
+def test_shared_references_and_cycles_are_preserved() -> None:
     array = np.zeros(2)
     twin = copies.copied({"x": array, "y": [array]})
     assert twin["x"] is twin["y"][0]  # type: ignore[index]
@@ -383,7 +383,7 @@ def test_many_references_to_one_object_cost_one_copy() -> None:
     assert twin[0] is twin[1]
 
 
-def test_a_field_that_is_not_set_stays_unset() -> None:
+def test_an_unset_field_stays_unset() -> None:
     @dataclasses.dataclass
     class Late:
         value: list[int]
@@ -406,7 +406,7 @@ def test_a_dict_that_holds_itself_stays_a_cycle() -> None:
     assert twin["self"] is twin
 
 
-def test_what_a_dataclass_holds_beside_its_fields_is_copied_too() -> None:
+def test_attributes_of_a_dataclass_beside_its_fields_are_copied() -> None:
     counter = Counter(1)
     counter.history = [1]  # type: ignore[attr-defined]
     twin = copies.copied(counter)
@@ -414,7 +414,7 @@ def test_what_a_dataclass_holds_beside_its_fields_is_copied_too() -> None:
     assert twin.history == [1]  # type: ignore[attr-defined]
 
 
-def test_what_has_a_clone_is_cloned_and_detached() -> None:
+def test_objects_with_clone_and_detach_are_cloned_and_detached() -> None:
     tensor = Tensor([1.0], requires_grad=True)
     twin = copies.copied({"image": (tensor, [tensor])})
     tensor.add_(1)
@@ -423,7 +423,7 @@ def test_what_has_a_clone_is_cloned_and_detached() -> None:
     assert image[0] is image[1][0]
 
 
-def test_a_clone_need_not_have_a_gradient() -> None:
+def test_an_object_with_clone_but_no_detach_is_cloned() -> None:
     class State:
         def clone(self) -> "State":
             return State()
@@ -434,7 +434,7 @@ def test_a_clone_need_not_have_a_gradient() -> None:
     assert copies.copied(State) is State
 
 
-def test_what_is_merely_called_clone_is_no_way_to_copy() -> None:
+def test_an_attribute_named_clone_does_not_make_a_copy() -> None:
     class Settings:
         clone = True
 
@@ -442,7 +442,7 @@ def test_what_is_merely_called_clone_is_no_way_to_copy() -> None:
     assert copies.copied(settings) is settings
 
 
-def test_a_dataclass_is_copied_deeply_also_where_its_clone_is_shallow() -> None:
+def test_a_dataclass_with_a_shallow_clone_is_copied_deeply() -> None:
     @dataclasses.dataclass
     class Observation:
         image: Any
@@ -464,7 +464,7 @@ def test_torch_tensors_are_stored_as_detached_clones() -> None:
         assert twin.data_ptr() != tensor.data_ptr()
 
 
-def test_a_registered_class_and_its_subclasses_are_copied_in_that_way(copiers: copies.Copiers) -> None:
+def test_a_registered_copier_is_used_for_subclasses_too(copiers: copies.Copiers) -> None:
     boards = Board([1]), LargeBoard([2])
     assert copies.copied(boards) is boards
     copiers[Board] = Board.copied
@@ -480,7 +480,7 @@ def test_a_registered_class_and_its_subclasses_are_copied_in_that_way(copiers: c
     assert copies.copied(boards) is boards
 
 
-def test_a_registered_copier_wins_over_the_librarys_own(copiers: copies.Copiers) -> None:
+def test_a_registered_copier_replaces_the_built_in_one(copiers: copies.Copiers) -> None:
     counter, batch, tensor = Counter(1), Batch([[1]]), Tensor([1.0])
     copiers.update({Counter: lambda each: each, list: list, Tensor: lambda each: each})
     assert copies.copied([counter, tensor])[0] is counter
@@ -489,7 +489,7 @@ def test_a_registered_copier_wins_over_the_librarys_own(copiers: copies.Copiers)
     assert copies.copied(batch)[0] is batch[0]
 
 
-def test_the_registry_is_a_mapping_that_shows_itself(copiers: copies.Copiers) -> None:
+def test_the_registry_of_copiers_is_a_mapping_with_a_repr(copiers: copies.Copiers) -> None:
     assert repr(copiers) == "<copiers of no class>"
     copiers[Board] = Board.copied
     assert (len(copiers), list(copiers), copiers[Board]) == (1, [Board], Board.copied)
@@ -500,7 +500,7 @@ def test_the_registry_is_a_mapping_that_shows_itself(copiers: copies.Copiers) ->
         del copiers[LargeBoard]
 
 
-def test_what_cannot_copy_is_not_registered(copiers: copies.Copiers) -> None:
+def test_a_copier_needs_a_class_and_a_callable(copiers: copies.Copiers) -> None:
     with pytest.raises(relive.ArgumentTypeError, match=r"^a key of copiers must be a class, got 'Board'$"):
         copiers["Board"] = Board.copied  # type: ignore[index]
     with pytest.raises(relive.ArgumentTypeError, match=r"^the copier of Board must be callable, got 3$"):

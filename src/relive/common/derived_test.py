@@ -24,7 +24,7 @@ class Numbers(arrays.Derived):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda numbers: pickle.loads(pickle.dumps(numbers))])
-def test_what_is_derived_in_a_copy_is_of_the_arrays_of_the_copy(copied: Any) -> None:
+def test_a_copy_derives_from_its_own_arrays(copied: Any) -> None:
     original = Numbers()
     original.one[0] = 7
     other = copied(original)
@@ -39,7 +39,7 @@ def test_nothing_derived_is_in_the_state() -> None:
     assert set(Numbers().__getstate__()) == {"all", "name"}
 
 
-def test_what_does_not_say_how_to_derive_cannot_be_made() -> None:
+def test_a_class_without_a_derivation_cannot_be_made() -> None:
     class Silent(arrays.Derived):
         _DERIVED = ()
 

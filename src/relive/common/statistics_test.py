@@ -48,7 +48,7 @@ def test_a_number_for_each_agent_is_there() -> None:
     assert {"agent_steps/walker", "agent_steps/runner"} <= buffer.get_stats().scalars().keys()
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_numbers_that_are_not_finite_have_no_scalar() -> None:
     @dataclasses.dataclass(frozen=True, slots=True)
     class Numbers(statistics.Statistics):
         loss: float

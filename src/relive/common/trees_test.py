@@ -32,17 +32,17 @@ def test_leaves_keep_their_order() -> None:
     assert list(trees.flat("x", {"b": 1, "a": 2}).items()) == [("x/b", 1), ("x/a", 2)]
 
 
-def test_what_is_no_mapping_is_a_leaf() -> None:
+def test_anything_but_a_mapping_is_a_leaf() -> None:
     leaf = [{"a": 1}]
     assert trees.flat("x", leaf)["x"] is leaf
     assert trees.nested("x", {"x": leaf, "xy": [], "xy/z": []}) is leaf
 
 
-def test_no_columns_make_an_empty_tree() -> None:
+def test_an_empty_set_of_columns_makes_an_empty_tree() -> None:
     assert trees.nested("extras", {"observation": 1, "extra": 2}) == {}
 
 
-def test_a_tree_is_the_callers_own() -> None:
+def test_a_tree_shares_no_mapping_with_the_caller() -> None:
     columns = {"x/a/b": 1}
     tree: Any = trees.nested("x", columns)
     tree["a"]["c"] = 2

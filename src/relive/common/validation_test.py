@@ -27,7 +27,7 @@ def test_integers_below_one_are_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, "1", None, True, math.nan, [1], np.ones(1, int)])
-def test_what_is_no_integer_is_refused(value: Any) -> None:
+def test_values_that_are_not_integers_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^n must be an integer of at least 1, got .+$"):
         validation.positive_int("n", value)
 
@@ -53,7 +53,7 @@ def test_numbers_that_are_not_finite_are_refused(value: Any) -> None:
     "value",
     [None, "1.0", 1j, [1.0], np.ones(1), np.ones((2, 2)), np.array(1j), np.array("1"), decimal.Decimal(1), object()],
 )
-def test_what_is_no_real_number_is_refused(value: Any) -> None:
+def test_values_that_are_not_real_numbers_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^reward must be a finite real number, got .+$") as caught:
         validation.finite_number("reward", value)
     assert "\n" not in str(caught.value)
@@ -79,7 +79,7 @@ def test_discounts_outside_their_range_are_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "0.9", True, 1j, np.ones(1)])
-def test_what_is_no_discount_is_refused(value: Any) -> None:
+def test_values_that_are_not_discounts_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^gamma must be a number in \(0, 1\], got .+$"):
         validation.discount("gamma", value)
 
@@ -91,7 +91,7 @@ def test_values_are_shown_on_one_short_line() -> None:
     assert len(shown) < 100
 
 
-def test_a_seed_becomes_a_generator_and_a_generator_stays_itself() -> None:
+def test_a_seed_becomes_a_generator() -> None:
     rng = np.random.default_rng(1)
     assert validation.generator("seed", rng) is rng
     assert validation.generator("seed", 1).random() == np.random.default_rng(1).random()
@@ -99,7 +99,7 @@ def test_a_seed_becomes_a_generator_and_a_generator_stays_itself() -> None:
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, True, [], [1, 2], np.random.RandomState(0)])
-def test_what_is_no_seed_is_refused(value: Any) -> None:
+def test_values_that_are_not_seeds_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^seed must be an integer, a numpy Generator or None, got "):
         validation.generator("seed", value)
 
@@ -109,7 +109,7 @@ def test_a_negative_seed_is_refused() -> None:
         validation.generator("seed", -1)
 
 
-def test_no_count_is_above_2_to_the_62() -> None:
+def test_counts_above_2_to_the_62_are_refused() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^n must be at most 2\*\*62, got 4611686018427387905$"):
         validation.positive_int("n", 2**62 + 1)
 
@@ -123,12 +123,12 @@ def test_a_version_never_goes_down() -> None:
 
 
 @pytest.mark.parametrize("value", [True, np.True_, np.array(True)])
-def test_a_bool_of_numpy_is_one(value: Any) -> None:
+def test_a_bool_of_numpy_is_a_bool(value: Any) -> None:
     assert validation.boolean("pad", value) is True
 
 
 @pytest.mark.parametrize("value", [1, 0.0, None, "yes", np.array([True]), np.array(1)])
-def test_a_setting_that_is_no_bool_is_refused(value: Any) -> None:
+def test_a_setting_that_is_not_a_bool_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^pad must be True or False, got "):
         validation.boolean("pad", value)
 
@@ -154,7 +154,7 @@ def test_flags_come_back_as_bools(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [2, -1, 0.5, math.nan, math.inf, np.uint8(2), np.array(256), [0, 2], np.array([1, np.nan])]
 )
-def test_other_numbers_are_no_flags(value: Any) -> None:
+def test_numbers_other_than_0_and_1_are_not_flags(value: Any) -> None:
     rule = "^end must be True, False, 0 or 1, got "
     with pytest.raises(errors.ArgumentError, match=rule):
         validation.flag("end", value)
@@ -163,14 +163,14 @@ def test_other_numbers_are_no_flags(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", 1j, [None], [[0], [1, 1]], object()])
-def test_what_is_no_number_is_no_flag(value: Any) -> None:
+def test_values_that_are_not_numbers_are_not_flags(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^end must be True, False, 0 or 1, got "):
         validation.flag("end", value)
     with pytest.raises(errors.ArgumentTypeError, match="^end must be True, False, 0 or 1, got "):
         validation.flags("end", value, 1)
 
 
-def test_flags_are_as_many_as_there_are_steps() -> None:
+def test_a_flag_is_required_for_each_step() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^end must be one flag, got an array of shape \(2,\)$"):
         validation.flag("end", [True, False])
     with pytest.raises(errors.ArgumentError, match=r"^end must be of shape \(3,\), got \(2,\)$"):
@@ -223,7 +223,7 @@ TENSORS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("settings", "calls"), TENSORS)
-def test_a_tensor_of_any_kind_is_priorities_and_keys(settings: dict[str, Any], calls: list[str]) -> None:
+def test_tensors_are_accepted_as_priorities_and_keys(settings: dict[str, Any], calls: list[str]) -> None:
     priorities, keys = Tensor([1.0, 2.0], **settings), Tensor([0, 1], **settings)
     assert validation.tensor_calls(priorities) == calls
     assert validation.non_negative_floats("priority", priorities, 2).tolist() == [1.0, 2.0]
@@ -236,7 +236,7 @@ def test_a_tensor_of_any_kind_is_priorities_and_keys(settings: dict[str, Any], c
 
 
 @pytest.mark.parametrize(("settings", "calls"), TENSORS[1:])
-def test_an_error_names_what_to_call_of_a_tensor(settings: dict[str, Any], calls: list[str]) -> None:
+def test_an_error_names_the_method_of_a_tensor_to_call(settings: dict[str, Any], calls: list[str]) -> None:
     buffer = relive.RingReplayBuffer(4)
     remedy = "".join(f".{call}()" for call in calls)
     rule = f"^observation must be what numpy can read, got a tensor: call {re.escape(remedy)} first$"
@@ -245,7 +245,7 @@ def test_an_error_names_what_to_call_of_a_tensor(settings: dict[str, Any], calls
     assert len(buffer) == 0
 
 
-def test_tensors_of_torch_are_priorities_and_keys() -> None:
+def test_tensors_of_torch_are_accepted_as_priorities_and_keys() -> None:
     torch = pytest.importorskip("torch")
     buffer = relive.PrioritizedReplayBuffer(4, seed=0)
     buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 0.0], terminated=True)
@@ -260,7 +260,7 @@ def test_tensors_of_torch_are_priorities_and_keys() -> None:
         buffer.update_priorities(keys, [3.0, 3.0])
 
 
-def test_a_tensor_of_torch_that_numpy_refuses_is_refused_by_name() -> None:
+def test_a_tensor_that_numpy_refuses_is_refused_by_name() -> None:
     torch = pytest.importorskip("torch")
     elsewhere = torch.ones(1, device="meta", dtype=torch.bfloat16, requires_grad=True)
     rule = r"^observation must be what numpy can read, got a tensor: call .detach\(\).cpu\(\).float\(\) first$"
@@ -279,14 +279,14 @@ def test_text_that_cannot_be_printed_is_shown_by_its_repr() -> None:
 
 
 @pytest.mark.parametrize("value", [np.array(["zeros"]), np.zeros(0), ["zeros"], None, 5, "ones"])
-def test_one_of_a_few_words_is_required(value: object) -> None:
+def test_a_word_outside_the_choices_is_refused(value: object) -> None:
     with pytest.raises(errors.ArgumentError, match="^padding must be 'zeros' or 'first', got "):
         validation.require_choice("padding", value, ("zeros", "first"))
     validation.require_choice("padding", np.str_("zeros"), ("zeros", "first"))
 
 
 @pytest.mark.parametrize("value", [5, None, "abc", b"abc", np.array(3)])
-def test_what_has_no_items_is_refused(value: object) -> None:
+def test_a_value_without_items_is_refused(value: object) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^ids must be a list of strings, got "):
         validation.items("ids", value, "strings")
     assert validation.items("ids", (text for text in "ab"), "strings") == ["a", "b"]

@@ -45,7 +45,7 @@ def writer_of(client: Any, make: Any) -> Any:
 
 
 @MAKES
-def test_groups_of_dead_writers_are_given_up(make: Any) -> None:
+def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
     async def main() -> None:
         fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=3 * SIZE))
         client = fleet.replay()
@@ -100,7 +100,7 @@ def test_open_episodes_are_aborted_when_their_lease_is_over() -> None:
 
 
 @MAKES
-def test_a_fleet_that_was_killed_goes_on_at_once(make: Any, tmp_path: pathlib.Path) -> None:
+def test_a_killed_fleet_goes_on_at_once(make: Any, tmp_path: pathlib.Path) -> None:
     async def live(life: int) -> None:
         rule = relive.Admission(max_lag=0, episodes_per_version=SIZE)
         fleet = fleet_of(make, admission=rule, directory=tmp_path)
@@ -159,7 +159,7 @@ def test_a_writer_holds_its_newest_groups(monkeypatch: pytest.MonkeyPatch) -> No
     local_test.run(main())
 
 
-def test_columns_have_no_such_call() -> None:
+def test_columns_cannot_abandon_groups() -> None:
     async def main() -> None:
         client = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
         with pytest.raises(errors.ArgumentError, match="abort_open_episodes needs buffers of episodes or tokens"):

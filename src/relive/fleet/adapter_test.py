@@ -68,7 +68,7 @@ def test_chunks_of_a_stream_are_one_episode() -> None:
     assert buffer.get_stats().open_episodes == 0
 
 
-def test_writers_and_their_streams_do_not_meet() -> None:
+def test_writers_never_share_a_stream() -> None:
     adapter, buffer = column_of(streams=4)
     for start, writer, stream in ((0, W, 0), (20, V, 0), (40, W, 1)):
         adapter.insert(writer, columns(start, 1, is_start=True, stream=stream))
@@ -79,7 +79,7 @@ def test_writers_and_their_streams_do_not_meet() -> None:
     assert buffer.get_stats().spliced_episodes == 0
 
 
-def test_a_whole_episode_needs_no_stream_and_ends_none() -> None:
+def test_a_complete_episode_uses_no_stream() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
     adapter.insert(W, columns(20, 2, "TERMINATED", is_start=True))
@@ -87,7 +87,7 @@ def test_a_whole_episode_needs_no_stream_and_ends_none() -> None:
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (20, 22), (21, 22), (1, 2)]
 
 
-def test_an_episode_that_begins_ends_the_one_before_it_in_its_stream() -> None:
+def test_a_new_episode_ends_the_previous_one_in_its_stream() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 2, is_start=True))
     adapter.insert(W, columns(2, 2, is_start=True))  # As if o_2 of the first were o_0 of the second by chance.
@@ -95,7 +95,7 @@ def test_an_episode_that_begins_ends_the_one_before_it_in_its_stream() -> None:
     assert buffer.get_stats().truncated_episodes == 1
 
 
-def test_an_end_truncates_what_is_open_and_nothing_else() -> None:
+def test_an_end_truncates_only_the_open_episode_of_its_stream() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 2, is_start=True))
     adapter.insert(W, chunks.ColumnEnd(stream=1))
@@ -105,7 +105,7 @@ def test_an_end_truncates_what_is_open_and_nothing_else() -> None:
     assert (buffer.get_stats().open_episodes, buffer.get_stats().truncated_episodes) == (0, 1)
 
 
-def test_steps_that_go_on_where_nothing_is_open_begin_an_episode() -> None:
+def test_steps_without_an_open_episode_begin_one() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 2, is_start=True))
     assert adapter.abandon(W) == 1
@@ -113,7 +113,7 @@ def test_steps_that_go_on_where_nothing_is_open_begin_an_episode() -> None:
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 4), (3, 4)]
 
 
-def test_the_open_episodes_of_a_writer_that_is_gone_end_and_its_streams_are_free() -> None:
+def test_a_dead_writer_frees_its_episodes_and_streams() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
     adapter.insert(V, columns(20, 1, is_start=True))
@@ -126,7 +126,7 @@ def test_the_open_episodes_of_a_writer_that_is_gone_end_and_its_streams_are_free
     assert adapter.cut == 0
 
 
-def test_of_more_episodes_than_streams_the_one_that_waits_longest_is_truncated() -> None:
+def test_the_longest_idle_episode_is_truncated_for_its_stream() -> None:
     adapter, buffer = column_of()
     for start, stream in ((0, 0), (20, 1)):
         adapter.insert(W, columns(start, 1, is_start=True, stream=stream))
@@ -138,7 +138,7 @@ def test_of_more_episodes_than_streams_the_one_that_waits_longest_is_truncated()
     assert (20, 21) in [window[:2] for window in windows(buffer)]
 
 
-def test_a_buffer_of_one_stream_takes_whole_episodes_alone() -> None:
+def test_a_buffer_of_one_stream_accepts_only_complete_episodes() -> None:
     adapter, _ = column_of(streams=1)
     adapter.insert(W, columns(0, 2, "TERMINATED", is_start=True))
     with pytest.raises(
@@ -148,7 +148,7 @@ def test_a_buffer_of_one_stream_takes_whole_episodes_alone() -> None:
     assert adapter.inserted == 2
 
 
-def test_an_episode_ends_before_the_step_that_is_refused() -> None:
+def test_a_refused_step_truncates_its_episode_before_it() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
     wrong = columns(1, 3)
@@ -169,7 +169,7 @@ def test_an_episode_ends_before_the_step_that_is_refused() -> None:
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 3)]
 
 
-def test_a_chunk_of_more_steps_than_the_buffer_has_room_for_is_stored_in_pieces() -> None:
+def test_a_chunk_larger_than_the_buffer_is_stored_in_pieces() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 250, is_start=True))
     adapter.insert(W, columns(250, 150, "TERMINATED"))
@@ -195,7 +195,7 @@ def test_chunks_of_an_episode_are_one_episode() -> None:
     assert (adapter.inserted, adapter.rows, adapter.size, adapter.cut) == (4, 4, 4, 0)
 
 
-def test_what_is_said_of_an_episode_and_of_its_steps_is_kept() -> None:
+def test_facts_about_episodes_and_steps_are_stored() -> None:
     adapter, buffer = episode_of()
     steps = ((0, 0, 1.0, None), (1, 1, 1.0, 5))
     adapter.insert(
@@ -205,7 +205,7 @@ def test_what_is_said_of_an_episode_and_of_its_steps_is_kept() -> None:
     assert (episode.group_id, episode.policy_version, episode.policy_versions) == ("g", 3, [3, 5])
 
 
-def test_episodes_side_by_side_do_not_meet() -> None:
+def test_concurrent_episodes_are_kept_apart() -> None:
     adapter, buffer = episode_of()
     for writer, episode, start in ((W, 0, 0), (W, 1, 10), (V, 0, 20)):
         adapter.insert(writer, steps_of(start, 2, is_start=True, episode=episode))
@@ -220,7 +220,7 @@ def test_episodes_side_by_side_do_not_meet() -> None:
     assert lived(buffer)[1] == ("a", [10, 11], "ABORTED")
 
 
-def test_what_is_left_of_an_episode_that_has_ended_is_another_one_and_its_end_alone_is_none() -> None:
+def test_the_rest_of_an_ended_episode_is_a_new_episode() -> None:
     adapter, buffer = episode_of()
     adapter.insert(W, steps_of(0, 2, is_start=True))
     assert adapter.abandon_all() == 1
@@ -233,7 +233,7 @@ def test_what_is_left_of_an_episode_that_has_ended_is_another_one_and_its_end_al
     assert lived(buffer)[-1] == ("a", [4], "COMPLETED")
 
 
-def test_an_episode_is_aborted_before_the_step_that_is_refused() -> None:
+def test_a_refused_step_aborts_its_episode_before_it() -> None:
     adapter, buffer = episode_of()
     steps = ((0, 0, 1.0, 5), (1, 1, 1.0, 4), (2, 2, 1.0, 4))
     with pytest.raises(errors.ArgumentError, match="policy_version must be at least 5, that of the step before, got 4"):
@@ -243,7 +243,7 @@ def test_an_episode_is_aborted_before_the_step_that_is_refused() -> None:
     assert lived(buffer) == [("a", [0], "ABORTED"), ("a", [2, 3], "COMPLETED")]
 
 
-def test_an_episode_that_cannot_begin_leaves_no_trace() -> None:
+def test_an_episode_that_cannot_begin_changes_nothing() -> None:
     adapter, buffer = episode_of()
     with pytest.raises(errors.ArgumentTypeError, match="group_id must be a string, got 3"):
         adapter.insert(W, steps_of(0, 2, is_start=True, group_id=3))
@@ -251,7 +251,7 @@ def test_an_episode_that_cannot_begin_leaves_no_trace() -> None:
     assert adapter.abandon(W) == 0
 
 
-def test_who_writes_on_after_a_clear_begins_an_episode() -> None:
+def test_a_write_after_a_clear_begins_an_episode() -> None:
     adapter, buffer = episode_of()
     adapter.insert(W, steps_of(0, 2, is_start=True))
     buffer.clear()
@@ -303,7 +303,7 @@ def test_the_ticks_of_a_buffer_are_those_of_its_fleet() -> None:
         ({"beta": 0.5}, errors.ArgumentError, "beta"),
     ],
 )
-def test_options_that_a_buffer_of_columns_does_not_know_are_refused_before_there_is_something_to_draw(
+def test_an_empty_buffer_of_columns_refuses_unknown_options(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     adapter, _ = column_of()
@@ -322,7 +322,7 @@ def test_options_that_a_buffer_of_columns_does_not_know_are_refused_before_there
         ({"n": 1, "gamma": 1.0, "lag_decay": 0}, errors.ArgumentError, r"lag_decay must be in \(0, 1\], got 0"),
     ],
 )
-def test_options_that_a_buffer_of_episodes_does_not_know_are_refused_before_there_is_something_to_draw(
+def test_an_empty_buffer_of_episodes_refuses_unknown_options(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     adapter, _ = episode_of()
@@ -330,7 +330,7 @@ def test_options_that_a_buffer_of_episodes_does_not_know_are_refused_before_ther
         adapter.check(options)
 
 
-def test_a_version_is_learned_and_an_older_one_changes_nothing() -> None:
+def test_an_adapter_ignores_older_policy_versions() -> None:
     adapter, buffer = episode_of()
     options = {"n": 1, "gamma": 1.0}
     assert adapter.weight(options).policy_version is None
@@ -343,7 +343,7 @@ def test_a_version_is_learned_and_an_older_one_changes_nothing() -> None:
 
 @pytest.mark.parametrize("max_lag", [None, 0, 2, 5])
 @pytest.mark.parametrize("decay", [1.0, 0.5, 1e-3])
-def test_the_weight_of_lags_is_what_a_draw_takes(max_lag: int | None, decay: float) -> None:
+def test_the_weight_of_a_draw_by_lag_is_its_sum(max_lag: int | None, decay: float) -> None:
     adapter, _ = episode_of()
     for version, rows in ((1, 2), (4, 3), (6, 5), (9, 1)):
         chunk = steps_of(0, rows, is_start=True, episode=version, policy_version=version, final=(rows, "COMPLETED"))
@@ -361,7 +361,7 @@ def test_the_weight_of_lags_is_what_a_draw_takes(max_lag: int | None, decay: flo
     assert (weight.size, weight.policy_version) == (18, 8)
 
 
-def test_nothing_of_such_a_lag_has_no_weight_and_far_lags_have_one() -> None:
+def test_the_weight_of_missing_lags_is_zero_and_of_far_ones_not() -> None:
     adapter, _ = episode_of()
     adapter.insert(W, steps_of(0, 2, is_start=True, policy_version=0, final=(2, "COMPLETED")))
     options = {"n": 1, "gamma": 1.0}
@@ -384,7 +384,7 @@ def test_draws_of_an_adapter_are_those_of_its_buffer() -> None:
 # Which buffers have one.
 
 
-def test_an_adapter_says_what_kind_of_buffer_it_has() -> None:
+def test_an_adapter_describes_its_buffer() -> None:
     beta = relive.LinearSchedule(0.4, 1.0, 100)
     prioritized = relive.PrioritizedReplayBuffer(10, beta=beta, weight_normalization="buffer")
     described = adapters.adapter_of(prioritized).describe()
@@ -412,7 +412,7 @@ class EvenSampler(relive.Sampler):
         return relive.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
 
 
-def test_a_sampler_of_ones_own_is_drawn_by_what_is_eligible() -> None:
+def test_the_weight_of_a_custom_sampler_is_its_eligible_rows() -> None:
     buffer = relive.RingReplayBuffer(10, sampler=EvenSampler(), seed=0)
     adapter = adapters.adapter_of(buffer)
     adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
@@ -422,7 +422,7 @@ def test_a_sampler_of_ones_own_is_drawn_by_what_is_eligible() -> None:
 
 
 @pytest.mark.parametrize("limiter", [relive.MinSize(2), relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)])
-def test_a_buffer_has_no_limiter_of_its_own(limiter: Any) -> None:
+def test_a_buffer_with_its_own_limiter_is_refused(limiter: Any) -> None:
     text = "make_buffer must return a buffer without a limiter, which ShardedReplay.start takes, got "
     for buffer in (relive.RingReplayBuffer(10, limiter=limiter), relive.EpisodeReplayBuffer[Any, Any](limiter=limiter)):
         with pytest.raises(errors.ArgumentError, match=text):
@@ -430,13 +430,13 @@ def test_a_buffer_has_no_limiter_of_its_own(limiter: Any) -> None:
     adapters.adapter_of(relive.RingReplayBuffer(10, limiter=relive.MinSize(1)))
 
 
-def test_what_is_no_buffer_has_no_adapter() -> None:
+def test_objects_that_are_not_buffers_have_no_adapter() -> None:
     text = "make_buffer must return a buffer of columns, episodes or tokens, got list"
     with pytest.raises(errors.ArgumentTypeError, match=text):
         adapters.adapter_of([])
 
 
-def test_a_buffer_has_no_admission_of_its_own() -> None:
+def test_a_buffer_with_its_own_admission_is_refused() -> None:
     rule = relive.Admission(1, 2)
     text = "make_buffer must return a buffer without admission, which ShardedReplay.start takes, got "
     for buffer in (relive.EpisodeReplayBuffer[int, int](admission=rule), relive.TokenReplayBuffer(9, admission=rule)):

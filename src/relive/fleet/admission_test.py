@@ -56,7 +56,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
-def test_no_more_is_admitted_than_the_rule_allows_whatever_dies_or_hangs(seed: int, tmp_path: pathlib.Path) -> None:
+def test_admission_holds_whatever_dies_or_hangs(seed: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         rng, rule = random.Random(seed), relive.Admission(max_lag=seed % 3, episodes_per_version=2 * SIZE)
         model, num_groups = Model(rule), 40
@@ -108,7 +108,7 @@ def test_no_more_is_admitted_than_the_rule_allows_whatever_dies_or_hangs(seed: i
 
 
 @pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.tokens])
-def test_tickets_are_for_the_whole_fleet_and_places_come_back_when_the_policy_moves_on(make: Any) -> None:
+def test_tickets_are_shared_by_all_clients_of_a_fleet(make: Any) -> None:
     async def main() -> None:
         fleet = fleet_of(make, admission=relive.Admission(max_lag=1, episodes_per_version=2))
         client, other = fleet.replay(), fleet.replay()
@@ -148,7 +148,7 @@ def test_tickets_are_for_the_whole_fleet_and_places_come_back_when_the_policy_mo
     local_test.run(main())
 
 
-def test_what_was_delivered_counts_until_the_version_moves_on_even_if_its_shard_dies(tmp_path: pathlib.Path) -> None:
+def test_deliveries_of_a_dead_shard_count_for_their_version(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(shards=1, directory=tmp_path, admission=relive.Admission(max_lag=0, episodes_per_version=2))
         client = fleet.replay()
@@ -169,7 +169,7 @@ def test_what_was_delivered_counts_until_the_version_moves_on_even_if_its_shard_
     local_test.run(main())
 
 
-def test_what_was_put_back_waits_and_was_not_delivered() -> None:
+def test_episodes_put_back_do_not_count_as_delivered() -> None:
     async def main() -> None:
         fleet = fleet_of(shards=1, admission=relive.Admission(max_lag=0, episodes_per_version=3))
         client = fleet.replay()
@@ -201,7 +201,7 @@ def test_what_was_put_back_waits_and_was_not_delivered() -> None:
     local_test.run(main())
 
 
-def test_so_many_episodes_run_at_once() -> None:
+def test_concurrent_episodes_are_limited_by_admission() -> None:
     async def main() -> None:
         fleet = fleet_of(admission=relive.Admission(max_lag=9, episodes_per_version=9, max_running=2))
         client = fleet.replay()
@@ -247,7 +247,7 @@ def test_a_ticket_can_be_released_when_its_event_loop_is_gone() -> None:
     assert ticket.left == 0
 
 
-def test_an_episode_that_runs_long_keeps_its_place() -> None:
+def test_a_long_episode_keeps_its_place() -> None:
     async def main() -> None:
         fleet = fleet_of(
             consumption_test.grouped, admission=relive.Admission(max_lag=0, episodes_per_version=1), lease=10.0
@@ -302,7 +302,7 @@ def test_a_cancelled_call_takes_no_ticket() -> None:
     local_test.run(main())
 
 
-def test_tickets_are_required_and_are_of_a_fleet() -> None:
+def test_tickets_of_the_same_fleet_are_required() -> None:
     async def main() -> None:
         rule = relive.Admission(max_lag=0, episodes_per_version=9)
         client = fleet_of(admission=rule).replay()
@@ -321,7 +321,7 @@ def test_tickets_are_required_and_are_of_a_fleet() -> None:
     local_test.run(main())
 
 
-def test_without_an_admission_there_is_always_a_ticket() -> None:
+def test_a_fleet_without_admission_always_gives_tickets() -> None:
     async def main() -> None:
         client = fleet_of().replay()
         async with client.episodes_writer() as writer:
@@ -335,7 +335,7 @@ def test_without_an_admission_there_is_always_a_ticket() -> None:
     local_test.run(main())
 
 
-def test_admission_waits_for_a_lost_shard_but_not_for_one_that_is_gone() -> None:
+def test_admission_waits_only_for_shards_that_may_return() -> None:
     async def main() -> None:
         fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
         client = fleet.replay()
@@ -350,7 +350,7 @@ def test_admission_waits_for_a_lost_shard_but_not_for_one_that_is_gone() -> None
     local_test.run(main())
 
 
-def test_what_the_shards_were_told_of_tickets_is_forgotten_in_time() -> None:
+def test_shards_forget_places_of_tickets_in_time() -> None:
     async def main() -> None:
         rule = relive.Admission(max_lag=0, episodes_per_version=2)
         fleet = fleet_of(shards=1, admission=rule, lease=10.0, recovery=20.0)
@@ -365,7 +365,7 @@ def test_what_the_shards_were_told_of_tickets_is_forgotten_in_time() -> None:
     local_test.run(main())
 
 
-def test_a_cancelled_call_that_waited_takes_no_places_later() -> None:
+def test_a_cancelled_waiting_call_takes_no_places() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(0, 4))
         first, second = fleet.replay(), fleet.replay()
@@ -382,7 +382,7 @@ def test_a_cancelled_call_that_waited_takes_no_places_later() -> None:
 
 
 @pytest.mark.parametrize("is_rejected", [True, False])
-def test_what_was_delivered_at_an_earlier_version_and_comes_back_frees_no_places(is_rejected: bool) -> None:
+def test_returned_deliveries_of_older_versions_free_no_places(is_rejected: bool) -> None:
     async def main() -> None:
         lag = 0 if is_rejected else 1
         fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(lag, 4))
@@ -425,7 +425,7 @@ def test_what_was_delivered_at_an_earlier_version_and_comes_back_frees_no_places
 
 @pytest.mark.parametrize("way", ["aborted", "left", "empty"])
 @pytest.mark.parametrize(("make", "batch_steps"), [(consumption_test.singles, 1), (consumption_test.grouped, 100)])
-def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, batch_steps: int, way: str) -> None:
+def test_a_failed_attempt_in_a_fleet_returns_its_place(make: Any, batch_steps: int, way: str) -> None:
     async def fail(writer: Any, ticket: Any) -> None:
         async with writer.episode("agent", group_id="g", ticket=ticket) as episode:
             if way != "empty":
@@ -466,7 +466,7 @@ def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, batch_steps
 
 @pytest.mark.parametrize("way", ["with", "release", "lost"])
 @pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.grouped])
-def test_a_closed_ticket_takes_no_place_back(make: Any, way: str) -> None:
+def test_a_closed_ticket_of_a_fleet_takes_no_place_back(make: Any, way: str) -> None:
     async def main() -> None:
         fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=1))
         client, other = fleet.replay(), fleet.replay()
@@ -492,7 +492,7 @@ def test_a_closed_ticket_takes_no_place_back(make: Any, way: str) -> None:
     local_test.run(main())
 
 
-def test_what_came_back_to_a_ticket_is_left_with_it() -> None:
+def test_returned_places_stay_with_their_ticket() -> None:
     async def main() -> None:
         fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
         client, other = fleet.replay(), fleet.replay()
@@ -506,7 +506,7 @@ def test_what_came_back_to_a_ticket_is_left_with_it() -> None:
     local_test.run(main())
 
 
-def test_aborted_tokens_return_their_place_to_their_ticket() -> None:
+def test_aborted_episodes_of_tokens_return_their_place() -> None:
     async def main() -> None:
         fleet = fleet_of(consumption_test.tokens, admission=relive.Admission(max_lag=0, episodes_per_version=1))
         client, other = fleet.replay(), fleet.replay()
@@ -524,7 +524,7 @@ def test_aborted_tokens_return_their_place_to_their_ticket() -> None:
     local_test.run(main())
 
 
-def test_a_task_that_waits_for_itself_is_warned_once() -> None:
+def test_a_task_that_blocks_its_own_ticket_is_warned_once() -> None:
     async def main() -> None:
         client = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2)).replay()
         async with client.episodes_writer() as writer:
@@ -601,6 +601,6 @@ def seconds_to_train(make: Any, share: float, actors: int) -> float:
         lambda: relive.TokenReplayBuffer(100_000, groups=relive.Groups(4), seed=0),
     ],
 )
-def test_actors_that_fail_and_retry_reach_all_versions(make: Any, actors: int) -> None:
+def test_retrying_actors_of_a_fleet_reach_all_versions(make: Any, actors: int) -> None:
     without, *others = (seconds_to_train(make, share, actors) for share in (0.0, 0.02, 0.2))
     assert max(others) <= 1.5 * without

@@ -47,7 +47,7 @@ def told(chunk: Any) -> list[Any]:
 
 @pytest.mark.parametrize("make", [columns, episode])
 @pytest.mark.parametrize("stored", [0, 1, 4])
-def test_the_rest_of_a_chunk_is_its_later_steps_and_goes_on(make: Any, stored: int) -> None:
+def test_the_rest_of_a_chunk_is_its_later_steps(make: Any, stored: int) -> None:
     rest = make(10, 5).rest(stored)
     assert told(rest) == [float(t) for t in range(10 + stored, 15)]
     assert rest.rows == 5 - stored
@@ -64,11 +64,11 @@ def test_the_rest_of_a_chunk_ends_as_it_did() -> None:
     ("end", "is_start", "is_whole"),
     [("OPEN", True, False), ("TERMINATED", True, True), ("TRUNCATED", True, True), ("TRUNCATED", False, False)],
 )
-def test_an_episode_is_whole_from_its_beginning_to_its_end(end: chunks.End, is_start: bool, is_whole: bool) -> None:
+def test_a_chunk_from_start_to_end_is_a_complete_episode(end: chunks.End, is_start: bool, is_whole: bool) -> None:
     assert columns(0, 3, end, is_start).is_whole == is_whole
 
 
-def test_the_rest_of_an_episode_goes_on_with_the_version_of_the_step_before_it() -> None:
+def test_the_rest_of_an_episode_knows_its_previous_version() -> None:
     chunk = episode(0, 5, versions=(None, 6, None, 7, None))
     assert [chunk.version_after(count) for count in range(6)] == [4, 4, 6, 6, 7, 7]
     assert [chunk.rest(stored).policy_version for stored in range(5)] == [4, 4, 6, 6, 7]
@@ -82,7 +82,7 @@ PARTS = st.one_of(
 
 
 @hypothesis.given(batch=st.lists(PARTS, max_size=6), share=st.floats(0, 1))
-def test_what_is_left_of_a_batch_is_its_later_steps_and_every_end(batch: list[chunks.Chunk], share: float) -> None:
+def test_the_rest_of_a_batch_is_its_later_steps_and_all_ends(batch: list[chunks.Chunk], share: float) -> None:
     rows = sum(chunk.rows for chunk in batch)
     stored = round(share * rows)
     left = chunks.unstored(tuple(batch), stored)

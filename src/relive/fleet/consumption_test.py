@@ -143,7 +143,7 @@ class Trouble(local_test.Trouble):
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 60))])
 @pytest.mark.parametrize("redeliver", [True, False])
-def test_groups_come_whole_and_once_whatever_dies_or_hangs(seed: int, redeliver: bool, tmp_path: pathlib.Path) -> None:
+def test_groups_arrive_complete_and_once_whatever_dies(seed: int, redeliver: bool, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         rng, model, num_groups = random.Random(seed), Model(), 40
         more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
@@ -205,9 +205,7 @@ def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
 
 
 @pytest.mark.parametrize("make", [grouped, tokens])
-def test_after_a_restart_what_was_not_acknowledged_comes_again_and_nothing_else(
-    make: Any, tmp_path: pathlib.Path
-) -> None:
+def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(make(redeliver=True), 2, directory=tmp_path)
         client = fleet.replay()
@@ -253,7 +251,7 @@ def test_ack_needs_buffers_that_deliver_again() -> None:
     local_test.run(main())
 
 
-def test_a_cancelled_call_has_taken_nothing_and_a_lost_reply_is_delivered_to_the_next() -> None:
+def test_a_lost_reply_is_delivered_to_the_next_call() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
         client, other = fleet.replay(), fleet.replay()
@@ -301,7 +299,7 @@ def numbers(episodes: list[Any]) -> list[int]:
     return sorted(each.observations[0][0] for each in episodes)
 
 
-def test_what_was_put_back_is_dropped_where_it_waits() -> None:
+def test_old_groups_that_were_put_back_are_dropped() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(max_episodes=2 * SIZE + 2), 1)
         client = fleet.replay()
@@ -362,7 +360,7 @@ def is_odd(group: list[Any]) -> bool:
     return bool(group[0].observations[0][0] % 2)
 
 
-def test_two_learners_share_what_there_is_and_none_waits_for_the_other_forever() -> None:
+def test_two_learners_share_all_groups_without_deadlock() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(), 4, seed=3)
         clients = [fleet.replay(seed) for seed in range(2)]
@@ -389,7 +387,7 @@ def test_two_learners_share_what_there_is_and_none_waits_for_the_other_forever()
     local_test.run(main())
 
 
-def test_calls_of_one_client_are_served_in_turn_in_any_event_loop() -> None:
+def test_calls_of_one_client_are_served_in_turn() -> None:
     async def main() -> replay.Replay[Any]:
         fleet = local_test.LocalFleet(singles(), 2)
         client = fleet.replay()
@@ -415,7 +413,7 @@ def test_calls_of_one_client_are_served_in_turn_in_any_event_loop() -> None:
     local_test.run(again())
 
 
-def test_a_waiting_learner_of_a_fleet_that_was_closed_is_told() -> None:
+def test_closing_a_fleet_wakes_a_waiting_learner() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 2)
         client = fleet.replay()
@@ -451,7 +449,7 @@ def test_invalid_requests_are_refused() -> None:
     local_test.run(main())
 
 
-def test_without_a_rule_for_groups_they_have_no_effect() -> None:
+def test_group_ids_have_no_effect_without_a_group_rule() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 2)
         client = fleet.replay()
@@ -463,7 +461,7 @@ def test_without_a_rule_for_groups_they_have_no_effect() -> None:
     local_test.run(main())
 
 
-def test_what_a_learner_left_unconfirmed_is_forgotten_in_time() -> None:
+def test_unconfirmed_deliveries_are_forgotten_in_time() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1, lease=10.0, recovery=20.0)
         client = fleet.replay()
@@ -503,7 +501,7 @@ async def all_that_comes(client: replay.Replay[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_learner_acknowledges_while_its_next_episodes_are_on_their_way(seed: int) -> None:
+def test_a_learner_acknowledges_while_the_next_request_runs(seed: int) -> None:
     async def main() -> None:
         rng = random.Random(seed)
         client = local_test.LocalFleet(singles(redeliver=True), 2, seed=seed, delay=0.02).replay()
@@ -521,7 +519,7 @@ def test_a_learner_acknowledges_while_its_next_episodes_are_on_their_way(seed: i
     local_test.run(main())
 
 
-def test_what_a_request_does_not_confirm_is_put_back_by_the_next_one() -> None:
+def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1)
         await written(fleet.replay(), 4)
@@ -538,7 +536,7 @@ def test_what_a_request_does_not_confirm_is_put_back_by_the_next_one() -> None:
     local_test.run(main())
 
 
-def test_what_a_full_disk_keeps_from_coming_back_does_so_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_are_put_back_once_a_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1)
         first, second = fleet.replay(), fleet.replay()
@@ -561,7 +559,7 @@ def full(*_: Any) -> None:
     raise errors.CheckpointError("No space left on device")
 
 
-def test_a_learner_that_only_takes_learns_of_new_shards() -> None:
+def test_a_learner_that_only_takes_finds_new_shards() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1)
         learner, operator = fleet.replay(), fleet.replay()
@@ -578,7 +576,7 @@ def test_a_learner_that_only_takes_learns_of_new_shards() -> None:
     local_test.run(main())
 
 
-def test_what_two_learners_acknowledge_comes_from_neither_again(tmp_path: pathlib.Path) -> None:
+def test_acknowledged_episodes_of_two_learners_never_come_again(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path)
         first, second = fleet.replay(), fleet.replay()
@@ -601,7 +599,7 @@ def test_what_two_learners_acknowledge_comes_from_neither_again(tmp_path: pathli
     local_test.run(main())
 
 
-def test_what_a_shard_that_hung_was_asked_for_comes_back_to_it() -> None:
+def test_requests_to_a_hung_shard_are_put_back() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
         first, second = fleet.replay(), fleet.replay()
@@ -626,7 +624,7 @@ def test_what_a_shard_that_hung_was_asked_for_comes_back_to_it() -> None:
 
 
 @pytest.mark.parametrize("make", [grouped(), tokens()])
-def test_the_rest_of_a_group_finds_it_when_shards_and_the_coordinator_have_changed(make: Any) -> None:
+def test_a_group_stays_together_when_the_fleet_changes(make: Any) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(make, 2)
         client: Any = fleet.replay()
@@ -659,7 +657,7 @@ def test_the_rest_of_a_group_finds_it_when_shards_and_the_coordinator_have_chang
     local_test.run(main())
 
 
-def test_a_group_waits_for_its_shard_and_is_lost_if_that_does_not_come_back(tmp_path: pathlib.Path) -> None:
+def test_a_group_is_lost_if_its_shard_does_not_return(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(), 2, directory=tmp_path, timeout=1.0, recovery=10.0)
         client = fleet.replay()
@@ -698,7 +696,7 @@ def test_a_group_waits_for_its_shard_and_is_lost_if_that_does_not_come_back(tmp_
     local_test.run(main())
 
 
-def test_groups_stay_where_they_are_when_shards_come_and_go() -> None:
+def test_groups_do_not_move_when_shards_come_and_go() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(), 4)
         names = [f"group-{number}" for number in range(40)]
@@ -716,7 +714,7 @@ def test_groups_stay_where_they_are_when_shards_come_and_go() -> None:
     local_test.run(main())
 
 
-def test_a_group_that_was_begun_is_completed_in_a_shard_that_is_drained() -> None:
+def test_a_begun_group_is_completed_in_a_drained_shard() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(), 3, lease=5.0)
         client = fleet.replay()
@@ -742,7 +740,7 @@ def test_a_group_that_was_begun_is_completed_in_a_shard_that_is_drained() -> Non
     local_test.run(main())
 
 
-def test_so_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_coordinator_remembers_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         monkeypatch.setattr(coordinator, "_MOST_PLACES", 10)
         fleet = local_test.LocalFleet(grouped(), 2)
@@ -754,7 +752,7 @@ def test_so_many_groups_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     local_test.run(main())
 
 
-def test_a_failed_attempt_that_comes_late_does_not_need_its_group() -> None:
+def test_a_late_failed_attempt_does_not_need_its_group() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(grouped(), 1)
         client = fleet.replay()
@@ -775,7 +773,7 @@ def test_a_failed_attempt_that_comes_late_does_not_need_its_group() -> None:
     local_test.run(main())
 
 
-def test_an_episode_of_a_group_that_was_torn_in_a_crash_is_stored_again_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_a_group_episode_torn_in_a_crash_is_stored_again(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         for stored in range(7):
             fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored), timeout=1.0)
@@ -813,7 +811,7 @@ def test_an_episode_of_a_group_that_was_torn_in_a_crash_is_stored_again_as_a_who
     local_test.run(main())
 
 
-def test_on_a_full_disk_an_episode_of_a_group_is_stored_later_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_a_group_episode_on_a_full_disk_is_stored_later(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         for stored in range(7):
             fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored))

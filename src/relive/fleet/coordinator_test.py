@@ -61,7 +61,7 @@ async def write_to_all(writers: list[Any], episodes: int = 1) -> None:
 # Which shards there are.
 
 
-def test_shards_are_numbered_and_a_new_process_knows_them_from_the_shards() -> None:
+def test_a_new_coordinator_knows_the_numbers_of_the_shards() -> None:
     async def main() -> None:
         fleet = fleet_of(3)
         process = process_of(fleet)
@@ -97,7 +97,7 @@ def test_shards_are_numbered_and_a_new_process_knows_them_from_the_shards() -> N
         (1, "drain needs another active shard, .* shard 1"),
     ],
 )
-def test_what_cannot_be_drained_is_refused(shard: int, text: str) -> None:
+def test_invalid_drains_are_refused(shard: int, text: str) -> None:
     async def main() -> None:
         fleet = fleet_of(2)
         if shard == 1:
@@ -108,7 +108,7 @@ def test_what_cannot_be_drained_is_refused(shard: int, text: str) -> None:
     local_test.run(main())
 
 
-def test_a_fleet_has_so_many_shards_ever() -> None:
+def test_a_fleet_has_at_most_512_shards_in_its_life() -> None:
     async def main() -> None:
         fleet = fleet_of(1)
         members = await process_of(fleet).members()
@@ -122,7 +122,7 @@ def test_a_fleet_has_so_many_shards_ever() -> None:
     local_test.run(main())
 
 
-def test_a_coordinator_waits_for_a_shard_and_of_a_closed_fleet_it_says_so() -> None:
+def test_a_coordinator_waits_for_a_shard_of_an_open_fleet() -> None:
     async def main() -> None:
         fleet = fleet_of(2)
         for shard in range(2):
@@ -140,7 +140,7 @@ def test_a_coordinator_waits_for_a_shard_and_of_a_closed_fleet_it_says_so() -> N
     local_test.run(main())
 
 
-def test_all_clients_learn_of_a_new_shard_and_draw_from_it() -> None:
+def test_all_clients_draw_from_a_new_shard() -> None:
     async def main() -> None:
         fleet = fleet_of(1, seed=1)
         operator, learner, actor = fleet.replay(0), fleet.replay(1), fleet.replay(2)
@@ -183,7 +183,7 @@ def test_a_new_shard_gets_the_largest_priority_of_the_fleet() -> None:
     local_test.run(main())
 
 
-def test_the_rows_of_a_drained_shard_are_drawn_until_they_have_aged_out(tmp_path: pathlib.Path) -> None:
+def test_rows_of_a_drained_shard_are_drawn_until_they_age_out(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(3, directory=tmp_path)
         client = fleet.replay()
@@ -216,7 +216,7 @@ def test_the_rows_of_a_drained_shard_are_drawn_until_they_have_aged_out(tmp_path
     local_test.run(main())
 
 
-def test_a_batch_that_was_under_way_to_a_shard_that_was_drained_is_sent_elsewhere() -> None:
+def test_a_batch_sent_to_a_drained_shard_goes_elsewhere() -> None:
     async def main() -> None:
         fleet = fleet_of(2)
         client, operator = fleet.replay(), fleet.replay()
@@ -241,7 +241,7 @@ def test_a_batch_that_was_under_way_to_a_shard_that_was_drained_is_sent_elsewher
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_writers_go_home_after_every_shard_has_died_once(seed: int, tmp_path: pathlib.Path) -> None:
+def test_writers_return_to_their_home_shards_after_restarts(seed: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(8, seed=seed, directory=tmp_path)
         client = fleet.replay()
@@ -282,7 +282,7 @@ async def add(writer: Any, t: int, **end: Any) -> None:
     await writer.add(float(t), 0, 1.0, float(t + 1), **end)
 
 
-def test_an_open_episode_is_finished_where_it_is_and_one_that_lasts_is_cut() -> None:
+def test_an_open_episode_stays_in_its_shard_until_it_is_cut() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(1000, streams=4, seed=0), 2, lease=10.0)
         client = fleet.replay()
@@ -314,7 +314,7 @@ def test_an_open_episode_is_finished_where_it_is_and_one_that_lasts_is_cut() -> 
     local_test.run(main())
 
 
-def test_a_writer_that_is_silent_goes_home_too() -> None:
+def test_a_silent_writer_returns_to_its_home_shard() -> None:
     async def main() -> None:
         fleet = fleet_of(2, lease=8.0)
         client = fleet.replay()
@@ -418,9 +418,7 @@ ROUNDS = pytest.mark.parametrize(
 
 @ROUNDS
 @pytest.mark.parametrize("kind", ["columns", "episodes"])
-def test_a_rolling_restart_loses_nothing_and_leaves_the_shards_in_balance(
-    kind: str, rounds: int, seed: int, tmp_path: pathlib.Path
-) -> None:
+def test_a_rolling_restart_loses_nothing(kind: str, rounds: int, seed: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(
             trouble_test.KINDS[kind][0],
@@ -457,9 +455,7 @@ def test_a_rolling_restart_loses_nothing_and_leaves_the_shards_in_balance(
 
 
 @ROUNDS
-def test_a_rolling_restart_with_a_group_queue_and_admission_tears_no_group(
-    rounds: int, seed: int, tmp_path: pathlib.Path
-) -> None:
+def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         rng, model, size = random.Random(seed), consumption_test.Model(), consumption_test.SIZE
         fleet = local_test.LocalFleet(

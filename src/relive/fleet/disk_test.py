@@ -56,9 +56,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("records", range(5))
-def test_of_a_batch_that_does_not_fit_the_first_steps_are_stored_and_said_to_be(
-    records: int, tmp_path: pathlib.Path
-) -> None:
+def test_a_full_disk_stores_and_reports_the_first_steps(records: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, tmp_path)
         shard = fleet.shard(0)
@@ -87,7 +85,7 @@ def test_of_a_batch_that_does_not_fit_the_first_steps_are_stored_and_said_to_be(
     local_test.run(main())
 
 
-def test_steps_that_are_refused_are_counted_apart_from_those_that_did_not_fit(tmp_path: pathlib.Path) -> None:
+def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, tmp_path)
         shard = fleet.shard(0)
@@ -103,7 +101,7 @@ def test_steps_that_are_refused_are_counted_apart_from_those_that_did_not_fit(tm
     local_test.run(main())
 
 
-def test_an_episode_that_could_not_be_ended_is_ended_later_and_draws_go_on(tmp_path: pathlib.Path) -> None:
+def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes, 1, tmp_path, lease=4.0)
         shard = fleet.shard(0)
@@ -126,7 +124,7 @@ def test_an_episode_that_could_not_be_ended_is_ended_later_and_draws_go_on(tmp_p
     local_test.run(main())
 
 
-def test_an_entry_of_the_ledger_that_does_not_fit_is_no_entry(tmp_path: pathlib.Path) -> None:
+def test_a_ledger_entry_that_does_not_fit_is_ignored(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, tmp_path)
         shard = fleet.shard(0)
@@ -138,7 +136,7 @@ def test_an_entry_of_the_ledger_that_does_not_fit_is_no_entry(tmp_path: pathlib.
 
 
 @posix_test.LIMITS
-def test_what_no_file_may_hold_is_sent_again_when_it_may(tmp_path: pathlib.Path) -> None:
+def test_steps_beyond_the_file_size_limit_are_sent_again(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, tmp_path)
         client = fleet.replay()
@@ -171,7 +169,7 @@ def test_what_no_file_may_hold_is_sent_again_when_it_may(tmp_path: pathlib.Path)
 
 
 @pytest.mark.parametrize("kind", ["columns", "episodes"])
-def test_writers_wait_for_room_and_keep_no_more_than_they_may(kind: str, tmp_path: pathlib.Path) -> None:
+def test_writers_wait_for_room_with_bounded_memory(kind: str, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.KINDS[kind][0], 2, tmp_path, seed=1)
         make = trouble_test.KINDS[kind][1]

@@ -48,7 +48,7 @@ def places(batch: Any) -> list[tuple[int, int]]:
     return [(shard, t) for shard, t in batch.agents["walker"].observation.tolist()]
 
 
-def test_joint_steps_are_drawn_as_from_one_buffer_and_agents_stay_together(tmp_path: pathlib.Path) -> None:
+def test_joint_steps_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = joint_fleet(directory=tmp_path)
         client, counts = fleet.replay(), collections.Counter[tuple[int, int]]()
@@ -107,7 +107,7 @@ def test_sequences_of_joint_steps_are_drawn_too() -> None:
     local_test.run(main())
 
 
-def test_a_joint_step_that_is_refused_costs_neither_those_before_nor_the_next_episode() -> None:
+def test_a_refused_joint_step_costs_no_other_step() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(lambda: joint(streams=2), 1)
         client = fleet.replay()
@@ -263,7 +263,7 @@ def test_batches_of_tokens_are_drawn_ahead(tmp_path: pathlib.Path) -> None:
     local_test.run(main())
 
 
-def test_sequences_are_read_and_updated_by_their_keys_in_their_order(tmp_path: pathlib.Path) -> None:
+def test_sequences_are_read_and_updated_by_key(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         extras = {"temperature": relive.Field((), "float32")}
         fleet = token_fleet(lambda: tokens(sequence_extras=extras), directory=tmp_path)
@@ -295,7 +295,7 @@ def test_sequences_are_read_and_updated_by_their_keys_in_their_order(tmp_path: p
     local_test.run(main())
 
 
-def test_keys_of_a_shard_that_was_emptied_are_not_those_of_others() -> None:
+def test_keys_of_an_emptied_shard_are_dropped() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(tokens, 1)
         client = fleet.replay()
@@ -316,7 +316,7 @@ def test_keys_of_a_shard_that_was_emptied_are_not_those_of_others() -> None:
     local_test.run(main())
 
 
-def test_a_writer_of_tokens_refuses_what_the_buffer_would() -> None:
+def test_a_writer_of_tokens_refuses_the_same_as_the_buffer() -> None:
     async def main() -> None:
         fleet = token_fleet()
         writer = fleet.replay().tokens_writer()

@@ -29,19 +29,17 @@ def named(*some: ledger.Entry) -> dict[bytes, ledger.Entry]:
 @pytest.mark.parametrize(
     ("inserted", "passed"), [(0, 0), (100, 0), (101, 1), (105, 5), (109, 9), (110, 10), (111, 10), (10**9, 10)]
 )
-def test_what_was_stored_after_a_mark_is_of_its_batch_as_far_as_that_goes(inserted: int, passed: int) -> None:
+def test_passed_steps_after_a_mark_are_at_most_those_of_a_batch(inserted: int, passed: int) -> None:
     assert A.passed(inserted) == passed
 
 
-def test_refused_steps_have_passed_too() -> None:
+def test_refused_steps_count_as_passed() -> None:
     mark = ledger.Entry(b"w" * 16, 3, before=100, rows=10, refused=4)
     assert [mark.passed(inserted) for inserted in (100, 103, 106, 107)] == [4, 7, 10, 10]
 
 
 @hypothesis.given(mark=MARKS, stored=NUMBERS, more=NUMBERS)
-def test_a_resolved_entry_says_the_same_however_much_is_stored_later(
-    mark: ledger.Entry, stored: int, more: int
-) -> None:
+def test_a_resolved_entry_is_not_changed_by_later_steps(mark: ledger.Entry, stored: int, more: int) -> None:
     inserted = mark.before + stored
     settled = mark.resolved(inserted)
     assert settled.passed(inserted + more) == mark.passed(inserted)
@@ -49,7 +47,7 @@ def test_a_resolved_entry_says_the_same_however_much_is_stored_later(
 
 
 @hypothesis.given(given=st.lists(MARKS, max_size=8), counts=st.tuples(NUMBERS, NUMBERS))
-def test_entries_and_counts_outlive_the_process(given: list[ledger.Entry], counts: tuple[int, int]) -> None:
+def test_entries_and_counts_survive_a_restart(given: list[ledger.Entry], counts: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
         written = ledger.Ledger(str(path))
@@ -62,7 +60,7 @@ def test_entries_and_counts_outlive_the_process(given: list[ledger.Entry], count
         written.close()
 
 
-def test_the_newest_mark_of_a_writer_takes_the_place_of_its_last_one(tmp_path: pathlib.Path) -> None:
+def test_a_newer_mark_of_a_writer_replaces_its_last_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
     written = ledger.Ledger(str(path))
     newer = ledger.Entry(A.writer, 7, 200, 3, 1)
@@ -95,7 +93,7 @@ def test_a_forgotten_writers_place_is_used_again(tmp_path: pathlib.Path) -> None
     assert path.stat().st_size == 4 * 64
 
 
-def test_without_a_file_nothing_is_kept() -> None:
+def test_a_ledger_without_a_file_keeps_nothing() -> None:
     nowhere = ledger.Ledger(None)
     nowhere.put(A)
     nowhere.put_counts(1, 2)
@@ -104,7 +102,7 @@ def test_without_a_file_nothing_is_kept() -> None:
     assert (nowhere.found, nowhere.lost, nowhere.sampled) == ({}, 0, 0)
 
 
-def test_closed_marks_are_let_go_of_once(tmp_path: pathlib.Path) -> None:
+def test_closing_a_ledger_twice_has_no_effect(tmp_path: pathlib.Path) -> None:
     written = ledger.Ledger(str(tmp_path / "marks"))
     written.close()
     written.close()
@@ -113,7 +111,7 @@ def test_closed_marks_are_let_go_of_once(tmp_path: pathlib.Path) -> None:
 
 
 @hypothesis.given(place=st.integers(0, 3), at=st.integers(0, 63), flip=st.integers(1, 255))
-def test_a_damaged_entry_is_none_and_the_others_are_as_they_were(place: int, at: int, flip: int) -> None:
+def test_a_damaged_entry_is_dropped_alone(place: int, at: int, flip: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
         written = ledger.Ledger(str(path))
@@ -131,7 +129,7 @@ def test_a_damaged_entry_is_none_and_the_others_are_as_they_were(place: int, at:
 
 
 @hypothesis.given(size=st.integers(0, 4 * 64))
-def test_of_a_torn_file_the_whole_entries_are_left(size: int) -> None:
+def test_complete_entries_of_a_torn_file_are_read(size: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
         written = ledger.Ledger(str(path))
@@ -150,7 +148,7 @@ def test_of_a_torn_file_the_whole_entries_are_left(size: int) -> None:
 
 
 @hypothesis.given(content=st.binary(max_size=300))
-def test_what_nobody_wrote_holds_no_entry(content: bytes) -> None:
+def test_a_foreign_file_holds_no_entry(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "marks"
         path.write_bytes(content)
@@ -158,7 +156,7 @@ def test_what_nobody_wrote_holds_no_entry(content: bytes) -> None:
         assert (found.found, found.lost, found.sampled) == ({}, 0, 0)
 
 
-def test_a_mark_that_is_there_twice_counts_once(tmp_path: pathlib.Path) -> None:
+def test_a_repeated_mark_counts_once(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
     written = ledger.Ledger(str(path))
     written.put(A)
@@ -172,7 +170,7 @@ def test_a_mark_that_is_there_twice_counts_once(tmp_path: pathlib.Path) -> None:
     assert reopened(path).found == named(A, B)
 
 
-def test_a_mark_in_the_place_of_the_counts_is_none(tmp_path: pathlib.Path) -> None:
+def test_a_mark_in_the_place_of_the_counts_is_ignored(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "marks"
     written = ledger.Ledger(str(path))
     written.put(A)
@@ -182,7 +180,7 @@ def test_a_mark_in_the_place_of_the_counts_is_none(tmp_path: pathlib.Path) -> No
     assert (found.found, found.lost, found.sampled) == ({}, 0, 0)
 
 
-def test_a_ledger_needs_nothing_that_windows_lacks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_works_without_posix_functions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("O_CLOEXEC", "pread", "pwrite"):
         monkeypatch.delattr(os, name, raising=False)
     written = ledger.Ledger(str(tmp_path / "ledger"))
@@ -193,9 +191,7 @@ def test_a_ledger_needs_nothing_that_windows_lacks(tmp_path: pathlib.Path, monke
     assert (found.found, found.lost, found.sampled) == (named(A, B), 3, 4)
 
 
-def test_what_the_disk_takes_only_in_part_is_an_error_for_entries_and_none_for_counts(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_write_is_an_error_for_entries_only(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = ledger.Ledger(str(tmp_path / "ledger"))
     one.put(ledger.Entry(b"w" * 16, 0, 0, 3))
     real = os.write

@@ -56,7 +56,7 @@ def test_inserts_and_samples_hold_each_other_to_the_ratio() -> None:
     local_test.run(main())
 
 
-def test_of_several_batches_as_many_are_granted_as_may_be_drawn_one_by_one() -> None:
+def test_batches_are_granted_as_if_requested_one_by_one() -> None:
     async def main() -> None:
         several, one_by_one = turns_of(ratio()), turns_of(ratio())
         for line in (several, one_by_one):
@@ -114,7 +114,7 @@ def test_turns_are_those_of_the_limiter(limiter: Any, seed: int) -> None:
     local_test.run(main())
 
 
-def test_who_waits_goes_on_as_soon_as_the_other_side_has() -> None:
+def test_a_waiter_goes_on_as_soon_as_the_other_side_moves() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         now = asyncio.get_running_loop().time
@@ -136,7 +136,7 @@ def test_who_waits_goes_on_as_soon_as_the_other_side_has() -> None:
     local_test.run(main())
 
 
-def test_first_come_first_served() -> None:
+def test_turns_are_granted_in_order_of_arrival() -> None:
     async def main() -> None:
         line, order = turns_of(ratio()), list[int]()
         await insert_until_held(line)
@@ -172,7 +172,7 @@ def test_only_a_limiter_limits() -> None:
 # Learners that are gone.
 
 
-def test_while_there_was_no_learner_yet_writers_wait_for_one() -> None:
+def test_writers_wait_for_the_first_learner() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         assert await insert_until_held(line) == 30
@@ -182,7 +182,7 @@ def test_while_there_was_no_learner_yet_writers_wait_for_one() -> None:
     local_test.run(main())
 
 
-def test_a_learner_that_died_holds_nobody_up_and_one_that_comes_back_finds_no_debt() -> None:
+def test_a_dead_learner_holds_up_nobody_and_leaves_no_debt() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         assert await insert_until_held(line) == 30
@@ -200,7 +200,7 @@ def test_a_learner_that_died_holds_nobody_up_and_one_that_comes_back_finds_no_de
     local_test.run(main())
 
 
-def test_a_learner_that_waits_is_there_however_long() -> None:
+def test_a_waiting_learner_never_counts_as_dead() -> None:
     async def main() -> None:
         line = turns_of(ratio(min_size=1000))
         for _ in range(30):
@@ -212,7 +212,7 @@ def test_a_learner_that_waits_is_there_however_long() -> None:
     local_test.run(main())
 
 
-def test_who_was_cancelled_while_waiting_holds_nobody_up() -> None:
+def test_a_cancelled_waiter_holds_up_nobody() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         await insert_until_held(line)
@@ -236,7 +236,7 @@ def test_who_was_cancelled_while_waiting_holds_nobody_up() -> None:
     local_test.run(main())
 
 
-def test_samples_that_were_given_back_may_be_drawn_by_somebody_else() -> None:
+def test_samples_given_back_may_be_drawn_by_others() -> None:
     async def main() -> None:
         line = turns_of(ratio())
         await insert_until_held(line)
@@ -253,7 +253,7 @@ def test_samples_that_were_given_back_may_be_drawn_by_somebody_else() -> None:
 # A process that begins again.
 
 
-def test_a_process_that_begins_again_goes_on_from_what_the_fleet_has() -> None:
+def test_a_restarted_limiter_goes_on_from_the_counts_of_shards() -> None:
     async def main() -> None:
         line = turns_of(ratio(), inserted=100, sampled=80, size=100)
         assert await line.counts() == (100, 80)
@@ -263,7 +263,7 @@ def test_a_process_that_begins_again_goes_on_from_what_the_fleet_has() -> None:
     local_test.run(main())
 
 
-def test_many_that_ask_at_once_wait_for_one_count() -> None:
+def test_concurrent_calls_wait_for_one_count() -> None:
     async def main() -> None:
         calls = collections.Counter[str]()
 
@@ -280,7 +280,7 @@ def test_many_that_ask_at_once_wait_for_one_count() -> None:
     local_test.run(main())
 
 
-def test_if_the_count_fails_the_next_one_who_asks_counts() -> None:
+def test_a_failed_count_is_repeated_by_the_next_call() -> None:
     async def main() -> None:
         failures = [errors.ShardLostError("gone")]
 
@@ -298,7 +298,7 @@ def test_if_the_count_fails_the_next_one_who_asks_counts() -> None:
 
 
 @pytest.mark.parametrize("inserted", [120, 121, 500, 10**9])
-def test_what_passed_while_there_was_no_learner_is_no_debt_after_a_restart_either(inserted: int) -> None:
+def test_inserts_without_a_learner_are_no_debt_after_a_restart(inserted: int) -> None:
     async def main() -> None:
         line = turns_of(ratio(), inserted=inserted, sampled=90, size=1000)
         assert await line.counts() == (min(inserted, 119) if inserted > 120 else 119, 90)
@@ -309,7 +309,7 @@ def test_what_passed_while_there_was_no_learner_is_no_debt_after_a_restart_eithe
 
 
 @pytest.mark.parametrize("sampled", [110, 111, 500, 10**9])
-def test_samples_of_rows_that_were_lost_are_no_debt_after_a_restart(sampled: int) -> None:
+def test_samples_of_lost_rows_are_no_debt_after_a_restart(sampled: int) -> None:
     async def main() -> None:
         line = turns_of(ratio(), inserted=100, sampled=sampled, size=100)
         assert await line.counts() == (100, 109)
@@ -320,7 +320,7 @@ def test_samples_of_rows_that_were_lost_are_no_debt_after_a_restart(sampled: int
 
 
 @pytest.mark.parametrize("counts", [(0, 0, 0), (5, 0, 5), (5, 300, 5), (100, 90, 100), (119, 90, 100), (100, 109, 100)])
-def test_what_holds_nobody_up_is_left_as_it_is(counts: tuple[int, int, int]) -> None:
+def test_counts_that_hold_up_nobody_are_not_changed(counts: tuple[int, int, int]) -> None:
     async def main() -> None:
         assert await turns_of(ratio(), *counts).counts() == counts[:2]
 
@@ -337,7 +337,7 @@ class Never(relive.RateLimiter):
         return False
 
 
-def test_a_limiter_that_allows_nothing_is_left_to_it() -> None:
+def test_a_limiter_that_allows_nothing_allows_no_insert() -> None:
     async def main() -> None:
         assert await turns_of(Never(), 100, 50, 100).counts() == (0, 50)
         assert await turns_of(Never(), 100, 50, 100).insert_turn(1) is None
@@ -345,7 +345,7 @@ def test_a_limiter_that_allows_nothing_is_left_to_it() -> None:
     local_test.run(main())
 
 
-def test_after_a_restart_a_learner_of_before_that_does_not_come_back_holds_nobody_up() -> None:
+def test_an_earlier_learner_holds_up_nobody_after_a_restart() -> None:
     async def main() -> None:
         line = turns_of(ratio(), inserted=100, sampled=80, size=100)
         assert await insert_until_held(line) == 10

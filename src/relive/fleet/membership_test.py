@@ -36,7 +36,7 @@ async def insert(members: membership.Membership, shard: int, writer: bytes, star
     return progress
 
 
-def test_a_shard_that_does_not_answer_is_lost_until_it_does() -> None:
+def test_a_shard_that_does_not_reply_is_lost_until_it_does() -> None:
     async def main() -> None:
         fleet = fleet_of()
         members = members_of(fleet)
@@ -62,7 +62,7 @@ def test_a_shard_that_does_not_answer_is_lost_until_it_does() -> None:
     local_test.run(main())
 
 
-def test_a_shard_that_is_gone_is_not_looked_for_and_without_any_the_fleet_was_closed() -> None:
+def test_a_shard_that_is_gone_is_not_searched_for() -> None:
     async def main() -> None:
         fleet = fleet_of(3)
         members = members_of(fleet)
@@ -88,7 +88,7 @@ def test_a_shard_that_is_gone_is_not_looked_for_and_without_any_the_fleet_was_cl
     local_test.run(main())
 
 
-def test_what_a_shard_raises_is_no_reason_to_count_it_as_lost() -> None:
+def test_a_shard_that_raises_does_not_count_as_lost() -> None:
     async def main() -> None:
         members = members_of(fleet_of())
         with pytest.raises(ZeroDivisionError):
@@ -98,7 +98,7 @@ def test_what_a_shard_raises_is_no_reason_to_count_it_as_lost() -> None:
     local_test.run(main())
 
 
-def test_a_shard_that_is_found_again_hears_what_was_seen_of_it() -> None:
+def test_a_returning_shard_is_told_its_newest_progress() -> None:
     async def main() -> None:
         fleet = fleet_of()
         members = members_of(fleet)
@@ -114,7 +114,7 @@ def test_a_shard_that_is_found_again_hears_what_was_seen_of_it() -> None:
     local_test.run(main())
 
 
-def test_a_new_life_that_nobody_missed_hears_it_with_the_first_answer() -> None:
+def test_an_unnoticed_restart_is_told_its_newest_progress() -> None:
     async def main() -> None:
         fleet = fleet_of()
         members = members_of(fleet)
@@ -132,7 +132,7 @@ def test_a_new_life_that_nobody_missed_hears_it_with_the_first_answer() -> None:
     local_test.run(main())
 
 
-def test_a_report_that_does_not_arrive_is_made_again() -> None:
+def test_a_lost_report_is_repeated() -> None:
     async def main() -> None:
         fleet = fleet_of()
         members = members_of(fleet)
@@ -155,7 +155,7 @@ def test_a_report_that_does_not_arrive_is_made_again() -> None:
     local_test.run(main())
 
 
-def test_a_closed_membership_looks_for_nobody() -> None:
+def test_a_closed_membership_searches_for_no_shard() -> None:
     async def main() -> None:
         fleet = fleet_of()
         members = members_of(fleet)
@@ -169,7 +169,7 @@ def test_a_closed_membership_looks_for_nobody() -> None:
     local_test.run(main())
 
 
-def test_a_newer_list_of_shards_is_asked_for_once() -> None:
+def test_a_newer_list_of_shards_is_requested_once() -> None:
     async def main() -> None:
         fleet = fleet_of(2, seed=1, delay=1.0)
         members = members_of(fleet)
@@ -198,7 +198,7 @@ def test_a_newer_list_of_shards_is_asked_for_once() -> None:
     local_test.run(main())
 
 
-def test_each_writer_has_a_home_and_those_of_a_lost_shard_spread_over_the_others() -> None:
+def test_writers_of_a_lost_shard_spread_over_the_others() -> None:
     async def main() -> None:
         fleet = fleet_of(4)
         members = members_of(fleet)
@@ -211,7 +211,7 @@ def test_each_writer_has_a_home_and_those_of_a_lost_shard_spread_over_the_others
     local_test.run(main())
 
 
-def test_in_another_event_loop_a_lost_shard_is_looked_for_anew() -> None:
+def test_a_lost_shard_is_searched_for_in_a_new_event_loop() -> None:
     fleets: list[local_test.LocalFleet] = []
 
     class Switched:

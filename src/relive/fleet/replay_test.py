@@ -153,7 +153,9 @@ def test_prioritized_draws_are_those_of_one_buffer() -> None:
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 @pytest.mark.parametrize("beta", [None, 1.0, 0.0, 0.7])
 @pytest.mark.parametrize("alpha", [1.0, 0.6])
-def test_importance_weights_are_those_of_one_buffer(normalization: Any, beta: float | None, alpha: float) -> None:
+def test_importance_weights_over_shards_are_those_of_one_buffer(
+    normalization: Any, beta: float | None, alpha: float
+) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(weight_normalization=normalization, beta=0.4, alpha=alpha), seed=1)
         one, client = fill(fleet), fleet.replay()
@@ -169,7 +171,7 @@ def test_importance_weights_are_those_of_one_buffer(normalization: Any, beta: fl
 
 
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
-def test_importance_weights_of_round_numbers_are_those_of_one_buffer_to_the_bit(normalization: Any) -> None:
+def test_importance_weights_of_round_numbers_are_bitwise_equal(normalization: Any) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(weight_normalization=normalization, beta=1.0), seed=1)
         one, client = fill(fleet), fleet.replay()
@@ -185,7 +187,7 @@ def test_importance_weights_of_round_numbers_are_those_of_one_buffer_to_the_bit(
     local_test.run(main())
 
 
-def test_a_schedule_has_one_tick_a_batch_however_many_shards_or_batches_are_under_way() -> None:
+def test_a_schedule_advances_once_per_batch_of_a_fleet() -> None:
     async def main() -> None:
         beta = relive.LinearSchedule(0.0, 1.0, 100)
         fleet = fleet_of(prioritized(weight_normalization="none", beta=beta), seed=1)
@@ -223,9 +225,7 @@ def test_a_schedule_has_one_tick_a_batch_however_many_shards_or_batches_are_unde
 
 @pytest.mark.parametrize("is_stratified", [True, False])
 @pytest.mark.parametrize("drift", [0.02, 0.2, 0.9])
-def test_draws_are_exact_for_the_weights_at_the_draw_whatever_they_were_before(
-    drift: float, is_stratified: bool
-) -> None:
+def test_draws_follow_the_weights_at_the_time_of_the_draw(drift: float, is_stratified: bool) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(stratified=is_stratified), seed=1)
         fill(fleet)
@@ -257,7 +257,7 @@ def draws_of(fleet: local_test.LocalFleet) -> list[list[int]]:
     return asked
 
 
-def test_a_batch_takes_one_trip_once_the_weights_are_known_and_also_while_they_change_a_little() -> None:
+def test_a_batch_takes_one_trip_once_the_weights_are_known() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 4)
         fill(fleet, (30, 20, 30, 20))
@@ -284,7 +284,7 @@ def test_a_batch_takes_one_trip_once_the_weights_are_known_and_also_while_they_c
     local_test.run(main())
 
 
-def test_a_stratified_batch_is_spread_over_the_shards_as_evenly_as_over_one_buffer() -> None:
+def test_a_stratified_batch_is_spread_evenly_over_the_shards() -> None:
     async def main() -> None:
         even, independent = (fleet_of(prioritized(stratified=stratified), seed=1) for stratified in (True, False))
         spreads = []
@@ -299,7 +299,7 @@ def test_a_stratified_batch_is_spread_over_the_shards_as_evenly_as_over_one_buff
     local_test.run(main())
 
 
-def test_new_rows_get_the_largest_priority_of_the_whole_fleet() -> None:
+def test_new_rows_get_the_largest_priority_of_the_fleet() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 2, seed=1)
         fill(fleet, (3, 2))
@@ -317,7 +317,7 @@ def test_new_rows_get_the_largest_priority_of_the_whole_fleet() -> None:
     local_test.run(main())
 
 
-def test_priorities_go_to_the_shard_they_came_from_and_the_last_one_of_a_key_wins() -> None:
+def test_priorities_go_to_their_shard_and_the_last_one_wins() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 2, seed=1)
         fill(fleet, (3, 3))
@@ -334,7 +334,7 @@ def test_priorities_go_to_the_shard_they_came_from_and_the_last_one_of_a_key_win
     local_test.run(main())
 
 
-def test_keys_of_what_is_gone_are_not_counted_as_alive() -> None:
+def test_keys_of_evicted_rows_are_not_counted() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 2, timeout=1.0)
         fill(fleet, (3, 3))
@@ -366,7 +366,7 @@ def test_keys_of_what_is_gone_are_not_counted_as_alive() -> None:
         ([0.5], [1.0], "keys must be"),
     ],
 )
-def test_priorities_that_cannot_be_are_refused_and_nothing_has_changed(keys: Any, priorities: Any, text: str) -> None:
+def test_invalid_priorities_are_refused_and_change_nothing(keys: Any, priorities: Any, text: str) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 2)
         fill(fleet, (3, 3))
@@ -377,7 +377,7 @@ def test_priorities_that_cannot_be_are_refused_and_nothing_has_changed(keys: Any
     local_test.run(main())
 
 
-def test_a_priority_that_is_too_large_does_not_spoil_the_next_ones() -> None:
+def test_a_refused_large_priority_does_not_affect_later_ones() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(alpha=2.0), 1)
         fill(fleet, (3,))
@@ -422,7 +422,7 @@ def test_a_batch_waits_until_there_is_something_to_draw() -> None:
     local_test.run(main())
 
 
-def test_a_shard_that_dies_under_a_draw_is_made_up_for() -> None:
+def test_a_shard_that_dies_during_a_draw_is_replaced() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2, seed=1, timeout=1.0)
         fill(fleet, (3, 3))
@@ -442,7 +442,7 @@ def test_a_shard_that_dies_under_a_draw_is_made_up_for() -> None:
     local_test.run(main())
 
 
-def test_a_shard_that_is_emptied_under_a_draw_is_made_up_for() -> None:
+def test_a_shard_that_is_emptied_during_a_draw_is_replaced() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2)
         fill(fleet, (3, 3))
@@ -457,7 +457,7 @@ def test_a_shard_that_is_emptied_under_a_draw_is_made_up_for() -> None:
     local_test.run(main())
 
 
-def test_what_may_be_drawn_so_often_only_is_waited_for_and_drawn_no_more_often() -> None:
+def test_a_batch_waits_for_rows_below_max_times_sampled() -> None:
     async def main() -> None:
         fleet = fleet_of(lambda: relive.RingReplayBuffer(100, max_times_sampled=2, seed=0), 2, seed=1)
         fill(fleet, (3, 3))
@@ -474,7 +474,7 @@ def test_what_may_be_drawn_so_often_only_is_waited_for_and_drawn_no_more_often()
     local_test.run(main())
 
 
-def test_no_row_that_may_be_drawn_so_often_only_is_drawn_in_vain_while_the_shards_change() -> None:
+def test_every_row_is_drawn_max_times_sampled_times() -> None:
     async def main() -> None:
         fleet = fleet_of(lambda: relive.RingReplayBuffer(1000, max_times_sampled=2, seed=0), 3, seed=1)
         client = fleet.replay()
@@ -494,7 +494,7 @@ def test_no_row_that_may_be_drawn_so_often_only_is_drawn_in_vain_while_the_shard
     local_test.run(main())
 
 
-def test_statistics_count_at_once_what_a_shard_has_lost() -> None:
+def test_statistics_count_lost_rows_of_a_shard_at_once() -> None:
     """The client that asks for them is the one that finds another life of the shard, and tells it."""
 
     async def main() -> None:
@@ -511,7 +511,7 @@ def test_statistics_count_at_once_what_a_shard_has_lost() -> None:
     local_test.run(main())
 
 
-def test_while_no_shard_is_there_a_batch_waits_and_then_gives_up() -> None:
+def test_a_batch_without_any_shard_waits_and_then_fails() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2, recovery=20.0)
         fill(fleet, (3, 3))
@@ -548,7 +548,7 @@ def test_while_no_shard_is_there_a_batch_waits_and_then_gives_up() -> None:
         ),
     ],
 )
-def test_a_batch_that_cannot_be_is_refused(
+def test_invalid_arguments_of_sample_are_refused_by_a_fleet(
     make: Any, size: int, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     async def main() -> None:
@@ -561,7 +561,7 @@ def test_a_batch_that_cannot_be_is_refused(
     local_test.run(main())
 
 
-def test_a_schedule_that_gives_no_exponent_is_refused() -> None:
+def test_an_invalid_schedule_is_refused_by_a_fleet() -> None:
     class Odd(relive.Schedule):
         def value(self, tick: int) -> float:
             return 0.5 if tick < 2 else -1.0
@@ -582,7 +582,7 @@ def test_a_schedule_that_gives_no_exponent_is_refused() -> None:
 # Ahead.
 
 
-def test_batches_are_drawn_ahead_and_no_further() -> None:
+def test_batches_are_prefetched_up_to_the_limit() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2)
         fill(fleet, (3, 3))
@@ -607,7 +607,7 @@ def test_batches_are_drawn_ahead_and_no_further() -> None:
     local_test.run(main())
 
 
-def test_an_iterator_that_is_closed_leaves_nothing_under_way() -> None:
+def test_a_closed_iterator_leaves_no_request_pending() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2)
         client = fleet.replay()
@@ -641,7 +641,7 @@ async def write(writer: Any, count: int) -> None:
         await writer.add_episode(**columns_of(episode, 2))
 
 
-def test_a_limiter_holds_for_the_whole_fleet() -> None:
+def test_a_limiter_limits_the_whole_fleet() -> None:
     async def main() -> None:
         fleet = limited(seed=1)
         client = fleet.replay()
@@ -667,7 +667,7 @@ def test_a_limiter_holds_for_the_whole_fleet() -> None:
     local_test.run(main())
 
 
-def test_a_batch_waits_for_its_turn_however_long() -> None:
+def test_a_batch_waits_for_its_turn_without_a_timeout() -> None:
     async def main() -> None:
         fleet = limited()
         client = fleet.replay()
@@ -704,7 +704,7 @@ def test_a_cancelled_batch_takes_no_turn(awaits: int) -> None:
     local_test.run(main())
 
 
-def test_as_many_batches_are_drawn_ahead_as_the_limiter_allows() -> None:
+def test_prefetching_is_bounded_by_the_limiter() -> None:
     async def main() -> None:
         fleet = limited()
         client = fleet.replay()
@@ -739,7 +739,7 @@ def test_a_batch_that_fails_gives_its_turn_back() -> None:
     local_test.run(main())
 
 
-def test_a_batch_that_was_cancelled_while_turns_fail_is_forgotten() -> None:
+def test_a_cancelled_batch_is_forgotten_while_turns_fail() -> None:
     async def main() -> None:
         fleet = limited()
         client = fleet.replay()
@@ -761,7 +761,7 @@ def test_a_batch_that_was_cancelled_while_turns_fail_is_forgotten() -> None:
     local_test.run(main())
 
 
-def test_turns_that_begin_again_ask_the_shards_what_there_is() -> None:
+def test_restarted_turns_count_the_steps_of_all_shards() -> None:
     async def main() -> None:
         fleet = limited()
         client = fleet.replay()
@@ -821,7 +821,7 @@ def test_far_lags_are_drawn_as_from_one_buffer() -> None:
     local_test.run(main())
 
 
-def test_a_version_reaches_every_shard_also_those_that_begin_again() -> None:
+def test_a_policy_version_reaches_restarted_shards_too() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, 2, timeout=1.0)
         client, other = fleet.replay(), fleet.replay()
@@ -852,7 +852,7 @@ def test_a_version_reaches_every_shard_also_those_that_begin_again() -> None:
     local_test.run(main())
 
 
-def test_versions_that_are_set_side_by_side_end_with_the_newest() -> None:
+def test_concurrent_policy_versions_end_with_the_newest() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, 2, seed=1)
         client = fleet.replay()
@@ -872,7 +872,7 @@ def test_versions_that_are_set_side_by_side_end_with_the_newest() -> None:
         (ring, 3, "set_policy_version needs buffers of episodes, got RingReplayBuffer"),
     ],
 )
-def test_a_version_that_cannot_be_is_refused(make: Any, version: Any, text: str) -> None:
+def test_invalid_policy_versions_are_refused(make: Any, version: Any, text: str) -> None:
     async def main() -> None:
         fleet = fleet_of(make, 2)
         with pytest.raises(errors.ArgumentError, match=text):
@@ -883,7 +883,7 @@ def test_a_version_that_cannot_be_is_refused(make: Any, version: Any, text: str)
     local_test.run(main())
 
 
-def test_a_draw_by_lag_waits_for_steps_that_are_new_enough() -> None:
+def test_a_draw_by_lag_waits_for_fresh_steps() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, 2)
         client = fleet.replay()
@@ -901,7 +901,7 @@ def test_a_draw_by_lag_waits_for_steps_that_are_new_enough() -> None:
 # Everything else.
 
 
-def test_a_client_asks_every_shard() -> None:
+def test_a_client_reads_keys_and_statistics_of_every_shard() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 3, timeout=1.0)
         fill(fleet, (3, 1, 2))
@@ -923,7 +923,7 @@ def test_a_client_asks_every_shard() -> None:
     local_test.run(main())
 
 
-def test_a_function_is_applied_to_the_buffer_of_every_shard_or_to_none_for_sure() -> None:
+def test_a_function_is_applied_to_every_shard() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 3)
         fill(fleet, (3, 1, 2))
@@ -955,7 +955,7 @@ def test_a_fleet_is_saved_shard_by_shard(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["batch_steps", "max_in_flight"])
-def test_a_writer_of_nothing_is_refused(name: str) -> None:
+def test_a_writer_for_another_kind_of_buffer_is_refused(name: str) -> None:
     async def main() -> None:
         text = f"{name} must be at least 1, got 0"
         with pytest.raises(errors.ArgumentError, match=text):
@@ -966,7 +966,7 @@ def test_a_writer_of_nothing_is_refused(name: str) -> None:
     local_test.run(main())
 
 
-def test_a_writer_is_of_the_family_of_the_buffers() -> None:
+def test_a_writer_fits_the_kind_of_the_buffers() -> None:
     async def main() -> None:
         with pytest.raises(errors.ArgumentError, match="^writer cannot write to EpisodeReplayBuffer: use episodes_wr"):
             fleet_of(episodes, 1).replay().writer()
@@ -977,7 +977,7 @@ def test_a_writer_is_of_the_family_of_the_buffers() -> None:
     local_test.run(main())
 
 
-def test_the_same_seed_and_the_same_calls_give_the_same_batches() -> None:
+def test_a_fleet_of_the_same_seed_gives_the_same_batches() -> None:
     async def main() -> list[Any]:
         fleet = fleet_of(ring)
         fill(fleet)
@@ -987,7 +987,7 @@ def test_the_same_seed_and_the_same_calls_give_the_same_batches() -> None:
     assert local_test.run(main()) == local_test.run(main())
 
 
-def test_of_a_fleet_that_was_closed_nobody_waits_for_anything() -> None:
+def test_no_call_to_a_closed_fleet_waits() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized(), 2, timeout=1.0)
         client = fleet.replay()

@@ -5,7 +5,7 @@ from relive.fleet import sessions
 W, V = b"w" * 16, b"v" * 16
 
 
-def test_a_session_that_the_shard_does_not_know_goes_on_after_what_was_acknowledged() -> None:
+def test_a_new_session_goes_on_after_the_acknowledged_batch() -> None:
     session = sessions.Session(0.0)
     session.acknowledge(57)
     assert session.next == 57
@@ -20,7 +20,7 @@ def test_refusals_are_known_until_they_were_acknowledged() -> None:
     assert session.refusals == {4: (2, None)}
 
 
-def test_a_lease_runs_out_and_comes_back_and_is_no_more_once_closed() -> None:
+def test_a_lease_expires_and_is_renewed_until_it_is_closed() -> None:
     found = sessions.Sessions(lease=10.0, memory=100.0, names=[])
     session = found.renew(W, 0.0)
     found.renew(V, 0.0)
@@ -38,7 +38,7 @@ def test_a_lease_runs_out_and_comes_back_and_is_no_more_once_closed() -> None:
     assert found.num_leases == 1
 
 
-def test_what_a_writer_has_sent_is_known_longer_than_its_lease() -> None:
+def test_sent_batches_are_known_longer_than_a_lease() -> None:
     found = sessions.Sessions(lease=10.0, memory=100.0, names=[W])
     found.renew(V, 0.0).next = 7
     # The last call of those of an earlier incarnation is unknown: they count from the first look.

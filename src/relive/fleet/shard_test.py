@@ -111,7 +111,7 @@ def test_a_batch_is_stored_and_acknowledged() -> None:
     local_test.run(main())
 
 
-def test_a_batch_that_comes_twice_is_stored_once_and_has_the_same_answer() -> None:
+def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
@@ -128,7 +128,7 @@ def test_a_batch_that_comes_twice_is_stored_once_and_has_the_same_answer() -> No
     local_test.run(main())
 
 
-def test_a_batch_whose_predecessor_was_lost_on_the_way_must_come_under_another_name() -> None:
+def test_a_batch_after_a_lost_one_needs_a_new_writer_name() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
@@ -143,7 +143,7 @@ def test_a_batch_whose_predecessor_was_lost_on_the_way_must_come_under_another_n
     local_test.run(main())
 
 
-def test_the_refused_steps_of_a_chunk_are_counted_and_the_other_chunks_are_stored() -> None:
+def test_a_refused_chunk_is_counted_and_the_others_are_stored() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
@@ -164,7 +164,7 @@ def test_the_refused_steps_of_a_chunk_are_counted_and_the_other_chunks_are_store
 # What a writer is told that had no answer.
 
 
-def test_of_a_batch_of_this_incarnation_all_has_passed_or_nothing_ever_will() -> None:
+def test_a_resolved_batch_has_passed_or_is_closed_for_ever() -> None:
     async def main() -> None:
         shard = fleet_of(episodes).shard(0)
         put(shard, W, 0, wrong(3), acknowledged=0)
@@ -183,7 +183,7 @@ def test_of_a_batch_of_this_incarnation_all_has_passed_or_nothing_ever_will() ->
     local_test.run(main())
 
 
-def test_resolving_ends_what_the_writer_has_open_under_that_name() -> None:
+def test_resolving_ends_the_open_episodes_of_a_name() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         shard = fleet.shard(0)
@@ -198,7 +198,7 @@ def test_resolving_ends_what_the_writer_has_open_under_that_name() -> None:
 
 
 @pytest.mark.parametrize("crash", [0, 1, 2])
-def test_after_a_crash_in_a_batch_its_first_steps_have_passed(crash: int, tmp_path: pathlib.Path) -> None:
+def test_the_first_steps_of_a_batch_survive_a_crash(crash: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
         put(fleet.shard(0), W, 0, whole(0, 4))
@@ -218,7 +218,7 @@ def test_after_a_crash_in_a_batch_its_first_steps_have_passed(crash: int, tmp_pa
     local_test.run(main())
 
 
-def test_after_a_crash_refused_steps_have_passed_and_are_known_as_refused(tmp_path: pathlib.Path) -> None:
+def test_steps_refused_before_a_crash_stay_refused(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, tmp_path)
         chunks = [adapter_test.steps_of(0, 2, is_start=True, episode=number) for number in range(3)]
@@ -228,7 +228,7 @@ def test_after_a_crash_refused_steps_have_passed_and_are_known_as_refused(tmp_pa
     local_test.run(main())
 
 
-def test_a_writer_that_did_not_notice_the_crash_goes_on(tmp_path: pathlib.Path) -> None:
+def test_a_writer_that_did_not_notice_a_crash_goes_on(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
         put(fleet.shard(0), W, 0, adapter_test.columns(0, 2, is_start=True))
@@ -247,7 +247,7 @@ def test_a_writer_that_did_not_notice_the_crash_goes_on(tmp_path: pathlib.Path) 
 # Leases.
 
 
-def test_a_writer_that_gives_no_sign_of_life_leaves_its_episode_aborted() -> None:
+def test_the_episode_of_a_silent_writer_is_aborted() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes, lease=10.0)
         shard = fleet.shard(0)
@@ -290,7 +290,7 @@ def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
     local_test.run(main())
 
 
-def test_what_a_writer_has_sent_is_known_as_long_as_it_may_ask(tmp_path: pathlib.Path) -> None:
+def test_sent_batches_are_known_while_their_writer_may_ask(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path, lease=1.0, recovery=100.0)
         put(fleet.shard(0), W, 0, whole(0, 3))
@@ -312,9 +312,7 @@ def test_what_a_writer_has_sent_is_known_as_long_as_it_may_ask(tmp_path: pathlib
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-def test_what_was_seen_of_an_earlier_incarnation_and_is_not_there_is_lost(
-    has_files: bool, tmp_path: pathlib.Path
-) -> None:
+def test_reported_steps_missing_after_a_restart_count_as_lost(has_files: bool, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path if has_files else None)
         first = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
@@ -333,7 +331,7 @@ def test_what_was_seen_of_an_earlier_incarnation_and_is_not_there_is_lost(
     local_test.run(main())
 
 
-def test_rows_that_were_not_synced_are_lost_and_that_is_not_forgotten(tmp_path: pathlib.Path) -> None:
+def test_unsynced_rows_stay_counted_as_lost(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
         progress = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
@@ -348,7 +346,7 @@ def test_rows_that_were_not_synced_are_lost_and_that_is_not_forgotten(tmp_path: 
     local_test.run(main())
 
 
-def test_of_rows_that_were_evicted_long_ago_none_is_lost() -> None:
+def test_evicted_rows_do_not_count_as_lost() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
         shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0), MEMBERS)
@@ -357,7 +355,7 @@ def test_of_rows_that_were_evicted_long_ago_none_is_lost() -> None:
     local_test.run(main())
 
 
-def test_a_key_of_an_earlier_incarnation_is_none_of_this_one() -> None:
+def test_keys_of_an_earlier_incarnation_are_unknown() -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized)
         put(fleet.shard(0), W, 0, whole(0, 5))
@@ -372,7 +370,7 @@ def test_a_key_of_an_earlier_incarnation_is_none_of_this_one() -> None:
     local_test.run(main())
 
 
-def test_with_files_keys_go_on(tmp_path: pathlib.Path) -> None:
+def test_keys_continue_after_a_restart_with_files(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(prioritized, tmp_path)
         put(fleet.shard(0), W, 0, whole(0, 5))
@@ -437,29 +435,29 @@ def reopened(directory: pathlib.Path) -> tuple[list[float], int]:
         shard.close()
 
 
-def test_priorities_come_back_from_the_checkpoint_and_later_steps_from_the_journal(saved: pathlib.Path) -> None:
+def test_a_restart_uses_both_the_checkpoint_and_the_journal(saved: pathlib.Path) -> None:
     assert reopened(saved) == ([1.0, 2.0, 3.0], 5)
 
 
-def test_without_a_checkpoint_that_can_be_read_the_journal_has_all_steps(saved: pathlib.Path) -> None:
+def test_a_journal_replaces_an_unreadable_checkpoint(saved: pathlib.Path) -> None:
     (saved / "checkpoint" / "manifest.json").write_text("{}")
     assert reopened(saved) == ([1.0, 1.0, 1.0], 5)
 
 
-def test_a_process_that_died_before_its_journal_began_is_no_hindrance(tmp_path: pathlib.Path) -> None:
+def test_a_crash_before_the_journal_began_does_no_harm(tmp_path: pathlib.Path) -> None:
     (tmp_path / "journal").mkdir()
     with pytest.raises(errors.UnknownKeyError):
         reopened(tmp_path)
 
 
-def test_a_journal_that_cannot_be_read_is_no_empty_one(saved: pathlib.Path) -> None:
+def test_an_unreadable_journal_is_an_error(saved: pathlib.Path) -> None:
     for segment in (saved / "journal").iterdir():
         segment.write_bytes(b"nonsense" * 100)
     with pytest.raises(errors.CheckpointError):
         reopened(saved)
 
 
-def test_a_shard_is_saved_with_the_first_call_after_the_time_for_it(tmp_path: pathlib.Path) -> None:
+def test_a_shard_is_saved_by_the_first_call_after_the_interval(tmp_path: pathlib.Path) -> None:
     clock = [0.0]
     shard = durable(tmp_path, clock=lambda: clock[0], checkpoint_seconds=300.0)
     put(shard, W, 0, whole(0, 3))
@@ -474,9 +472,7 @@ def test_a_shard_is_saved_with_the_first_call_after_the_time_for_it(tmp_path: pa
     assert reopened(tmp_path) == ([1.0, 2.0, 3.0], 3)
 
 
-def test_a_checkpoint_that_cannot_be_written_holds_up_no_call_and_is_written_later(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_checkpoint_is_retried_later(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     shard = durable(tmp_path, clock=lambda: clock[0], checkpoint_seconds=300.0)
 
@@ -499,7 +495,7 @@ def test_a_checkpoint_that_cannot_be_written_holds_up_no_call_and_is_written_lat
     shard.close()
 
 
-def test_what_has_no_directory_cannot_be_saved() -> None:
+def test_a_shard_without_a_directory_cannot_be_saved() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
         with pytest.raises(errors.ArgumentError, match=r"save needs a fleet with a directory: give start\(directory="):
@@ -511,7 +507,7 @@ def test_what_has_no_directory_cannot_be_saved() -> None:
 # Everything else.
 
 
-def test_a_shard_answers_who_it_is() -> None:
+def test_a_shard_describes_itself() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(ring, 2)
         shard = fleet.shard(1)
@@ -531,7 +527,7 @@ def test_a_shard_answers_who_it_is() -> None:
     local_test.run(main())
 
 
-def test_an_empty_shard_has_nothing_to_draw_from() -> None:
+def test_an_empty_shard_has_no_draws() -> None:
     async def main() -> None:
         shard = fleet_of(ring).shard(0)
         weight, parts, _ = shard.draw(request([3, 0], {}))
@@ -552,7 +548,7 @@ def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths:
     local_test.run(main())
 
 
-def test_a_shard_is_told_the_version_of_the_policy_with_every_draw() -> None:
+def test_every_draw_carries_the_policy_version_to_the_shard() -> None:
     async def main() -> None:
         fleet = fleet_of(episodes)
         shard = fleet.shard(0)
@@ -565,7 +561,7 @@ def test_a_shard_is_told_the_version_of_the_policy_with_every_draw() -> None:
     local_test.run(main())
 
 
-def test_shards_of_one_seed_draw_each_its_own() -> None:
+def test_shards_of_one_seed_draw_differently() -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(ring, 3)
         states = {str(buffer.rng.bit_generator.state) for buffer in fleet.buffers()}
@@ -577,7 +573,7 @@ def test_shards_of_one_seed_draw_each_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
-def test_generators_of_every_kind_are_given_a_stream_of_their_own(kind: Any) -> None:
+def test_generators_of_every_kind_are_spawned_for_a_shard(kind: Any) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9, seed=np.random.Generator(kind(1))), 2)
         first, second = (buffer.rng.random(4).tolist() for buffer in fleet.buffers())
@@ -586,7 +582,7 @@ def test_generators_of_every_kind_are_given_a_stream_of_their_own(kind: Any) -> 
     local_test.run(main())
 
 
-def test_a_closed_shard_takes_nothing_and_its_files_are_free(tmp_path: pathlib.Path) -> None:
+def test_a_closed_shard_refuses_calls_and_frees_its_files(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, tmp_path)
         shard: Any = fleet.shard(0)
@@ -603,7 +599,7 @@ def test_a_closed_shard_takes_nothing_and_its_files_are_free(tmp_path: pathlib.P
     local_test.run(main())
 
 
-def test_a_buffer_that_no_shard_can_have_leaves_no_file(tmp_path: pathlib.Path) -> None:
+def test_an_unsuitable_buffer_leaves_no_file(tmp_path: pathlib.Path) -> None:
     durability = shard_lib.Durability(directory=str(tmp_path / "shard"))
     with pytest.raises(errors.ArgumentError, match="make_buffer must return"):
         shard_lib.Shard(lambda: relive.RingReplayBuffer(9, limiter=relive.MinSize(2)), 0, 1.0, durability)
@@ -611,7 +607,7 @@ def test_a_buffer_that_no_shard_can_have_leaves_no_file(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_shard_is_what_was_passed_to_it_whatever_comes_twice_or_late(seed: int) -> None:
+def test_a_shard_stores_each_batch_once_whatever_is_repeated(seed: int) -> None:
     async def main() -> None:
         rng = random.Random(seed)
         fleet = fleet_of(ring)
@@ -634,7 +630,7 @@ def test_a_shard_is_what_was_passed_to_it_whatever_comes_twice_or_late(seed: int
     local_test.run(main())
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: pathlib.Path) -> None:
+def test_an_impossible_directory_of_a_shard_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(errors.CheckpointError, match="file/shard cannot be made: Not a directory"):
         files.Files(str(tmp_path / "file" / "shard"), "never", None)

@@ -20,11 +20,11 @@ def weights_of(*weights: float) -> list[adapter.SamplingWeight]:
     return [adapter.SamplingWeight(weight=weight, size=int(weight > 0)) for weight in weights]
 
 
-def test_a_shard_has_its_part_of_all_there_is() -> None:
+def test_a_shard_has_its_share_of_the_total_weight() -> None:
     assert shares.probabilities(weights_of(30, 10, 0, 40)) == [0.375, 0.125, 0.0, 0.5]
 
 
-def test_shares_of_weights_that_no_float_holds_together_sum_to_1() -> None:
+def test_shares_of_extreme_weights_sum_to_1() -> None:
     assert shares.probabilities(weights_of(1.5e308, 1.5e308)) == [0.5, 0.5]
     assert shares.probabilities(weights_of(5e-324, 5e-324)) == [0.5, 0.5]
 
@@ -69,7 +69,7 @@ def parts_of(count: int, rows: int) -> list[shares.Part]:
     return parts
 
 
-def test_the_rows_of_a_batch_stay_together_and_come_in_any_order() -> None:
+def test_fields_of_a_row_stay_together_when_shuffled() -> None:
     parts = parts_of(3, 20)
     batch = shares.joined(parts, None, np.random.default_rng(0))
     assert len(batch) == 63
@@ -85,7 +85,7 @@ def test_the_rows_of_a_batch_stay_together_and_come_in_any_order() -> None:
     assert type(batch) is type(parts[0].rows)
 
 
-def test_every_order_of_the_rows_is_as_likely() -> None:
+def test_every_order_of_the_rows_is_equally_likely() -> None:
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     rng = np.random.default_rng(1)
     for _ in range(600):
@@ -98,7 +98,7 @@ def test_every_order_of_the_rows_is_as_likely() -> None:
     testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
 
 
-def test_of_a_part_any_rows_are_taken_as_likely_and_in_any_order() -> None:
+def test_rows_of_a_part_are_taken_with_equal_probability() -> None:
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     rng = np.random.default_rng(1)
     for _ in range(600):
@@ -121,7 +121,7 @@ def test_the_rows_of_a_part_are_those_from_its_start() -> None:
         assert (batch.keys == 512 * batch.observation["t"][:, 0]).all()
 
 
-def test_one_whole_part_is_copied_only_where_it_is_read_only() -> None:
+def test_a_single_part_is_copied_only_if_read_only() -> None:
     (part,) = parts_of(1, 5)
     part.rows.reward.flags.writeable = False
     batch = shares.joined([part], None, np.random.default_rng(0))
@@ -143,7 +143,7 @@ def test_every_point_falls_into_the_interval_of_one_shard(weights: list[int], po
     assert shares.counts(probabilities, np.array(points)).tolist() == expected
 
 
-def test_what_was_drawn_is_the_callers_own() -> None:
+def test_a_joined_batch_shares_no_memory() -> None:
     parts = parts_of(1, 5)
     keys = parts[0].rows.keys.copy()
     frozen: Any = parts[0].rows.observation["t"]
@@ -175,7 +175,7 @@ def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
     np.testing.assert_allclose(weights, expected[normalization], rtol=1e-15)
 
 
-def test_a_shard_without_weight_counts_in_n_and_has_no_least_weight() -> None:
+def test_a_shard_without_weight_counts_only_in_n() -> None:
     some = [
         adapter.SamplingWeight(weight=0.0, size=3, least=0.0),
         adapter.SamplingWeight(weight=4.0, size=2, least=1.0),

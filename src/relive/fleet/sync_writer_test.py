@@ -100,7 +100,7 @@ def test_episodes_are_written_in_a_plain_loop(agents: Any) -> None:
     assert found == {"a": "COMPLETED", "b": "ABORTED"}
 
 
-def test_errors_are_raised_where_the_calls_are(columns: Any) -> None:
+def test_a_sync_writer_raises_errors_from_its_calls(columns: Any) -> None:
     client, _ = columns
     threads = threading.active_count()
     with pytest.raises(errors.ArgumentError, match="batch_steps must be at least 1, got 0"):

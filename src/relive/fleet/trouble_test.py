@@ -244,9 +244,7 @@ def given_by(actors: list[Any]) -> list[Step]:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 60))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_files_every_step_is_in_one_shard_once_whatever_dies_or_hangs(
-    kind: str, seed: int, tmp_path: pathlib.Path
-) -> None:
+def test_steps_with_files_are_stored_once_whatever_dies(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         # With the longer delays calls come late that their writer has given up.
         more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
@@ -269,7 +267,7 @@ def test_with_files_every_step_is_in_one_shard_once_whatever_dies_or_hangs(
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 60))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_files_nothing_is_there_twice_and_what_is_gone_is_counted(kind: str, seed: int) -> None:
+def test_steps_without_files_are_stored_once_or_counted_as_lost(kind: str, seed: int) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(KINDS[kind][0], 3, seed=seed, timeout=0.5)
         actors = await lived(fleet, kind, seed)
@@ -285,7 +283,7 @@ def test_without_files_nothing_is_there_twice_and_what_is_gone_is_counted(kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shard_that_never_comes_back_costs_what_was_under_way_to_it(kind: str) -> None:
+def test_a_shard_that_never_returns_costs_its_pending_steps(kind: str) -> None:
     async def main() -> None:
         fleet = local_test.LocalFleet(KINDS[kind][0], 2, seed=1, timeout=0.5, recovery=2.0)
         actors = [KINDS[kind][1](fleet.replay(), number, random.Random(number)) for number in range(4)]

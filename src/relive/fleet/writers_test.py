@@ -57,7 +57,7 @@ def inserts(fleet: local_test.LocalFleet) -> list[tuple[Any, ...]]:
 # Columns.
 
 
-def test_steps_are_gathered_until_their_episode_ends_or_they_are_many() -> None:
+def test_steps_are_sent_at_an_end_or_when_a_batch_is_full() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(batch_steps=4)
@@ -82,7 +82,7 @@ def test_steps_are_gathered_until_their_episode_ends_or_they_are_many() -> None:
     local_test.run(main())
 
 
-def test_a_whole_episode_says_how_it_ended() -> None:
+def test_a_complete_episode_carries_its_end() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer()
@@ -99,7 +99,7 @@ def test_a_whole_episode_says_how_it_ended() -> None:
     local_test.run(main())
 
 
-def test_a_flush_lets_go_of_everything() -> None:
+def test_a_flush_sends_everything() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(**LONG)
@@ -118,7 +118,7 @@ def test_a_flush_lets_go_of_everything() -> None:
     local_test.run(main())
 
 
-def test_an_observation_that_was_not_announced_ends_the_episode_before_it() -> None:
+def test_an_unexpected_observation_ends_the_episode_before_it() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(**LONG)
@@ -135,7 +135,7 @@ def test_an_observation_that_was_not_announced_ends_the_episode_before_it() -> N
     local_test.run(main())
 
 
-def test_an_observation_that_is_no_number_is_the_same_as_another() -> None:
+def test_nan_observations_are_equal() -> None:
     async def main() -> None:
         fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
         writer = fleet.replay().writer(**LONG)
@@ -152,7 +152,7 @@ def test_an_observation_that_is_no_number_is_the_same_as_another() -> None:
     local_test.run(main())
 
 
-def test_an_episode_is_ended_where_the_writer_says_so() -> None:
+def test_a_writer_ends_an_episode_explicitly() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(**LONG)
@@ -170,7 +170,7 @@ def test_an_episode_is_ended_where_the_writer_says_so() -> None:
     local_test.run(main())
 
 
-def test_a_closed_writer_leaves_nothing_open_and_takes_nothing() -> None:
+def test_a_closed_writer_ends_episodes_and_refuses_steps() -> None:
     async def main() -> None:
         # With whole episodes alone a buffer needs no stream for them.
         fleet = fleet_of(lone_stream)
@@ -191,7 +191,7 @@ def test_a_closed_writer_leaves_nothing_open_and_takes_nothing() -> None:
     local_test.run(main())
 
 
-def test_what_the_caller_changes_afterwards_is_not_what_was_added() -> None:
+def test_later_changes_by_the_caller_are_not_sent() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(batch_steps=2, max_in_flight=1)
@@ -233,7 +233,7 @@ def test_what_the_caller_changes_afterwards_is_not_what_was_added() -> None:
         ({"extra": object()}, errors.SchemaError, "extra"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused_at_once_and_leaves_no_trace(
+def test_an_invalid_step_is_refused_at_once_and_changes_nothing(
     arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_a_step_that_cannot_be_is_refused_at_once_and_leaves_no_trace(
     local_test.run(main())
 
 
-def test_an_episode_that_cannot_be_is_refused_at_once() -> None:
+def test_an_invalid_episode_is_refused_at_once() -> None:
     async def main() -> None:
         writer = fleet_of(ring).replay().writer()
         with pytest.raises(errors.ArgumentError, match="an episode must have at least 1 step, got 0"):
@@ -268,7 +268,7 @@ def test_an_episode_that_cannot_be_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("batch_steps", [1, 7, 1000])
 @pytest.mark.parametrize("seed", range(5))
-def test_steps_at_once_are_those_that_come_one_by_one(seed: int, batch_steps: int) -> None:
+def test_many_steps_in_one_call_equal_single_ones(seed: int, batch_steps: int) -> None:
     async def main() -> None:
         rng = np.random.default_rng(seed)
         fleet, one = fleet_of(ring), ring()
@@ -325,7 +325,7 @@ def test_steps_at_once_are_those_that_come_one_by_one(seed: int, batch_steps: in
         ((0, [0], [1.0]), r"observations must be 2, one more than rewards, got an array of shape \(\)"),
     ],
 )
-def test_steps_at_once_that_cannot_be_are_refused_at_once(steps: Any, text: str) -> None:
+def test_invalid_steps_in_one_call_are_refused_at_once(steps: Any, text: str) -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer()
@@ -340,7 +340,7 @@ def test_steps_at_once_that_cannot_be_are_refused_at_once(steps: Any, text: str)
     local_test.run(main())
 
 
-def test_steps_of_another_shape_are_refused_alone_and_raised_once() -> None:
+def test_only_steps_of_another_shape_are_refused_and_raised() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(batch_steps=100)
@@ -362,7 +362,7 @@ def test_steps_of_another_shape_are_refused_alone_and_raised_once() -> None:
     local_test.run(main())
 
 
-def test_a_layout_that_changes_in_mid_episode_begins_a_chunk() -> None:
+def test_a_new_layout_in_an_episode_begins_a_chunk() -> None:
     async def main() -> None:
         fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
         writer = fleet.replay().writer(**LONG)
@@ -393,7 +393,7 @@ def test_values_of_no_common_dtype_do_not_stop_a_writer() -> None:
     local_test.run(main())
 
 
-def test_extras_and_dicts_come_as_they_were() -> None:
+def test_extras_and_dicts_are_sent_unchanged() -> None:
     async def main() -> None:
         fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
         writer = fleet.replay().writer(batch_steps=2)
@@ -414,7 +414,7 @@ def test_extras_and_dicts_come_as_they_were() -> None:
 # Episodes.
 
 
-def test_an_episode_is_gathered_into_chunks_and_comes_as_it_was() -> None:
+def test_an_episode_sent_in_chunks_is_unchanged() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes)
         writer = fleet.replay().episodes_writer(batch_steps=3)
@@ -433,7 +433,7 @@ def test_an_episode_is_gathered_into_chunks_and_comes_as_it_was() -> None:
     local_test.run(main())
 
 
-def test_a_piece_of_an_episode_knows_the_version_that_it_goes_on_with() -> None:
+def test_a_piece_of_an_episode_knows_its_policy_version() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes, lease=10.0)
         writer = fleet.replay().episodes_writer(**LONG)
@@ -470,7 +470,7 @@ def test_a_block_that_is_left_early_aborts_its_episode() -> None:
     local_test.run(main())
 
 
-def test_a_closed_writer_aborts_what_is_open() -> None:
+def test_a_closed_writer_aborts_open_episodes() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes)
         writer = fleet.replay().episodes_writer(**LONG)
@@ -515,7 +515,7 @@ def test_an_episode_that_cannot_begin_is_refused_at_once(
     local_test.run(main())
 
 
-def test_a_step_of_an_episode_that_cannot_be_is_refused_at_once() -> None:
+def test_an_invalid_step_of_an_episode_is_refused_at_once() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes)
         writer = fleet.replay().episodes_writer(**LONG)
@@ -539,7 +539,7 @@ def test_a_step_of_an_episode_that_cannot_be_is_refused_at_once() -> None:
     local_test.run(main())
 
 
-def test_what_an_actor_changes_after_an_append_is_not_what_was_appended() -> None:
+def test_later_changes_by_an_actor_are_not_sent() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes)
         writer = fleet.replay().episodes_writer(**LONG)
@@ -574,7 +574,7 @@ def test_episodes_without_steps_do_not_pile_up() -> None:
 # Under way.
 
 
-def test_so_many_batches_are_under_way_and_the_next_call_waits() -> None:
+def test_calls_wait_while_max_in_flight_batches_are_pending() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(batch_steps=2, max_in_flight=3)
@@ -598,7 +598,7 @@ def test_so_many_batches_are_under_way_and_the_next_call_waits() -> None:
     local_test.run(main())
 
 
-def test_a_writer_keeps_to_one_shard_and_writers_share_them_out() -> None:
+def test_writers_keep_to_one_shard_each_and_balance_them() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 3)
         client = fleet.replay()
@@ -611,7 +611,7 @@ def test_a_writer_keeps_to_one_shard_and_writers_share_them_out() -> None:
     local_test.run(main())
 
 
-def test_a_writer_goes_on_with_another_shard_and_settles_with_the_first_when_it_is_back() -> None:
+def test_a_writer_moves_and_settles_with_its_first_shard_later() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2, timeout=1.0)
         writer = fleet.replay().writer(batch_steps=2, max_in_flight=2)
@@ -635,7 +635,7 @@ def test_a_writer_goes_on_with_another_shard_and_settles_with_the_first_when_it_
     local_test.run(main())
 
 
-def test_an_episode_that_was_cut_by_a_death_is_pieces_in_order(tmp_path: pathlib.Path) -> None:
+def test_an_episode_cut_by_a_crash_is_stored_as_pieces_in_order(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes, 2, directory=tmp_path, timeout=1.0)
         writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=3)
@@ -670,7 +670,7 @@ def test_an_episode_that_was_cut_by_a_death_is_pieces_in_order(tmp_path: pathlib
     local_test.run(main())
 
 
-def test_while_no_shard_is_there_writers_wait_and_then_count_what_they_had_as_lost() -> None:
+def test_writers_without_shards_wait_and_count_losses() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2, timeout=1.0, recovery=20.0)
         client = fleet.replay()
@@ -702,7 +702,7 @@ def test_while_no_shard_is_there_writers_wait_and_then_count_what_they_had_as_lo
     local_test.run(main())
 
 
-def test_what_is_to_be_sent_again_is_lost_too_if_then_no_shard_is_there() -> None:
+def test_batches_to_resend_are_lost_too_without_shards() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, timeout=1.0, recovery=5.0)
         client = fleet.replay()
@@ -732,7 +732,7 @@ def test_what_is_to_be_sent_again_is_lost_too_if_then_no_shard_is_there() -> Non
     local_test.run(main())
 
 
-def test_under_a_name_that_the_shard_has_closed_a_writer_does_not_go_on() -> None:
+def test_a_writer_changes_a_name_that_the_shard_has_closed() -> None:
     async def main() -> None:
         fleet = fleet_of(ring)
         writer = fleet.replay().writer(batch_steps=1)
@@ -753,7 +753,7 @@ def test_under_a_name_that_the_shard_has_closed_a_writer_does_not_go_on() -> Non
     local_test.run(main())
 
 
-def test_an_answer_that_a_crash_has_swallowed_says_that_steps_were_refused(tmp_path: pathlib.Path) -> None:
+def test_refused_steps_are_reported_despite_a_lost_reply(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1, directory=tmp_path, timeout=1.0)
         writer = fleet.replay().writer(batch_steps=4)
@@ -779,7 +779,7 @@ def test_an_answer_that_a_crash_has_swallowed_says_that_steps_were_refused(tmp_p
     local_test.run(main())
 
 
-def test_what_cannot_be_sent_is_refused_and_raised_once() -> None:
+def test_steps_that_cannot_be_sent_are_refused_and_raised_once() -> None:
     async def main() -> None:
         fleet = fleet_of(trouble_test.episodes)
         writer = fleet.replay().episodes_writer(batch_steps=1)
@@ -801,7 +801,7 @@ def test_what_cannot_be_sent_is_refused_and_raised_once() -> None:
     local_test.run(main())
 
 
-def test_turns_that_fail_refuse_what_they_were_asked_for() -> None:
+def test_failed_turns_refuse_their_steps() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, limiter=relive.MinSize(1))
         writer = fleet.replay().writer(batch_steps=1)
@@ -845,7 +845,7 @@ def test_a_writer_that_renews_its_lease_keeps_its_episode_open() -> None:
     local_test.run(main())
 
 
-def test_a_loss_that_nobody_wrote_about_is_noticed_by_the_beating_renewal() -> None:
+def test_the_renewal_of_leases_notices_a_loss() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, lease=10.0)
         writer = fleet.replay().writer(batch_steps=1)
@@ -885,7 +885,7 @@ class CancelledAfter:
 
 
 @pytest.mark.parametrize("awaits", range(0, 40, 3))
-def test_a_cancelled_call_has_happened_or_left_no_trace(awaits: int) -> None:
+def test_a_cancelled_call_has_happened_or_changed_nothing(awaits: int) -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2, seed=3, delay=1e-9)
         client = fleet.replay()
@@ -929,7 +929,7 @@ def test_a_cancelled_episode_has_the_steps_that_happened(awaits: int) -> None:
     local_test.run(main())
 
 
-def test_a_writer_that_was_cancelled_while_it_closed_has_sent_everything_all_the_same() -> None:
+def test_closing_sends_everything_even_if_cancelled() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, timeout=1.0)
         writer = fleet.replay().writer(batch_steps=1, max_in_flight=3)
@@ -950,7 +950,7 @@ def test_a_writer_that_was_cancelled_while_it_closed_has_sent_everything_all_the
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_cancelled_writer_ends_at_once_and_what_it_was_given_is_sent_afterwards(is_held: bool) -> None:
+def test_a_cancelled_writer_ends_and_its_steps_are_sent_later(is_held: bool) -> None:
     async def main() -> None:
         limiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)
         fleet = fleet_of(ring, 2, timeout=1.0, limiter=limiter if is_held else None)
@@ -989,7 +989,7 @@ def test_a_cancelled_writer_ends_at_once_and_what_it_was_given_is_sent_afterward
     local_test.run(main())
 
 
-def test_an_error_of_a_writer_that_nobody_closed_is_forgotten() -> None:
+def test_an_error_of_an_abandoned_writer_is_forgotten() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 1)
         writer = fleet.replay().writer(batch_steps=1)
@@ -1004,7 +1004,7 @@ def test_an_error_of_a_writer_that_nobody_closed_is_forgotten() -> None:
     local_test.run(main())
 
 
-def test_a_limiter_counts_what_is_stored_and_not_what_was_refused_or_lost() -> None:
+def test_a_limiter_counts_only_stored_steps() -> None:
     async def main() -> None:
         limiter = relive.SampleToInsertRatio(1.0, min_size=10, error_buffer=10.0)
         fleet = fleet_of(ring, 1, limiter=limiter, timeout=1.0, recovery=5.0)
@@ -1026,7 +1026,7 @@ def test_a_limiter_counts_what_is_stored_and_not_what_was_refused_or_lost() -> N
     local_test.run(main())
 
 
-def test_what_passes_uncounted_while_no_learner_is_there_is_not_given_back() -> None:
+def test_steps_not_counted_by_the_limiter_are_not_given_back() -> None:
     async def main() -> None:
         limiter = relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0)
         fleet = fleet_of(ring, 1, limiter=limiter, lease=10.0)

@@ -132,7 +132,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 @hypothesis.given(
     seed=st.integers(0, 2**32), streams=st.integers(1, 3), capacity=st.sampled_from([6, 200]), calls=st.integers(0, 30)
 )
-def test_all_comes_back_to_the_last_bit(
+def test_a_parquet_round_trip_is_bitwise_equal(
     tmp_path_factory: pytest.TempPathFactory, seed: int, streams: int, capacity: int, calls: int
 ) -> None:
     path = tmp_path_factory.mktemp("files") / "steps.parquet"
@@ -150,7 +150,7 @@ def test_all_comes_back_to_the_last_bit(
     assert not os.path.exists(files.beside(str(path), "new"))
 
 
-def test_where_steps_belong_is_in_the_file(path: pathlib.Path) -> None:
+def test_a_parquet_file_keeps_streams_and_episodes(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(6, SCHEMA, streams=2)
     write_randomly(buffer, np.random.default_rng(3), 30)
     arrow.write_parquet(buffer, path)
@@ -162,7 +162,7 @@ def test_where_steps_belong_is_in_the_file(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_batches_end_anywhere(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_batches_may_split_episodes_anywhere(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(arrow, "_BATCH", (size - 1) * SCHEMA.nbytes)
     buffer = relive.RingReplayBuffer(200, SCHEMA, streams=2)
     rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_batches_end_anywhere(path: pathlib.Path, monkeypatch: pytest.MonkeyPatc
     assert told == [(number, total) for number in read.tolist()]
 
 
-def test_pandas_reads_it_as_a_frame_of_steps(path: pathlib.Path) -> None:
+def test_pandas_reads_a_parquet_file_as_steps(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(20, seed=0)
     buffer.add_episode(
         np.arange(8.0).reshape(4, 2), [1, 0, 2], [0.0, 0.5, 1.0], terminated=True, logp=[-1.0, -2.0, -3.0]
@@ -232,7 +232,7 @@ def sources(buffer: Any, path: pathlib.Path) -> dict[str, Any]:
 
 @hypothesis.settings(max_examples=hypothesis.settings().max_examples // 4)
 @hypothesis.given(seed=st.integers(0, 2**32), batch=st.integers(0, 5))
-def test_a_table_a_reader_and_a_dataset_are_added_to_the_last_bit(
+def test_tables_readers_and_datasets_are_added_bitwise_equal(
     tmp_path_factory: pytest.TempPathFactory, seed: int, batch: int
 ) -> None:
     path = tmp_path_factory.mktemp("files") / "steps.parquet"
@@ -247,7 +247,7 @@ def test_a_table_a_reader_and_a_dataset_are_added_to_the_last_bit(
             again.check()
 
 
-def test_images_are_tensors() -> None:
+def test_images_are_stored_as_tensors() -> None:
     buffer = relive.RingReplayBuffer(9)
     images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
     buffer.add_episode(images, [0, 1, 2], [0.0, 0.0, 0.0], terminated=True, flags=np.ones((3, 2, 2), np.bool_))
@@ -259,7 +259,7 @@ def test_images_are_tensors() -> None:
     assert table["final_observation"].to_pylist() == [None, None, images[3].reshape(-1).tolist()]
 
 
-def test_fields_can_be_chosen() -> None:
+def test_fields_of_a_table_can_be_chosen() -> None:
     buffer = relive.RingReplayBuffer(9, SCHEMA)
     write_randomly(buffer, np.random.default_rng(0), 5)
     table = arrow.to_table(buffer, fields=["reward", "observation/image"])
@@ -270,7 +270,7 @@ def test_fields_can_be_chosen() -> None:
         arrow.add_table(relive.RingReplayBuffer(9, SCHEMA), table)
 
 
-def test_some_of_the_episodes_are_a_table_too() -> None:
+def test_a_subset_of_complete_episodes_can_be_added() -> None:
     table = arrow.to_table(small())
     buffer = relive.RingReplayBuffer(9)
     assert arrow.add_table(buffer, table.filter(dataset.field("episode") == 3)) == 1
@@ -289,7 +289,7 @@ def test_batches_without_rows_are_between_others() -> None:
     assert [facts(episode) for episode in arrow._episodes(buffer.schema, batches, 4)] == all_facts(buffer)
 
 
-def test_an_episode_that_was_cut_needs_the_one_that_cut_it() -> None:
+def test_a_cut_episode_needs_the_episode_after_it() -> None:
     """Otherwise the episode would stay open for good."""
     source = relive.RingReplayBuffer(9)
     source.add(np.float32(7), 3, 0.25)
@@ -313,7 +313,7 @@ def test_a_reader_ends_when_the_buffer_is_written_to(monkeypatch: pytest.MonkeyP
         reader.read_next_batch()
 
 
-def test_what_cannot_be_read_is_one_line(path: pathlib.Path) -> None:
+def test_an_unreadable_table_is_an_error_of_one_line(path: pathlib.Path) -> None:
     arrow.write_parquet(small(), path)
     table, buffer = dataset.dataset(path), relive.RingReplayBuffer(9)
     path.write_bytes(path.read_bytes()[:100])
@@ -402,7 +402,7 @@ def waiting() -> relive.RingReplayBuffer:
         Refusal([], errors.ArgumentTypeError, r"buffer must be an instance of ColumnReplayBuffer, got \[\]"),
     ],
 )
-def test_what_cannot_be_added_is_refused_before_anything_moves(path: pathlib.Path, refusal: Refusal) -> None:
+def test_an_invalid_table_is_refused_before_the_first_step(path: pathlib.Path, refusal: Refusal) -> None:
     arrow.write_parquet(small(), path)
     before = len(refusal.buffer)
     with pytest.raises(refusal.error, match=refusal.message):
@@ -410,14 +410,14 @@ def test_what_cannot_be_added_is_refused_before_anything_moves(path: pathlib.Pat
     assert len(refusal.buffer) == before
 
 
-def test_nothing_is_added_without_steps(path: pathlib.Path) -> None:
+def test_a_table_without_steps_adds_nothing(path: pathlib.Path) -> None:
     arrow.write_parquet(relive.RingReplayBuffer(9, SCHEMA, streams=2), path)
     buffer = relive.RingReplayBuffer(1)
     assert arrow.add_parquet(buffer, path) == 0
     assert buffer.schema is None
 
 
-def test_a_limiter_is_asked_once_for_an_episode_and_again_for_a_last_step_of_which_nothing_is_known(
+def test_a_limiter_may_hold_back_the_last_step_of_an_episode(
     path: pathlib.Path,
 ) -> None:
     """As the docstring says, the earlier steps are in the buffer."""
@@ -432,7 +432,7 @@ def test_a_limiter_is_asked_once_for_an_episode_and_again_for_a_last_step_of_whi
     assert len(again) == 8
 
 
-def test_streams_need_streams(path: pathlib.Path) -> None:
+def test_a_table_with_streams_needs_a_buffer_with_streams(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(20, streams=3)
     buffer.add(1.0, 0, 0.0, stream=1)
     arrow.write_parquet(buffer, path)
@@ -443,7 +443,7 @@ def test_streams_need_streams(path: pathlib.Path) -> None:
     assert all_facts(again) == all_facts(buffer)
 
 
-def test_progress_must_be_callable(path: pathlib.Path) -> None:
+def test_progress_of_add_parquet_must_be_callable(path: pathlib.Path) -> None:
     message = "progress must be callable or None, got 3"
     with pytest.raises(errors.ArgumentTypeError, match=message):
         arrow.write_parquet(small(), path, progress=3)  # type: ignore[arg-type]
@@ -476,7 +476,7 @@ def test_other_dtypes_are_refused_by_name(path: pathlib.Path, field: relive.Fiel
         arrow._columns(schema, list(schema.fields), 1)
 
 
-def test_paths_that_are_not_found_again_are_refused(path: pathlib.Path) -> None:
+def test_a_schema_that_cannot_be_read_again_is_refused(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add({"\ud800": 1.0}, 0, 0.0)
     message = "^schema must be one that can be read again: 'utf-8' codec can't encode character "
@@ -496,7 +496,7 @@ def test_paths_that_are_not_found_again_are_refused(path: pathlib.Path) -> None:
     assert arrow.add_parquet(relive.RingReplayBuffer(9), path) == 1
 
 
-def test_text_that_utf_8_does_not_have_is_refused(path: pathlib.Path) -> None:
+def test_text_outside_utf_8_is_refused(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(1.0, 0, 0.0, word="a")
     arrow.write_parquet(buffer, path)
@@ -508,7 +508,7 @@ def test_text_that_utf_8_does_not_have_is_refused(path: pathlib.Path) -> None:
     assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
 
 
-def test_a_buffer_that_knows_nothing_has_no_columns(path: pathlib.Path) -> None:
+def test_a_buffer_without_a_schema_has_no_columns(path: pathlib.Path) -> None:
     with pytest.raises(errors.NotReadyError, match="write_parquet has no columns, as the buffer has no schema yet"):
         arrow.write_parquet(relive.RingReplayBuffer(9), path)
     with pytest.raises(errors.NotReadyError, match="to_batches has no columns, as the buffer has no schema yet"):
@@ -531,7 +531,7 @@ def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
     assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
 
 
-def test_what_is_not_ours_stays(path: pathlib.Path) -> None:
+def test_foreign_files_are_not_replaced(path: pathlib.Path) -> None:
     path.write_text("a letter")
     with pytest.raises(
         errors.CheckpointError, match=r"steps.parquet is not a Parquet file, or was cut: .*: name another"
@@ -582,7 +582,7 @@ def test_the_file_and_its_name_are_on_the_disk_in_that_order(
     assert synced == [path.stat().st_size, (str(path.parent), True)]
 
 
-def test_a_link_to_a_file_of_ours_is_refused(path: pathlib.Path) -> None:
+def test_a_link_to_a_parquet_file_is_refused(path: pathlib.Path) -> None:
     arrow.write_parquet(small(), path)
     link = path.parent / "link.parquet"
     link.symlink_to(path)
@@ -591,7 +591,7 @@ def test_a_link_to_a_file_of_ours_is_refused(path: pathlib.Path) -> None:
     assert arrow.describe(link).num_steps == 4
 
 
-def test_a_directory_that_is_not_there_is_one_line(path: pathlib.Path) -> None:
+def test_a_missing_directory_is_an_error_of_one_line(path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match=r"x.parquet cannot be made: \S*nowhere does not exist$"):
         arrow.write_parquet(small(), path.parent / "nowhere" / "x.parquet")
     (path.parent / "letter").touch()
@@ -601,7 +601,7 @@ def test_a_directory_that_is_not_there_is_one_line(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("depth", ["", "a", "a/b"])
 @pytest.mark.parametrize("kind", ["checkpoint", "journal", "memory map"])
-def test_nothing_is_put_into_what_was_saved(tmp_path: pathlib.Path, kind: str, depth: str) -> None:
+def test_a_file_inside_saved_data_is_refused(tmp_path: pathlib.Path, kind: str, depth: str) -> None:
     place = tmp_path / "saved"
     if kind == "checkpoint":
         small().save(place)
@@ -625,7 +625,7 @@ def test_nothing_is_put_into_what_was_saved(tmp_path: pathlib.Path, kind: str, d
     assert sorted(os.listdir(parent)) == before
 
 
-def test_other_manifests_are_in_nobodys_way(path: pathlib.Path) -> None:
+def test_foreign_files_with_names_of_relive_do_no_harm(path: pathlib.Path) -> None:
     (path.parent / "manifest.json").write_text("of a web page")
     (path.parent / "storage.json").mkdir()
     (path.parent / "segment-1").touch()
@@ -633,13 +633,13 @@ def test_other_manifests_are_in_nobodys_way(path: pathlib.Path) -> None:
     assert arrow.describe(path).num_steps == 4
 
 
-def test_the_beginning_of_a_journal_is_one(path: pathlib.Path) -> None:
+def test_an_unfinished_journal_counts_as_a_journal(path: pathlib.Path) -> None:
     (path.parent / f"segment-{0:020}.relive.new").touch()
     with pytest.raises(errors.CheckpointError, match="is a journal, which holds no other files"):
         arrow.write_parquet(small(), path)
 
 
-def test_a_new_file_takes_no_others_place(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_file_does_not_overwrite_another(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="overwrite must be True or False, got 'no'"):
         arrow.write_parquet(small(), path, overwrite="no")  # type: ignore[arg-type]
     arrow.write_parquet(small(), path, overwrite=False)
@@ -659,9 +659,7 @@ def test_a_new_file_takes_no_others_place(path: pathlib.Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
-def test_a_file_in_the_place_of_another_has_its_mode(
-    path: pathlib.Path, mode: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacing_file_keeps_the_mode(path: pathlib.Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow.write_parquet(small(), path)
     path.chmod(mode)
     modes: list[int] = []
@@ -673,7 +671,7 @@ def test_a_file_in_the_place_of_another_has_its_mode(
     assert stat.S_IMODE(modes[0]) & ~mode == 0
 
 
-def test_what_a_crash_cannot_have_left_is_left_alone(path: pathlib.Path) -> None:
+def test_a_foreign_temporary_file_is_not_deleted(path: pathlib.Path) -> None:
     new = path.parent / ".steps.parquet.new"
     message = rf"^{new} was not written by relive: move it away$"
     new.write_text("a letter")
@@ -696,7 +694,7 @@ def test_what_a_crash_cannot_have_left_is_left_alone(path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("given", ["", "a\0.parquet", "/"])
-def test_a_path_is_that_of_a_file(given: str) -> None:
+def test_a_path_must_name_a_file(given: str) -> None:
     for call in (arrow.describe, lambda path: arrow.write_parquet(small(), path)):
         with pytest.raises(errors.ArgumentError, match="^path must be the path of a file, got ") as caught:
             call(given)
@@ -712,7 +710,7 @@ def test_a_pipe_is_not_waited_for(path: pathlib.Path) -> None:
         arrow.describe(path)
 
 
-def test_what_cannot_be_opened_is_one_line(path: pathlib.Path) -> None:
+def test_a_file_that_cannot_be_opened_is_an_error_of_one_line(path: pathlib.Path) -> None:
     path.symlink_to(path)
     with pytest.raises(errors.CheckpointError, match=rf"^{path} cannot be opened: Too many levels of symbolic links$"):
         arrow.describe(path)
@@ -721,7 +719,7 @@ def test_what_cannot_be_opened_is_one_line(path: pathlib.Path) -> None:
 # What is broken.
 
 
-def test_a_cut_file_is_one_line(path: pathlib.Path) -> None:
+def test_a_cut_parquet_file_is_an_error_of_one_line(path: pathlib.Path) -> None:
     arrow.write_parquet(small(), path)
     raw = path.read_bytes()
     for length in (0, 3, 100, len(raw) - 1):
@@ -737,7 +735,7 @@ def test_a_cut_file_is_one_line(path: pathlib.Path) -> None:
         arrow.describe(path.parent)
 
 
-def test_a_changed_byte_is_found_before_anything_moves(path: pathlib.Path) -> None:
+def test_a_changed_byte_of_a_parquet_file_is_found_before_adding(path: pathlib.Path) -> None:
     arrow.write_parquet(small(), path)
     raw = bytearray(path.read_bytes())
     with arrow_parquet.ParquetFile(path) as file:
@@ -758,7 +756,7 @@ def footer(raw: bytes) -> int:
 
 
 @pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.long)])
-def test_a_changed_bit_of_the_footer_is_one_line(path: pathlib.Path, every: int) -> None:
+def test_a_changed_bit_of_the_footer_is_an_error_of_one_line(path: pathlib.Path, every: int) -> None:
     arrow.write_parquet(small(), path)
     raw = path.read_bytes()
     begin = footer(raw)
@@ -793,7 +791,7 @@ def varint(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("count", [0, 3, 5, 63])
-def test_rows_that_are_not_there_are_found_before_anything_moves(path: pathlib.Path, count: int) -> None:
+def test_missing_rows_of_a_parquet_file_are_found_before_adding(path: pathlib.Path, count: int) -> None:
     arrow.write_parquet(small(), path)
     raw = path.read_bytes()
     begin = footer(raw)
@@ -864,19 +862,19 @@ def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
         ),
     ],
 )
-def test_metadata_that_lie_are_one_line(path: pathlib.Path, metadata: dict[str, Any], message: str) -> None:
+def test_forged_metadata_are_an_error_of_one_line(path: pathlib.Path, metadata: dict[str, Any], message: str) -> None:
     rewrite(path, lambda table: table, **metadata)
     with pytest.raises(errors.CheckpointError, match=message):
         arrow.describe(path)
 
 
-def test_metadata_that_are_no_json_are_one_line(path: pathlib.Path) -> None:
+def test_metadata_of_invalid_json_are_an_error_of_one_line(path: pathlib.Path) -> None:
     arrow_parquet.write_table(pyarrow.table({"x": [1]}).replace_schema_metadata({"relive": b"\xff{"}), path)
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be read: .* is not JSON"):
         arrow.describe(path)
 
 
-def test_lists_of_another_length_are_one_line(path: pathlib.Path) -> None:
+def test_lists_of_the_wrong_length_are_an_error_of_one_line(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(np.zeros(3), 0, 0.0)
     arrow.write_parquet(buffer, path)
@@ -919,7 +917,7 @@ def other(name: str, values: Any, kind: Any = None) -> Any:
         (other("final_observation", [None, 1.0, 3.0, None]), "final observations must be whole, and in the last rows"),
     ],
 )
-def test_columns_that_lie_are_one_line(path: pathlib.Path, change: Any, message: str) -> None:
+def test_forged_columns_are_an_error_of_one_line(path: pathlib.Path, change: Any, message: str) -> None:
     rewrite(path, change)
     buffer = relive.RingReplayBuffer(20)
     with pytest.raises(errors.CheckpointError, match=f"steps.parquet is damaged: {message}"):
@@ -938,7 +936,9 @@ def test_columns_that_lie_are_one_line(path: pathlib.Path, change: Any, message:
         (("IN_PROGRESS", "COMPLETED"), (1.0, 1.0), False),
     ],
 )
-def test_what_can_follow_in_a_stream(path: pathlib.Path, statuses: Any, finals: Any, is_right: bool) -> None:
+def test_only_possible_episodes_follow_in_a_stream(
+    path: pathlib.Path, statuses: Any, finals: Any, is_right: bool
+) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode(np.zeros(2, np.float32), [0], [0.0], terminated=True)
     buffer.add_episode(np.zeros(2, np.float32), [0], [0.0], terminated=True)
@@ -961,7 +961,7 @@ def test_what_can_follow_in_a_stream(path: pathlib.Path, statuses: Any, finals: 
     assert found == [(status, final is not None) for status, final in zip(statuses, finals, strict=True)]
 
 
-def test_final_observations_are_whole(path: pathlib.Path) -> None:
+def test_final_observations_are_complete(path: pathlib.Path) -> None:
     schema = relive.Schema({"a": relive.Field((), "f4"), "b": relive.Field(2, "f4")}, relive.Field((), "i8"))
     buffer = relive.RingReplayBuffer(9, schema)
     observations = {"a": np.zeros(2, np.float32), "b": np.zeros((2, 2), np.float32)}

@@ -73,7 +73,7 @@ def test_items_rollouts_advantages_and_samples_become_arrays() -> None:
         (1e39j, "64 bits of complex64"),
     ],
 )
-def test_a_number_that_jax_would_change_into_another_is_refused(number: Any, said: str) -> None:
+def test_a_number_that_jax_would_change_is_refused(number: Any, said: str) -> None:
     buffer = relive.RingReplayBuffer(9, seed=0)
     buffer.add(0.0, number, 1.0, 1.0)
     with pytest.raises(errors.ArgumentError, match=f"^action must fit the {said}: set jax_enable_x64 for more$"):
@@ -90,13 +90,13 @@ def test_a_number_that_fits_or_is_infinite_is_taken(number: Any) -> None:
     assert relive_jax.as_jax(buffer.sample(2)).action.tolist() == [narrow] * 2
 
 
-def test_a_batch_that_cannot_be_written_to_is_copied() -> None:
+def test_a_read_only_batch_is_copied_for_jax() -> None:
     batch = transitions().sample(8)
     batch.reward.flags.writeable = False
     assert relive_jax.as_jax(batch).reward.tolist() == batch.reward.tolist()
 
 
-def test_a_batch_of_jax_is_none_of_a_buffer() -> None:
+def test_a_buffer_refuses_a_batch_of_jax() -> None:
     there: Any = relive_jax.as_jax(transitions().sample(8))
     with pytest.raises(
         errors.ArgumentTypeError, match="^observation/hand/angle must be what a buffer has drawn: arrays of numpy, got "
@@ -105,7 +105,7 @@ def test_a_batch_of_jax_is_none_of_a_buffer() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["U3", "M8[s]", "g"])
-def test_what_jax_cannot_hold_is_refused_by_name(dtype: str) -> None:
+def test_dtypes_that_jax_lacks_are_refused_by_name(dtype: str) -> None:
     schema = relive.Schema(relive.Field((), float), relive.Field((), int), extras={"odd": relive.Field((), dtype)})
     buffer = relive.RingReplayBuffer(9, schema, seed=0)
     buffer.add(0.0, 1, 0.5, 1.0, odd=np.zeros((), dtype))
@@ -180,7 +180,7 @@ def test_gradients_are_those_of_the_batch() -> None:
     assert np.isclose(jax.grad(loss)(0.5, batch), expected)
 
 
-def test_a_repr_shows_shapes_and_dtypes_also_while_a_function_is_traced() -> None:
+def test_a_repr_shows_shapes_and_dtypes_while_tracing() -> None:
     batch, shown = relive_jax.as_jax(sequences().sample(8)), []
     jax.jit(lambda each: shown.append(repr(each)))(batch)
     for text in (repr(batch), *shown):
@@ -190,7 +190,7 @@ def test_a_repr_shows_shapes_and_dtypes_also_while_a_function_is_traced() -> Non
 
 
 @pytest.mark.parametrize("call", [lambda batch: batch.to("cpu"), lambda batch: batch.pin_memory()])
-def test_what_tensors_alone_can_do_is_refused(call: Any) -> None:
+def test_a_batch_of_jax_refuses_calls_for_tensors(call: Any) -> None:
     with pytest.raises(
         errors.ArgumentTypeError, match=r"needs a batch of tensors, got one of \w+: as_tensors makes it$"
     ):

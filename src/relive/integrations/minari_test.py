@@ -186,7 +186,7 @@ class Counting(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_a_buffer_comes_back_to_the_last_bit(data_format: Any) -> None:
+def test_a_minari_round_trip_is_bitwise_equal(data_format: Any) -> None:
     """Every dtype, with NaNs, negative zeros and images, rewards of float32, and nested extras."""
     buffer = filled(SCHEMA, 4, 1, 9)
     dataset = relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
@@ -223,7 +223,7 @@ def test_other_byte_orders_are_kept_in_hdf5() -> None:
         pytest.param("Pendulum-v1", "parquet", marks=pytest.mark.long),
     ],
 )
-def test_what_minari_has_recorded_goes_through_a_buffer(name: str, data_format: str) -> None:
+def test_a_recorded_dataset_survives_a_round_trip(name: str, data_format: str) -> None:
     """Terminated, truncated and cut episodes, Discrete and Box actions."""
     env = gymnasium.make(name, max_episode_steps=40)
     dataset = collected(env, "test/theirs-v0", data_format, 8)
@@ -239,7 +239,7 @@ def test_what_minari_has_recorded_goes_through_a_buffer(name: str, data_format: 
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_nested_spaces_and_infos_go_through_a_buffer(data_format: str) -> None:
+def test_nested_spaces_and_infos_survive_a_round_trip(data_format: str) -> None:
     """All of it, but the infos of the resets, which belong to no step."""
     dataset = collected(Counting(), "test/theirs-v0", data_format, 3, record_infos=True)
     schema = relive_minari.schema_of(dataset, infos={"velocity": "speed", "place": "place"})
@@ -291,7 +291,7 @@ class Telling(Counting):
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_every_info_that_minari_has_recorded_is_found(data_format: str) -> None:
+def test_every_recorded_info_is_found(data_format: str) -> None:
     """Infos in infos, and text, which each format keeps in its own way."""
     dataset = collected(Telling(), "test/theirs-v0", data_format, 2, record_infos=True)
     infos = relive_minari.infos_of(dataset)
@@ -316,7 +316,7 @@ def test_every_info_that_minari_has_recorded_is_found(data_format: str) -> None:
         assert extras["word"].tolist() == ["ab", "abc", "abcd", "abcde", "abcdeé"]
 
 
-def test_longer_text_than_that_of_the_first_episode_is_not_cut() -> None:
+def test_text_longer_than_in_the_first_episode_is_not_cut() -> None:
     """A longer text is refused, and fits a schema with a wider field."""
     of_minari([episode(1, infos={"word": ["", "ab"]}), episode(1, infos={"word": ["", "abc"]})])
     infos = relive_minari.infos_of("test/theirs-v0")
@@ -339,7 +339,7 @@ def test_longer_text_than_that_of_the_first_episode_is_not_cut() -> None:
         ("parquet", "tree", {"some": [1, None, 2.5]}, r"^extras/tree/some must be an array of numbers, of text or of "),
     ],
 )
-def test_an_info_that_no_schema_has_is_left_out(data_format: str, name: str, values: Any, message: str) -> None:
+def test_an_info_outside_the_schema_is_left_out(data_format: str, name: str, values: Any, message: str) -> None:
     """What `infos_of` returns, `schema_of` takes; a caller that asks for the others learns why not."""
     of_minari([episode(2, infos={name: values, "count": [0, 1, 2]})], data_format)
     assert relive_minari.infos_of("test/theirs-v0") == {"count": "count"}
@@ -349,7 +349,7 @@ def test_an_info_that_no_schema_has_is_left_out(data_format: str, name: str, val
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_streams_side_by_side_become_one_episode_after_another(seed: int) -> None:
+def test_streams_become_one_episode_after_another(seed: int) -> None:
     """A dataset of several streams equals the buffer, with evicted starts and open episodes."""
     buffer = relive.RingReplayBuffer(30, synthetic.SCHEMA, streams=3)
     writer = synthetic.Writer(buffer, seed)
@@ -384,7 +384,7 @@ SPACES = (
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_all_that_minari_knows_of_an_episode_comes_back_to_the_last_bit(data_format: Any) -> None:
+def test_infos_seeds_and_options_survive_a_round_trip(data_format: Any) -> None:
     """Every kind of space, infos with text, seeds and options."""
     kept = {"seed": "seed", "level": "options/level", "where": "options/where"}
     extras = {
@@ -433,7 +433,7 @@ def test_all_that_minari_knows_of_an_episode_comes_back_to_the_last_bit(data_for
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_seeds_and_options_that_minari_has_recorded_are_extras(data_format: str) -> None:
+def test_recorded_seeds_and_options_are_extras(data_format: str) -> None:
     """The same in every step of an episode."""
     collector = minari.DataCollector(Counting(), data_format=data_format)
     for seed, level in ((2**63 + 5, 3), (4, 8)):
@@ -479,7 +479,7 @@ def test_an_episode_without_a_seed_is_refused() -> None:
         ([[1], [1]], r"^extras/seed must be one integer for the seed of an episode, got Field\(\(1,\), 'int64'\)$"),
     ],
 )
-def test_a_seed_is_one_of_an_episode(seeds: Any, message: str, root: pathlib.Path) -> None:
+def test_a_seed_is_the_same_for_a_whole_episode(seeds: Any, message: str, root: pathlib.Path) -> None:
     """Otherwise nothing is written."""
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True, seed=seeds)
@@ -489,7 +489,7 @@ def test_a_seed_is_one_of_an_episode(seeds: Any, message: str, root: pathlib.Pat
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_text_that_a_format_does_not_have_is_one_line(data_format: Any, root: pathlib.Path) -> None:
+def test_text_outside_a_format_is_an_error_of_one_line(data_format: Any, root: pathlib.Path) -> None:
     """Nothing is written."""
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([1, 2], [0], [0.5], terminated=True, word=["\ud800"])
@@ -531,7 +531,7 @@ def of_minari(episodes: list[Any], data_format: str = "hdf5", space: Any = None)
     ("terminated", "truncated", "status"),
     [(True, True, "COMPLETED"), (True, False, "COMPLETED"), (False, True, "TRUNCATED"), (False, False, "TRUNCATED")],
 )
-def test_only_a_termination_terminates(terminated: bool, truncated: bool, status: str) -> None:
+def test_only_terminated_ends_are_terminal(terminated: bool, truncated: bool, status: str) -> None:
     """An episode that was not ended counts as truncated."""
     last = np.array([False, True])
     of_minari([episode(2, terminations=last & terminated, truncations=last & truncated)])
@@ -542,7 +542,7 @@ def test_only_a_termination_terminates(terminated: bool, truncated: bool, status
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_a_part_of_a_dataset_is_added_alone(data_format: str) -> None:
+def test_a_part_of_a_dataset_can_be_added(data_format: str) -> None:
     """Its episodes are those that a filter has left."""
     dataset = of_minari([episode(2), episode(3), episode(4)], data_format)
     buffer = relive.RingReplayBuffer(7)
@@ -563,7 +563,7 @@ def test_a_dataset_without_episodes_has_the_schema_of_its_spaces() -> None:
         relive_minari.schema_of(dataset, infos={"x": "x"})
 
 
-def test_a_schema_has_the_dtypes_of_what_was_recorded() -> None:
+def test_a_schema_has_the_dtypes_of_the_recording() -> None:
     """A space may say something else."""
     of_minari([episode(2, observations=np.arange(3.0), rewards=np.zeros(2, np.float16))])
     fields = relive_minari.schema_of("test/theirs-v0").fields
@@ -586,7 +586,7 @@ def test_an_episode_ends_once(name: str) -> None:
         relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_data_that_do_not_fit_the_schema_are_named() -> None:
     """The episode and the field."""
     of_minari([episode(2, infos={"n": np.arange(3)}), episode(2, infos={"n": np.arange(3) + 0.5})])
     buffer = relive.RingReplayBuffer(9, relive_minari.schema_of("test/theirs-v0", infos={"m": "n"}))
@@ -614,7 +614,7 @@ def test_other_spaces_are_refused_by_name() -> None:
         relive_minari.schema_of("test/theirs-v0")
 
 
-def test_a_dataset_must_be_there(root: pathlib.Path) -> None:
+def test_a_missing_dataset_is_named(root: pathlib.Path) -> None:
     """And be one that this Minari reads."""
     with pytest.raises(errors.ArgumentError, match=r"^dataset 'no/such-v0' not found: `minari download no/such-v0`"):
         relive_minari.schema_of("no/such-v0")
@@ -656,7 +656,7 @@ def test_a_damaged_dataset_is_named(damaged: str, data_format: str, root: pathli
             assert "\n" not in str(caught.value)
 
 
-def test_an_error_without_words_is_told_by_its_kind(root: pathlib.Path) -> None:
+def test_an_error_without_a_message_is_named_by_its_class(root: pathlib.Path) -> None:
     """As Minari's assertions are."""
     of_minari([episode(2)])
     (file,) = root.glob("**/data/metadata.json")
@@ -731,7 +731,7 @@ def test_an_environment_is_recovered(how: str) -> None:
     assert (dataset.observation_space, dataset.action_space) == (env.observation_space, one)
 
 
-def test_an_environment_that_was_made_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_created_environment_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was given is not."""
     closed: list[Any] = []
     monkeypatch.setattr(Counting, "close", lambda env: closed.append(env))
@@ -759,7 +759,7 @@ def test_an_open_episode_has_no_end() -> None:
     assert (written.terminations.tolist(), written.truncations.tolist()) == ([False], [False])
 
 
-def test_an_unknown_observation_is_not_made_up(root: pathlib.Path) -> None:
+def test_an_unknown_observation_is_not_invented(root: pathlib.Path) -> None:
     """Unless the caller passes incomplete='as_sampled'."""
     message = (
         r"^to_dataset needs the observation after the newest step of every episode, and 1 have none, such as one of "
@@ -781,7 +781,7 @@ def test_an_unknown_observation_is_not_made_up(root: pathlib.Path) -> None:
     assert [found.truncations.tolist() for found in dataset] == [[False, False], [True], [True]]
 
 
-def test_a_step_that_batches_do_not_have_makes_no_dataset(root: pathlib.Path) -> None:
+def test_a_step_without_its_observation_makes_no_dataset(root: pathlib.Path) -> None:
     """No step of it could be written."""
     buffer = relive.RingReplayBuffer(9, streams=2)
     for stream in range(2):
@@ -793,7 +793,7 @@ def test_a_step_that_batches_do_not_have_makes_no_dataset(root: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_zeros_stand_for_the_whole_observation_that_nobody_gave(data_format: Any) -> None:
+def test_zeros_replace_an_unknown_final_observation(data_format: Any) -> None:
     """In every field of its dtype; and for every info of a reset."""
     buffer = filled(SCHEMA, 3)
     (stored,) = stored_episodes.stored_episodes(buffer)
@@ -811,7 +811,7 @@ def test_zeros_stand_for_the_whole_observation_that_nobody_gave(data_format: Any
     assert not written.infos["logp"][0].any()
 
 
-def test_an_evicted_head_is_written_down() -> None:
+def test_an_evicted_head_is_recorded_in_the_dataset() -> None:
     """How many steps are missing is in the metadata of the episode."""
     buffer = relive.RingReplayBuffer(3)
     buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True)
@@ -830,7 +830,7 @@ def test_progress_counts_bytes() -> None:
     assert heard == [(48, 72), (72, 72)]
 
 
-def test_half_a_dataset_is_taken_away_again(root: pathlib.Path) -> None:
+def test_an_incomplete_dataset_is_deleted(root: pathlib.Path) -> None:
     """Whatever the error."""
 
     def stop(*_: int) -> None:
@@ -852,7 +852,7 @@ def test_half_a_dataset_is_taken_away_again(root: pathlib.Path) -> None:
     assert [path.name for path in root.iterdir()] == ["deep"]
 
 
-def test_what_somebody_else_has_written_meanwhile_stays(root: pathlib.Path) -> None:
+def test_a_dataset_written_meanwhile_stays(root: pathlib.Path) -> None:
     """In the namespace that this dataset was the first of."""
     buffer = open_one(next_observation=5)
 
@@ -962,7 +962,7 @@ def test_datasets_are_in_the_home_of_the_user(tmp_path: pathlib.Path, monkeypatc
     assert (tmp_path / ".minari" / "datasets" / "test" / "mine-v0").is_dir()
 
 
-def test_a_root_without_a_drive_is_no_path_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_without_a_drive_is_not_a_user_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows it is no absolute path since Python 3.13."""
     monkeypatch.delenv("MINARI_DATASETS_PATH")
     monkeypatch.setattr(os, "sep", "\\")
@@ -970,7 +970,7 @@ def test_a_root_without_a_drive_is_no_path_of_the_users(monkeypatch: pytest.Monk
         relive_minari.to_dataset(open_one(next_observation=5), "mine")
 
 
-def test_a_dot_in_a_key_is_a_letter_in_hdf5() -> None:
+def test_a_dot_in_a_key_is_kept_in_hdf5() -> None:
     """Alone it is not."""
     schema = relive.Schema(
         {"a.b": relive.Field((), "int64"), "..": relive.Field((), "int8")}, relive.Field((), "int64")
@@ -984,7 +984,7 @@ def test_a_dot_in_a_key_is_a_letter_in_hdf5() -> None:
 
 @pytest.mark.parametrize("key", [".", "a\0b"])
 @pytest.mark.parametrize("part", ["observation", "extras"])
-def test_a_key_that_hdf5_cannot_have_is_refused(part: str, key: str, root: pathlib.Path) -> None:
+def test_a_key_that_hdf5_cannot_store_is_refused(part: str, key: str, root: pathlib.Path) -> None:
     """The other formats can."""
     tree = {"deep": {key: relive.Field((), "int64")}}
     schema = relive.Schema(
@@ -1006,7 +1006,7 @@ def test_a_key_that_hdf5_cannot_have_is_refused(part: str, key: str, root: pathl
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
-def test_there_must_be_a_step(schema: relive.Schema | None) -> None:
+def test_a_dataset_needs_at_least_one_step(schema: relive.Schema | None) -> None:
     """An empty dataset is refused."""
     with pytest.raises(errors.NotReadyError, match=r"^to_dataset has nothing to write: add steps first$"):
         relive_minari.to_dataset(relive.RingReplayBuffer(3, schema), "test/mine-v0")
@@ -1026,7 +1026,7 @@ def test_there_must_be_a_step(schema: relive.Schema | None) -> None:
         (">f4", (), "arrow", r"^action must have the byte order of this machine for arrow, got Field\(\(\), '>f4'\)$"),
     ],
 )
-def test_what_minari_cannot_keep_is_refused(dtype: Any, shape: Any, data_format: Any, message: str) -> None:
+def test_fields_that_minari_cannot_store_are_refused(dtype: Any, shape: Any, data_format: Any, message: str) -> None:
     """Before anything is written."""
     buffer = relive.RingReplayBuffer(3, relive.Schema(relive.Field((), int), relive.Field(shape, dtype)))
     buffer.add_episode([1, 2], np.zeros((1, *shape), dtype), [0.0], terminated=True)
@@ -1034,7 +1034,7 @@ def test_what_minari_cannot_keep_is_refused(dtype: Any, shape: Any, data_format:
         relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
 
 
-def test_an_episode_may_be_as_long_as_it_is_in_hdf5() -> None:
+def test_an_episode_in_hdf5_may_have_any_length() -> None:
     """There Minari reads it as a whole."""
     buffer = relive.RingReplayBuffer(40_000)
     buffer.add_episode(np.arange(40_001), np.arange(40_000), np.zeros(40_000), terminated=True)
@@ -1042,7 +1042,7 @@ def test_an_episode_may_be_as_long_as_it_is_in_hdf5() -> None:
 
 
 @pytest.mark.parametrize("data_format", ["arrow", "parquet"])
-def test_an_episode_must_not_be_longer_than_minari_reads(data_format: Any) -> None:
+def test_an_episode_longer_than_minari_reads_is_refused(data_format: Any) -> None:
     """The longest that is written is read back."""
     for length in (32_768, 32_767):
         buffer = relive.RingReplayBuffer(40_000)

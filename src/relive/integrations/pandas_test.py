@@ -45,7 +45,7 @@ def filled() -> relive.RingReplayBuffer:
     return buffer
 
 
-def test_a_row_for_each_step_says_where_it_belongs() -> None:
+def test_each_row_of_a_frame_names_its_stream_and_episode() -> None:
     frame = relive_pandas.steps_frame(filled())
     assert frame.columns.tolist() == [
         *MARKS,
@@ -85,7 +85,7 @@ def test_fields_are_columns_of_their_dtypes() -> None:
     assert frame["observation/state[0]"].dtype == np.dtype("f4")
 
 
-def test_the_observation_after_each_step_stands_in_its_row() -> None:
+def test_each_row_of_a_frame_has_its_next_observation() -> None:
     frame = relive_pandas.steps_frame(filled())
     assert frame["has_next_observation"].tolist() == [True] * 7 + [False]
     following = [2, 3, 4, 99, 12, 13, 14, 0]
@@ -94,7 +94,7 @@ def test_the_observation_after_each_step_stands_in_its_row() -> None:
     assert [cell[0, 0] for cell in frame["next_observation/image"]] == following
 
 
-def test_fields_can_be_chosen() -> None:
+def test_fields_of_a_frame_can_be_chosen() -> None:
     frame = relive_pandas.steps_frame(filled(), fields=["reward", "action"])
     assert frame.columns.tolist() == [*MARKS, "action", "reward"]
     frame = relive_pandas.steps_frame(filled(), fields={"observation/state"})
@@ -114,7 +114,7 @@ def test_fields_can_be_chosen() -> None:
         relive_pandas.steps_frame(filled(), fields=[["reward"]])  # type: ignore[list-item]
 
 
-def test_fields_may_come_one_by_one() -> None:
+def test_fields_may_be_an_iterator() -> None:
     frame = relive_pandas.steps_frame(filled(), fields=(path for path in ("reward", "action")))
     assert frame.columns.tolist() == [*MARKS, "action", "reward"]
 
@@ -167,7 +167,7 @@ def test_dtypes_that_pandas_has_are_kept(value: Any, dtype: Any) -> None:
         np.array((1.5, [1, 2]), [("x", "f4"), ("y", "i2", 2)]),
     ],
 )
-def test_what_pandas_has_no_columns_of_stays_a_cell_of_numpy(value: Any) -> None:
+def test_values_without_a_pandas_dtype_stay_cells_of_numpy(value: Any) -> None:
     buffer = relive.RingReplayBuffer(8)
     buffer.add(0.0, 0, 0.0, odd=value)
     column = relive_pandas.steps_frame(buffer)["extras/odd"]
@@ -176,7 +176,7 @@ def test_what_pandas_has_no_columns_of_stays_a_cell_of_numpy(value: Any) -> None
     assert column[0].tobytes() == value.tobytes()
 
 
-def test_texts_are_the_texts_of_pandas() -> None:
+def test_texts_have_the_string_dtype_of_pandas() -> None:
     buffer = relive.RingReplayBuffer(8)
     buffer.add(0.0, 0, 0.0, word="žluť")
     frame = relive_pandas.steps_frame(buffer)
@@ -201,7 +201,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
     relive_pandas.steps_frame(buffer, fields=["observation/x"])
 
 
-def test_a_buffer_is_needed_that_knows_its_columns() -> None:
+def test_a_frame_needs_a_buffer_with_a_schema() -> None:
     with pytest.raises(errors.NotReadyError, match="steps_frame has no columns, as the buffer has no schema yet"):
         relive_pandas.steps_frame(relive.RingReplayBuffer(8))
     wrong: Any = None

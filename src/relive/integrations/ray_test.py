@@ -154,7 +154,7 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_every_step_is_in_one_shard_and_every_shard_has_some(columns: Any) -> None:
+async def test_every_step_is_in_exactly_one_shard(columns: Any) -> None:
     before = await columns.stats()
     async with columns.writer(batch_steps=50) as first, columns.writer() as second:
         third = columns.writer()
@@ -174,7 +174,7 @@ async def test_every_step_is_in_one_shard_and_every_shard_has_some(columns: Any)
     assert "2 shards, each a PrioritizedReplayBuffer" in repr(columns)
 
 
-async def test_steps_one_by_one_are_the_episodes_they_were(columns: Any) -> None:
+async def test_single_steps_are_stored_as_their_episodes(columns: Any) -> None:
     async with columns.writer(batch_steps=4) as writer:
         for episode in range(7):
             for t in range(9):
@@ -202,7 +202,7 @@ async def test_draws_over_uneven_shards_are_those_of_one_buffer(columns: Any) ->
     testing.assert_frequencies([counts[key] for key in keys.tolist()], (priorities / 45).tolist())
 
 
-async def test_batches_are_drawn_ahead_and_the_last_one_is_not_forgotten(columns: Any) -> None:
+async def test_batches_are_prefetched_to_the_last_one(columns: Any) -> None:
     before = (await columns.stats()).sampled
     async with columns.writer() as writer:
         await writer.add_episode(*told(0, 0, 10), terminated=True)
@@ -216,7 +216,7 @@ async def test_batches_are_drawn_ahead_and_the_last_one_is_not_forgotten(columns
     assert (await columns.stats()).sampled - before >= 5 * 32
 
 
-async def test_a_shard_answers_what_is_asked_of_it(columns: Any) -> None:
+async def test_shards_answer_the_calls_of_a_client(columns: Any) -> None:
     assert await columns.ping() == ["pong"] * 2
     assert len(await columns.host()) == 2
     assert await columns.apply(lambda buffer, more: len(buffer) + more, 5) == [5, 5]
@@ -265,12 +265,12 @@ async def test_a_shard_answers_what_is_asked_of_it(columns: Any) -> None:
         ),
     ],
 )
-def test_a_fleet_that_cannot_be_is_refused_in_one_line(settings: dict[str, Any], text: str) -> None:
+def test_an_invalid_fleet_is_refused_in_one_line(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentError, match=text):
         relive_ray.ShardedReplay.start(**{"make_buffer": ring, **settings})
 
 
-async def test_steps_that_do_not_fit_are_raised_in_the_process_that_wrote_them(columns: Any) -> None:
+async def test_invalid_steps_are_raised_in_the_writing_process(columns: Any) -> None:
     writer = columns.writer()
     await writer.add_episode(np.zeros((3, 2)), np.zeros(2, np.int64), np.zeros(2), terminated=True)
     with pytest.raises(errors.SchemaError, match="observation"):
@@ -279,7 +279,7 @@ async def test_steps_that_do_not_fit_are_raised_in_the_process_that_wrote_them(c
     await writer.close()
 
 
-async def test_what_cannot_be_sent_is_refused_in_one_line(agents: Any) -> None:
+async def test_objects_that_cannot_be_sent_are_refused_in_one_line(agents: Any) -> None:
     lock = threading.Lock()
     with pytest.raises(
         errors.ArgumentTypeError, match="^make_buffer must be something that can be sent .* pickle .*lock.*$"
@@ -299,11 +299,11 @@ async def test_what_cannot_be_sent_is_refused_in_one_line(agents: Any) -> None:
     await writer.close()
 
 
-def test_a_name_that_no_actor_has_is_free() -> None:
+def test_a_name_without_an_actor_is_free() -> None:
     relive_ray._check_name("a name of our own", "a namespace of our own")
 
 
-async def test_without_ray_a_client_says_so(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_without_ray_is_an_error_of_one_line(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(errors.ClosedError, match="Ray was shut down, and the fleet with it"):
         await columns.apply(len)
@@ -362,9 +362,7 @@ class Load:
 @pytest.mark.parametrize(
     ("kills", "seed"), [(1, 3), *[pytest.param(50, seed, marks=pytest.mark.long) for seed in range(6)]]
 )
-async def test_killed_shards_come_back_and_no_step_is_lost_or_there_twice(
-    kills: int, seed: int, tmp_path: pathlib.Path
-) -> None:
+async def test_killed_shards_come_back_without_losses_or_repeats(kills: int, seed: int, tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(seed)
     settings = {"shards": 2, "directory": tmp_path, "checkpoint_seconds": 0.5, "timeout": 5.0, "recovery": PATIENCE}
     async with fleet(ring, **settings) as replay:
@@ -388,7 +386,7 @@ async def test_killed_shards_come_back_and_no_step_is_lost_or_there_twice(
 
 
 @pytest.mark.long
-async def test_an_hour_under_load_with_a_kill_a_minute(tmp_path: pathlib.Path) -> None:
+async def test_a_fleet_survives_an_hour_with_a_kill_a_minute(tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
     settings = {"shards": 2, "directory": tmp_path, "timeout": 5.0, "recovery": PATIENCE}
     async with fleet(ring, **settings) as replay:
@@ -409,7 +407,7 @@ async def test_an_hour_under_load_with_a_kill_a_minute(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.long
-async def test_without_a_directory_what_a_shard_had_is_lost_and_counted() -> None:
+async def test_a_killed_shard_without_files_counts_its_losses() -> None:
     async with fleet(ring, shards=2, timeout=5.0, recovery=PATIENCE, checkpoint_seconds=None) as replay:
         load = Load(replay, writers=2)
         async with load.running():
@@ -424,7 +422,7 @@ async def test_without_a_directory_what_a_shard_had_is_lost_and_counted() -> Non
         assert stats.size + stats.lost == sum(writer.stored for writer in load.writers) == given
 
 
-async def test_a_shard_that_hangs_is_left_out_and_nothing_is_stored_twice(columns: Any) -> None:
+async def test_a_hanging_shard_is_left_out_without_repeats(columns: Any) -> None:
     load = Load(columns, writers=3)
     async with load.running():
         await load.goes_on()
@@ -463,7 +461,7 @@ class DyingActor:
         return len(samples)
 
 
-async def test_another_process_has_a_client_of_its_own_and_after_its_death_its_open_episode_is_aborted(
+async def test_the_episode_of_a_dead_client_process_is_aborted(
     agents: Any,
 ) -> None:
     before = await agents.stats()
@@ -514,7 +512,7 @@ LIMITER = relive.SampleToInsertRatio(ratio=1.0, min_size=10, error_buffer=20.0)
 
 
 @pytest.mark.long
-async def test_a_learner_that_dies_holds_no_writer_up_and_the_next_one_has_no_debt() -> None:
+async def test_a_dead_learner_process_holds_up_no_writer() -> None:
     async with fleet(ring, shards=2, limiter=LIMITER, lease=1.0) as replay:
         learner = process(DyingLearner)
         pid = await learner.pid.remote()
@@ -539,7 +537,7 @@ async def test_a_learner_that_dies_holds_no_writer_up_and_the_next_one_has_no_de
 
 
 @pytest.mark.long
-async def test_twenty_writers_and_learners_are_killed_and_the_others_go_on() -> None:
+async def test_a_fleet_survives_twenty_killed_clients() -> None:
     async with fleet(episodes, shards=2, lease=2.0, recovery=PATIENCE) as replay:
         settled: list[int] = []
         async with replay.episodes_writer(batch_steps=1) as writer:
@@ -569,7 +567,7 @@ async def test_twenty_writers_and_learners_are_killed_and_the_others_go_on() -> 
 
 
 @pytest.mark.long
-async def test_twenty_processes_that_started_a_fleet_are_killed_and_it_goes_on() -> None:
+async def test_a_fleet_survives_twenty_killed_starters() -> None:
     for number in range(20):
         operator, name = process(Operator), f"memory-{number}"
         await operator.start.remote(name, "lab")
@@ -580,7 +578,7 @@ async def test_twenty_processes_that_started_a_fleet_are_killed_and_it_goes_on()
         await replay.close()
 
 
-async def test_turns_are_kept_across_a_death_of_their_process_and_a_closed_fleet_says_so_to_every_client() -> None:
+async def test_turns_survive_their_process_until_the_fleet_is_closed() -> None:
     async with fleet(ring, shards=1, limiter=LIMITER, lease=PATIENCE, recovery=PATIENCE) as replay:
         other = copy_of(replay)
         writer = replay.writer(batch_steps=5, max_in_flight=1)
@@ -639,7 +637,7 @@ class Operator:
             await writer.add_episode(*told(0, 0, 12), terminated=True)
 
 
-async def test_a_fleet_with_a_name_outlives_its_process_and_clients_attach_to_it() -> None:
+async def test_clients_attach_to_a_named_fleet_after_its_process() -> None:
     operator = process(Operator)
     await operator.start.remote("memory", "lab")
     os.kill(await operator.pid.remote(), signal.SIGKILL)
@@ -680,9 +678,7 @@ async def test_a_fleet_with_a_name_outlives_its_process_and_clients_attach_to_it
         relive_ray.ShardedReplay.attach("memory", "lab")
 
 
-async def test_a_coordinator_finds_the_shards_and_clients_find_the_coordinator(
-    columns: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_restarted_coordinator_finds_the_shards(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = await columns._transport.coordinator("plan")
     calls: list[str] = []
     context = types.SimpleNamespace(
@@ -736,7 +732,7 @@ async def test_a_killed_coordinator_comes_back_and_nothing_is_lost(kills: int) -
         assert 0 < stats.coordinator.inserted <= len(expected)
 
 
-async def test_a_shard_that_is_gone_for_good_is_left_out() -> None:
+async def test_a_shard_that_is_gone_is_left_out() -> None:
     async with fleet(ring, shards=2, recovery=1.0) as replay:
         writers = [replay.writer() for _ in range(2)]
         for number, writer in enumerate(writers):
@@ -757,12 +753,12 @@ async def is_lost(replay: Any) -> bool:
     return bool((await replay.ping())[0] is None)
 
 
-def test_shards_that_find_no_place_in_time_are_an_error() -> None:
+def test_shards_that_cannot_be_placed_in_time_are_an_error() -> None:
     with pytest.raises(errors.ShardLostError, match="2 of 2 shards were not there after 1 seconds: does the cluster"):
         relive_ray.ShardedReplay.start(ring, shards=2, start_timeout=1.0, actor_options={"num_cpus": 1000})
 
 
-def test_options_that_ray_does_not_know_or_the_fleet_needs_are_refused() -> None:
+def test_unknown_and_reserved_options_of_ray_are_refused() -> None:
     refused: dict[str, Any] = {
         "max_restarts": 0,
         "max_concurrency": 8,
@@ -776,7 +772,7 @@ def test_options_that_ray_does_not_know_or_the_fleet_needs_are_refused() -> None
         relive_ray.ShardedReplay.start(ring, actor_options={"num_cpu": 1})
 
 
-async def test_a_fleet_goes_on_from_its_directory_and_another_one_is_refused(tmp_path: pathlib.Path) -> None:
+async def test_only_the_same_fleet_goes_on_from_a_directory(tmp_path: pathlib.Path) -> None:
     async with fleet(ring, directory=tmp_path) as replay, replay.writer() as writer:
         await writer.add_episode(*told(0, 0, 3), terminated=True)
         await writer.flush()
@@ -797,13 +793,13 @@ async def test_a_fleet_goes_on_from_its_directory_and_another_one_is_refused(tmp
 
 
 @pytest.mark.long
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: pathlib.Path) -> None:
+def test_an_impossible_directory_of_a_fleet_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(errors.CheckpointError, match="shard-0 cannot be made: Not a directory"):
         relive_ray.ShardedReplay.start(ring, directory=tmp_path / "file")
 
 
-def test_a_fleet_whose_shards_cannot_be_started_twice_says_so() -> None:
+def test_a_failed_start_of_shards_is_reported_with_its_reason() -> None:
     with pytest.raises(ZeroDivisionError):
         relive_ray._make(lambda: 1 / 0, 0, 1.0, shard.Durability(), 1.0)
     error = relive_ray._reason((ring, 0, 1.0, shard.Durability(), 1.0), RuntimeError("the machine burns"))

@@ -33,7 +33,7 @@ def timeline(**settings: Any) -> relive.RingReplayBuffer:
     return buffer
 
 
-def test_a_row_for_each_transition() -> None:
+def test_reagent_gets_a_row_for_each_transition() -> None:
     frame = reagent.pre_timeline_frame(timeline(), **ARGUMENTS)
     assert frame.columns.tolist() == [
         *("mdp_id", "sequence_number", "state_features", "action", "reward", "action_probability"),
@@ -52,14 +52,14 @@ def test_a_row_for_each_transition() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_is_possible_in_a_terminated_row() -> None:
+def test_a_terminated_row_has_no_possible_actions() -> None:
     frame = reagent.pre_timeline_frame(timeline(), **ARGUMENTS)
     every = ["0", "1", "2"]
     assert frame["possible_actions"].tolist() == [every, every, [], every, every]
     assert frame["possible_actions_mask"].tolist() == [[1, 1, 1], [1, 1, 1], [], [1, 1, 1], [1, 1, 1]]
 
 
-def test_a_mask_says_what_was_possible() -> None:
+def test_a_mask_gives_the_possible_actions() -> None:
     buffer = timeline()
     buffer.add(np.zeros(2, np.float32), 0, 0.0, mu=1.0, possible=np.array([2, 0, 0], np.uint8))
     with pytest.raises(
@@ -89,7 +89,7 @@ def test_a_terminated_action_must_be_possible_too() -> None:
         (np.array([3, 5], ">i2"), iter([3, 4, "5"]), ["3", "5"]),
     ],
 )
-def test_actions_are_texts(actions: Any, possible: Any, names: list[str]) -> None:
+def test_actions_of_reagent_are_texts(actions: Any, possible: Any, names: list[str]) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([0, 1, 2], actions, [0.0, 1.0], terminated=False)
     frame = reagent.pre_timeline_frame(buffer, action_probability=None, possible_actions=possible)
@@ -98,7 +98,7 @@ def test_actions_are_texts(actions: Any, possible: Any, names: list[str]) -> Non
     assert frame["action_probability"].tolist() == [None, None]
 
 
-def test_actions_of_many_numbers_are_maps() -> None:
+def test_vector_actions_are_maps() -> None:
     buffer = relive.RingReplayBuffer(9)
     observations = {"b": np.arange(6.0).reshape(3, 2, 1), "a": np.array([True, False, True])}
     buffer.add_episode(
@@ -204,7 +204,7 @@ THERE = "the schema has mu, number, possible, vector"
         ("mu", [0, 1, 1], "possible_actions must be distinct, got [0, 1, 1]"),
     ],
 )
-def test_what_is_missing_is_one_line_that_says_how_to_give_it(probability: Any, possible: Any, message: str) -> None:
+def test_missing_columns_are_an_error_with_a_remedy(probability: Any, possible: Any, message: str) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(0.0, 0, 0.0, mu=0.5, number=1, possible=np.ones(3, np.uint8), vector=[0.5])
     with pytest.raises(errors.ArgumentError) as raised:
@@ -216,7 +216,7 @@ def test_what_is_missing_is_one_line_that_says_how_to_give_it(probability: Any, 
     ("actions", "maps"),
     [(np.array([[1, 2], [3, 4]]), [{0: 1.0, 1: 2.0}, {0: 3.0, 1: 4.0}]), (np.array([0.5, 2.0]), [{0: 0.5}, {0: 2.0}])],
 )
-def test_vectors_and_floats_are_no_names(actions: Any, maps: Any) -> None:
+def test_vectors_and_floats_are_refused_as_action_names(actions: Any, maps: Any) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([0, 1, 2], actions, [0.0, 1.0], terminated=True)
     frame = reagent.pre_timeline_frame(buffer, action_probability=None)
@@ -224,7 +224,7 @@ def test_vectors_and_floats_are_no_names(actions: Any, maps: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "uint8"])
-def test_a_mask_is_of_bools_or_integers(dtype: str) -> None:
+def test_a_mask_must_hold_bools_or_integers(dtype: str) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(0.0, 2, 0.0, mask=np.array([1, 0, 1], dtype))
     frame = reagent.pre_timeline_frame(buffer, action_probability=None, possible_actions="mask")
@@ -232,24 +232,24 @@ def test_a_mask_is_of_bools_or_integers(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2)])
-def test_a_mask_is_a_vector(shape: Any) -> None:
+def test_a_mask_must_be_a_vector(shape: Any) -> None:
     schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"mask": relive.Field(shape, "bool")})
     with pytest.raises(errors.ArgumentError, match=r"that is a mask of them, got 'mask', a Field\("):
         reagent.pre_timeline_frame(relive.RingReplayBuffer(9, schema), action_probability=None, possible_actions="mask")
 
 
-def test_a_mask_holds_no_floats() -> None:
+def test_a_mask_of_floats_is_refused() -> None:
     schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"mask": relive.Field(3, "f4")})
     with pytest.raises(errors.ArgumentError, match=r"got 'mask', a Field\(\(3,\), 'float32'\)"):
         reagent.pre_timeline_frame(relive.RingReplayBuffer(9, schema), action_probability=None, possible_actions="mask")
 
 
-def test_the_name_of_a_data_set_is_a_text() -> None:
+def test_the_name_of_a_data_set_must_be_a_text() -> None:
     with pytest.raises(errors.ArgumentTypeError, match="ds must be a text, got 2019"):
         reagent.pre_timeline_frame(timeline(), **ARGUMENTS, ds=2019)  # type: ignore[arg-type]
 
 
-def test_a_buffer_without_extras_says_so() -> None:
+def test_a_buffer_without_extras_is_refused_by_name() -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(0.0, 0, 0.0)
     with pytest.raises(errors.ArgumentError, match="got 'action_probability': the schema has no extras"):
@@ -264,7 +264,7 @@ def test_a_buffer_without_extras_says_so() -> None:
         (np.nan, r"key 1 must be in \[0, 1\], got nan$"),
     ],
 )
-def test_a_probability_is_one(value: float, message: str) -> None:
+def test_an_impossible_probability_is_refused(value: float, message: str) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([0, 1, 2, 3], [0, 1, 0], [0.0, 1.0, 2.0], terminated=False, mu=np.array([1.0, value, 0.0]))
     with pytest.raises(errors.ArgumentError, match=f"^action_probability of {message}"):
@@ -272,7 +272,7 @@ def test_a_probability_is_one(value: float, message: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_probability_rounded_to_above_one_is_one(dtype: Any) -> None:
+def test_a_probability_rounded_above_one_is_accepted(dtype: Any) -> None:
     eps = np.finfo(dtype).eps
     for ulps in (1, 4, 5):
         buffer = relive.RingReplayBuffer(9)
@@ -287,7 +287,7 @@ def test_a_probability_rounded_to_above_one_is_one(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [-0.5, np.inf, np.nan])
-def test_a_density_is_at_least_zero(value: float) -> None:
+def test_a_negative_density_is_refused(value: float) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add([0.0], [0.0], 0.0, action_probability=value)
     message = f"action_probability of key 0 must be finite and at least 0, got {value}"
@@ -295,7 +295,7 @@ def test_a_density_is_at_least_zero(value: float) -> None:
         reagent.pre_timeline_frame(buffer)
 
 
-def test_features_are_numbers_that_a_float_holds() -> None:
+def test_features_must_fit_a_float() -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add({"a": 0.0, "b": 2**53 + 1}, [0.0], 0.0)
     with pytest.raises(errors.SchemaError, match="observation/b must fit float64, got 9007199254740993"):
@@ -306,7 +306,7 @@ def test_features_are_numbers_that_a_float_holds() -> None:
         reagent.pre_timeline_frame(buffer, action_probability=None)
 
 
-def test_parts_of_the_schema_are_told_apart() -> None:
+def test_features_of_different_parts_are_distinguished() -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add([1.0], {"x": 2.0, "y": [3.0, 4.0]}, 0.0, action_x=5.0, observation_=6.0)
     frame = reagent.pre_timeline_frame(buffer, action_probability=None)
@@ -314,7 +314,7 @@ def test_parts_of_the_schema_are_told_apart() -> None:
     assert frame["state_features"].tolist() == [{0: 1.0}]
 
 
-def test_a_buffer_is_needed_that_knows_its_columns() -> None:
+def test_a_table_for_reagent_needs_a_buffer_with_a_schema() -> None:
     with pytest.raises(
         errors.NotReadyError, match="pre_timeline_frame has no columns, as the buffer has no schema yet"
     ):
@@ -327,7 +327,7 @@ def test_a_buffer_is_needed_that_knows_its_columns() -> None:
         reagent.pre_timeline_frame(timeline(), progress=wrong, **ARGUMENTS)
 
 
-def test_progress_is_told() -> None:
+def test_progress_of_reagent_is_reported() -> None:
     told: list[tuple[int, int]] = []
     reagent.pre_timeline_frame(timeline(), **ARGUMENTS, progress=lambda *numbers: told.append(numbers))
     assert [5 * number // total for number, total in told] == [3, 5]

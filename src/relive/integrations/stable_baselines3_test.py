@@ -164,7 +164,7 @@ def steps(draw: st.DrawFn, n_envs: int) -> list[Any]:
     n_steps=st.integers(1, 4),
     heeds_limits=st.booleans(),
 )
-def test_what_is_stored_equals_what_theirs_stores(
+def test_steps_are_stored_as_by_stable_baselines3(
     data: Any, n_envs: int, num_rows: int, n_steps: int, heeds_limits: bool
 ) -> None:
     space, action_space = spaces.Box(-1, 1_000, (3,), np.float32), spaces.MultiDiscrete([3, 3])
@@ -185,9 +185,7 @@ def test_what_is_stored_equals_what_theirs_stores(
 @pytest.mark.parametrize(
     ("algorithm", "env_id"), [(stable_baselines3.DQN, "CartPole-v1"), (stable_baselines3.SAC, "Pendulum-v1")]
 )
-def test_an_algorithm_trains_from_the_transitions_that_theirs_would_hold(
-    algorithm: Any, env_id: str, n_envs: int
-) -> None:
+def test_an_algorithm_trains_from_the_same_transitions(algorithm: Any, env_id: str, n_envs: int) -> None:
     env = vec_env.DummyVecEnv([lambda: gymnasium.make(env_id)] * n_envs)
     model = model_of(algorithm, env, buffer_size=300, train_freq=4, learning_starts=400)
     model.replay_buffer = with_twin(env.observation_space, env.action_space, 300, n_envs)
@@ -202,7 +200,7 @@ def test_an_algorithm_trains_from_the_transitions_that_theirs_would_hold(
 
 @pytest.mark.parametrize("kind", ["vector", "dict", "discrete", "image"])
 @pytest.mark.parametrize("n_envs", [1, 4])
-def test_observations_of_every_kind_are_stored_as_theirs(kind: str, n_envs: int) -> None:
+def test_observations_of_every_kind_are_stored_as_in_sb3(kind: str, n_envs: int) -> None:
     policy = {"dict": "MultiInputPolicy", "image": "CnnPolicy"}.get(kind, "MlpPolicy")
     keywords = {"policy_kwargs": {"features_extractor_kwargs": {"features_dim": 4}}} if kind == "image" else {}
     model = model_of(stable_baselines3.DQN, described(n_envs, kind=kind), policy, **keywords)
@@ -214,7 +212,7 @@ def test_observations_of_every_kind_are_stored_as_theirs(kind: str, n_envs: int)
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_what_is_normalized_is_normalized_as_by_theirs(n_steps: int) -> None:
+def test_batches_are_normalized_as_in_sb3(n_steps: int) -> None:
     env = vec_env.VecNormalize(described(2), clip_reward=1.5)
     settings: dict[str, Any] = {"n_steps": n_steps, "gamma": 0.5} if n_steps > 1 else {}
     model = model_of(stable_baselines3.DQN, env, learning_starts=10)
@@ -228,7 +226,7 @@ def test_what_is_normalized_is_normalized_as_by_theirs(n_steps: int) -> None:
     assert all_of(model.replay_buffer) == all_of_theirs(twin)
 
 
-def test_actions_of_float64_are_float32_as_in_theirs() -> None:
+def test_actions_of_float64_become_float32_as_in_sb3() -> None:
     both = with_twin(spaces.Box(0, 1_000, (3,), np.float64), spaces.Box(-1, 1, (2,), np.float64), 10, 1)
     obs = np.full((1, 3), 0.1)
     both.add(obs, obs + 0.1, np.array([[0.1, 0.2]]), np.array([0.1]), np.array([False]), [{}])
@@ -240,7 +238,7 @@ def test_actions_of_float64_are_float32_as_in_theirs() -> None:
 
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated", "mixed"])
-def test_an_end_is_the_one_that_it_was_and_its_observation_the_last(ends: str) -> None:
+def test_ends_and_final_observations_are_those_of_the_episode(ends: str) -> None:
     model = model_of(stable_baselines3.DQN, described(4, ends=ends)).learn(200)
     buffer = model.replay_buffer.buffer
     batch = buffer.read(buffer.eligible_keys())
@@ -268,7 +266,7 @@ def test_a_window_stops_at_the_end_of_its_episode() -> None:
         assert samples.dones[row, 0] == (t[row] + span[row] == length[row]) * (episode[row] % 2)
 
 
-def test_without_a_gamma_discounts_are_the_algorithms_own() -> None:
+def test_discounts_without_a_gamma_are_those_of_the_algorithm() -> None:
     model = model_of(stable_baselines3.DQN, described()).learn(30)
     assert model.replay_buffer.sample(4).discounts is None
     model = model_of(stable_baselines3.DQN, described(), replay_buffer_kwargs={"gamma": 0.5}).learn(30)
@@ -278,13 +276,13 @@ def test_without_a_gamma_discounts_are_the_algorithms_own() -> None:
 @pytest.mark.skipif(
     tuple(map(int, stable_baselines3.__version__.split(".")[:3])) < (2, 9, 2), reason="SB3 does not warn before 2.9.2"
 )
-def test_n_steps_of_the_algorithm_do_not_reach_the_buffer_and_their_warning_says_so() -> None:
+def test_n_steps_of_an_algorithm_are_warned_about() -> None:
     with pytest.warns(UserWarning, match="`n_steps=3` is ignored") as warned:
         model_of(stable_baselines3.DQN, described(), n_steps=3)
     assert 'replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99}' in str(warned[0].message)
 
 
-def test_time_limits_may_be_terminations() -> None:
+def test_time_limits_may_count_as_terminations() -> None:
     settings = {"handle_timeout_termination": False}
     model = model_of(stable_baselines3.DQN, described(2, ends="truncated"), replay_buffer_kwargs=settings).learn(60)
     stats = model.replay_buffer.buffer.get_stats()
@@ -303,14 +301,14 @@ def test_algorithms_train_on_several_steps(algorithm: Any, action_space: Any) ->
     assert model.replay_buffer.buffer.get_stats().sampled > 0
 
 
-def test_a_second_run_that_optimizes_memory_goes_on_in_another_episode() -> None:
+def test_a_second_run_begins_another_episode() -> None:
     model = model_of(stable_baselines3.DQN, described(), optimize_memory_usage=True).learn(22)
     with pytest.warns(UserWarning, match="The last trajectory in the replay buffer will be truncated"):
         model.learn(22)
     assert (model.replay_buffer.size(), model.replay_buffer.buffer.get_stats().spliced_episodes) == (44, 1)
 
 
-def test_an_episode_that_a_reset_cuts_is_truncated_and_counted() -> None:
+def test_an_episode_cut_by_a_reset_is_truncated_and_counted() -> None:
     model = model_of(stable_baselines3.DQN, described()).learn(22)
     model.learn(22, reset_num_timesteps=False)
     assert model.replay_buffer.buffer.get_stats().spliced_episodes == 0
@@ -355,7 +353,7 @@ def play(env: Any, count: int, *replay_buffers: Any) -> Any:
     return obs
 
 
-def test_a_reset_in_the_middle_of_an_episode_begins_a_stack_anew() -> None:
+def test_a_reset_in_an_episode_begins_a_new_stack() -> None:
     env = stacked(2)
     both = with_twin(env.observation_space, env.action_space, 200, 2)
     frames = relive_sb3.ReplayBuffer(200, env.observation_space, env.action_space, "cpu", 2, frame_stack=3)
@@ -374,7 +372,7 @@ def test_an_algorithm_trains_from_single_frames() -> None:
     assert model.replay_buffer.size() == 40
 
 
-def test_stacks_that_are_normalized_may_be_inexact_where_an_episode_ends() -> None:
+def test_normalized_stacks_may_be_inexact_at_an_end() -> None:
     env = vec_env.VecNormalize(vec_env.VecFrameStack(described(2), 3))
     model = model_of(stable_baselines3.DQN, env, replay_buffer_kwargs={"frame_stack": 3}).learn(60)
     stats = model.replay_buffer.buffer.get_stats()
@@ -430,7 +428,7 @@ def test_vectors_and_dicts_of_stacks_may_be_stacked_too() -> None:
         add(look([9, 3], [3, 4, 5, 6]), look([3, 4], [5, 6, 7, 8]))
 
 
-def test_an_episode_goes_on_over_a_frame_that_is_no_number() -> None:
+def test_an_episode_goes_on_over_a_frame_of_nan() -> None:
     frames: Any = relive_sb3.ReplayBuffer(9, spaces.Box(0, 9, (2,), np.float32), DISCRETE, "cpu", frame_stack=2)
     numbers = np.array([[0, 1, np.nan, 3, 4]], np.float32)
     for t in range(3):
@@ -440,7 +438,7 @@ def test_an_episode_goes_on_over_a_frame_that_is_no_number() -> None:
     assert (stats.size, stats.open_episodes, stats.truncated_episodes) == (3, 1, 0)
 
 
-def test_what_is_no_stack_is_refused_and_not_stored() -> None:
+def test_observations_that_are_not_stacks_are_refused() -> None:
     frames = relive_sb3.ReplayBuffer(9, spaces.Box(0, 9, (2,), np.float32), DISCRETE, "cpu", frame_stack=2)
 
     def add(obs: Any, next_obs: Any, done: bool = False) -> None:
@@ -508,14 +506,14 @@ def test_the_seed_of_the_algorithm_is_that_of_the_draws() -> None:
     assert not torch.equal(draws[0], draws[2])
 
 
-def test_a_seed_of_ones_own_may_be_given() -> None:
+def test_a_custom_seed_is_used() -> None:
     keywords: dict[str, Any] = {"replay_buffer_kwargs": {"seed": 5}}
     models = [model_of(stable_baselines3.DQN, described(), seed=seed, **keywords) for seed in (0, 1)]
     draws = [model.learn(30).replay_buffer.sample(64).observations for model in models]
     assert torch.equal(*draws)
 
 
-def test_the_global_generator_of_numpy_is_neither_read_nor_moved() -> None:
+def test_the_global_generator_of_numpy_is_not_used() -> None:
     draws = []
     for seed in (3, 4):
         np.random.seed(seed)  # noqa: NPY002
@@ -526,7 +524,7 @@ def test_the_global_generator_of_numpy_is_neither_read_nor_moved() -> None:
     assert torch.equal(*draws)
 
 
-def test_the_generator_of_the_action_space_is_read_and_not_moved() -> None:
+def test_the_generator_of_the_action_space_is_not_advanced() -> None:
     draws = []
     for seed in (3, 3, 4):
         space = spaces.Discrete(3, seed=seed)
@@ -558,7 +556,7 @@ def test_capacity_counts_the_steps_of_all_environments_exactly() -> None:
     assert (buffer.size(), buffer.pos, buffer.full) == (4, 4, False)
 
 
-def test_a_reset_forgets_the_stacks_too() -> None:
+def test_a_reset_of_the_buffer_clears_its_stacks() -> None:
     env = stacked(1)
     frames = relive_sb3.ReplayBuffer(50, env.observation_space, env.action_space, "cpu", frame_stack=3)
     play(env, 2, frames)
@@ -577,7 +575,7 @@ def test_several_steps_may_be_added_in_one_call() -> None:
     assert all_of(one) == all_of(other)
 
 
-def test_their_pickle_goes_on_as_it_would_have(tmp_path: pathlib.Path) -> None:
+def test_a_pickled_buffer_of_sb3_goes_on_identically(tmp_path: pathlib.Path) -> None:
     model = model_of(stable_baselines3.DQN, described(2)).learn(50)
     model.save_replay_buffer(tmp_path / "buffer.pkl")
     drawn = [rows(model.replay_buffer.sample(8)) for _ in range(5)]
@@ -588,7 +586,7 @@ def test_their_pickle_goes_on_as_it_would_have(tmp_path: pathlib.Path) -> None:
     assert other.replay_buffer.size() == 100
 
 
-def test_an_algorithm_that_was_saved_makes_itself_the_same_buffer(tmp_path: pathlib.Path) -> None:
+def test_a_saved_algorithm_makes_the_same_buffer(tmp_path: pathlib.Path) -> None:
     settings = {"n_steps": 2, "gamma": 0.5}
     model = model_of(stable_baselines3.DQN, described(2), replay_buffer_kwargs=settings).learn(30)
     model.save(tmp_path / "model.zip")
@@ -598,7 +596,7 @@ def test_an_algorithm_that_was_saved_makes_itself_the_same_buffer(tmp_path: path
     assert other.learn(30).replay_buffer.size() == 30
 
 
-def test_a_checkpoint_takes_the_place_of_the_buffer(tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_replaces_the_buffer(tmp_path: pathlib.Path) -> None:
     model = model_of(stable_baselines3.DQN, described(2)).learn(50)
     model.replay_buffer.buffer.save(tmp_path / "buffer")
     drawn = [rows(model.replay_buffer.sample(8)) for _ in range(5)]
@@ -610,7 +608,7 @@ def test_a_checkpoint_takes_the_place_of_the_buffer(tmp_path: pathlib.Path) -> N
     assert other.replay_buffer.size() == 100
 
 
-def test_what_is_wrong_is_refused_by_name() -> None:
+def test_invalid_arguments_of_an_sb3_buffer_are_refused() -> None:
     space = spaces.Box(0, 99, (3,))
     cases: list[tuple[dict[str, Any], str]] = [
         ({"buffer_size": 0}, "buffer_size must be at least 1, got 0"),
@@ -636,7 +634,7 @@ def test_what_is_wrong_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["observations", "next_observations", "actions", "rewards", "timeouts"])
-def test_their_arrays_are_not_there_and_the_error_says_what_is(name: str) -> None:
+def test_arrays_of_sb3_are_missing_with_a_remedy(name: str) -> None:
     with pytest.raises(AttributeError, match=r"call self.buffer.read\(self.buffer.eligible_keys\(\)\)"):
         getattr(filled(), name)
 
@@ -657,7 +655,7 @@ def test_a_buffer_with_other_settings_is_refused() -> None:
     assert buffer.buffer is before
 
 
-def test_observations_that_do_not_fit_their_space_are_refused_and_not_stored() -> None:
+def test_observations_outside_their_space_are_refused() -> None:
     buffer = filled()
     before = all_of(buffer)
     for obs, message in [
@@ -672,7 +670,7 @@ def test_observations_that_do_not_fit_their_space_are_refused_and_not_stored() -
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_a_step_of_another_number_of_environments_is_refused_and_not_stored(n_envs: int) -> None:
+def test_a_step_of_too_few_environments_is_refused(n_envs: int) -> None:
     buffer = filled(20, n_envs)
     before = all_of(buffer)
     obs, action = np.zeros((n_envs, 3), np.float32), np.zeros(n_envs, np.int64)
@@ -734,7 +732,7 @@ def seeded() -> None:
 @pytest.mark.parametrize("strategy", ["future", "FINAL", her.GoalSelectionStrategy.EPISODE])
 @pytest.mark.parametrize("kind", ["vector", "discrete"])
 @pytest.mark.parametrize("is_normalized", [False, True])
-def test_hindsight_draws_the_transitions_that_theirs_draws(strategy: Any, kind: str, is_normalized: bool) -> None:
+def test_hindsight_draws_the_transitions_of_sb3(strategy: Any, kind: str, is_normalized: bool) -> None:
     env = goals(2, kind=kind)
     ours, theirs = with_hindsight(env, n_sampled_goal=1, goal_selection_strategy=strategy)
     normalize: Any = None
@@ -745,7 +743,7 @@ def test_hindsight_draws_the_transitions_that_theirs_draws(strategy: Any, kind: 
 
 
 @pytest.mark.parametrize(("n_sampled_goal", "batch_size", "count"), [(0, 9, 0), (1, 9, 4), (4, 256, 204)])
-def test_so_many_transitions_get_other_goals_as_in_theirs(n_sampled_goal: int, batch_size: int, count: int) -> None:
+def test_as_many_transitions_get_new_goals_as_in_sb3(n_sampled_goal: int, batch_size: int, count: int) -> None:
     ours, theirs = with_hindsight(goals(), n_sampled_goal=n_sampled_goal)
     for replay_buffer in (ours, theirs):
         samples = replay_buffer.sample(batch_size)
@@ -800,7 +798,7 @@ def test_hindsight_is_saved_and_loaded_by_an_algorithm(tmp_path: pathlib.Path) -
     assert other.learn(20).replay_buffer.size() == 40
 
 
-def test_without_an_environment_nothing_is_drawn_in_hindsight() -> None:
+def test_hindsight_needs_an_environment() -> None:
     env = goals()
     buffer: Any = relive_sb3.HerReplayBuffer(20, env.observation_space, DISCRETE, None, "cpu")
     play(env, 5, buffer)
@@ -828,7 +826,7 @@ def test_without_an_environment_nothing_is_drawn_in_hindsight() -> None:
         ({"buffer_size": 0}, "buffer_size must be at least 1, got 0"),
     ],
 )
-def test_what_is_wrong_about_hindsight_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_of_hindsight_are_refused(wrong: dict[str, Any], message: str) -> None:
     env = goals()
     fine: dict[str, Any] = {
         "buffer_size": 9,

@@ -217,7 +217,7 @@ def shown(episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
 
 @hypothesis.given(capacity=st.integers(5, 30), calls=st.lists(CALLS, max_size=60))
 @hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
-def test_episodes_are_those_of_the_twin(capacity: int, calls: list[Any]) -> None:
+def test_stored_episodes_are_those_of_the_twin(capacity: int, calls: list[Any]) -> None:
     """Steps added in any order are read back unchanged, as far as they were not evicted."""
     twin = Twin(capacity)
     for name, *arguments in calls:
@@ -246,7 +246,7 @@ def test_the_twin_sees_every_kind_of_episode() -> None:
     ]
 
 
-def test_rows_of_a_memory_map_are_found_as_well(tmp_path: Any) -> None:
+def test_stored_episodes_of_a_memory_map_are_found(tmp_path: Any) -> None:
     """It reads by the protocol of storages."""
     storage = relive.MemmapStorage(tmp_path / "map", capacity=4, schema=relive.Schema(*[relive.Field((), int)] * 2))
     buffer = relive.RingReplayBuffer(4, storage=storage)
@@ -262,7 +262,7 @@ def test_an_empty_buffer_has_no_episodes() -> None:
     assert list(stored_episodes.stored_episodes(relive.RingReplayBuffer(4, SCHEMA))) == []
 
 
-def test_an_open_episode_of_which_nothing_is_stored_is_left_out() -> None:
+def test_an_open_episode_without_stored_steps_is_left_out() -> None:
     """Its next step may come, but there is nothing to return yet."""
     buffer = relive.RingReplayBuffer(2, streams=2)
     buffer.add(0, 0, 0.0, stream=0)
@@ -271,7 +271,7 @@ def test_an_open_episode_of_which_nothing_is_stored_is_left_out() -> None:
     assert [episode.stream for episode in stored_episodes.stored_episodes(buffer)] == [1]
 
 
-def test_arrays_are_copies() -> None:
+def test_arrays_of_stored_episodes_are_copies() -> None:
     """Writing into an episode changes nothing of the buffer."""
     buffer = relive.RingReplayBuffer(4)
     buffer.add_episode([1, 2, 3], [4, 5], [6.0, 7.0], terminated=False)
@@ -295,7 +295,7 @@ def test_progress_counts_bytes_of_rows() -> None:
 
 
 @pytest.mark.parametrize("call", ["add", "clear"])
-def test_a_buffer_must_not_change_meanwhile(call: str) -> None:
+def test_a_buffer_must_not_change_while_episodes_are_read(call: str) -> None:
     """Rows not read yet may have been overwritten."""
     buffer = relive.RingReplayBuffer(4)
     for _ in range(2):
@@ -312,7 +312,7 @@ def test_a_buffer_must_not_change_meanwhile(call: str) -> None:
         next(episodes)
 
 
-def test_arguments_are_checked_at_once() -> None:
+def test_arguments_of_stored_episodes_are_checked_at_once() -> None:
     """Not with the first episode."""
     wrong: Any = relive.EpisodeReplayBuffer()
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be an instance of ColumnReplayBuffer, got <"):

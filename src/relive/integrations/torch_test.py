@@ -73,7 +73,7 @@ def check_tensor(tensor: torch.Tensor, array: Any) -> None:
 
 
 @EVERY_KIND
-def test_every_field_is_the_tensor_of_its_array_and_floats_have_the_default_dtype(draw: Callable[[], Any]) -> None:
+def test_every_field_becomes_a_tensor(draw: Callable[[], Any]) -> None:
     batch = draw()
     tensors = relive_torch.as_tensors(batch)
     assert type(tensors) is type(batch)
@@ -86,7 +86,7 @@ def test_every_field_is_the_tensor_of_its_array_and_floats_have_the_default_dtyp
     assert len(tensors) == 8
 
 
-def test_what_needs_no_cast_lies_in_the_memory_of_the_batch() -> None:
+def test_tensors_without_a_cast_share_memory_with_the_batch() -> None:
     batch = transitions().sample(8)
     tensors = relive_torch.as_tensors(batch)
     batch.reward[...] = 77
@@ -145,7 +145,7 @@ def test_samples_of_texts_are_refused_by_name() -> None:
         relive_torch.as_tensors(buffer.sample_n_step_nowait(2, 1, 0.9))
 
 
-def test_floats_become_what_is_asked_for() -> None:
+def test_floats_are_cast_to_the_requested_dtype() -> None:
     batch = transitions().sample(4)
     assert batch.weights.dtype == np.float64
     for asked in (torch.float64, torch.bfloat16):
@@ -179,7 +179,7 @@ def test_a_finite_number_does_not_become_infinite() -> None:
 
 
 @pytest.mark.parametrize("wrong", [torch.int64, np.float32, np.dtype("f4"), "float32"])
-def test_a_dtype_that_is_not_one_of_floats_is_refused(wrong: Any) -> None:
+def test_a_dtype_that_is_not_a_float_is_refused(wrong: Any) -> None:
     rule = "^dtype must be a dtype of torch for floats, 'default' or None, got "
     with pytest.raises(errors.ArgumentTypeError, match=rule):
         relive_torch.as_tensors(transitions().sample(2), dtype=wrong)
@@ -193,7 +193,7 @@ def test_a_batch_without_extras_has_none() -> None:
     assert relive_torch.as_tensors(buffer.sample(2)).extras == {}
 
 
-def test_the_other_byte_order_and_odd_places_are_copied() -> None:
+def test_foreign_byte_order_and_unaligned_arrays_are_copied() -> None:
     schema = relive.Schema(
         relive.Field(3, ">f4"), relive.Field((), "int8"), extras={"wide": relive.Field((), "float64")}
     )
@@ -207,7 +207,7 @@ def test_the_other_byte_order_and_odd_places_are_copied() -> None:
     assert relive_torch._tensor("odd", odd).tolist() == [0, 0, 0, 0]
 
 
-def test_what_lies_backwards_or_cannot_be_written_to_is_copied() -> None:
+def test_reversed_and_read_only_arrays_are_copied() -> None:
     batch = transitions().sample(8)
     batch.reward = batch.reward[::-1]
     there = relive_torch.as_tensors(batch)
@@ -219,7 +219,7 @@ def test_what_lies_backwards_or_cannot_be_written_to_is_copied() -> None:
     assert batch.reward[0] == 1.0
 
 
-def test_a_batch_of_tensors_is_none_of_a_buffer() -> None:
+def test_a_buffer_refuses_a_batch_of_tensors() -> None:
     there: Any = relive_torch.as_tensors(transitions().sample(8))
     with pytest.raises(
         errors.ArgumentTypeError,
@@ -228,7 +228,7 @@ def test_a_batch_of_tensors_is_none_of_a_buffer() -> None:
         relive_torch.as_tensors(there)
 
 
-def test_what_tensors_cannot_hold_is_refused_by_name() -> None:
+def test_dtypes_that_torch_lacks_are_refused_by_name() -> None:
     schema = relive.Schema(relive.Field((), float), relive.Field((), int), extras={"word": relive.Field((), "U3")})
     buffer = relive.RingReplayBuffer(9, schema, seed=0)
     buffer.add(0.0, 1, 0.5, 1.0, word="abc")
@@ -240,7 +240,7 @@ def test_what_tensors_cannot_hold_is_refused_by_name() -> None:
     ("wrong", "name"),
     [(3, "batch"), (None, "batch"), ({"reward": [1.0]}, "reward"), ({"a": {"b": 1.0}}, "a/b"), ((np.ones(2), 1), "1")],
 )
-def test_what_no_buffer_draws_is_refused_by_name(wrong: Any, name: str) -> None:
+def test_objects_that_are_not_batches_are_refused_by_name(wrong: Any, name: str) -> None:
     with pytest.raises(
         errors.ArgumentTypeError, match=f"^{name} must be what a buffer has drawn: arrays of numpy, got "
     ):
@@ -277,7 +277,7 @@ def loader(dataset: Any, workers: int = 0, seed: int = 0) -> Any:
     return data.DataLoader(dataset, batch_size=None, num_workers=workers, generator=generator)
 
 
-def test_without_workers_it_draws_what_the_buffer_would() -> None:
+def test_a_dataset_without_workers_draws_as_its_buffer() -> None:
     dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=5, n_step=2)
     twin = transitions()
     batches = list(loader(dataset))
@@ -288,7 +288,7 @@ def test_without_workers_it_draws_what_the_buffer_would() -> None:
         assert batch.reward.tolist() == expected.reward.tolist()
 
 
-def test_it_goes_on_for_ever_and_hears_of_what_is_added() -> None:
+def test_a_dataset_is_endless_and_draws_new_steps() -> None:
     buffer = relive.RingReplayBuffer(9, seed=0)
     buffer.add_episode([0.0, 1.0], [0], [1.0], terminated=True)
     batches = iter(loader(relive_torch.ReplayDataset(buffer, 64)))
@@ -299,7 +299,7 @@ def test_it_goes_on_for_ever_and_hears_of_what_is_added() -> None:
 
 @FORKS
 @pytest.mark.parametrize("stays", [False, True])
-def test_no_two_passes_draw_the_same_and_two_runs_do(stays: bool) -> None:
+def test_passes_differ_and_runs_are_reproducible(stays: bool) -> None:
     runs = []
     for _ in range(2):
         torch.manual_seed(7)
@@ -310,7 +310,7 @@ def test_no_two_passes_draw_the_same_and_two_runs_do(stays: bool) -> None:
     assert len({tuple(keys) for each in runs[0] for keys in each}) == 18
 
 
-def test_a_length_is_said_where_there_is_one() -> None:
+def test_a_dataset_has_a_length_if_it_is_finite() -> None:
     assert len(loader(relive_torch.ReplayDataset(transitions(), 8, num_batches=7))) == 7
     with pytest.raises(TypeError, match="without num_batches has no length"):
         len(relive_torch.ReplayDataset(transitions(), 8))
@@ -337,7 +337,7 @@ def test_a_data_loader_has_workers() -> None:
     assert len(drawn) == len(set(map(tuple, drawn))) == 6
 
 
-def test_copies_in_workers_are_refused_for_priorities_that_they_would_not_be_told_of() -> None:
+def test_workers_are_refused_for_prioritized_buffers() -> None:
     with pytest.raises(errors.ArgumentError, match="^num_workers must be 0 for a buffer with priorities, .*, got 2$"):
         relive_torch.data_loader(transitions(), 8, num_workers=2)
     with pytest.raises(errors.ArgumentError, match="^num_workers must be at least 0, got -1$"):
@@ -359,7 +359,7 @@ def test_an_option_that_sample_does_not_take_is_refused_at_once() -> None:
 
 
 @FORKS
-def test_no_two_workers_draw_the_same_and_two_runs_do() -> None:
+def test_workers_differ_and_runs_are_reproducible() -> None:
     runs = []
     for seed in (0, 0, 1):
         dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=7)
@@ -376,7 +376,7 @@ def test_two_passes_over_a_loader_differ() -> None:
     assert first != [batch.keys.tolist() for batch in passes]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_of_a_dataset_are_refused() -> None:
     wrong: Any = relive.EpisodeReplayBuffer()
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be an instance of ColumnReplayBuffer, got "):
         relive_torch.ReplayDataset(wrong, 8)

@@ -69,9 +69,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @hypothesis.given(array=drawn_arrays(REALS), dtype=st.sampled_from(NUMBERS))
-def test_a_cast_is_made_if_and_only_if_python_finds_every_value_equal(
-    array: arrays.Array, dtype: np.dtype[Any]
-) -> None:
+def test_a_cast_is_made_only_if_all_values_stay_equal(array: arrays.Array, dtype: np.dtype[Any]) -> None:
     """Python compares an int with a float exactly."""
     values = array.ravel().tolist()
     wrong = [place for place, value in enumerate(values) if not same(value, cast(value, dtype))]
@@ -168,13 +166,13 @@ def test_the_first_value_that_does_not_fit_is_shown(value: Any, dtype: str, show
         (np.timedelta64(2, "h"), "m8[s]"),
     ],
 )
-def test_what_stays_equal_fits(value: Any, dtype: str) -> None:
+def test_values_that_stay_equal_fit(value: Any, dtype: str) -> None:
     answer = fit(value, dtype)
     assert answer.dtype == np.dtype(dtype)
     assert answer == value
 
 
-def test_what_is_rounded_to_zero_fits_whoever_wants_to_know_of_it() -> None:
+def test_values_that_underflow_to_zero_fit() -> None:
     with np.errstate(all="raise"):
         assert fit([5e-324, 1.0], np.float32).tolist() == [0.0, 1.0]
         assert fit(np.array(1e-300), np.float32, is_weak=True).tolist() == 0.0
@@ -207,7 +205,7 @@ def test_python_floats_are_rounded_to_a_narrower_float() -> None:
 
 
 @pytest.mark.parametrize("value", [np.float64(0.5), np.array([0.5]), [[np.array(0.5)]], np.zeros(0)])
-def test_arrays_are_narrowed_by_nobody_but_the_caller(value: Any) -> None:
+def test_arrays_are_not_narrowed(value: Any) -> None:
     """By their dtype, whatever the values are: at the first step, and not at the first that loses a digit."""
     for dtype in (np.float32, np.float16, np.complex64):
         name = np.dtype(dtype).name
@@ -215,7 +213,7 @@ def test_arrays_are_narrowed_by_nobody_but_the_caller(value: Any) -> None:
         assert refusal(value, dtype) == f"x must be of dtype {name}, got float64: {remedy}"
 
 
-def test_complex_arrays_are_narrowed_by_nobody_but_the_caller() -> None:
+def test_complex_arrays_are_not_narrowed() -> None:
     remedy = "cast it with .astype('complex64'), or declare the field complex128"
     assert refusal(np.complex128(0.5j), np.complex64) == f"x must be of dtype complex64, got complex128: {remedy}"
 
@@ -239,7 +237,7 @@ def test_nothing_is_broadcast_or_reshaped(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", ["f8", "u1", "?", "U3", "M8[s]", [("a", "i4")]])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2,)])
-def test_an_array_that_fits_is_answered_itself(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_an_array_that_fits_is_returned_itself(dtype: Any, shape: tuple[int, ...]) -> None:
     array = np.zeros(shape, dtype)
     assert fit(array, dtype) is array
 
@@ -255,14 +253,14 @@ def test_a_scalar_of_numpy_fits_its_own_dtype(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "u1", "?", "c8"])
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
-def test_nothing_fits_everywhere_among_numbers(dtype: str, shape: tuple[int, ...]) -> None:
+def test_an_empty_array_fits_every_dtype_of_numbers(dtype: str, shape: tuple[int, ...]) -> None:
     answer = fit(np.zeros(shape, np.float16 if np.dtype(dtype).kind in "fc" else np.float64), dtype)
     assert answer.dtype == np.dtype(dtype)
     assert answer.shape == shape
 
 
 @pytest.mark.parametrize("native", ["i4", "f8", "c8", "U3", "M8[s]"])
-def test_the_order_of_bytes_is_no_value(native: str) -> None:
+def test_the_byte_order_does_not_matter(native: str) -> None:
     swapped = np.dtype(native).newbyteorder()
     values = np.array([1, 2, 3]).astype(native)
     for value, dtype in [(values, swapped), (values.astype(swapped), np.dtype(native))]:
@@ -296,7 +294,7 @@ def test_the_order_of_bytes_is_no_value(native: str) -> None:
         (np.zeros((), "V8"), "f8"),
     ],
 )
-def test_each_sort_of_things_comes_from_its_own(value: Any, dtype: str) -> None:
+def test_values_of_another_kind_are_refused(value: Any, dtype: str) -> None:
     assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.short_repr(value)}"
 
 
@@ -305,7 +303,7 @@ def test_each_sort_of_things_comes_from_its_own(value: Any, dtype: str) -> None:
     [None, [1, None], object(), [[1], [1, 2]], [np.zeros(2), np.zeros(3)], {"a": 1}, {1}, 2**70, np.array([1], object)],
 )
 @pytest.mark.parametrize("dtype", ["f8", "U3", "i4,i4"])
-def test_python_objects_are_no_arrays(value: Any, dtype: str) -> None:
+def test_python_objects_are_refused(value: Any, dtype: str) -> None:
     message = (
         r"^x must be an array of numbers, of text or of dates, got .+: EpisodeReplayBuffer keeps objects of any kind$"
     )
@@ -315,11 +313,11 @@ def test_python_objects_are_no_arrays(value: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("value", [["a", 1], [["a"], [0.5]], [True, "a"], [b"a", 1], [b"a", "b"]])
 @pytest.mark.parametrize("dtype", ["U40", "S40"])
-def test_numbers_beside_text_are_not_written_as_text(value: Any, dtype: str) -> None:
+def test_numbers_beside_text_are_refused(value: Any, dtype: str) -> None:
     assert refusal(value, dtype).startswith("x must be an array of numbers, of text or of dates, got [")
 
 
-def test_a_mask_is_not_forgotten() -> None:
+def test_masked_arrays_are_refused() -> None:
     masked = np.ma.masked_array([1.0, 2.0], [True, False])
     assert refusal(masked, np.float64).startswith("x must be an array of numbers, of text or of dates, got masked_")
 
@@ -344,17 +342,17 @@ class Tensor:
         return np.array(self.values)
 
 
-def test_what_makes_an_array_of_itself_is_one() -> None:
+def test_objects_with_array_methods_are_accepted() -> None:
     assert fit(Tensor([1.5, 2.5]), np.float64).tolist() == [1.5, 2.5]
 
 
-def test_what_makes_no_array_of_itself_is_refused_with_its_reason() -> None:
+def test_a_failing_array_method_is_refused_with_its_reason() -> None:
     with pytest.raises(errors.SchemaError, match="^x must be an array of numbers") as caught:
         casting.cast_exact("x", Tensor(None), (2,), np.dtype(np.float32))
     assert str(caught.value.__cause__) == "the values are on another machine"
 
 
-def test_a_subclass_of_arrays_is_made_a_plain_one() -> None:
+def test_a_subclass_of_ndarray_becomes_a_plain_array() -> None:
     class Special(np.ndarray[Any, Any]):
         pass
 

@@ -185,7 +185,7 @@ def of_step(schema: relive.Schema, observation: Any, action: Any, reward: Any, f
 
 
 @hypothesis.given(cases((), ()))
-def test_a_step_has_the_bytes_of_its_columns_and_is_refused_as_they_are(case: Any) -> None:
+def test_a_step_is_encoded_or_refused_as_its_columns(case: Any) -> None:
     values: Any
     schema, *values = case
     made = answer(of_step, schema, *values)
@@ -201,9 +201,7 @@ def test_a_step_has_the_bytes_of_its_columns_and_is_refused_as_they_are(case: An
 
 
 @hypothesis.given(st.integers(0, 3), st.data())
-def test_steps_of_streams_have_the_bytes_of_their_columns_and_are_refused_as_they_are(
-    count: int, data: st.DataObject
-) -> None:
+def test_steps_of_streams_are_encoded_or_refused_as_columns(count: int, data: st.DataObject) -> None:
     values: Any
     schema, *values = data.draw(cases((count,), (count,)))
     encoder = encoding.Encoder(schema)
@@ -219,7 +217,7 @@ def test_steps_of_streams_have_the_bytes_of_their_columns_and_are_refused_as_the
 
 
 @hypothesis.given(st.integers(1, 3), st.data())
-def test_a_run_has_the_bytes_of_its_columns_and_is_refused_as_they_are(count: int, data: st.DataObject) -> None:
+def test_a_run_is_encoded_or_refused_as_its_columns(count: int, data: st.DataObject) -> None:
     schema, observations, actions, rewards, _, extras = data.draw(cases((count,), (count + 1,)))
     values = observations, actions, rewards, extras
     made = answer(encoding.Encoder(schema).run, count, *values)
@@ -239,7 +237,7 @@ def values_around(shape: tuple[int, ...], dtype: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_value_of_any_kind_has_the_bytes_of_its_column_or_is_refused_as_it_is(dtype: str) -> None:
+def test_a_value_is_encoded_or_refused_as_its_column(dtype: str) -> None:
     """As an observation, an action and an extra, of each shape, alone and of two streams."""
     plain = relive.Field((), "i1")
     for shape, count in itertools.product(dict.fromkeys(SHAPES), (None, 2)):
@@ -264,7 +262,7 @@ def test_a_value_of_any_kind_has_the_bytes_of_its_column_or_is_refused_as_it_is(
 
 
 @pytest.mark.parametrize("count", [None, 1])
-def test_a_mapping_is_no_value_of_a_field(count: int | None) -> None:
+def test_a_mapping_is_refused_as_a_value(count: int | None) -> None:
     field, wrong = relive.Field((), "f4"), {"a": 1.0}
     encoder = encoding.Encoder(relive.Schema(field, field, extras={"x": field}))
     one: Any = 0.0 if count is None else np.zeros(1, np.float32)
@@ -288,7 +286,7 @@ def test_a_number_has_the_bytes_of_its_column(dtype: str, number: Any, reward: s
 
 @pytest.mark.parametrize("number", [2**53, -(2**53), 2**53 + 1, -(2**53) - 1, 2**60, 2**63, 2**64, 10**400, True])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_an_integer_of_any_size_is_a_reward_as_it_is_in_a_column(number: Any, dtype: str) -> None:
+def test_an_integer_reward_is_encoded_as_in_a_column(number: Any, dtype: str) -> None:
     schema = relive.Schema(relive.Field((), "i8"), relive.Field((), "i8"), reward=relive.Field((), dtype))
     values: tuple[Any, ...] = 0, 0, number, None, {}
     assert answer(of_step, schema, *values) == answer(naive_steps, schema, None, *values)
@@ -296,7 +294,7 @@ def test_an_integer_of_any_size_is_a_reward_as_it_is_in_a_column(number: Any, dt
 
 @pytest.mark.parametrize("worst", [1e38, 3.4028235e38, 3.40282356e38, 3.5e38, 1e300, np.inf, np.nan, -np.inf, -1e39])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_rewards_of_any_size_are_finite_after_the_cast_or_refused(worst: float, dtype: str) -> None:
+def test_rewards_are_finite_after_the_cast_or_refused(worst: float, dtype: str) -> None:
     field = relive.Field((), "i8")
     schema = relive.Schema(field, field, reward=relive.Field((), dtype))
     for number in (worst, np.float64(worst), np.array(worst)):
@@ -339,7 +337,7 @@ def run_of(
     return call(ENCODER, 2, capacity, stream, *fields, **told, extras={})
 
 
-def test_a_step_says_where_it_goes() -> None:
+def test_an_encoded_step_names_its_streams() -> None:
     for stream, expected in ((None, (0,)), (0, (0,)), (np.int64(0), (0,))):
         steps = encoding.one_step(ENCODER, 1, stream, SEEN[0], 1, 1.0, None, False, False, {})
         assert steps.streams == expected
@@ -374,7 +372,7 @@ def test_a_truncated_step_needs_what_came_after_it() -> None:
     assert extended(next_observation=None, truncated=[True] * 3, terminated=[True] * 3).next_rows is None
 
 
-def test_steps_go_to_all_streams_or_to_those_that_are_named() -> None:
+def test_steps_go_to_all_streams_or_the_named_ones() -> None:
     assert extended().streams.tolist() == [0, 1, 2]
     assert extended().streams is extended().streams
     named = np.array([2, 0, 3])
@@ -405,12 +403,12 @@ def test_steps_go_to_all_streams_or_to_those_that_are_named() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_steps_is_said(told: Any, message: str) -> None:
+def test_invalid_steps_are_refused_with_the_reason(told: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{re.escape(message)}$"):
         extended(num_streams=4, **told)
 
 
-def test_a_run_goes_to_one_stream_and_says_what_follows_it_alone() -> None:
+def test_a_run_has_one_stream_and_one_next_observation() -> None:
     steps = run_of(terminated=False, truncated=True)
     assert steps.streams.tolist() == [1, 1, 1]
     assert (steps.streams.dtype, steps.events.dtype) == (np.int64, np.uint8)
@@ -430,7 +428,7 @@ def test_an_episode_begins_with_a_cut_and_has_an_end(terminated: bool, end: int)
 
 
 @pytest.mark.parametrize(("count", "capacity"), [(0, 3), (3, 2)])
-def test_a_run_has_from_one_step_to_all_that_have_room(count: int, capacity: int) -> None:
+def test_the_length_of_a_run_is_between_1_and_the_capacity(count: int, capacity: int) -> None:
     rule = f"must have 1 to capacity = {capacity} steps, got {count}$"
     with pytest.raises(errors.ArgumentError, match=f"^an episode {rule}"):
         run_of(encoding.whole_episode, count, capacity, terminated=True, truncated=None)
@@ -438,7 +436,7 @@ def test_a_run_has_from_one_step_to_all_that_have_room(count: int, capacity: int
         run_of(encoding.consecutive_steps, count, capacity, terminated=True, truncated=False)
 
 
-def test_without_a_schema_the_first_values_say_what_it_is() -> None:
+def test_the_first_values_define_a_missing_schema() -> None:
     one = encoding.one_step(None, 1, None, SEEN[0], 1, np.float32(1), None, False, False, {})
     each = encoding.step_of_each(None, 3, None, SEEN[:3], [0, 1, 2], np.ones(3, "f4"), None, None, None, {})
     run = encoding.consecutive_steps(None, 1, 9, None, SEEN, [0, 1, 2], np.ones(3, "f4"), False, False, {})
@@ -447,7 +445,7 @@ def test_without_a_schema_the_first_values_say_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("stream", [2, -1, None, "0", True])
-def test_a_stream_that_is_none_is_refused(stream: Any) -> None:
+def test_an_invalid_stream_is_refused(stream: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="^stream must be"):
         encoding.one_step(ENCODER, 2, stream, SEEN[0], 1, 1.0, None, False, False, {})
     with pytest.raises(errors.ArgumentError, match="^stream must be"):
@@ -490,6 +488,6 @@ def test_another_extra_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda encoder: pickle.loads(pickle.dumps(encoder))])
-def test_a_copy_makes_the_same_bytes(copied: Any) -> None:
+def test_a_copied_encoder_encodes_identically(copied: Any) -> None:
     encoder = encoding.Encoder(ROUND)
     assert copied(encoder).row(*STEP) == encoder.row(*STEP)

@@ -66,13 +66,13 @@ def test_a_shape_of_something_else_is_refused(shape: Any) -> None:
         Field(shape, np.float32)
 
 
-def test_no_length_is_negative() -> None:
+def test_a_negative_length_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^shape must have no negative length, got \(2, -1\)$"):
         Field((2, -1), np.float32)
 
 
 @pytest.mark.parametrize("dtype", [float, "float64", np.float64, "f8", np.dtype(float), "d"])
-def test_a_dtype_is_what_numpy_takes_for_one(dtype: Any) -> None:
+def test_a_dtype_is_anything_that_numpy_accepts(dtype: Any) -> None:
     field = Field(3, dtype)
     assert field == Field((3,), np.float64)
     assert field.dtype is np.dtype(np.float64)
@@ -80,7 +80,7 @@ def test_a_dtype_is_what_numpy_takes_for_one(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, "no such dtype", 3, "i4,,,", ["a"], b"\xff"])
-def test_what_numpy_does_not_take_is_refused(dtype: Any) -> None:
+def test_a_dtype_unknown_to_numpy_is_refused(dtype: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^dtype must be one that numpy accepts, got .+$"):
         Field((), dtype)
 
@@ -109,7 +109,7 @@ def test_bytes_of_a_field_are_those_of_one_value() -> None:
     assert Field(2, "U3").nbytes == 24
 
 
-def test_a_field_is_a_value() -> None:
+def test_fields_are_compared_and_hashed_by_value() -> None:
     field = Field(3, np.float32)
     assert field != Field(3, np.float64)
     assert field != Field((3, 1), np.float32)
@@ -118,7 +118,7 @@ def test_a_field_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">i8", "U5", "?", "M8[ms]", "i4,f8", [("a", "u1", (2,))], "V8", "c16"])
-def test_a_field_is_shown_as_what_makes_it(dtype: Any) -> None:
+def test_the_repr_of_a_field_recreates_it(dtype: Any) -> None:
     field = Field((2, 3), dtype)
     assert eval(repr(field), dict(vars(schemas))) == field
 
@@ -133,7 +133,7 @@ def test_fields_are_in_the_order_of_their_paths() -> None:
     assert PLAIN.observation_paths == ("observation",)
 
 
-def test_parts_are_given_back_as_they_were_given() -> None:
+def test_parts_of_a_schema_are_returned_unchanged() -> None:
     assert NESTED.observation == {
         "image": Field((2, 2), np.uint8),
         "arm": {"angle": Field((), np.float32), "touch": Field(2, np.bool_)},
@@ -199,7 +199,7 @@ def test_bytes_of_a_schema_are_those_of_one_row() -> None:
         ({"extras": Field(3, "f4")}, "extras must be a mapping from names to Fields, got Field((3,), 'float32')"),
     ],
 )
-def test_what_is_no_field_is_refused(given: dict[str, Any], message: str) -> None:
+def test_objects_that_are_not_fields_are_refused(given: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"observation": Field(1, "f4"), "action": Field(1, "f4")}
     with pytest.raises(errors.ArgumentTypeError, match=f"^{re.escape(message)}$"):
         relive.Schema(**(fitting | given))
@@ -208,7 +208,7 @@ def test_what_is_no_field_is_refused(given: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     "reward", [Field(1, np.float64), Field((), np.int64), Field((), np.complex64), {"a": Field((), np.float64)}]
 )
-def test_a_reward_is_one_float(reward: Any) -> None:
+def test_a_reward_must_be_one_float(reward: Any) -> None:
     message = f"reward must be a Field of shape () and a float dtype, got {reward}"
     with pytest.raises(errors.ArgumentError, match=f"^{re.escape(message)}$"):
         relive.Schema(Field(1, "f4"), Field(1, "f4"), reward=reward)
@@ -218,7 +218,7 @@ def test_a_reward_is_one_float(reward: Any) -> None:
     "name",
     ["observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams"],
 )
-def test_an_extra_is_not_named_like_an_argument(name: str) -> None:
+def test_an_extra_named_like_an_argument_is_refused(name: str) -> None:
     message = rf"^an extra must not be named like an argument of add, got '{name}'$"
     with pytest.raises(errors.ArgumentError, match=message):
         relive.Schema(Field(1, "f4"), Field(1, "f4"), extras={"a": Field(1, "f4"), name: Field(1, "f4")})
@@ -227,7 +227,7 @@ def test_an_extra_is_not_named_like_an_argument(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "meant"), [("done", "terminated or truncated"), ("next_obs", "next_observation")])
-def test_an_extra_is_not_another_word_for_an_argument_unless_it_is_declared(name: str, meant: str) -> None:
+def test_an_extra_with_a_synonym_of_an_argument_is_refused(name: str, meant: str) -> None:
     with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
         relive.Schema.from_example(1, 1, extras={"a": 1, name: 1})
     with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
@@ -318,7 +318,7 @@ def test_a_reward_has_its_own_float_dtype_or_float64(reward: Any, dtype: Any) ->
         ({"num_leading": 1, "reward": [1.0]}, "observation must have at least 1 leading axes, got shape ()"),
     ],
 )
-def test_what_is_no_example_is_refused(given: dict[str, Any], message: str) -> None:
+def test_an_invalid_example_is_refused(given: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"observation": 1, "action": 1}
     with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
         relive.Schema.from_example(**(fitting | given))
@@ -357,7 +357,7 @@ def test_rows_are_cast_where_no_value_changes() -> None:
     }
 
 
-def test_a_reward_is_rounded_to_the_dtype_that_the_schema_gives_it() -> None:
+def test_a_reward_is_rounded_to_the_dtype_of_the_schema() -> None:
     schema = relive.Schema(Field((), np.float32), Field((), np.float32), reward=Field((), np.float32))
     assert schema.rows(0, 0, np.float64(0.1), {}, ())["reward"] == np.float32(0.1)
     with pytest.raises(errors.SchemaError, match=r"^reward must fit float32, got 1e\+300$"):
@@ -384,7 +384,7 @@ def test_a_reward_is_rounded_to_the_dtype_that_the_schema_gives_it() -> None:
         ({"extras": {"foo": 1}}, "unknown extra 'foo': the schema has no extras"),
     ],
 )
-def test_what_does_not_fit_a_plain_schema_is_named(given: dict[str, Any], message: str) -> None:
+def test_values_that_do_not_fit_a_plain_schema_are_named(given: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"observation": np.zeros(4, "f4"), "action": 1, "reward": 0.5, "extras": {}, "lead": ()}
     with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
         PLAIN.rows(**(fitting | given))
@@ -435,7 +435,7 @@ OBSERVATIONS = "observation/arm/angle, observation/arm/touch, observation/image"
         (put(example(), "action", 3), "action must be a mapping with action/left, action/right, got 3"),
     ],
 )
-def test_what_does_not_fit_a_tree_is_named_by_its_path(arguments: dict[str, Any], message: str) -> None:
+def test_values_that_do_not_fit_a_tree_are_named_by_path(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
         NESTED.rows(**arguments, lead=())
 
@@ -449,7 +449,7 @@ def test_keys_of_values_are_checked() -> None:
         NESTED.rows(**put(example(), "observation/arm", {}), lead=())
 
 
-def test_observation_rows_are_the_columns_of_the_observation_alone() -> None:
+def test_observation_rows_are_only_columns_of_the_observation() -> None:
     rows = NESTED.observation_rows("next_observation", example((5,))["observation"], (5,))
     assert {path: row.shape for path, row in rows.items()} == {
         "observation/arm/angle": (5,),
@@ -474,7 +474,7 @@ def test_observation_rows_are_the_columns_of_the_observation_alone() -> None:
         ({"arm": {"x/y": 1}}, "keys of next_observation/arm must be non-empty strings without '/', got 'x/y'"),
     ],
 )
-def test_an_observation_is_called_what_it_is_given_for(observation: Any, message: str) -> None:
+def test_an_error_names_the_argument_of_an_observation(observation: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
         NESTED.observation_rows("next_observation", observation, ())
     with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
@@ -506,6 +506,6 @@ ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward"
         ([*ROWS, ["extras/stream", "<f4", []]], "^schema cannot be made: an extra must not be named like an argument"),
     ],
 )
-def test_what_no_schema_is_is_refused(rows: object, message: str) -> None:
+def test_an_invalid_description_of_a_schema_is_refused(rows: object, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
         relive.Schema.from_description(rows)

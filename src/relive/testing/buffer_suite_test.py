@@ -80,7 +80,7 @@ TESTS = [name for name in vars(SUITE) if name.startswith("test_")]
     [*WHOLE.values(), *(pytest.param(each, marks=pytest.mark.long) for each in WHOLE_LONG.values())],
     ids=[*WHOLE, *WHOLE_LONG],
 )
-def test_a_buffer_that_is_whole_passes(tests: buffer_suite.BufferTests, test: str) -> None:
+def test_a_correct_buffer_passes(tests: buffer_suite.BufferTests, test: str) -> None:
     getattr(tests, test)()
 
 
@@ -596,7 +596,7 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
 
 
 @pytest.mark.parametrize(("make", "test"), [(each, test) for test, makers in BROKEN.items() for each in makers])
-def test_a_buffer_that_is_broken_fails(make: Make, test: Callable[..., None]) -> None:
+def test_a_broken_buffer_fails(make: Make, test: Callable[..., None]) -> None:
     with pytest.raises((AssertionError, errors.CorruptionError)):
         test(suite(make))
 
@@ -605,7 +605,7 @@ def test_every_test_of_buffers_can_fail() -> None:
     assert {test.__name__ for test in BROKEN} == set(TESTS)
 
 
-def test_memory_is_measured_although_somebody_traces_it() -> None:
+def test_memory_is_measured_while_tracing_is_on() -> None:
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     RING.test_memory_is_flat()

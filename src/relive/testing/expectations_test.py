@@ -32,7 +32,7 @@ def test_another_error_is_passed_on() -> None:
         expectations.assert_raises(TypeError, refuse)
 
 
-def test_generators_of_ones_own_are_nobodys_business() -> None:
+def test_local_generators_are_allowed() -> None:
     with expectations.untouched_global_randomness():
         np.random.default_rng(0).random()
         random.Random(0).random()
@@ -68,7 +68,7 @@ def test_unfair_counts_fail(counts: list[int]) -> None:
         expectations.assert_frequencies(counts, [0.5, 0.5])
 
 
-def test_what_cannot_happen_must_not_happen() -> None:
+def test_an_impossible_outcome_fails() -> None:
     expectations.assert_frequencies([0, 100], [0.0, 1.0])
     with pytest.raises(AssertionError, match="probability 0 was drawn 1 times"):
         expectations.assert_frequencies([1, 100], [0.0, 1.0])
@@ -84,7 +84,7 @@ def test_the_limit_is_the_quantile_of_one_in_thirty_thousand() -> None:
         expectations.assert_frequencies(counts, [1 / 11] * 11)
 
 
-def test_arguments_are_checked() -> None:
+def test_arguments_of_expectations_are_checked() -> None:
     with pytest.raises(errors.ArgumentError, match="counts must have 2 entries, got 1"):
         expectations.assert_frequencies([1], [0.5, 0.5])
     with pytest.raises(errors.ArgumentError, match=r"probabilities must sum to 1, got 0\.9"):

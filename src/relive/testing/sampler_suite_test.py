@@ -118,7 +118,7 @@ TESTS = [name for name in vars(sampler_suite.SamplerTests) if name.startswith("t
         Honest,
     ],
 )
-def test_a_sampler_that_is_whole_passes(make: Callable[[], relive.Sampler], test: str) -> None:
+def test_a_correct_sampler_passes(make: Callable[[], relive.Sampler], test: str) -> None:
     getattr(suite(make), test)()
 
 
@@ -339,7 +339,7 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
 
 
 @pytest.mark.parametrize(("broken", "test"), [(each, test) for test, makers in BROKEN.items() for each in makers])
-def test_a_sampler_that_is_broken_fails(broken: type[relive.Sampler], test: Callable[..., None]) -> None:
+def test_a_broken_sampler_fails(broken: type[relive.Sampler], test: Callable[..., None]) -> None:
     kinds = AssertionError, errors.SamplerError, errors.NotReadyError, errors.CorruptionError, errors.CheckpointError
     with pytest.raises(kinds):
         test(suite(broken))

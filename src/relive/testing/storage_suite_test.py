@@ -142,7 +142,7 @@ BROKEN: dict[Callable[..., None], list[type[relive.ColumnStorage]]] = {
 
 
 @pytest.mark.parametrize(("broken", "test"), [(each, test) for test, makers in BROKEN.items() for each in makers])
-def test_a_storage_that_is_broken_fails(broken: type[relive.ColumnStorage], test: Callable[..., None]) -> None:
+def test_a_broken_storage_fails(broken: type[relive.ColumnStorage], test: Callable[..., None]) -> None:
     class Suite(storage_suite.StorageTests):
         def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
             return broken(schema, capacity)

@@ -8,7 +8,7 @@ SUITES = [testing.BufferTests, testing.EpisodeSamplerTests, testing.SamplerTests
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_a_suite_without_anything_to_test_cannot_run(suite: Any) -> None:
+def test_a_suite_without_a_subject_cannot_run(suite: Any) -> None:
     with pytest.raises(TypeError, match="abstract.*make"):
         suite()
 

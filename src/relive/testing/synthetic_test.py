@@ -13,7 +13,7 @@ def story(kind: relive.Field, frame_stack: int = 1) -> synthetic.Story:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_observation_says_where_it_belongs(kind: relive.Field) -> None:
+def test_an_observation_encodes_its_stream_episode_and_time(kind: relive.Field) -> None:
     told = story(kind)
     for number, episode in enumerate(told.episodes(), start=1):
         episodes, steps, is_known = told.place(episode.frames)
@@ -23,7 +23,7 @@ def test_an_observation_says_where_it_belongs(kind: relive.Field) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_observation_is_known_as_such(kind: relive.Field) -> None:
+def test_values_that_are_not_observations_are_recognised(kind: relive.Field) -> None:
     told = story(kind)
     frames = told.frames([1, 1, 1, 1, 10_000], [0, 1, 2, 100, 0])
     frames[1] = 0
@@ -45,7 +45,7 @@ def test_episodes_end_in_both_ways() -> None:
 
 
 @pytest.mark.parametrize("frame_stack", [1, 4])
-def test_a_story_that_is_cut_goes_on_where_it_was_cut(frame_stack: int) -> None:
+def test_a_cut_story_goes_on_where_it_was_cut(frame_stack: int) -> None:
     told = story(KINDS[1], frame_stack)
     whole = [step for episode in told.episodes() for step in episode.steps()]
     ends = np.cumsum(told.lengths)
@@ -58,7 +58,7 @@ def test_a_story_that_is_cut_goes_on_where_it_was_cut(frame_stack: int) -> None:
             np.testing.assert_equal(vars(step), vars(other))
 
 
-def test_a_stack_holds_the_newest_frame_last_and_zeros_before_the_first() -> None:
+def test_a_stack_holds_the_newest_frame_last() -> None:
     told = story(KINDS[1], 3)
     rows = next(told.episodes()).rows
     assert rows.observation.shape == rows.next_observation.shape == (told.lengths[1], 3, 8, 8)

@@ -69,7 +69,7 @@ ALL = [[0, 0], [0, 1], [0, 2], [0, 3]], ["a0", "a1", "a2"], [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(("end", "status"), [("terminated", "COMPLETED"), ("truncated", "TRUNCATED")])
-def test_an_episode_is_stored_to_its_end(end: str, status: str) -> None:
+def test_an_episode_is_recorded_to_its_end(end: str, status: str) -> None:
     env, _, buffer = recorded(end)
     observation, _ = env.reset(seed=3)
     take(env)
@@ -83,7 +83,7 @@ def test_an_episode_is_stored_to_its_end(end: str, status: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["reset", "close"])
-def test_an_episode_that_is_left_is_truncated_where_it_was(call: str) -> None:
+def test_an_unfinished_episode_is_truncated(call: str) -> None:
     env, inside, buffer = recorded()
     env.reset()
     take(env, 2)
@@ -125,7 +125,7 @@ def test_a_reset_that_fails_leaves_no_episode_open() -> None:
     assert buffer.get_stats().in_progress == 1
 
 
-def test_a_limiter_is_asked_once_for_a_step() -> None:
+def test_a_limiter_is_asked_once_per_step_of_an_episode() -> None:
     """One that would hold the step back a moment later."""
     env, inside, buffer = recorded("", limiter=fickle_limiter_test.Fickle([True, False]))
     env.reset()
@@ -135,7 +135,7 @@ def test_a_limiter_is_asked_once_for_a_step() -> None:
     assert inside.steps == buffer.appended == 1
 
 
-def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:
+def test_an_episode_recorder_asks_the_limiter_before_a_step() -> None:
     env, inside, buffer = recorded("", limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
     env.reset()
     with pytest.raises(errors.NotReadyError, match="^step held back by SampleToInsertRatio.*: draw samples first$"):
@@ -149,7 +149,7 @@ def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:
     buffer.check()
 
 
-def test_an_admission_is_asked_before_the_environment_is_reset() -> None:
+def test_a_recorder_asks_the_admission_before_a_reset() -> None:
     env, inside, buffer = recorded(admission=relive.Admission(max_lag=0, episodes_per_version=1))
     env.reset()
     env.step("a0")
@@ -161,7 +161,7 @@ def test_an_admission_is_asked_before_the_environment_is_reset() -> None:
     assert episodes(buffer) == [(*ALL, "COMPLETED")]
 
 
-def test_an_action_is_stored_as_it_was_taken() -> None:
+def test_an_episode_recorder_stores_the_action_taken() -> None:
     class Writing(Texts):
         def step(self, action: Any) -> Any:
             action.clear()
@@ -174,7 +174,7 @@ def test_an_action_is_stored_as_it_was_taken() -> None:
     assert episodes(buffer)[0][1] == [["left"]]
 
 
-def test_a_step_has_the_version_of_its_policy() -> None:
+def test_a_recorded_step_has_its_policy_version() -> None:
     env, inside, buffer = recorded()
     env.reset()
     env.step("a0", policy_version=4)
@@ -186,7 +186,7 @@ def test_a_step_has_the_version_of_its_policy() -> None:
     assert next(iter(buffer._store)).policy_versions == [4, 4, 5]
 
 
-def test_a_buffer_that_is_cleared_or_closed_meanwhile() -> None:
+def test_a_buffer_may_be_cleared_or_closed_while_recording() -> None:
     env, inside, buffer = recorded()
     env.reset()
     env.step("a0")
@@ -205,7 +205,7 @@ def test_a_buffer_that_is_cleared_or_closed_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("fails", ["reset", "step", "close"])
-def test_a_journal_that_cannot_be_written(fails: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_reports_a_failing_journal(fails: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """P80."""
     env, inside, buffer = recorded("error")
     with relive.Journal(tmp_path / "journal") as journal:
@@ -267,7 +267,7 @@ def test_values_of_every_space_are_stored_as_they_were(space: Any) -> None:
             assert space.contains(value)
 
 
-def test_settings_are_checked_when_a_recorder_is_made() -> None:
+def test_settings_of_an_episode_recorder_are_checked() -> None:
     buffer, wrong = relive.EpisodeReplayBuffer[Any, Any](), object()
     make: Any = relive_gymnasium.EpisodeRecorder
     with pytest.raises(errors.ArgumentTypeError, match="^env must be an instance of Env, got "):
@@ -278,7 +278,7 @@ def test_settings_are_checked_when_a_recorder_is_made() -> None:
         make(Texts(), buffer, agent_id=3)
 
 
-def test_statistics_of_episodes_are_those_of_gymnasium() -> None:
+def test_an_episode_recorder_has_statistics_of_gymnasium() -> None:
     for is_inside in (False, True):
         _, inside, buffer = recorded()
         env: Any = inside

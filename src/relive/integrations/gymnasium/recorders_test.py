@@ -105,7 +105,7 @@ def check_all(buffer: Any) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("reuse", [False, True], ids=["fresh arrays", "one array"])
-def test_steps_of_one_environment_are_what_they_say(reuse: bool) -> None:
+def test_steps_of_one_environment_are_recorded_unspliced(reuse: bool) -> None:
     buffer = ring()
     env = relive_gymnasium.Recorder(Scripted(reuse=reuse), buffer, infos={"speed": "speed"})
     for _ in range(6):
@@ -147,7 +147,7 @@ class Constant(gymnasium.Env[Any, Any]):
         return 0, 1.0, False, False, {}
 
 
-def test_a_reset_is_seen_where_all_observations_are_alike() -> None:
+def test_a_reset_is_noticed_if_all_observations_are_equal() -> None:
     buffer = relive.RingReplayBuffer(9, n_step=5, gamma=1.0)
     env = relive_gymnasium.Recorder(Constant(), buffer)
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_a_reset_is_seen_where_all_observations_are_alike() -> None:
     assert buffer.read(range(6)).reward.tolist() == [3, 2, 1, 3, 2, 1]
 
 
-def test_what_the_actor_was_given_is_its_own() -> None:
+def test_arrays_returned_to_the_actor_are_not_stored() -> None:
     """P27."""
     buffer = ring()
     env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
@@ -181,7 +181,7 @@ class Greedy(Constant):
         return super().step(action)
 
 
-def test_an_action_is_stored_as_the_policy_took_it() -> None:
+def test_a_recorder_stores_the_action_of_the_policy() -> None:
     buffer = relive.RingReplayBuffer(9, streams=2)
     single = relive.RingReplayBuffer(9)
     env = relive_gymnasium.Recorder(Greedy(), single)
@@ -224,7 +224,7 @@ class Spoiled(Scripted):
         return observation, "much" if is_second else reward, terminated, truncated, info
 
 
-def test_what_cannot_be_stored_needs_a_reset_and_splices_nothing() -> None:
+def test_a_step_that_cannot_be_stored_requires_a_reset() -> None:
     buffer = ring()
     env = relive_gymnasium.Recorder(Spoiled(), buffer, infos={"speed": "speed"})
     env.reset()
@@ -249,7 +249,7 @@ def test_what_cannot_be_stored_needs_a_reset_and_splices_nothing() -> None:
         ({"chosen": 1, "streams": [0]}, "^streams must not be given: the recorder sets it$"),
     ],
 )
-def test_what_is_given_is_checked_before_the_environment_is_stepped(given: Any, said: str) -> None:
+def test_arguments_are_checked_before_the_environment_steps(given: Any, said: str) -> None:
     buffer = ring()
     env = relive_gymnasium.Recorder(Scripted(2), buffer, infos={"speed": "speed"})
     env.reset()
@@ -314,7 +314,7 @@ def test_arrays_of_other_libraries_are_copied() -> None:
 @pytest.mark.parametrize(
     "nest", [lambda tensor: (tensor, 0), lambda tensor: {"a": 0, "b": tensor}], ids=["pair", "dict"]
 )
-def test_an_environment_that_returns_tensors_takes_them_as_actions(nest: Callable[[Any], Any]) -> None:
+def test_an_environment_of_tensors_receives_tensors(nest: Callable[[Any], Any]) -> None:
     class Nested(Constant):
         observation_space: Any = spaces.Tuple((BOX, BOX)) if nest(0) == (0, 0) else spaces.Dict({"a": BOX, "b": BOX})
 
@@ -364,7 +364,7 @@ PAIR = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
     ],
 )
 @pytest.mark.parametrize("is_vector", [False, True])
-def test_the_spaces_are_compared_with_the_schema_when_the_recorder_is_made(
+def test_a_recorder_compares_the_spaces_with_the_schema(
     observation: Any, action: Any, frame_stack: int, said: str | None, is_vector: bool
 ) -> None:
     """By their shapes: a schema may have other dtypes."""
@@ -384,12 +384,12 @@ def test_the_spaces_are_compared_with_the_schema_when_the_recorder_is_made(
             make(env, buffer, frame_stack=frame_stack)
 
 
-def test_an_environment_is_made_anew_without_its_recorder() -> None:
+def test_the_spec_of_an_environment_excludes_its_recorder() -> None:
     env = relive_gymnasium.Recorder(gymnasium.make("CartPole-v1"), relive.RingReplayBuffer(9))
     assert type(gymnasium.make(env.spec)) is type(gymnasium.make("CartPole-v1"))
 
 
-def test_settings_of_a_recorder_are_checked_when_it_is_made() -> None:
+def test_settings_of_a_recorder_are_checked() -> None:
     with pytest.raises(errors.ArgumentError, match="^stream must be below 1, the streams of the buffer, got 3$"):
         relive_gymnasium.Recorder(Scripted(), ring(), stream=3)
     with pytest.raises(
@@ -402,7 +402,7 @@ def test_settings_of_a_recorder_are_checked_when_it_is_made() -> None:
         relive_gymnasium.VectorRecorder(scripted(2), relive.ThreadSafeReplayBuffer(ring()))
 
 
-def test_infos_are_looked_up_and_not_made_up() -> None:
+def test_missing_infos_are_not_invented() -> None:
     env = relive_gymnasium.Recorder(Scripted(), ring(), infos={"speed": "velocity"})
     env.reset()
     with pytest.raises(
@@ -420,7 +420,7 @@ def test_infos_are_looked_up_and_not_made_up() -> None:
             relive_gymnasium.Recorder(Scripted(), ring(), infos=wrong)
 
 
-def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:
+def test_a_recorder_asks_the_limiter_before_a_step() -> None:
     buffer = ring(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
     env = relive_gymnasium.Recorder(Scripted(1), buffer, infos={"speed": "speed"})
     env.reset()
@@ -435,7 +435,7 @@ def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:
     check_all(buffer)
 
 
-def test_a_limiter_is_asked_once_for_a_step() -> None:
+def test_a_limiter_is_asked_once_per_recorded_step() -> None:
     """One that would hold the step back a moment later."""
     limiter = fickle_limiter_test.Fickle([True, False])
     buffer = ring(limiter=limiter)
@@ -448,7 +448,7 @@ def test_a_limiter_is_asked_once_for_a_step() -> None:
     assert (limiter.asked, len(buffer), scripted_inside(env).time) == (2, 1, 1)
 
 
-def test_what_is_no_buffer_or_no_environment_is_refused() -> None:
+def test_a_recorder_needs_an_environment_and_a_buffer() -> None:
     wrong: Any
     for wrong in (relive.EpisodeReplayBuffer(), relive.AsyncReplayBuffer(ring()), 3):
         with pytest.raises(errors.ArgumentTypeError, match="^buffer must be a ColumnReplayBuffer or a ThreadSafe"):
@@ -462,7 +462,7 @@ def test_what_is_no_buffer_or_no_environment_is_refused() -> None:
         relive_gymnasium.Recorder(Scripted(), ring(), stream=-1)
 
 
-def test_a_buffer_of_threads_is_written_to() -> None:
+def test_a_thread_safe_buffer_is_recorded_into() -> None:
     shell = relive.ThreadSafeReplayBuffer(ring(2))
     env = relive_gymnasium.Recorder(Scripted(), shell, stream=1, infos={"speed": "speed"})
     env.reset()
@@ -515,7 +515,7 @@ def expected(mode: vector.AutoresetMode, number: int, count: int) -> list[tuple[
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_steps_of_every_mode_are_what_they_say(make: Callable[..., Any], mode: Any, count: int) -> None:
+def test_steps_of_every_autoreset_mode_are_recorded_unspliced(make: Callable[..., Any], mode: Any, count: int) -> None:
     """P26, P27."""
     buffer = ring(count)
     envs = scripted(count, make, autoreset_mode=mode)
@@ -529,7 +529,7 @@ def test_steps_of_every_mode_are_what_they_say(make: Callable[..., Any], mode: A
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_arrays_that_are_used_again_are_neither_changed_nor_relied_on(mode: Any) -> None:
+def test_reused_arrays_are_copied_and_not_changed(mode: Any) -> None:
     buffer = ring(3)
     inside = scripted(3, copy=False, autoreset_mode=mode)
     plain = scripted(3, autoreset_mode=mode)
@@ -550,7 +550,7 @@ def test_arrays_that_are_used_again_are_neither_changed_nor_relied_on(mode: Any)
     check_all(buffer)
 
 
-def test_a_native_vector_environment_is_recorded_as_single_ones_are() -> None:
+def test_a_native_vector_environment_is_recorded_like_others() -> None:
     rows = []
     for mode in ("vector_entry_point", "sync"):
         envs = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode=mode)
@@ -571,7 +571,7 @@ def test_a_native_vector_environment_is_recorded_as_single_ones_are() -> None:
 
 
 @pytest.mark.parametrize("said", [None, "NextStep", 3])
-def test_a_mode_that_is_not_said_is_not_guessed(said: Any) -> None:
+def test_an_unknown_autoreset_mode_is_not_guessed(said: Any) -> None:
     envs = scripted(2)
     envs.metadata = {} if said is None else {"autoreset_mode": said}
     with pytest.raises(
@@ -582,7 +582,7 @@ def test_a_mode_that_is_not_said_is_not_guessed(said: Any) -> None:
 
 @pytest.mark.parametrize("does", MODES, ids=lambda mode: f"does {mode.name}")
 @pytest.mark.parametrize("says", MODES, ids=lambda mode: f"says {mode.name}")
-def test_an_environment_that_does_not_do_what_it_says_is_found_out(says: Any, does: Any) -> None:
+def test_an_environment_that_violates_its_mode_is_refused(says: Any, does: Any) -> None:
     if says is does:
         return
     envs = scripted(2, autoreset_mode=does)
@@ -631,7 +631,7 @@ ACTIONS = np.zeros(2, int)
 
 
 @pytest.mark.parametrize("answers", [[(1.0, True), (1.0, False)], [(1.0, True), (0.0, True)]], ids=["reward", "end"])
-def test_an_environment_that_goes_on_instead_of_resetting_is_found_out(answers: Any) -> None:
+def test_an_environment_that_does_not_reset_itself_is_refused(answers: Any) -> None:
     envs = batched(vector.AutoresetMode.NEXT_STEP, lambda time: (*answers[time - 1], {}))
     envs.step(ACTIONS)
     message = "^env resets by NEXT_STEP, but went on in the step after an end, in environment 0$"
@@ -640,7 +640,7 @@ def test_an_environment_that_goes_on_instead_of_resetting_is_found_out(answers: 
     assert len(envs.buffer) == 2
 
 
-def test_only_what_was_reset_begins_with_what_a_reset_answers() -> None:
+def test_only_environments_in_the_reset_mask_begin_anew() -> None:
     envs = batched(vector.AutoresetMode.DISABLED, lambda time: (1.0, np.array([time == 2, False]), {}))
     envs.step(ACTIONS)
     envs.step(ACTIONS)
@@ -652,7 +652,7 @@ def test_only_what_was_reset_begins_with_what_a_reset_answers() -> None:
     assert envs.buffer.get_stats().open_episodes == 2
 
 
-def test_last_observations_may_come_as_arrays_of_all_environments() -> None:
+def test_final_observations_may_be_arrays_of_all_environments() -> None:
     infos = {"final_obs": {"time": np.array([7, 8]), "_time": np.array([True, True])}}
     envs = batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, time == 2, infos if time == 2 else {}))
     for _ in range(3):
@@ -669,14 +669,14 @@ def test_last_observations_may_come_as_arrays_of_all_environments() -> None:
         {"final_obs": np.array([{"time": 1}, {"time": 1}]), "_final_obs": np.array([True, False])},
     ],
 )
-def test_a_last_observation_that_is_missing_is_not_made_up(infos: Any) -> None:
+def test_a_missing_final_observation_is_not_invented(infos: Any) -> None:
     envs = batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, True, infos))
     message = "^infos must hold the 'final_obs' of environment 1, whose episode has ended$"
     with pytest.raises(errors.ArgumentError, match=message):
         envs.step(ACTIONS)
 
 
-def test_a_mask_of_what_to_reset_is_for_environments_that_do_not_reset_themselves() -> None:
+def test_a_reset_mask_requires_autoreset_disabled() -> None:
     recorder = relive_gymnasium.VectorRecorder(scripted(2), ring(2))
     with pytest.raises(errors.ArgumentError, match="^reset_mask must not be given: env resets itself by NEXT_STEP$"):
         recorder.reset(options={"reset_mask": np.array([True, False])})
@@ -693,7 +693,7 @@ def test_a_mask_of_what_to_reset_is_for_environments_that_do_not_reset_themselve
             recorder.reset(options={"reset_mask": wrong})
 
 
-def test_who_waits_for_a_reset_is_not_stepped() -> None:
+def test_an_environment_that_needs_a_reset_is_not_stepped() -> None:
     envs = scripted(2, autoreset_mode=vector.AutoresetMode.DISABLED)
     recorder = relive_gymnasium.VectorRecorder(envs, ring(2), infos={"speed": "speed"})
     with pytest.raises(errors.NotReadyError, match="^step needs episodes that are running: call reset first$"):
@@ -725,7 +725,7 @@ def test_streams_are_as_many_as_environments() -> None:
         relive_gymnasium.VectorRecorder(scripted(3), ring(2))
 
 
-def test_infos_of_side_by_side_are_looked_up_and_not_made_up() -> None:
+def test_missing_infos_of_vector_environments_are_not_invented() -> None:
     for mode in MODES:
         envs = scripted(2, autoreset_mode=mode)
         recorder = relive_gymnasium.VectorRecorder(envs, ring(2), infos={"speed": "velocity"})
@@ -762,7 +762,7 @@ COMPOSED = [
 
 
 @pytest.mark.parametrize(("where", "mode"), COMPOSED, ids=str)
-def test_statistics_of_episodes_are_those_of_gymnasium(where: str, mode: Any) -> None:
+def test_vector_statistics_are_those_of_gymnasium(where: str, mode: Any) -> None:
     buffer = relive.RingReplayBuffer(500, relive_gymnasium.from_env(Scripted()), streams=3)
     envs: Any = scripted(3, autoreset_mode=mode)
     if where == "inside":
@@ -794,7 +794,7 @@ def test_statistics_of_episodes_are_those_of_gymnasium(where: str, mode: Any) ->
 
 
 @pytest.mark.parametrize("is_inside", [False, True])
-def test_statistics_of_one_environment_too(is_inside: bool) -> None:
+def test_statistics_of_one_environment_are_those_of_gymnasium(is_inside: bool) -> None:
     buffer = ring(schema=None)
     env: Any = Scripted(1)
     if is_inside:
@@ -895,7 +895,7 @@ def stacked(padding: str, count: int = 3) -> Any:
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", [None, *MODES])
-def test_of_a_stack_the_newest_frame_is_stored_and_stacked_again(padding: Any, mode: Any) -> None:
+def test_only_the_newest_frame_of_a_stack_is_stored(padding: Any, mode: Any) -> None:
     schema = relive_gymnasium.from_env(stacked(padding), frame_stack=3)
     assert schema.observation == relive.Field((2, 2), "uint8")
     streams = 1 if mode is None else 2
@@ -929,7 +929,7 @@ class Pair(gymnasium.ObservationWrapper[Any, Any, Any]):
         return {"left": observation, "right": observation + 100}
 
 
-def test_frames_by_name_are_stored_and_stacked_again() -> None:
+def test_stacked_frames_in_a_dict_are_stored_once() -> None:
     env: Any = gymnasium.wrappers.FrameStackObservation(Pair(Frames()), 3, padding_type="zero")
     schema = relive_gymnasium.from_env(env, frame_stack=3)
     assert schema.observation == {name: relive.Field((2, 2), "uint8") for name in ("left", "right")}
@@ -1001,7 +1001,7 @@ def test_rewards_are_rounded_to_the_schema() -> None:
     assert (len(buffer), len(vector_env.buffer)) == (1, 0)
 
 
-def test_extras_in_lists_are_those_of_a_step_also_where_few_are_stepped() -> None:
+def test_extras_in_lists_are_recorded_for_stepped_environments() -> None:
     extras = {"logp": relive.Field((), "float32")}
     buffer = relive.RingReplayBuffer(9, relive_gymnasium.from_env(Scripted(), extras=extras), streams=2)
     envs = relive_gymnasium.VectorRecorder(scripted(2), buffer)
@@ -1013,7 +1013,7 @@ def test_extras_in_lists_are_those_of_a_step_also_where_few_are_stepped() -> Non
 
 
 @pytest.mark.parametrize("chosen", [[1, 2, 3], 1, [1]])
-def test_extras_are_one_for_each_environment_also_where_few_are_stepped(chosen: Any) -> None:
+def test_extras_are_required_for_each_environment(chosen: Any) -> None:
     buffer = ring(2)
     envs = relive_gymnasium.VectorRecorder(scripted(2), buffer, infos={"speed": "speed"})
     envs.reset()
@@ -1051,7 +1051,7 @@ class Failing(Scripted):
 
 @pytest.mark.parametrize("fails", ["reset", "step"])
 @pytest.mark.parametrize("is_vector", [False, True])
-def test_after_an_environment_has_raised_nothing_is_spliced(is_vector: bool, fails: str) -> None:
+def test_an_environment_that_raised_requires_a_reset(is_vector: bool, fails: str) -> None:
     buffer = ring()
     env: Any
     if is_vector:
@@ -1074,7 +1074,7 @@ def test_after_an_environment_has_raised_nothing_is_spliced(is_vector: bool, fai
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_side_by_side_too(mode: Any) -> None:
+def test_a_vector_environment_that_returns_tensors_is_recorded(mode: Any) -> None:
     class AsTensors(vector.VectorWrapper):
         def reset(self, **options: Any) -> Any:
             observations, infos = self.env.reset(**options)
@@ -1130,7 +1130,7 @@ def test_a_wrapper_may_change_rewards() -> None:
         assert len(buffer) < 18
 
 
-def test_one_array_for_all_observations_is_noticed_where_the_last_one_is_lost() -> None:
+def test_a_reused_array_that_loses_final_observations_is_refused() -> None:
     """P4."""
     envs: Any = vector.SyncVectorEnv(
         [functools.partial(Scripted, 1, reuse=True)] * 2, autoreset_mode=vector.AutoresetMode.SAME_STEP
@@ -1160,7 +1160,7 @@ class Nested(Constant):
         ([4, 4], "^unknown extra 'where': the schema has extra 'where/x', extra 'where/y'$"),
     ],
 )
-def test_infos_of_infos_are_columns_too(actions: Any, said: str) -> None:
+def test_nested_infos_are_recorded(actions: Any, said: str) -> None:
     fields = {"where": {"x": relive.Field((), float), "y": relive.Field((), float)}}
     buffer = relive.RingReplayBuffer(9, relive_gymnasium.from_env(Nested(), extras=fields), streams=2)
     envs = relive_gymnasium.VectorRecorder(vector.SyncVectorEnv([Nested, Nested]), buffer, infos={"where": "where"})
@@ -1172,7 +1172,7 @@ def test_infos_of_infos_are_columns_too(actions: Any, said: str) -> None:
     assert len(buffer) == 2
 
 
-def test_a_reset_that_answers_what_came_last_is_no_lost_observation() -> None:
+def test_a_reset_that_repeats_the_last_observation_is_allowed() -> None:
     class Still(Scripted):
         """Observes one array that never changes, then another."""
 
@@ -1185,7 +1185,7 @@ def test_a_reset_that_answers_what_came_last_is_no_lost_observation() -> None:
     drive(relive_gymnasium.VectorRecorder(envs, ring(), infos={"speed": "speed"}), 20)
 
 
-def test_infos_that_are_no_mapping_are_refused() -> None:
+def test_infos_that_are_not_a_mapping_are_refused() -> None:
     buffer = relive.RingReplayBuffer(50, streams=2)
     envs = relive_gymnasium.VectorRecorder(vector_wrappers.DictInfoToList(scripted(2)), buffer)
     envs.reset()
@@ -1193,7 +1193,7 @@ def test_infos_that_are_no_mapping_are_refused() -> None:
         envs.step(ACTIONS)
 
 
-def test_a_vector_environment_needs_the_other_recorder() -> None:
+def test_a_vector_environment_requires_a_vector_recorder() -> None:
     envs: Any = gymnasium.make_vec("CartPole-v1", 2)
     message = "^env must be one environment, got a vector environment: use VectorRecorder$"
     with pytest.raises(errors.ArgumentTypeError, match=message):

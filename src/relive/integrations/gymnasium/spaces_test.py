@@ -144,7 +144,7 @@ def test_an_environment_or_its_id_has_a_schema() -> None:
         (None, "^env must be an environment of Gymnasium, or an id of one, got None$"),
     ],
 )
-def test_what_is_no_environment_is_refused(env: Any, said: str) -> None:
+def test_a_schema_of_something_else_than_an_environment_fails(env: Any, said: str) -> None:
     with pytest.raises(errors.ArgumentError, match=said) as raised:
         relive_gymnasium.from_env(env)
     assert "\n" not in str(raised.value)
