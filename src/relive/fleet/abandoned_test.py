@@ -45,58 +45,54 @@ def writer_of(client: Any, make: Any) -> Any:
 
 
 @MAKES
-def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
-    async def main() -> None:
-        fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=3 * SIZE))
-        client = fleet.replay()
-        await client.set_policy_version(0)
-        dead, alive = writer_of(fleet.replay(), make), writer_of(client, make)
-        ticket = await client.admit(3 * SIZE)
-        for _ in range(SIZE):
-            await add(dead, "whole", ticket=ticket)
-        for writer, group_id in ((dead, "torn"), (dead, "torn too"), (alive, "mine"), (dead, "shared")):
-            await add(writer, group_id, ticket=ticket)
-            await writer.flush()
-        await add(alive, "shared", ticket=ticket)
-        await alive.flush()
-        ticket.release()
-        assert await client.abort_open_episodes() == 0
-        kill(dead)
-        await asyncio.sleep(LEASE + 1)
-        assert await client.abort_open_episodes() == 2
-        assert await client.abort_open_episodes() == 0
-        assert (await client.get_drops())["straggler"] == {"agent": 2}
-        assert len((await client.next_groups(1))[0]) == SIZE
-        async with asyncio.timeout(10):
-            ticket = await client.admit(3 * SIZE - SIZE - 3)
-        for _ in range(SIZE - 1):
-            await add(alive, "mine", ticket=ticket)
-        assert [len(group) for group in await client.next_groups(1)] == [SIZE]
-        await alive.close()
-        assert await client.abort_open_episodes() == 1  # Nobody holds the shared group any more.
-
-    local_test.run(main())
+@local_test.virtual
+async def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
+    fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=3 * SIZE))
+    client = fleet.replay()
+    await client.set_policy_version(0)
+    dead, alive = writer_of(fleet.replay(), make), writer_of(client, make)
+    ticket = await client.admit(3 * SIZE)
+    for _ in range(SIZE):
+        await add(dead, "whole", ticket=ticket)
+    for writer, group_id in ((dead, "torn"), (dead, "torn too"), (alive, "mine"), (dead, "shared")):
+        await add(writer, group_id, ticket=ticket)
+        await writer.flush()
+    await add(alive, "shared", ticket=ticket)
+    await alive.flush()
+    ticket.release()
+    assert await client.abort_open_episodes() == 0
+    kill(dead)
+    await asyncio.sleep(LEASE + 1)
+    assert await client.abort_open_episodes() == 2
+    assert await client.abort_open_episodes() == 0
+    assert (await client.get_drops())["straggler"] == {"agent": 2}
+    assert len((await client.next_groups(1))[0]) == SIZE
+    async with asyncio.timeout(10):
+        ticket = await client.admit(3 * SIZE - SIZE - 3)
+    for _ in range(SIZE - 1):
+        await add(alive, "mine", ticket=ticket)
+    assert [len(group) for group in await client.next_groups(1)] == [SIZE]
+    await alive.close()
+    assert await client.abort_open_episodes() == 1  # Nobody holds the shared group any more.
 
 
-def test_open_episodes_are_aborted_when_their_lease_is_over() -> None:
-    async def main() -> None:
-        fleet = fleet_of(consumption_test.singles)
-        client = fleet.replay()
-        writers = [fleet.replay().episodes_writer(batch_steps=1) for _ in range(2)]
-        blocks = [writer.episode("agent") for writer in writers]
-        for block, writer in zip(blocks, writers, strict=True):
-            await (await block.__aenter__()).append(0, 0, 1.0)
-            await writer.flush()
-        kill(writers[0])
-        assert await client.abort_open_episodes() == 0
-        await asyncio.sleep(LEASE - 0.4)
-        await client.ping()  # A shard looks for silent writers when it is called, but not at each call.
-        await asyncio.sleep(0.6)
-        assert await client.abort_open_episodes() == 1
-        assert sorted(len(buffer._store.open) for buffer in fleet.buffers()) == [0, 1]
-        assert await client.abort_open_episodes() == 0
-
-    local_test.run(main())
+@local_test.virtual
+async def test_open_episodes_are_aborted_when_their_lease_is_over() -> None:
+    fleet = fleet_of(consumption_test.singles)
+    client = fleet.replay()
+    writers = [fleet.replay().episodes_writer(batch_steps=1) for _ in range(2)]
+    blocks = [writer.episode("agent") for writer in writers]
+    for block, writer in zip(blocks, writers, strict=True):
+        await (await block.__aenter__()).append(0, 0, 1.0)
+        await writer.flush()
+    kill(writers[0])
+    assert await client.abort_open_episodes() == 0
+    await asyncio.sleep(LEASE - 0.4)
+    await client.ping()  # A shard looks for silent writers when it is called, but not at each call.
+    await asyncio.sleep(0.6)
+    assert await client.abort_open_episodes() == 1
+    assert sorted(len(buffer._store.open) for buffer in fleet.buffers()) == [0, 1]
+    assert await client.abort_open_episodes() == 0
 
 
 @MAKES
@@ -124,45 +120,39 @@ def test_a_killed_fleet_goes_on_at_once(make: Any, tmp_path: pathlib.Path) -> No
 
 
 @MAKES
-def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
-    async def main() -> None:
-        fleet = fleet_of(make)
-        client = fleet.replay()
-        writer = writer_of(client, make)
-        await add(writer, "mine")
-        await writer.flush()
-        await client.stats()
-        await asyncio.sleep(1.0)
-        fleet.kill_coordinator()
-        fleet.start_coordinator()
-        assert await client.abort_open_episodes() == 0
-        kill(writer)
-        await asyncio.sleep(LEASE + 1)
-        assert await client.abort_open_episodes() == 1
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
+    fleet = fleet_of(make)
+    client = fleet.replay()
+    writer = writer_of(client, make)
+    await add(writer, "mine")
+    await writer.flush()
+    await client.stats()
+    await asyncio.sleep(1.0)
+    fleet.kill_coordinator()
+    fleet.start_coordinator()
+    assert await client.abort_open_episodes() == 0
+    kill(writer)
+    await asyncio.sleep(LEASE + 1)
+    assert await client.abort_open_episodes() == 1
 
 
-def test_a_writer_holds_its_newest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        monkeypatch.setattr("relive.fleet.group_outbox._MOST_HELD", 2)
-        fleet = fleet_of()
-        client = fleet.replay()
-        writer = client.episodes_writer()
-        for group_id in ("a", "b", "a", "c"):
-            await add(writer, group_id)
-        await writer.flush()
-        await asyncio.sleep(LEASE / 2)
-        assert await client.abort_open_episodes() == 1
-        assert (await client.get_drops())["straggler"] == {"agent": 1}
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_writer_holds_its_newest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relive.fleet.group_outbox._MOST_HELD", 2)
+    fleet = fleet_of()
+    client = fleet.replay()
+    writer = client.episodes_writer()
+    for group_id in ("a", "b", "a", "c"):
+        await add(writer, group_id)
+    await writer.flush()
+    await asyncio.sleep(LEASE / 2)
+    assert await client.abort_open_episodes() == 1
+    assert (await client.get_drops())["straggler"] == {"agent": 1}
 
 
-def test_columns_cannot_abandon_groups() -> None:
-    async def main() -> None:
-        client = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
-        with pytest.raises(errors.ArgumentError, match="abort_open_episodes needs buffers of episodes or tokens"):
-            await client.abort_open_episodes()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_columns_cannot_abandon_groups() -> None:
+    client = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
+    with pytest.raises(errors.ArgumentError, match="abort_open_episodes needs buffers of episodes or tokens"):
+        await client.abort_open_episodes()

@@ -143,248 +143,234 @@ class Trouble(local_test.Trouble):
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 60))])
 @pytest.mark.parametrize("redeliver", [True, False])
-def test_groups_arrive_complete_and_once_whatever_dies(seed: int, redeliver: bool, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        rng, model, num_groups = random.Random(seed), Model(), 40
-        more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
-        fleet = local_test.LocalFleet(grouped(redeliver=redeliver), 3, directory=tmp_path, seed=seed, **more)
-        client = fleet.replay()
-        members = [(group, member) for group in range(num_groups) for member in range(SIZE)]
-        trouble = Trouble(fleet, rng)
-        trouble.model = model
-        learners = [asyncio.create_task(learn(client, model, rng, num_groups, 1000)) for _ in range(1)]
-        async with trouble.around():
-            await asyncio.gather(*[act(fleet.replay(), model, rng, members[each::4]) for each in range(4)])
-            await asyncio.sleep(5.0)
-        for buffer in fleet.buffers():
-            buffer.check()
-        for shard, buffer in enumerate(fleet.buffers()):
-            for episode in buffer._store.finished:
-                if episode.group_id is None:  # A failed attempt that came late.
-                    assert episode.status == "ABORTED"
-                    continue
-                group = int(episode.group_id.removeprefix("group-"))
-                model.places[group] = shard
-                assert await fleet.coordinator("place_group", episode.group_id) == shard
-        if redeliver:
-            await asyncio.gather(*learners)
-            assert {group for *_, group in model.deliveries} == set(range(num_groups))
-        else:
-            learners[0].cancel()
-            await asyncio.gather(*learners, return_exceptions=True)
-        model.check(redelivers=redeliver)
-        # Each group is whole where it is.
-        for buffer in fleet.buffers():
-            counts = collections.Counter(each.group_id for each in buffer._store.finished if each.status != "ABORTED")
-            assert set(counts.values()) <= {SIZE}
+@local_test.virtual
+async def test_groups_arrive_complete_and_once_whatever_dies(
+    seed: int, redeliver: bool, tmp_path: pathlib.Path
+) -> None:
+    rng, model, num_groups = random.Random(seed), Model(), 40
+    more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
+    fleet = local_test.LocalFleet(grouped(redeliver=redeliver), 3, directory=tmp_path, seed=seed, **more)
+    client = fleet.replay()
+    members = [(group, member) for group in range(num_groups) for member in range(SIZE)]
+    trouble = Trouble(fleet, rng)
+    trouble.model = model
+    learners = [asyncio.create_task(learn(client, model, rng, num_groups, 1000)) for _ in range(1)]
+    async with trouble.around():
+        await asyncio.gather(*[act(fleet.replay(), model, rng, members[each::4]) for each in range(4)])
+        await asyncio.sleep(5.0)
+    for buffer in fleet.buffers():
+        buffer.check()
+    for shard, buffer in enumerate(fleet.buffers()):
+        for episode in buffer._store.finished:
+            if episode.group_id is None:  # A failed attempt that came late.
+                assert episode.status == "ABORTED"
+                continue
+            group = int(episode.group_id.removeprefix("group-"))
+            model.places[group] = shard
+            assert await fleet.coordinator("place_group", episode.group_id) == shard
+    if redeliver:
+        await asyncio.gather(*learners)
+        assert {group for *_, group in model.deliveries} == set(range(num_groups))
+    else:
+        learners[0].cancel()
+        await asyncio.gather(*learners, return_exceptions=True)
+    model.check(redelivers=redeliver)
+    # Each group is whole where it is.
+    for buffer in fleet.buffers():
+        counts = collections.Counter(each.group_id for each in buffer._store.finished if each.status != "ABORTED")
+        assert set(counts.values()) <= {SIZE}
 
-    local_test.run(main())
 
-
-def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(), 3)
-        client = fleet.replay()
-        with pytest.raises(errors.ArgumentError, match="max_lag asks for the learner's policy version"):
-            await client.next_groups(1, max_lag=1)
-        async with client.episodes_writer() as writer:
-            for group in range(12):
-                for member in range(SIZE):
-                    await play(writer, group, member, version=group)
-        await client.set_policy_version(9)
-        groups = await client.next_groups(5, max_lag=2)
-        assert sorted(check_group(group) for group in groups) == [7, 8, 9, 10, 11]
-        assert {reason: sum(each.values()) for reason, each in (await client.get_drops()).items()} == {
-            "stale": 7 * SIZE
-        }
-        totals = await client.get_training_bias()
-        assert (totals.produced.episodes, totals.trained.episodes) == (12 * SIZE, 5 * SIZE)
-        assert totals.trained.mean_policy_version == 9.0
-
-    local_test.run(main())
+@local_test.virtual
+async def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
+    fleet = local_test.LocalFleet(grouped(), 3)
+    client = fleet.replay()
+    with pytest.raises(errors.ArgumentError, match="max_lag asks for the learner's policy version"):
+        await client.next_groups(1, max_lag=1)
+    async with client.episodes_writer() as writer:
+        for group in range(12):
+            for member in range(SIZE):
+                await play(writer, group, member, version=group)
+    await client.set_policy_version(9)
+    groups = await client.next_groups(5, max_lag=2)
+    assert sorted(check_group(group) for group in groups) == [7, 8, 9, 10, 11]
+    assert {reason: sum(each.values()) for reason, each in (await client.get_drops()).items()} == {"stale": 7 * SIZE}
+    totals = await client.get_training_bias()
+    assert (totals.produced.episodes, totals.trained.episodes) == (12 * SIZE, 5 * SIZE)
+    assert totals.trained.mean_policy_version == 9.0
 
 
 @pytest.mark.parametrize("make", [grouped, tokens])
-def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(make(redeliver=True), 2, directory=tmp_path)
-        client = fleet.replay()
-        is_tokens = make is tokens
-        writer: Any = client.tokens_writer() if is_tokens else client.episodes_writer()
-        async with writer:
-            for group in range(12):
-                for member in range(SIZE):
-                    if is_tokens:
-                        step = relive.TokenStep(prompt=[group], response=[member], logprobs=[0.0], policy_version=0)
-                        await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
-                    else:
-                        await play(writer, group, member)
-            await writer.flush()
-        delivered = []
-        for version in range(3):
-            await client.set_policy_version(version)
-            groups = await client.next_groups(3)
-            delivered.append({int(group[0].group_id.removeprefix("group-")) for group in groups})
-        await client.ack(2)
-        fleet.kill(0)
-        fleet.kill(1)
-        fleet.start(0)
-        fleet.start(1)
-        rest = {int(group[0].group_id.removeprefix("group-")) for group in await client.next_groups(6)}
-        assert rest == set(range(12)) - delivered[0] - delivered[1]
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5.0):
-                await client.next_groups(1)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, tmp_path: pathlib.Path) -> None:
+    fleet = local_test.LocalFleet(make(redeliver=True), 2, directory=tmp_path)
+    client = fleet.replay()
+    is_tokens = make is tokens
+    writer: Any = client.tokens_writer() if is_tokens else client.episodes_writer()
+    async with writer:
+        for group in range(12):
+            for member in range(SIZE):
+                if is_tokens:
+                    step = relive.TokenStep(prompt=[group], response=[member], logprobs=[0.0], policy_version=0)
+                    await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
+                else:
+                    await play(writer, group, member)
+        await writer.flush()
+    delivered = []
+    for version in range(3):
+        await client.set_policy_version(version)
+        groups = await client.next_groups(3)
+        delivered.append({int(group[0].group_id.removeprefix("group-")) for group in groups})
+    await client.ack(2)
+    fleet.kill(0)
+    fleet.kill(1)
+    fleet.start(0)
+    fleet.start(1)
+    rest = {int(group[0].group_id.removeprefix("group-")) for group in await client.next_groups(6)}
+    assert rest == set(range(12)) - delivered[0] - delivered[1]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5.0):
+            await client.next_groups(1)
 
 
-def test_ack_needs_buffers_that_deliver_again() -> None:
-    async def main() -> None:
-        client = local_test.LocalFleet(grouped(), 2).replay()
-        with pytest.raises(errors.ArgumentError, match="ack needs a buffer that delivers again"):
-            await client.ack(0)
-        again = local_test.LocalFleet(grouped(redeliver=True), 2).replay()
-        with pytest.raises(errors.ArgumentError, match="none was set"):
-            await again.ack(0)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_ack_needs_buffers_that_deliver_again() -> None:
+    client = local_test.LocalFleet(grouped(), 2).replay()
+    with pytest.raises(errors.ArgumentError, match="ack needs a buffer that delivers again"):
+        await client.ack(0)
+    again = local_test.LocalFleet(grouped(redeliver=True), 2).replay()
+    with pytest.raises(errors.ArgumentError, match="none was set"):
+        await again.ack(0)
 
 
-def test_a_lost_reply_is_delivered_to_the_next_call() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
-        client, other = fleet.replay(), fleet.replay()
-        async with client.episodes_writer() as writer:
-            for number in range(4):
-                await live(writer, number)
-            await writer.flush()
-            is_answered = asyncio.Event()
+@local_test.virtual
+async def test_a_lost_reply_is_delivered_to_the_next_call() -> None:
+    fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
+    client, other = fleet.replay(), fleet.replay()
+    async with client.episodes_writer() as writer:
+        for number in range(4):
+            await live(writer, number)
+        await writer.flush()
+        is_answered = asyncio.Event()
 
-            async def answered(shard: int, method: str) -> None:
-                if method == "take":
-                    await is_answered.wait()
+        async def answered(shard: int, method: str) -> None:
+            if method == "take":
+                await is_answered.wait()
 
-            # Taken in the shards, while the reply is on its way.
-            fleet.answered = answered
-            call = asyncio.create_task(client.next_episodes(4))
-            await asyncio.sleep(0.5)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            assert call.cancelled()
-            is_answered.set()
-            fleet.answered = None
-            assert numbers(await other.next_episodes(4)) == [0, 1, 2, 3]
+        # Taken in the shards, while the reply is on its way.
+        fleet.answered = answered
+        call = asyncio.create_task(client.next_episodes(4))
+        await asyncio.sleep(0.5)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert call.cancelled()
+        is_answered.set()
+        fleet.answered = None
+        assert numbers(await other.next_episodes(4)) == [0, 1, 2, 3]
 
-            # The reply does not come in time.
-            await live(writer, 4)
-            await writer.flush()
+        # The reply does not come in time.
+        await live(writer, 4)
+        await writer.flush()
 
-            async def hangs(shard: int, method: str) -> None:
-                if method == "take":
-                    fleet.hang(0)
+        async def hangs(shard: int, method: str) -> None:
+            if method == "take":
+                fleet.hang(0)
 
-            fleet.answered = hangs
-            call = asyncio.create_task(client.next_episodes(1))
-            await asyncio.sleep(3.0)
-            fleet.answered = None
-            assert not call.done()
-            fleet.go_on(0)
-            assert numbers(await call) == [4]
-
-    local_test.run(main())
+        fleet.answered = hangs
+        call = asyncio.create_task(client.next_episodes(1))
+        await asyncio.sleep(3.0)
+        fleet.answered = None
+        assert not call.done()
+        fleet.go_on(0)
+        assert numbers(await call) == [4]
 
 
 def numbers(episodes: list[Any]) -> list[int]:
     return sorted(each.observations[0][0] for each in episodes)
 
 
-def test_old_groups_that_were_put_back_are_dropped() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(max_episodes=2 * SIZE + 2), 1)
-        client = fleet.replay()
+@local_test.virtual
+async def test_old_groups_that_were_put_back_are_dropped() -> None:
+    fleet = local_test.LocalFleet(grouped(max_episodes=2 * SIZE + 2), 1)
+    client = fleet.replay()
 
-        async def taken(count: int) -> None:
-            """Let a call take groups, and put them back."""
+    async def taken(count: int) -> None:
+        """Let a call take groups, and put them back."""
 
-            async def answered(shard: int, method: str) -> None:
-                if method == "take":
-                    await asyncio.sleep(1.0)
+        async def answered(shard: int, method: str) -> None:
+            if method == "take":
+                await asyncio.sleep(1.0)
 
-            fleet.answered = answered
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await client.next_groups(count)
-            fleet.answered = None
-            await asyncio.sleep(2.0)
+        fleet.answered = answered
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await client.next_groups(count)
+        fleet.answered = None
+        await asyncio.sleep(2.0)
 
-        async def write(*groups: int, version: int = 0) -> list[str]:
-            async with client.episodes_writer() as writer:
-                for group in groups:
-                    for member in range(SIZE):
-                        await play(writer, group, member, version)
-            return [each.episode_id for each in fleet.buffer(0)._store.finished]
+    async def write(*groups: int, version: int = 0) -> list[str]:
+        async with client.episodes_writer() as writer:
+            for group in groups:
+                for member in range(SIZE):
+                    await play(writer, group, member, version)
+        return [each.episode_id for each in fleet.buffer(0)._store.finished]
 
-        await client.set_policy_version(0)
-        ids = await write(0, 1)
-        await taken(2)
-        # With one of its episodes the whole group.
-        assert await client.reject([ids[1]], reason="ugly") == SIZE
-        assert [check_group(group) for group in await client.next_groups(1)] == [1]
-        await write(2, 3)
-        await taken(2)
-        assert [check_group(group) for group in await client.next_groups(1, accept=is_odd)] == [3]
-        await write(4, version=1)
-        await write(5, version=2)
-        await taken(2)
-        await client.set_policy_version(3)
-        assert [check_group(group) for group in await client.next_groups(1, max_lag=1)] == [5]
-        await write(6)
-        await taken(1)
-        await write(7, 8)
-        await write(9)
-        # What was evicted meanwhile is not delivered.
-        assert [check_group(group) for group in await client.next_groups(1)] == [8]
-        drops = await client.get_drops()
-        assert {reason: sum(each.values()) for reason, each in drops.items()} == {
-            "evicted": 2 * SIZE,
-            "rejected": SIZE,
-            "stale": SIZE,
-            "ugly": SIZE,
-        }
-
-    local_test.run(main())
+    await client.set_policy_version(0)
+    ids = await write(0, 1)
+    await taken(2)
+    # With one of its episodes the whole group.
+    assert await client.reject([ids[1]], reason="ugly") == SIZE
+    assert [check_group(group) for group in await client.next_groups(1)] == [1]
+    await write(2, 3)
+    await taken(2)
+    assert [check_group(group) for group in await client.next_groups(1, accept=is_odd)] == [3]
+    await write(4, version=1)
+    await write(5, version=2)
+    await taken(2)
+    await client.set_policy_version(3)
+    assert [check_group(group) for group in await client.next_groups(1, max_lag=1)] == [5]
+    await write(6)
+    await taken(1)
+    await write(7, 8)
+    await write(9)
+    # What was evicted meanwhile is not delivered.
+    assert [check_group(group) for group in await client.next_groups(1)] == [8]
+    drops = await client.get_drops()
+    assert {reason: sum(each.values()) for reason, each in drops.items()} == {
+        "evicted": 2 * SIZE,
+        "rejected": SIZE,
+        "stale": SIZE,
+        "ugly": SIZE,
+    }
 
 
 def is_odd(group: list[Any]) -> bool:
     return bool(group[0].observations[0][0] % 2)
 
 
-def test_two_learners_share_all_groups_without_deadlock() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(), 4, seed=3)
-        clients = [fleet.replay(seed) for seed in range(2)]
-        got: list[list[int]] = [[], []]
+@local_test.virtual
+async def test_two_learners_share_all_groups_without_deadlock() -> None:
+    fleet = local_test.LocalFleet(grouped(), 4, seed=3)
+    clients = [fleet.replay(seed) for seed in range(2)]
+    got: list[list[int]] = [[], []]
 
-        async def learn(number: int) -> None:
-            for _ in range(10):
-                groups = await clients[number].next_groups(4)
-                got[number] += [check_group(group) for group in groups]
+    async def learn(number: int) -> None:
+        for _ in range(10):
+            groups = await clients[number].next_groups(4)
+            got[number] += [check_group(group) for group in groups]
 
-        async def write() -> None:
-            async with fleet.replay().episodes_writer() as writer:
-                # Never more ahead than the two need for one call each.
-                for group in range(80):
-                    while group - sum(map(len, got)) >= 8:
-                        await local_test.settle(0.01)
-                    for member in range(SIZE):
-                        await play(writer, group, member)
-                    await writer.flush()
+    async def write() -> None:
+        async with fleet.replay().episodes_writer() as writer:
+            # Never more ahead than the two need for one call each.
+            for group in range(80):
+                while group - sum(map(len, got)) >= 8:
+                    await local_test.settle(0.01)
+                for member in range(SIZE):
+                    await play(writer, group, member)
+                await writer.flush()
 
-        await asyncio.gather(learn(0), learn(1), write())
-        assert sorted(got[0] + got[1]) == list(range(80))
-
-    local_test.run(main())
+    await asyncio.gather(learn(0), learn(1), write())
+    assert sorted(got[0] + got[1]) == list(range(80))
 
 
 def test_calls_of_one_client_are_served_in_turn() -> None:
@@ -413,70 +399,62 @@ def test_calls_of_one_client_are_served_in_turn() -> None:
     local_test.run(again())
 
 
-def test_closing_a_fleet_wakes_a_waiting_learner() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 2)
-        client = fleet.replay()
-        call = asyncio.create_task(client.next_episodes(1))
-        await asyncio.sleep(1.0)
-        fleet.gone = {0, 1}
-        fleet.kill_coordinator()
-        with pytest.raises(errors.ClosedError, match="the fleet was closed"):
-            await call
-
-    local_test.run(main())
+@local_test.virtual
+async def test_closing_a_fleet_wakes_a_waiting_learner() -> None:
+    fleet = local_test.LocalFleet(singles(), 2)
+    client = fleet.replay()
+    call = asyncio.create_task(client.next_episodes(1))
+    await asyncio.sleep(1.0)
+    fleet.gone = {0, 1}
+    fleet.kill_coordinator()
+    with pytest.raises(errors.ClosedError, match="the fleet was closed"):
+        await call
 
 
-def test_invalid_requests_are_refused() -> None:
-    async def main() -> None:
-        client = local_test.LocalFleet(singles(), 2).replay()
-        for text, call in (
-            ("count must be", client.next_episodes(0)),
-            ("max_lag must be", client.next_episodes(1, max_lag=-1)),
-            ("accept must be a function, got 1", client.next_episodes(1, accept=1)),  # type: ignore[arg-type]
-            ("next_groups needs a buffer with groups", client.next_groups(1)),
-            ("episode_ids must be a list of strings, got 'a'", client.reject("a")),
-            ("episode_ids must be a list of strings, got 1", client.reject(1)),  # type: ignore[arg-type]
-            ("reason must be a string of at least 1", client.reject([], reason="")),
-        ):
-            with pytest.raises(errors.ArgumentError, match=text):
-                await call
-        columns = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
-        text = "next_groups needs buffers of episodes or tokens, got RingReplayBuffer"
+@local_test.virtual
+async def test_invalid_requests_are_refused() -> None:
+    client = local_test.LocalFleet(singles(), 2).replay()
+    for text, call in (
+        ("count must be", client.next_episodes(0)),
+        ("max_lag must be", client.next_episodes(1, max_lag=-1)),
+        ("accept must be a function, got 1", client.next_episodes(1, accept=1)),  # type: ignore[arg-type]
+        ("next_groups needs a buffer with groups", client.next_groups(1)),
+        ("episode_ids must be a list of strings, got 'a'", client.reject("a")),
+        ("episode_ids must be a list of strings, got 1", client.reject(1)),  # type: ignore[arg-type]
+        ("reason must be a string of at least 1", client.reject([], reason="")),
+    ):
         with pytest.raises(errors.ArgumentError, match=text):
-            await columns.next_groups(1)
-
-    local_test.run(main())
-
-
-def test_group_ids_have_no_effect_without_a_group_rule() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 2)
-        client = fleet.replay()
-        async with client.episodes_writer(batch_steps=1) as writer:
-            await play(writer, 0, 0)
-        assert len(await client.next_episodes(1)) == 1
-        assert "place_group" not in [method for _, method, _ in fleet.calls]
-
-    local_test.run(main())
+            await call
+    columns = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
+    text = "next_groups needs buffers of episodes or tokens, got RingReplayBuffer"
+    with pytest.raises(errors.ArgumentError, match=text):
+        await columns.next_groups(1)
 
 
-def test_unconfirmed_deliveries_are_forgotten_in_time() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 1, lease=10.0, recovery=20.0)
-        client = fleet.replay()
-        async with client.episodes_writer() as writer:
-            await live(writer, 0)
-        await client.next_episodes(1)
-        shard: Any = fleet.shard(0)
-        await asyncio.sleep(45.0)
-        shard.ping()
-        assert len(shard._queue._sent) == 1
-        await asyncio.sleep(10.0)
-        shard.ping()
-        assert not shard._queue._sent
+@local_test.virtual
+async def test_group_ids_have_no_effect_without_a_group_rule() -> None:
+    fleet = local_test.LocalFleet(singles(), 2)
+    client = fleet.replay()
+    async with client.episodes_writer(batch_steps=1) as writer:
+        await play(writer, 0, 0)
+    assert len(await client.next_episodes(1)) == 1
+    assert "place_group" not in [method for _, method, _ in fleet.calls]
 
-    local_test.run(main())
+
+@local_test.virtual
+async def test_unconfirmed_deliveries_are_forgotten_in_time() -> None:
+    fleet = local_test.LocalFleet(singles(), 1, lease=10.0, recovery=20.0)
+    client = fleet.replay()
+    async with client.episodes_writer() as writer:
+        await live(writer, 0)
+    await client.next_episodes(1)
+    shard: Any = fleet.shard(0)
+    await asyncio.sleep(45.0)
+    shard.ping()
+    assert len(shard._queue._sent) == 1
+    await asyncio.sleep(10.0)
+    shard.ping()
+    assert not shard._queue._sent
 
 
 # Groups.
@@ -501,345 +479,315 @@ async def all_that_comes(client: replay.Replay[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_learner_acknowledges_while_the_next_request_runs(seed: int) -> None:
-    async def main() -> None:
-        rng = random.Random(seed)
-        client = local_test.LocalFleet(singles(redeliver=True), 2, seed=seed, delay=0.02).replay()
-        await written(client, 40)
-        found, episodes = [], await client.next_episodes(4)
-        for version in range(1, 9):
-            found += numbers(episodes)
-            request = asyncio.create_task(client.next_episodes(4))
-            await asyncio.sleep(rng.random() * 0.05)
-            await client.set_policy_version(version)
-            await client.ack(version)
-            episodes = await request
-        assert len({*found, *numbers(episodes)}) == 36
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_learner_acknowledges_while_the_next_request_runs(seed: int) -> None:
+    rng = random.Random(seed)
+    client = local_test.LocalFleet(singles(redeliver=True), 2, seed=seed, delay=0.02).replay()
+    await written(client, 40)
+    found, episodes = [], await client.next_episodes(4)
+    for version in range(1, 9):
+        found += numbers(episodes)
+        request = asyncio.create_task(client.next_episodes(4))
+        await asyncio.sleep(rng.random() * 0.05)
+        await client.set_policy_version(version)
+        await client.ack(version)
+        episodes = await request
+    assert len({*found, *numbers(episodes)}) == 36
 
 
-def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 1)
-        await written(fleet.replay(), 4)
+@local_test.virtual
+async def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None:
+    fleet = local_test.LocalFleet(singles(), 1)
+    await written(fleet.replay(), 4)
 
-        def take(number: int, kept: int) -> list[int]:
-            asked = {"learner": bytes(16), "is_group": False, "max_lag": None, "accept": None, "policy_version": None}
-            request = deliveries.Request(number=number, kept=kept, take=2, count=2, **asked)  # type: ignore[arg-type]
-            return numbers([episode for (episode,) in fleet.shard(0).take(request)[0].units])
+    def take(number: int, kept: int) -> list[int]:
+        asked = {"learner": bytes(16), "is_group": False, "max_lag": None, "accept": None, "policy_version": None}
+        request = deliveries.Request(number=number, kept=kept, take=2, count=2, **asked)  # type: ignore[arg-type]
+        return numbers([episode for (episode,) in fleet.shard(0).take(request)[0].units])
 
-        assert [take(1, 0), take(2, 0), take(3, 2)] == [[0, 1], [0, 1], [2, 3]]
-        fleet.shard(0).put_back(bytes(16), 2)  # It comes too late: request 3 has confirmed that.
-        assert fleet.shard(0).places().outstanding == 0
-
-    local_test.run(main())
+    assert [take(1, 0), take(2, 0), take(3, 2)] == [[0, 1], [0, 1], [2, 3]]
+    fleet.shard(0).put_back(bytes(16), 2)  # It comes too late: request 3 has confirmed that.
+    assert fleet.shard(0).places().outstanding == 0
 
 
-def test_episodes_are_put_back_once_a_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 1)
-        first, second = fleet.replay(), fleet.replay()
-        await written(first, 4)
-        fleet.hang(0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await first.next_episodes(4)
-        monkeypatch.setattr(type(fleet.buffer(0)), "_put_back", full)
-        fleet.go_on(0)
-        await local_test.settle(2.5)
-        monkeypatch.undo()
-        await local_test.settle(1.0)
-        assert await all_that_comes(second) == [0, 1, 2, 3]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_episodes_are_put_back_once_a_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = local_test.LocalFleet(singles(), 1)
+    first, second = fleet.replay(), fleet.replay()
+    await written(first, 4)
+    fleet.hang(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await first.next_episodes(4)
+    monkeypatch.setattr(type(fleet.buffer(0)), "_put_back", full)
+    fleet.go_on(0)
+    await local_test.settle(2.5)
+    monkeypatch.undo()
+    await local_test.settle(1.0)
+    assert await all_that_comes(second) == [0, 1, 2, 3]
 
 
 def full(*_: Any) -> None:
     raise errors.CheckpointError("No space left on device")
 
 
-def test_a_learner_that_only_takes_finds_new_shards() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 1)
-        learner, operator = fleet.replay(), fleet.replay()
-        await written(operator, 1)
-        assert numbers(await learner.next_episodes(1)) == [0]
-        assert await operator.add_shard() == 1
-        writers = [operator.episodes_writer() for _ in range(2)]
-        for number, writer in enumerate(writers):
-            await live(writer, number)
-            await writer.close()
-        assert [len(buffer._store.finished) for buffer in fleet.buffers()] == [2, 1]
-        assert numbers(await learner.next_episodes(2)) == [0, 1]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_learner_that_only_takes_finds_new_shards() -> None:
+    fleet = local_test.LocalFleet(singles(), 1)
+    learner, operator = fleet.replay(), fleet.replay()
+    await written(operator, 1)
+    assert numbers(await learner.next_episodes(1)) == [0]
+    assert await operator.add_shard() == 1
+    writers = [operator.episodes_writer() for _ in range(2)]
+    for number, writer in enumerate(writers):
+        await live(writer, number)
+        await writer.close()
+    assert [len(buffer._store.finished) for buffer in fleet.buffers()] == [2, 1]
+    assert numbers(await learner.next_episodes(2)) == [0, 1]
 
 
-def test_acknowledged_episodes_of_two_learners_never_come_again(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path)
-        first, second = fleet.replay(), fleet.replay()
-        await written(first, 6)
-        await first.next_episodes(2)
-        await second.next_episodes(2)
-        kept = numbers(await first.next_episodes(1))
-        for client in (first, second):
-            await client.set_policy_version(1)
-        await first.ack(1)
-        # What the other learner has, or may not have received, is not acknowledged.
-        shutil.copytree(tmp_path, tmp_path / "then")
-        await second.ack(1)
-        fleet.kill(0)
-        fleet.start(0)
-        assert await all_that_comes(fleet.replay()) == [5]
-        then = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path / "then")
-        assert (await all_that_comes(then.replay()), kept) == ([2, 3, 5], [4])
-
-    local_test.run(main())
+@local_test.virtual
+async def test_acknowledged_episodes_of_two_learners_never_come_again(tmp_path: pathlib.Path) -> None:
+    fleet = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path)
+    first, second = fleet.replay(), fleet.replay()
+    await written(first, 6)
+    await first.next_episodes(2)
+    await second.next_episodes(2)
+    kept = numbers(await first.next_episodes(1))
+    for client in (first, second):
+        await client.set_policy_version(1)
+    await first.ack(1)
+    # What the other learner has, or may not have received, is not acknowledged.
+    shutil.copytree(tmp_path, tmp_path / "then")
+    await second.ack(1)
+    fleet.kill(0)
+    fleet.start(0)
+    assert await all_that_comes(fleet.replay()) == [5]
+    then = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path / "then")
+    assert (await all_that_comes(then.replay()), kept) == ([2, 3, 5], [4])
 
 
-def test_requests_to_a_hung_shard_are_put_back() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
-        first, second = fleet.replay(), fleet.replay()
-        await written(first, 4)
-        fleet.hang(0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(3.0):
-                await first.next_episodes(4)
-        fleet.go_on(0)
-        await local_test.settle(2.0)
-        assert await all_that_comes(second) == [0, 1, 2, 3]
-        # Nobody waits for a shard that is gone.
-        fleet.hang(0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(3.0):
-                await first.next_episodes(1)
-        fleet.end(0)
-        await local_test.settle(2.0)
-        assert not first._shards._tasks
-
-    local_test.run(main())
+@local_test.virtual
+async def test_requests_to_a_hung_shard_are_put_back() -> None:
+    fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
+    first, second = fleet.replay(), fleet.replay()
+    await written(first, 4)
+    fleet.hang(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3.0):
+            await first.next_episodes(4)
+    fleet.go_on(0)
+    await local_test.settle(2.0)
+    assert await all_that_comes(second) == [0, 1, 2, 3]
+    # Nobody waits for a shard that is gone.
+    fleet.hang(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3.0):
+            await first.next_episodes(1)
+    fleet.end(0)
+    await local_test.settle(2.0)
+    assert not first._shards._tasks
 
 
 @pytest.mark.parametrize("make", [grouped(), tokens()])
-def test_a_group_stays_together_when_the_fleet_changes(make: Any) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(make, 2)
-        client: Any = fleet.replay()
-        has_tokens = "tokens" in client._description.writer
-        writer = client.tokens_writer() if has_tokens else client.episodes_writer()
+@local_test.virtual
+async def test_a_group_stays_together_when_the_fleet_changes(make: Any) -> None:
+    fleet = local_test.LocalFleet(make, 2)
+    client: Any = fleet.replay()
+    has_tokens = "tokens" in client._description.writer
+    writer = client.tokens_writer() if has_tokens else client.episodes_writer()
 
-        async def add(group: int, member: int) -> None:
-            if has_tokens:
-                step = relive.TokenStep(
-                    prompt=[group], response=[member], logprobs=[-1.0], reward=0.0, policy_version=0
-                )
-                await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
-            else:
-                await play(writer, group, member)
+    async def add(group: int, member: int) -> None:
+        if has_tokens:
+            step = relive.TokenStep(prompt=[group], response=[member], logprobs=[-1.0], reward=0.0, policy_version=0)
+            await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
+        else:
+            await play(writer, group, member)
 
-        async with writer:
-            for group in range(12):
-                await add(group, 0)
-            await writer.flush()
-            await client.add_shard()
-            fleet.kill_coordinator()
-            fleet.start_coordinator()
-            for group in range(12):
-                for member in range(1, SIZE):
-                    await add(group, member)
-            await writer.flush()
-            found = [group[0].group_id for group in await client.next_groups(12)]
-            assert sorted(found) == sorted(f"group-{group}" for group in range(12))
-
-    local_test.run(main())
-
-
-def test_a_group_is_lost_if_its_shard_does_not_return(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(), 2, directory=tmp_path, timeout=1.0, recovery=10.0)
-        client = fleet.replay()
-        home = await fleet.coordinator("place_group", "group-0")
-        async with client.episodes_writer(batch_steps=1) as writer:
-            await play(writer, 0, 0)
-            await writer.flush()
-            fleet.kill(home)
-            await play(writer, 0, 1)
-            await live(writer, 7)  # Others go to the other shard.
-            await asyncio.sleep(5.0)
-            fleet.start(home)
-            await play(writer, 0, 2)
-            await writer.flush()
-            assert [check_group(group) for group in await client.next_groups(1)] == [0]
-            assert fleet.buffer(1 - home).get_stats().total_episodes == 1
-            fleet.kill(home)
-            other = 1
-            while await fleet.coordinator("place_group", f"group-{other}") != home:
-                other += 1
-            await play(writer, other, 0)
-            assert writer.lost == 0
-            await writer.flush()
-            assert writer.lost == 1 + other % 4
-            # When the fleet is closed, what is begun is lost at once.
-            with pytest.raises(errors.ClosedError, match="the fleet was closed"):
-                async with writer.episode("agent", group_id="group-0") as episode:
-                    await episode.append(0, 0, 1.0)
-                    for shard in (0, 1):
-                        fleet.end(shard)
-                    await client.stats()
-                    await asyncio.sleep(1.0)
-                    await episode.end(1)
-                    await writer.flush()
-
-    local_test.run(main())
-
-
-def test_groups_do_not_move_when_shards_come_and_go() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(), 4)
-        names = [f"group-{number}" for number in range(40)]
-        places = [await fleet.coordinator("place_group", name) for name in names]
-        assert set(places) == {0, 1, 2, 3}
+    async with writer:
+        for group in range(12):
+            await add(group, 0)
+        await writer.flush()
+        await client.add_shard()
         fleet.kill_coordinator()
         fleet.start_coordinator()
-        assert [await fleet.coordinator("place_group", name) for name in reversed(names)] == places[::-1]
-        await written(fleet.replay(), 1)
-        await fleet.coordinator("drain", 1)
-        assert [await fleet.coordinator("place_group", name) for name in names] == places
-        later = [await fleet.coordinator("place_group", f"{name} later") for name in names]
-        assert set(later) == {0, 2, 3}
-
-    local_test.run(main())
+        for group in range(12):
+            for member in range(1, SIZE):
+                await add(group, member)
+        await writer.flush()
+        found = [group[0].group_id for group in await client.next_groups(12)]
+        assert sorted(found) == sorted(f"group-{group}" for group in range(12))
 
 
-def test_a_begun_group_is_completed_in_a_drained_shard() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(), 3, lease=5.0)
+@local_test.virtual
+async def test_a_group_is_lost_if_its_shard_does_not_return(tmp_path: pathlib.Path) -> None:
+    fleet = local_test.LocalFleet(grouped(), 2, directory=tmp_path, timeout=1.0, recovery=10.0)
+    client = fleet.replay()
+    home = await fleet.coordinator("place_group", "group-0")
+    async with client.episodes_writer(batch_steps=1) as writer:
+        await play(writer, 0, 0)
+        await writer.flush()
+        fleet.kill(home)
+        await play(writer, 0, 1)
+        await live(writer, 7)  # Others go to the other shard.
+        await asyncio.sleep(5.0)
+        fleet.start(home)
+        await play(writer, 0, 2)
+        await writer.flush()
+        assert [check_group(group) for group in await client.next_groups(1)] == [0]
+        assert fleet.buffer(1 - home).get_stats().total_episodes == 1
+        fleet.kill(home)
+        other = 1
+        while await fleet.coordinator("place_group", f"group-{other}") != home:
+            other += 1
+        await play(writer, other, 0)
+        assert writer.lost == 0
+        await writer.flush()
+        assert writer.lost == 1 + other % 4
+        # When the fleet is closed, what is begun is lost at once.
+        with pytest.raises(errors.ClosedError, match="the fleet was closed"):
+            async with writer.episode("agent", group_id="group-0") as episode:
+                await episode.append(0, 0, 1.0)
+                for shard in (0, 1):
+                    fleet.end(shard)
+                await client.stats()
+                await asyncio.sleep(1.0)
+                await episode.end(1)
+                await writer.flush()
+
+
+@local_test.virtual
+async def test_groups_do_not_move_when_shards_come_and_go() -> None:
+    fleet = local_test.LocalFleet(grouped(), 4)
+    names = [f"group-{number}" for number in range(40)]
+    places = [await fleet.coordinator("place_group", name) for name in names]
+    assert set(places) == {0, 1, 2, 3}
+    fleet.kill_coordinator()
+    fleet.start_coordinator()
+    assert [await fleet.coordinator("place_group", name) for name in reversed(names)] == places[::-1]
+    await written(fleet.replay(), 1)
+    await fleet.coordinator("drain", 1)
+    assert [await fleet.coordinator("place_group", name) for name in names] == places
+    later = [await fleet.coordinator("place_group", f"{name} later") for name in names]
+    assert set(later) == {0, 2, 3}
+
+
+@local_test.virtual
+async def test_a_begun_group_is_completed_in_a_drained_shard() -> None:
+    fleet = local_test.LocalFleet(grouped(), 3, lease=5.0)
+    client = fleet.replay()
+    home = await fleet.coordinator("place_group", "group-0")
+    async with client.episodes_writer() as writer:
+        await play(writer, 0, 0)
+        await writer.flush()
+        await client.drain(home)
+        await play(writer, 0, 1)
+        await play(writer, 0, 2)
+        await writer.flush()
+        assert [check_group(group) for group in await client.next_groups(1)] == [0]
+        # A writer that stays does not keep the shard from ending.
+        for group in range(1, 5):
+            for member in range(SIZE):
+                await play(writer, group, member)
+        await writer.flush()
+        await asyncio.sleep(30.0)
+        assert home in fleet.gone
+        assert sorted(check_group(group) for group in await client.next_groups(4)) == [1, 2, 3, 4]
+        assert (writer.lost, writer.refused) == (0, 0)
+
+
+@local_test.virtual
+async def test_the_coordinator_remembers_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_MOST_PLACES", 10)
+    fleet = local_test.LocalFleet(grouped(), 2)
+    for number in range(30):
+        await fleet.coordinator("place_group", f"group-{number}")
+    assert fleet.coordinator_process is not None
+    assert list(fleet.coordinator_process._places or ()) == [f"group-{number}" for number in range(20, 30)]
+
+
+@local_test.virtual
+async def test_a_late_failed_attempt_does_not_need_its_group() -> None:
+    fleet = local_test.LocalFleet(grouped(), 1)
+    client = fleet.replay()
+    async with client.episodes_writer() as writer:
+        for member in range(SIZE):
+            await play(writer, 0, member)
+        await play(writer, 0, 1, attempt=1, ends=False)
+        async with writer.episode("agent", group_id="group-0") as episode:
+            await episode.append((0, 2, 1, 0), 0, 1.0)
+            await episode.end("over", "ABORTED")
+        await writer.flush()
+        assert writer.refused == 0
+        assert check_group((await client.next_groups(1))[0]) == 0
+        await play(writer, 0, 1, attempt=2)
+        with pytest.raises(errors.ArgumentError, match="no episode can start in group 'group-0'"):
+            await writer.flush()
+
+
+@local_test.virtual
+async def test_a_group_episode_torn_in_a_crash_is_stored_again(tmp_path: pathlib.Path) -> None:
+    for stored in range(7):
+        fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored), timeout=1.0)
+        buffer = fleet.buffer(0)
+        append, end, calls = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait, [0]
+
+        def dies(call: Any, most: int = stored, calls: list[int] = calls, buffer: Any = buffer) -> Any:
+            def checked(*arguments: Any, **options: Any) -> Any:
+                if calls[0] == most:
+                    buffer.abort_episode_nowait = lambda _: None  # It has no time for that.
+                    raise Killed
+                calls[0] += 1
+                return call(*arguments, **options)
+
+            return checked
+
         client = fleet.replay()
-        home = await fleet.coordinator("place_group", "group-0")
-        async with client.episodes_writer() as writer:
+        async with client.episodes_writer(batch_steps=100) as writer:
+            await live(writer, 0)
             await play(writer, 0, 0)
             await writer.flush()
-            await client.drain(home)
-            await play(writer, 0, 1)
-            await play(writer, 0, 2)
+            buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = dies(append), dies(end)
+            shard: Any = fleet.shard(0)
+            shard._adapter.insert = as_a_process(shard._adapter.insert, fleet)
+            await play(writer, 0, 1)  # Of two steps.
+            await play(writer, 0, 2)  # Of three.
+            flush = asyncio.create_task(writer.flush())
+            await asyncio.sleep(5.0)
+            assert fleet.processes[0] is None
+            fleet.start(0)
+            await flush
+            assert [check_group(group) for group in await client.next_groups(1)] == [0]
+            assert writer.stored == 2 + 1 + 2 + 3
+
+
+@local_test.virtual
+async def test_a_group_episode_on_a_full_disk_is_stored_later(tmp_path: pathlib.Path) -> None:
+    for stored in range(7):
+        fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored))
+        client, buffer = fleet.replay(), fleet.buffer(0)
+        is_full, calls = [True], [0]
+
+        def fails(call: Any, most: int = stored, is_full: list[bool] = is_full, calls: list[int] = calls) -> Any:
+            def checked(*arguments: Any, **options: Any) -> Any:
+                calls[0] += 1
+                if is_full[0] and calls[0] > most:
+                    raise OSError("no space left")
+                return call(*arguments, **options)
+
+            return checked
+
+        append, end = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait
+        buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = fails(append), fails(end)
+        async with client.episodes_writer() as writer:
+            for member in (1, 2, 0):
+                await play(writer, 0, member)
+            await asyncio.sleep(3.0)
+            assert fleet.shard(0).stats().disk is not None
+            is_full[0] = False
             await writer.flush()
             assert [check_group(group) for group in await client.next_groups(1)] == [0]
-            # A writer that stays does not keep the shard from ending.
-            for group in range(1, 5):
-                for member in range(SIZE):
-                    await play(writer, group, member)
-            await writer.flush()
-            await asyncio.sleep(30.0)
-            assert home in fleet.gone
-            assert sorted(check_group(group) for group in await client.next_groups(4)) == [1, 2, 3, 4]
-            assert (writer.lost, writer.refused) == (0, 0)
-
-    local_test.run(main())
-
-
-def test_the_coordinator_remembers_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        monkeypatch.setattr(coordinator, "_MOST_PLACES", 10)
-        fleet = local_test.LocalFleet(grouped(), 2)
-        for number in range(30):
-            await fleet.coordinator("place_group", f"group-{number}")
-        assert fleet.coordinator_process is not None
-        assert list(fleet.coordinator_process._places or ()) == [f"group-{number}" for number in range(20, 30)]
-
-    local_test.run(main())
-
-
-def test_a_late_failed_attempt_does_not_need_its_group() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(grouped(), 1)
-        client = fleet.replay()
-        async with client.episodes_writer() as writer:
-            for member in range(SIZE):
-                await play(writer, 0, member)
-            await play(writer, 0, 1, attempt=1, ends=False)
-            async with writer.episode("agent", group_id="group-0") as episode:
-                await episode.append((0, 2, 1, 0), 0, 1.0)
-                await episode.end("over", "ABORTED")
-            await writer.flush()
-            assert writer.refused == 0
-            assert check_group((await client.next_groups(1))[0]) == 0
-            await play(writer, 0, 1, attempt=2)
-            with pytest.raises(errors.ArgumentError, match="no episode can start in group 'group-0'"):
-                await writer.flush()
-
-    local_test.run(main())
-
-
-def test_a_group_episode_torn_in_a_crash_is_stored_again(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        for stored in range(7):
-            fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored), timeout=1.0)
-            buffer = fleet.buffer(0)
-            append, end, calls = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait, [0]
-
-            def dies(call: Any, most: int = stored, calls: list[int] = calls, buffer: Any = buffer) -> Any:
-                def checked(*arguments: Any, **options: Any) -> Any:
-                    if calls[0] == most:
-                        buffer.abort_episode_nowait = lambda _: None  # It has no time for that.
-                        raise Killed
-                    calls[0] += 1
-                    return call(*arguments, **options)
-
-                return checked
-
-            client = fleet.replay()
-            async with client.episodes_writer(batch_steps=100) as writer:
-                await live(writer, 0)
-                await play(writer, 0, 0)
-                await writer.flush()
-                buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = dies(append), dies(end)
-                shard: Any = fleet.shard(0)
-                shard._adapter.insert = as_a_process(shard._adapter.insert, fleet)
-                await play(writer, 0, 1)  # Of two steps.
-                await play(writer, 0, 2)  # Of three.
-                flush = asyncio.create_task(writer.flush())
-                await asyncio.sleep(5.0)
-                assert fleet.processes[0] is None
-                fleet.start(0)
-                await flush
-                assert [check_group(group) for group in await client.next_groups(1)] == [0]
-                assert writer.stored == 2 + 1 + 2 + 3
-
-    local_test.run(main())
-
-
-def test_a_group_episode_on_a_full_disk_is_stored_later(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        for stored in range(7):
-            fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored))
-            client, buffer = fleet.replay(), fleet.buffer(0)
-            is_full, calls = [True], [0]
-
-            def fails(call: Any, most: int = stored, is_full: list[bool] = is_full, calls: list[int] = calls) -> Any:
-                def checked(*arguments: Any, **options: Any) -> Any:
-                    calls[0] += 1
-                    if is_full[0] and calls[0] > most:
-                        raise OSError("no space left")
-                    return call(*arguments, **options)
-
-                return checked
-
-            append, end = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait
-            buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = fails(append), fails(end)
-            async with client.episodes_writer() as writer:
-                for member in (1, 2, 0):
-                    await play(writer, 0, member)
-                await asyncio.sleep(3.0)
-                assert fleet.shard(0).stats().disk is not None
-                is_full[0] = False
-                await writer.flush()
-                assert [check_group(group) for group in await client.next_groups(1)] == [0]
-                assert (writer.stored, writer.refused, writer.lost) == (1 + 2 + 3, 0, 0)
-
-    local_test.run(main())
+            assert (writer.stored, writer.refused, writer.lost) == (1 + 2 + 3, 0, 0)
 
 
 class Killed(BaseException):

@@ -56,169 +56,155 @@ class Disk:
 
 
 @pytest.mark.parametrize("records", range(5))
-def test_a_full_disk_stores_and_reports_the_first_steps(records: int, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1, tmp_path)
-        shard = fleet.shard(0)
-        disk = Disk(fleet, 0, records)
-        batch = tuple([adapter_test.columns(10 * number, 3, "TERMINATED", is_start=True) for number in range(4)])
-        resolution = shard.insert(W, 0, 0, batch)
-        passed = 3 * records if records < 4 else None
-        assert resolution == replies.Resolution(passed=passed)
-        assert shard.resolve(W, 0) == resolution
-        assert shard.stats().inserted == 3 * min(records, 4)
-        is_full = records < 4
-        assert resolution.progress is not None
-        assert (shard.stats().disk is not None, resolution.progress.disk is not None) == (is_full, is_full)
-        # Nothing more is stored under that name, also after the disk has room again.
-        disk.free()
-        if is_full:
-            assert shard.insert(W, 0, 0, batch) == resolution
-            assert shard.insert(W, 1, 0, batch) == replies.Resolution(passed=0)
-        assert shard.insert(V, 0, 0, batch) == replies.Resolution(passed=None)
-        assert shard.stats().disk is None
-        # After a crash the ledger says the same.
-        fleet.kill(0)
-        fleet.start(0)
-        assert fleet.shard(0).resolve(W, 0).passed == (12 if passed is None else passed)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_full_disk_stores_and_reports_the_first_steps(records: int, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path)
+    shard = fleet.shard(0)
+    disk = Disk(fleet, 0, records)
+    batch = tuple([adapter_test.columns(10 * number, 3, "TERMINATED", is_start=True) for number in range(4)])
+    resolution = shard.insert(W, 0, 0, batch)
+    passed = 3 * records if records < 4 else None
+    assert resolution == replies.Resolution(passed=passed)
+    assert shard.resolve(W, 0) == resolution
+    assert shard.stats().inserted == 3 * min(records, 4)
+    is_full = records < 4
+    assert resolution.progress is not None
+    assert (shard.stats().disk is not None, resolution.progress.disk is not None) == (is_full, is_full)
+    # Nothing more is stored under that name, also after the disk has room again.
+    disk.free()
+    if is_full:
+        assert shard.insert(W, 0, 0, batch) == resolution
+        assert shard.insert(W, 1, 0, batch) == replies.Resolution(passed=0)
+    assert shard.insert(V, 0, 0, batch) == replies.Resolution(passed=None)
+    assert shard.stats().disk is None
+    # After a crash the ledger says the same.
+    fleet.kill(0)
+    fleet.start(0)
+    assert fleet.shard(0).resolve(W, 0).passed == (12 if passed is None else passed)
 
 
-def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1, tmp_path)
-        shard = fleet.shard(0)
-        good = adapter_test.columns(0, 3, "TERMINATED", is_start=True)
-        shard.insert(V, 0, 0, (good,))
-        Disk(fleet, 0, records=1)
-        wrong: Any = adapter_test.columns(0, 2, "TERMINATED", is_start=True)
-        wrong.observations.resize((3, 1))
-        resolution = shard.insert(W, 0, 0, (wrong, good, good))
-        assert (resolution.passed, resolution.refused, type(resolution.error)) == (5, 2, errors.SchemaError)
-        assert (shard.stats().inserted, shard.stats().refused) == (6, 2)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path)
+    shard = fleet.shard(0)
+    good = adapter_test.columns(0, 3, "TERMINATED", is_start=True)
+    shard.insert(V, 0, 0, (good,))
+    Disk(fleet, 0, records=1)
+    wrong: Any = adapter_test.columns(0, 2, "TERMINATED", is_start=True)
+    wrong.observations.resize((3, 1))
+    resolution = shard.insert(W, 0, 0, (wrong, good, good))
+    assert (resolution.passed, resolution.refused, type(resolution.error)) == (5, 2, errors.SchemaError)
+    assert (shard.stats().inserted, shard.stats().refused) == (6, 2)
 
 
-def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes, 1, tmp_path, lease=4.0)
-        shard = fleet.shard(0)
-        for writer in (W, V):
-            shard.insert(writer, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),))
-        disk = Disk(fleet, 0)
-        await asyncio.sleep(5.0)
-        shard.ping()
-        assert (shard.stats().aborted, shard.stats().buffer.in_progress) == (0, 2)
-        assert shard.stats().disk == "the journal could not be written: No space left on device"
-        assert len(await fleet.replay().sample(5, n=1, gamma=1.0)) == 5
-        disk.free()
-        await asyncio.sleep(2.0)
-        shard.ping()
-        assert (shard.stats().aborted, shard.stats().buffer.in_progress) == (2, 0)
-        shard.insert(b"u" * 16, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),))
-        Disk(fleet, 0)
-        shard.close()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.episodes, 1, tmp_path, lease=4.0)
+    shard = fleet.shard(0)
+    for writer in (W, V):
+        shard.insert(writer, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),))
+    disk = Disk(fleet, 0)
+    await asyncio.sleep(5.0)
+    shard.ping()
+    assert (shard.stats().aborted, shard.stats().buffer.in_progress) == (0, 2)
+    assert shard.stats().disk == "the journal could not be written: No space left on device"
+    assert len(await fleet.replay().sample(5, n=1, gamma=1.0)) == 5
+    disk.free()
+    await asyncio.sleep(2.0)
+    shard.ping()
+    assert (shard.stats().aborted, shard.stats().buffer.in_progress) == (2, 0)
+    shard.insert(b"u" * 16, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),))
+    Disk(fleet, 0)
+    shard.close()
 
 
-def test_a_ledger_entry_that_does_not_fit_is_ignored(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1, tmp_path)
-        shard = fleet.shard(0)
-        Disk(fleet, 0, records=9, entries=0)
-        assert shard.insert(W, 0, 0, (adapter_test.columns(0, 3, is_start=True),)) == replies.Resolution(passed=0)
-        assert (shard.stats().inserted, shard.stats().disk) == (0, "[Errno 28] No space left on device")
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_ledger_entry_that_does_not_fit_is_ignored(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path)
+    shard = fleet.shard(0)
+    Disk(fleet, 0, records=9, entries=0)
+    assert shard.insert(W, 0, 0, (adapter_test.columns(0, 3, is_start=True),)) == replies.Resolution(passed=0)
+    assert (shard.stats().inserted, shard.stats().disk) == (0, "[Errno 28] No space left on device")
 
 
 @posix_test.LIMITS
-def test_steps_beyond_the_file_size_limit_are_sent_again(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1, tmp_path)
-        client = fleet.replay()
-        writer = client.writer(batch_steps=10)
+@local_test.virtual
+async def test_steps_beyond_the_file_size_limit_are_sent_again(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path)
+    client = fleet.replay()
+    writer = client.writer(batch_steps=10)
 
-        async def write() -> None:
-            for number in range(60):
-                await writer.add_episode(np.arange(5) + 10 * number, np.zeros(4), np.zeros(4), terminated=True)
-            await writer.close()
+    async def write() -> None:
+        for number in range(60):
+            await writer.add_episode(np.arange(5) + 10 * number, np.zeros(4), np.zeros(4), terminated=True)
+        await writer.close()
 
-        before = posix_test.resource.getrlimit(posix_test.resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        try:
-            posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, (4000, before[1]))
-            writing = asyncio.create_task(write())
-            await local_test.settle(10.0)
-        finally:
-            posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, handler)
-        assert 0 < writer.stored < 160
-        assert "could not be written: " in str(fleet.shard(0).stats().disk)
-        await writing
-        assert (writer.stored, writer.refused, writer.lost) == (240, 0, 0)
-        fleet.kill(0)
-        fleet.start(0)
-        rows = fleet.buffer(0).read(fleet.buffer(0).eligible_keys()).observation
-        assert sorted(rows.tolist()) == sorted(10 * number + t for number in range(60) for t in range(4))
-
-    local_test.run(main())
+    before = posix_test.resource.getrlimit(posix_test.resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, (4000, before[1]))
+        writing = asyncio.create_task(write())
+        await local_test.settle(10.0)
+    finally:
+        posix_test.resource.setrlimit(posix_test.resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert 0 < writer.stored < 160
+    assert "could not be written: " in str(fleet.shard(0).stats().disk)
+    await writing
+    assert (writer.stored, writer.refused, writer.lost) == (240, 0, 0)
+    fleet.kill(0)
+    fleet.start(0)
+    rows = fleet.buffer(0).read(fleet.buffer(0).eligible_keys()).observation
+    assert sorted(rows.tolist()) == sorted(10 * number + t for number in range(60) for t in range(4))
 
 
 @pytest.mark.parametrize("kind", ["columns", "episodes"])
-def test_writers_wait_for_room_with_bounded_memory(kind: str, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.KINDS[kind][0], 2, tmp_path, seed=1)
-        make = trouble_test.KINDS[kind][1]
-        actors = [make(fleet.replay(), number, random.Random(number)) for number in range(4)]
-        acting = [asyncio.create_task(actor.act(15)) for actor in actors]
-        await asyncio.sleep(0.2)
-        disks = [Disk(fleet, shard, records=5 * shard) for shard in range(2)]
-        await asyncio.sleep(200.0)
-        # Both are full, so nobody loses a step, and nobody goes on either.
-        given = [len(actor.given) for actor in actors]
-        assert not any(task.done() for task in acting)
-        assert all(len(actor.given) - actor.writer.stored <= 6 * 20 for actor in actors)
-        await asyncio.sleep(50.0)
-        assert [len(actor.given) for actor in actors] == given
-        disks[1].free()
-        # After `recovery` seconds the writers of the full shard go to the other one.
-        await asyncio.gather(*acting)
-        for actor in actors:
-            await actor.writer.close()
-            assert (actor.writer.stored, actor.writer.refused, actor.writer.lost) == (len(actor.given), 0, 0)
-        assert trouble_test.stored_in(fleet, kind) == trouble_test.given_by(actors)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_writers_wait_for_room_with_bounded_memory(kind: str, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.KINDS[kind][0], 2, tmp_path, seed=1)
+    make = trouble_test.KINDS[kind][1]
+    actors = [make(fleet.replay(), number, random.Random(number)) for number in range(4)]
+    acting = [asyncio.create_task(actor.act(15)) for actor in actors]
+    await asyncio.sleep(0.2)
+    disks = [Disk(fleet, shard, records=5 * shard) for shard in range(2)]
+    await asyncio.sleep(200.0)
+    # Both are full, so nobody loses a step, and nobody goes on either.
+    given = [len(actor.given) for actor in actors]
+    assert not any(task.done() for task in acting)
+    assert all(len(actor.given) - actor.writer.stored <= 6 * 20 for actor in actors)
+    await asyncio.sleep(50.0)
+    assert [len(actor.given) for actor in actors] == given
+    disks[1].free()
+    # After `recovery` seconds the writers of the full shard go to the other one.
+    await asyncio.gather(*acting)
+    for actor in actors:
+        await actor.writer.close()
+        assert (actor.writer.stored, actor.writer.refused, actor.writer.lost) == (len(actor.given), 0, 0)
+    assert trouble_test.stored_in(fleet, kind) == trouble_test.given_by(actors)
 
 
-def test_writers_go_back_to_a_shard_that_has_room_again(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 2, tmp_path)
-        client = fleet.replay()
-        writer: Any = client.writer(batch_steps=1)
-        shards: list[int] = []
+@local_test.virtual
+async def test_writers_go_back_to_a_shard_that_has_room_again(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 2, tmp_path)
+    client = fleet.replay()
+    writer: Any = client.writer(batch_steps=1)
+    shards: list[int] = []
 
-        async def write(seconds: int) -> None:
-            for _ in range(seconds):
-                await writer.add_episode(np.arange(3), np.zeros(2), np.zeros(2), terminated=True)
-                await asyncio.sleep(1.0)
-                shards.append(writer._outbox._shard)
+    async def write(seconds: int) -> None:
+        for _ in range(seconds):
+            await writer.add_episode(np.arange(3), np.zeros(2), np.zeros(2), terminated=True)
+            await asyncio.sleep(1.0)
+            shards.append(writer._outbox._shard)
 
-        await write(3)
-        disk = Disk(fleet, 0)
-        await write(60)
-        assert shards[:3] == [0, 0, 0]
-        assert set(shards[30:]) == {0, 1}  # It is tried now and then.
-        assert shards[30:].count(1) > 20
-        disk.free()
-        await write(40)
-        assert set(shards[-10:]) == {0}
-        await writer.close()
-        assert (writer.stored, writer.lost) == (2 * 103, 0)
-        assert sum(len(buffer) for buffer in fleet.buffers()) == 2 * 103
-
-    local_test.run(main())
+    await write(3)
+    disk = Disk(fleet, 0)
+    await write(60)
+    assert shards[:3] == [0, 0, 0]
+    assert set(shards[30:]) == {0, 1}  # It is tried now and then.
+    assert shards[30:].count(1) > 20
+    disk.free()
+    await write(40)
+    assert set(shards[-10:]) == {0}
+    await writer.close()
+    assert (writer.stored, writer.lost) == (2 * 103, 0)
+    assert sum(len(buffer) for buffer in fleet.buffers()) == 2 * 103

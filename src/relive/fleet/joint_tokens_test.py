@@ -48,63 +48,57 @@ def places(batch: Any) -> list[tuple[int, int]]:
     return [(shard, t) for shard, t in batch.agents["walker"].observation.tolist()]
 
 
-def test_joint_steps_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = joint_fleet(directory=tmp_path)
-        client, counts = fleet.replay(), collections.Counter[tuple[int, int]]()
-        for _ in range(60):
-            batch = await client.sample(64)
-            assert list(batch.agents) == ["walker", "runner"]
-            walker, runner = batch.agents["walker"], batch.agents["runner"]
-            assert walker.mask.all()
-            is_last = walker.observation[:, 0] == 3
-            assert (runner.mask == is_last).all()
-            assert (runner.observation == np.where(is_last[:, None], walker.observation, 0)).all()
-            assert (walker.next_observation == walker.observation + np.array([0, 1])).all()
-            assert (batch.start_step == walker.observation[:, 1]).all()
-            assert (batch.keys % 512 == walker.observation[:, 0]).all()
-            assert (batch.keys // 512 == walker.action).all()
-            assert (batch.episodes == walker.observation[:, 0]).all()
-            np.testing.assert_allclose(batch.probabilities, 1 / len(ALL))
-            assert len(batch.stacked().mask) == 64
-            counts.update(places(batch))
-        testing.assert_frequencies([counts[place] for place in ALL], [1 / len(ALL)] * len(ALL))
-
-    local_test.run(main())
-
-
-def test_priorities_of_joint_steps_reach_their_shards(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = joint_fleet(prioritized, directory=tmp_path)
-        client, counts = fleet.replay(), collections.Counter[int]()
-        keys = np.array([t * 512 + shard for shard, t in ALL])
-        weights = np.arange(1.0, 1 + len(ALL))
-        assert await client.update_priorities(keys, weights) == len(ALL)
-        one = prioritized()
-        for _, t in ALL:
-            one.add({"walker": t}, {"walker": t}, {"walker": 1.0}, {"walker": t + 1})
-        one.update_priorities(np.arange(len(ALL)), weights)
-        for _ in range(60):
-            batch = await client.sample(64)
-            rows = [ALL.index(place) for place in places(batch)]
-            expected = one.read(rows)
-            np.testing.assert_allclose(batch.probabilities, expected.probabilities)
-            np.testing.assert_allclose(batch.weights, expected.weights)
-            counts.update(rows)
-        testing.assert_frequencies([counts[row] for row in range(len(ALL))], (weights / weights.sum()).tolist())
-
-    local_test.run(main())
-
-
-def test_sequences_of_joint_steps_are_drawn_too() -> None:
-    async def main() -> None:
-        batch = await joint_fleet(sequences).replay().sample(200)
-        assert batch.mask.shape == (200, 3)
+@local_test.virtual
+async def test_joint_steps_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
+    fleet = joint_fleet(directory=tmp_path)
+    client, counts = fleet.replay(), collections.Counter[tuple[int, int]]()
+    for _ in range(60):
+        batch = await client.sample(64)
+        assert list(batch.agents) == ["walker", "runner"]
         walker, runner = batch.agents["walker"], batch.agents["runner"]
-        assert (walker.mask == batch.mask).all()
-        assert (runner.mask == batch.mask & (walker.observation[:, 0, 0] == 3)[:, None]).all()
+        assert walker.mask.all()
+        is_last = walker.observation[:, 0] == 3
+        assert (runner.mask == is_last).all()
+        assert (runner.observation == np.where(is_last[:, None], walker.observation, 0)).all()
+        assert (walker.next_observation == walker.observation + np.array([0, 1])).all()
+        assert (batch.start_step == walker.observation[:, 1]).all()
+        assert (batch.keys % 512 == walker.observation[:, 0]).all()
+        assert (batch.keys // 512 == walker.action).all()
+        assert (batch.episodes == walker.observation[:, 0]).all()
+        np.testing.assert_allclose(batch.probabilities, 1 / len(ALL))
+        assert len(batch.stacked().mask) == 64
+        counts.update(places(batch))
+    testing.assert_frequencies([counts[place] for place in ALL], [1 / len(ALL)] * len(ALL))
 
-    local_test.run(main())
+
+@local_test.virtual
+async def test_priorities_of_joint_steps_reach_their_shards(tmp_path: pathlib.Path) -> None:
+    fleet = joint_fleet(prioritized, directory=tmp_path)
+    client, counts = fleet.replay(), collections.Counter[int]()
+    keys = np.array([t * 512 + shard for shard, t in ALL])
+    weights = np.arange(1.0, 1 + len(ALL))
+    assert await client.update_priorities(keys, weights) == len(ALL)
+    one = prioritized()
+    for _, t in ALL:
+        one.add({"walker": t}, {"walker": t}, {"walker": 1.0}, {"walker": t + 1})
+    one.update_priorities(np.arange(len(ALL)), weights)
+    for _ in range(60):
+        batch = await client.sample(64)
+        rows = [ALL.index(place) for place in places(batch)]
+        expected = one.read(rows)
+        np.testing.assert_allclose(batch.probabilities, expected.probabilities)
+        np.testing.assert_allclose(batch.weights, expected.weights)
+        counts.update(rows)
+    testing.assert_frequencies([counts[row] for row in range(len(ALL))], (weights / weights.sum()).tolist())
+
+
+@local_test.virtual
+async def test_sequences_of_joint_steps_are_drawn_too() -> None:
+    batch = await joint_fleet(sequences).replay().sample(200)
+    assert batch.mask.shape == (200, 3)
+    walker, runner = batch.agents["walker"], batch.agents["runner"]
+    assert (walker.mask == batch.mask).all()
+    assert (runner.mask == batch.mask & (walker.observation[:, 0, 0] == 3)[:, None]).all()
 
 
 def test_a_refused_joint_step_costs_no_other_step() -> None:
@@ -148,28 +142,24 @@ def test_a_refused_joint_step_costs_no_other_step() -> None:
         (({"a": 0}, {"a": 0}, {}, {}), "rewards must have every agent in actions, got none of 'a'"),
     ],
 )
-def test_invalid_joint_steps_are_refused_at_once(arguments: Any, text: str) -> None:
-    async def main() -> None:
-        writer = joint_fleet().replay().joint_writer()
-        with pytest.raises(errors.ArgumentError, match=text):
-            await writer.add(*arguments)
-        assert not writer._runs
-        assert not await writer.end_episode()
-        await writer.close()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_invalid_joint_steps_are_refused_at_once(arguments: Any, text: str) -> None:
+    writer = joint_fleet().replay().joint_writer()
+    with pytest.raises(errors.ArgumentError, match=text):
+        await writer.add(*arguments)
+    assert not writer._runs
+    assert not await writer.end_episode()
+    await writer.close()
 
 
-def test_extras_of_agents_arrive() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(joint, 1)
-        async with fleet.replay().joint_writer() as writer:
-            said = {"walker": np.array([1.5])}
-            await writer.add({"walker": 0.0}, {"walker": 0}, {"walker": 1.0}, {"walker": 1.0}, logits=said)
-            said["walker"] += 1.0  # The writer has a copy.
-        assert fleet.buffer(0).read([0]).agents["walker"].extras["logits"].tolist() == [[1.5]]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_extras_of_agents_arrive() -> None:
+    fleet = local_test.LocalFleet(joint, 1)
+    async with fleet.replay().joint_writer() as writer:
+        said = {"walker": np.array([1.5])}
+        await writer.add({"walker": 0.0}, {"walker": 0}, {"walker": 1.0}, {"walker": 1.0}, logits=said)
+        said["walker"] += 1.0  # The writer has a copy.
+    assert fleet.buffer(0).read([0]).agents["walker"].extras["logits"].tolist() == [[1.5]]
 
 
 def test_the_rest_of_joint_steps_follows_those_that_were_stored() -> None:
@@ -223,161 +213,145 @@ def check_tokens(batch: Any) -> list[tuple[int, int]]:
     return said
 
 
-def test_tokens_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        client, counts = token_fleet(directory=tmp_path).replay(), collections.Counter[tuple[int, int]]()
-        for _ in range(60):
-            counts.update(check_tokens(await client.sample(32)))
-        testing.assert_frequencies([counts[place] for place in ALL], [1 / len(ALL)] * len(ALL))
-
-    local_test.run(main())
+@local_test.virtual
+async def test_tokens_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
+    client, counts = token_fleet(directory=tmp_path).replay(), collections.Counter[tuple[int, int]]()
+    for _ in range(60):
+        counts.update(check_tokens(await client.sample(32)))
+    testing.assert_frequencies([counts[place] for place in ALL], [1 / len(ALL)] * len(ALL))
 
 
-def test_tokens_are_drawn_while_they_are_fresh(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        client = token_fleet(directory=tmp_path).replay()
-        with pytest.raises(errors.ArgumentError, match="call set_policy_version first"):
-            await client.sample(4, max_lag=1)
-        with pytest.raises(errors.ArgumentError, match="max_lag must be"):
-            await client.sample(4, max_lag=-1)
-        with pytest.raises(TypeError):
-            await client.sample(4, n=1)
-        await client.set_policy_version(3)
-        fresh = [place for place in ALL if place[1] >= 2]
-        counts = collections.Counter[tuple[int, int]]()
-        for _ in range(60):
-            counts.update(check_tokens(await client.sample(32, max_lag=1)))
-        testing.assert_frequencies([counts[place] for place in fresh], [1 / len(fresh)] * len(fresh))
-        assert set(counts) == set(fresh)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_tokens_are_drawn_while_they_are_fresh(tmp_path: pathlib.Path) -> None:
+    client = token_fleet(directory=tmp_path).replay()
+    with pytest.raises(errors.ArgumentError, match="call set_policy_version first"):
+        await client.sample(4, max_lag=1)
+    with pytest.raises(errors.ArgumentError, match="max_lag must be"):
+        await client.sample(4, max_lag=-1)
+    with pytest.raises(TypeError):
+        await client.sample(4, n=1)
+    await client.set_policy_version(3)
+    fresh = [place for place in ALL if place[1] >= 2]
+    counts = collections.Counter[tuple[int, int]]()
+    for _ in range(60):
+        counts.update(check_tokens(await client.sample(32, max_lag=1)))
+    testing.assert_frequencies([counts[place] for place in fresh], [1 / len(fresh)] * len(fresh))
+    assert set(counts) == set(fresh)
 
 
-def test_batches_of_tokens_are_drawn_ahead(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        batches = token_fleet(directory=tmp_path).replay().batches(5, prefetch=3)
-        for _ in range(10):
-            assert len(check_tokens(await anext(batches))) == 5
-        await batches.aclose()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_batches_of_tokens_are_drawn_ahead(tmp_path: pathlib.Path) -> None:
+    batches = token_fleet(directory=tmp_path).replay().batches(5, prefetch=3)
+    for _ in range(10):
+        assert len(check_tokens(await anext(batches))) == 5
+    await batches.aclose()
 
 
-def test_sequences_are_read_and_updated_by_key(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        extras = {"temperature": relive.Field((), "float32")}
-        fleet = token_fleet(lambda: tokens(sequence_extras=extras), directory=tmp_path)
-        client = fleet.replay()
-        rng = np.random.default_rng(0)
-        wanted = [ALL[place] for place in rng.integers(len(ALL), size=30)]
-        keys = [number * 512 + shard for shard, number in wanted]
-        assert check_tokens(await client.read(keys)) == wanted
-        gone = 100 * 512
-        values = [[float(key)] * 8 for key in [*keys, gone]]
-        assert await client.update([*keys, gone], advantage=values, temperature=[*keys, gone]) == 30
-        batch = await client.read(keys)
-        assert batch.extras["temperature"].tolist() == keys
-        expected = np.where(batch.attention_mask, batch.keys[:, None], 0)
-        assert (batch.extras["advantage"] == expected).all()
-        with pytest.raises(errors.UnknownKeyError, match="key 51200 not found"):
-            await client.read([gone])
-        with pytest.raises(errors.ArgumentError, match="keys must have at least 1 key, got 0"):
-            await client.read([])
-        with pytest.raises(errors.SchemaError, match="temperature must be one for each of 2 keys, got 1"):
-            await client.update(keys[:2], temperature=[1.0])
+@local_test.virtual
+async def test_sequences_are_read_and_updated_by_key(tmp_path: pathlib.Path) -> None:
+    extras = {"temperature": relive.Field((), "float32")}
+    fleet = token_fleet(lambda: tokens(sequence_extras=extras), directory=tmp_path)
+    client = fleet.replay()
+    rng = np.random.default_rng(0)
+    wanted = [ALL[place] for place in rng.integers(len(ALL), size=30)]
+    keys = [number * 512 + shard for shard, number in wanted]
+    assert check_tokens(await client.read(keys)) == wanted
+    gone = 100 * 512
+    values = [[float(key)] * 8 for key in [*keys, gone]]
+    assert await client.update([*keys, gone], advantage=values, temperature=[*keys, gone]) == 30
+    batch = await client.read(keys)
+    assert batch.extras["temperature"].tolist() == keys
+    expected = np.where(batch.attention_mask, batch.keys[:, None], 0)
+    assert (batch.extras["advantage"] == expected).all()
+    with pytest.raises(errors.UnknownKeyError, match="key 51200 not found"):
+        await client.read([gone])
+    with pytest.raises(errors.ArgumentError, match="keys must have at least 1 key, got 0"):
+        await client.read([])
+    with pytest.raises(errors.SchemaError, match="temperature must be one for each of 2 keys, got 1"):
+        await client.update(keys[:2], temperature=[1.0])
+    fleet.kill(0)
+    with pytest.raises(errors.ShardLostError):
+        await client.read([0])
+    assert await client.update([0], temperature=[1.0]) == 0
+    with pytest.raises(errors.ArgumentError, match="read needs buffers of tokens, got JointReplayBuffer"):
+        await joint_fleet().replay().read([0])
+
+
+@local_test.virtual
+async def test_keys_of_an_emptied_shard_are_dropped() -> None:
+    fleet = local_test.LocalFleet(tokens, 1)
+    client = fleet.replay()
+    async with client.tokens_writer() as writer:
+        await writer.add_episode([token_step(0, 1)], agent_id="0 1")
+        await writer.flush()
+        keys = (await client.sample(1)).keys
+        (facts,) = await client.next_episodes(1)
+        assert facts.keys.tolist() == keys.tolist()
         fleet.kill(0)
-        with pytest.raises(errors.ShardLostError):
-            await client.read([0])
-        assert await client.update([0], temperature=[1.0]) == 0
-        with pytest.raises(errors.ArgumentError, match="read needs buffers of tokens, got JointReplayBuffer"):
-            await joint_fleet().replay().read([0])
-
-    local_test.run(main())
-
-
-def test_keys_of_an_emptied_shard_are_dropped() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(tokens, 1)
-        client = fleet.replay()
-        async with client.tokens_writer() as writer:
-            await writer.add_episode([token_step(0, 1)], agent_id="0 1")
-            await writer.flush()
-            keys = (await client.sample(1)).keys
-            (facts,) = await client.next_episodes(1)
-            assert facts.keys.tolist() == keys.tolist()
-            fleet.kill(0)
-            fleet.start(0)
-            await writer.add_episode([token_step(0, 2)], agent_id="0 2")
-            await writer.flush()
-            assert (await client.sample(1)).keys.tolist() != keys.tolist()
-            with pytest.raises(errors.UnknownKeyError):
-                await client.read(keys)
-
-    local_test.run(main())
+        fleet.start(0)
+        await writer.add_episode([token_step(0, 2)], agent_id="0 2")
+        await writer.flush()
+        assert (await client.sample(1)).keys.tolist() != keys.tolist()
+        with pytest.raises(errors.UnknownKeyError):
+            await client.read(keys)
 
 
-def test_a_writer_of_tokens_refuses_the_same_as_the_buffer() -> None:
-    async def main() -> None:
-        fleet = token_fleet()
-        writer = fleet.replay().tokens_writer()
-        step = token_step(0, 0)
-        wrong: list[tuple[str, Any, Any]] = [
-            ("steps must have at least 1 step, got 0", [], {"agent_id": "a"}),
-            ("step 0 must be an instance of TokenStep, got 1", [1], {"agent_id": "a"}),
-            ("agent_id must be a string, got 1", [step], {"agent_id": 1}),
-            ("group_id must be a string, got 1", [step], {"agent_id": "a", "group_id": 1}),
-            ("status must be .* got 'DONE'", [step], {"agent_id": "a", "status": "DONE"}),
-        ]
-        for text, steps, options in wrong:
-            with pytest.raises(errors.ArgumentError, match=text):
-                await writer.add_episode(steps, **options)
-        # What the writer cannot know, a later call says.
-        await writer.add_episode([step], agent_id="a", height=1.0)
-        with pytest.raises(errors.SchemaError, match="unknown extra 'height'"):
-            await writer.flush()
-        assert (writer.stored, writer.refused, writer.lost) == (0, 1, 0)
-        await writer.close()
-        with pytest.raises(errors.ClosedError, match="writer is closed"):
-            await writer.add_episode([step], agent_id="a")
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_writer_of_tokens_refuses_the_same_as_the_buffer() -> None:
+    fleet = token_fleet()
+    writer = fleet.replay().tokens_writer()
+    step = token_step(0, 0)
+    wrong: list[tuple[str, Any, Any]] = [
+        ("steps must have at least 1 step, got 0", [], {"agent_id": "a"}),
+        ("step 0 must be an instance of TokenStep, got 1", [1], {"agent_id": "a"}),
+        ("agent_id must be a string, got 1", [step], {"agent_id": 1}),
+        ("group_id must be a string, got 1", [step], {"agent_id": "a", "group_id": 1}),
+        ("status must be .* got 'DONE'", [step], {"agent_id": "a", "status": "DONE"}),
+    ]
+    for text, steps, options in wrong:
+        with pytest.raises(errors.ArgumentError, match=text):
+            await writer.add_episode(steps, **options)
+    # What the writer cannot know, a later call says.
+    await writer.add_episode([step], agent_id="a", height=1.0)
+    with pytest.raises(errors.SchemaError, match="unknown extra 'height'"):
+        await writer.flush()
+    assert (writer.stored, writer.refused, writer.lost) == (0, 1, 0)
+    await writer.close()
+    with pytest.raises(errors.ClosedError, match="writer is closed"):
+        await writer.add_episode([step], agent_id="a")
 
 
-def test_a_conversation_is_sent_with_each_token_once() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16), 1)
-        prompt, steps = [0], []
-        for turn in range(40):
-            response = [turn] * 30
-            steps.append(relive.TokenStep(prompt=prompt, response=response, logprobs=[-0.1] * 30, policy_version=turn))
-            prompt = [*prompt, *response, *[turn + 100] * 30]
-        client = fleet.replay()
-        async with client.tokens_writer() as writer:
-            await writer.add_episode(steps, agent_id="a")
-        sent = [arguments for _, method, arguments in fleet.calls if method == "insert"]
-        own = relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16)
-        expected = own.read(own.add_episode(steps, agent_id="a"))
-        batch = await client.sample(1)
-        assert batch.tokens.tolist() == expected.tokens.tolist()
-        assert batch.logprobs.tobytes() == expected.logprobs.tobytes()
-        assert len(pickle.dumps(sent)) < 40 * len(own)  # Of a step: its 25 bytes a token, and log-probabilities.
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_conversation_is_sent_with_each_token_once() -> None:
+    fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16), 1)
+    prompt, steps = [0], []
+    for turn in range(40):
+        response = [turn] * 30
+        steps.append(relive.TokenStep(prompt=prompt, response=response, logprobs=[-0.1] * 30, policy_version=turn))
+        prompt = [*prompt, *response, *[turn + 100] * 30]
+    client = fleet.replay()
+    async with client.tokens_writer() as writer:
+        await writer.add_episode(steps, agent_id="a")
+    sent = [arguments for _, method, arguments in fleet.calls if method == "insert"]
+    own = relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16)
+    expected = own.read(own.add_episode(steps, agent_id="a"))
+    batch = await client.sample(1)
+    assert batch.tokens.tolist() == expected.tokens.tolist()
+    assert batch.logprobs.tobytes() == expected.logprobs.tobytes()
+    assert len(pickle.dumps(sent)) < 40 * len(own)  # Of a step: its 25 bytes a token, and log-probabilities.
 
 
-def test_episodes_in_parts_have_the_keys_of_their_sequences() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(trouble_test.tokens, 3)
-        client = fleet.replay()
-        writers = [client.tokens_writer() for _ in range(3)]
-        for number, writer in enumerate(writers):
-            await writer.add_episode(trouble_test.token_steps(number, 5, 7), agent_id="a", number=number)
-            await writer.flush()
-        for facts in await client.next_episodes(3):
-            assert len(facts.keys) == 3
-            batch = await client.read(facts.keys)
-            assert batch.episode_ids == [facts.episode_id] * 3
-            assert batch.steps[:, 0].tolist() == [0, 2, 5]
-        await asyncio.gather(*[writer.close() for writer in writers])
-
-    local_test.run(main())
+@local_test.virtual
+async def test_episodes_in_parts_have_the_keys_of_their_sequences() -> None:
+    fleet = local_test.LocalFleet(trouble_test.tokens, 3)
+    client = fleet.replay()
+    writers = [client.tokens_writer() for _ in range(3)]
+    for number, writer in enumerate(writers):
+        await writer.add_episode(trouble_test.token_steps(number, 5, 7), agent_id="a", number=number)
+        await writer.flush()
+    for facts in await client.next_episodes(3):
+        assert len(facts.keys) == 3
+        batch = await client.read(facts.keys)
+        assert batch.episode_ids == [facts.episode_id] * 3
+        assert batch.steps[:, 0].tolist() == [0, 2, 5]
+    await asyncio.gather(*[writer.close() for writer in writers])

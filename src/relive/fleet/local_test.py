@@ -1,6 +1,7 @@
 """A fleet in one event loop, for the tests beside this one: shards are killed, hang, and come back, in virtual time.
 
     run(work)           an event loop whose clock jumps to the next thing to do: an hour of waiting takes no time
+    virtual             makes a test of a coroutine function by it
     LocalFleet          a transport; calls and returns are delayed, and overtake each other, as a seed says
       kill, start       a process is gone, with what was on its way; a new one begins, from the files if there are any
       hang, go_on       a process is stopped, and goes on
@@ -13,10 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 import contextlib
 import copy
 import dataclasses
+import functools
 import pathlib
 import random
 import selectors
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -30,6 +32,7 @@ from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 
 Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
 
 
 _FLEETS: list["LocalFleet"] = []
@@ -75,6 +78,16 @@ def run(work: Coroutine[Any, Any, Answer], seconds: float = 3600.0) -> Answer:
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(in_time())
+
+
+def virtual(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
+    """Make a test of a coroutine function: each call runs in a virtual loop."""
+
+    @functools.wraps(test)
+    def run_test(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
+        run(test(*arguments, **options))
+
+    return run_test
 
 
 class Process:

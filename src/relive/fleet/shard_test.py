@@ -96,307 +96,271 @@ def observed(buffer: Any) -> list[int]:
 # Batches.
 
 
-def test_a_batch_is_stored_and_acknowledged() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        shard = fleet.shard(0)
-        ack = put(shard, W, 0, whole(0, 3), whole(10, 2))
-        assert (ack.progress.inserted, ack.progress.rows, ack.progress.lost) == (5, 5, 0)
-        assert (ack.refused, ack.error) == (0, None)
-        assert (put(shard, W, 1, whole(20, 1))).progress == replies.Progress(
-            incarnation=ack.progress.incarnation, inserted=6, rows=6, lost=0
-        )
-        assert observed(fleet.buffer(0)) == [0, 1, 2, 10, 11, 20]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_batch_is_stored_and_acknowledged() -> None:
+    fleet = fleet_of(ring)
+    shard = fleet.shard(0)
+    ack = put(shard, W, 0, whole(0, 3), whole(10, 2))
+    assert (ack.progress.inserted, ack.progress.rows, ack.progress.lost) == (5, 5, 0)
+    assert (ack.refused, ack.error) == (0, None)
+    assert (put(shard, W, 1, whole(20, 1))).progress == replies.Progress(
+        incarnation=ack.progress.incarnation, inserted=6, rows=6, lost=0
+    )
+    assert observed(fleet.buffer(0)) == [0, 1, 2, 10, 11, 20]
 
 
-def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
-    async def main() -> None:
-        fleet = fleet_of(episodes)
-        shard = fleet.shard(0)
-        first = put(shard, W, 0, wrong(3), acknowledged=0)
-        again = put(shard, W, 0, wrong(3), acknowledged=0)
-        assert (first.refused, first.error) == (again.refused, again.error)
-        assert (first.refused, str(first.error)) == (
-            2,
-            "policy_version must be at least 5, that of the step before, got 4",
-        )
-        stats = shard.stats()
-        assert (stats.inserted, stats.refused, stats.repeated) == (1, 2, 1)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
+    fleet = fleet_of(episodes)
+    shard = fleet.shard(0)
+    first = put(shard, W, 0, wrong(3), acknowledged=0)
+    again = put(shard, W, 0, wrong(3), acknowledged=0)
+    assert (first.refused, first.error) == (again.refused, again.error)
+    assert (first.refused, str(first.error)) == (
+        2,
+        "policy_version must be at least 5, that of the step before, got 4",
+    )
+    stats = shard.stats()
+    assert (stats.inserted, stats.refused, stats.repeated) == (1, 2, 1)
 
 
-def test_a_batch_after_a_lost_one_needs_a_new_writer_name() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        shard = fleet.shard(0)
-        put(shard, W, 0, adapter_test.columns(0, 1, is_start=True), acknowledged=0)
-        assert put(shard, W, 2, adapter_test.columns(2, 1), acknowledged=0) == replies.Resolution(passed=0)
-        assert put(shard, W, 1, adapter_test.columns(1, 1), acknowledged=0) == replies.Resolution(passed=0)
-        assert put(shard, V, 0, adapter_test.columns(2, 1)).progress.inserted == 2
-        assert observed(fleet.buffer(0)) == [0, 2]
-        stats = fleet.buffer(0).get_stats()
-        assert (stats.spliced_episodes, stats.truncated_episodes, stats.open_episodes) == (0, 1, 1)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_batch_after_a_lost_one_needs_a_new_writer_name() -> None:
+    fleet = fleet_of(ring)
+    shard = fleet.shard(0)
+    put(shard, W, 0, adapter_test.columns(0, 1, is_start=True), acknowledged=0)
+    assert put(shard, W, 2, adapter_test.columns(2, 1), acknowledged=0) == replies.Resolution(passed=0)
+    assert put(shard, W, 1, adapter_test.columns(1, 1), acknowledged=0) == replies.Resolution(passed=0)
+    assert put(shard, V, 0, adapter_test.columns(2, 1)).progress.inserted == 2
+    assert observed(fleet.buffer(0)) == [0, 2]
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.spliced_episodes, stats.truncated_episodes, stats.open_episodes) == (0, 1, 1)
 
 
-def test_a_refused_chunk_is_counted_and_the_others_are_stored() -> None:
-    async def main() -> None:
-        fleet = fleet_of(episodes)
-        shard = fleet.shard(0)
-        good = adapter_test.steps_of(0, 3, is_start=True, episode=7, final=(3, "COMPLETED"))
-        odd = adapter_test.steps_of(0, 2, is_start=True, episode=8, agent_id=3)
-        ack = put(shard, W, 0, wrong(3), good, odd)
-        assert (ack.refused, ack.progress.inserted) == (2 + 2, 1 + 3)
-        assert "policy_version must be at least 5" in str(ack.error)
-        assert shard.stats().refused == 4
-        # What is no error of this package does not take the others with it either.
-        ack = put(shard, W, 1, adapter_test.steps_of(0, 0, episode=9, is_start=True, steps=((1,),)), good)
-        assert isinstance(ack.error, ValueError)
-        assert (ack.refused, ack.progress.inserted) == (1, 7)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_refused_chunk_is_counted_and_the_others_are_stored() -> None:
+    fleet = fleet_of(episodes)
+    shard = fleet.shard(0)
+    good = adapter_test.steps_of(0, 3, is_start=True, episode=7, final=(3, "COMPLETED"))
+    odd = adapter_test.steps_of(0, 2, is_start=True, episode=8, agent_id=3)
+    ack = put(shard, W, 0, wrong(3), good, odd)
+    assert (ack.refused, ack.progress.inserted) == (2 + 2, 1 + 3)
+    assert "policy_version must be at least 5" in str(ack.error)
+    assert shard.stats().refused == 4
+    # What is no error of this package does not take the others with it either.
+    ack = put(shard, W, 1, adapter_test.steps_of(0, 0, episode=9, is_start=True, steps=((1,),)), good)
+    assert isinstance(ack.error, ValueError)
+    assert (ack.refused, ack.progress.inserted) == (1, 7)
 
 
 # What a writer is told that had no answer.
 
 
-def test_a_resolved_batch_has_passed_or_is_closed_for_ever() -> None:
-    async def main() -> None:
-        shard = fleet_of(episodes).shard(0)
-        put(shard, W, 0, wrong(3), acknowledged=0)
-        resolution = shard.resolve(W, 0)
-        assert (resolution.passed, resolution.refused) == (None, 2)
-        assert "policy_version must be at least 5" in str(resolution.error)
-        assert put(shard, W, 2, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
-        assert shard.resolve(W, 1) == replies.Resolution(passed=0)
-        assert shard.resolve(W, 2) == replies.Resolution(passed=0)
-        # What comes now comes too late.
-        assert put(shard, W, 1, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
-        assert shard.resolve(V, 0) == replies.Resolution(passed=0)
-        assert put(shard, V, 0, wrong(3)) == replies.Resolution(passed=0)
-        assert shard.stats().inserted == 1
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_resolved_batch_has_passed_or_is_closed_for_ever() -> None:
+    shard = fleet_of(episodes).shard(0)
+    put(shard, W, 0, wrong(3), acknowledged=0)
+    resolution = shard.resolve(W, 0)
+    assert (resolution.passed, resolution.refused) == (None, 2)
+    assert "policy_version must be at least 5" in str(resolution.error)
+    assert put(shard, W, 2, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
+    assert shard.resolve(W, 1) == replies.Resolution(passed=0)
+    assert shard.resolve(W, 2) == replies.Resolution(passed=0)
+    # What comes now comes too late.
+    assert put(shard, W, 1, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
+    assert shard.resolve(V, 0) == replies.Resolution(passed=0)
+    assert put(shard, V, 0, wrong(3)) == replies.Resolution(passed=0)
+    assert shard.stats().inserted == 1
 
 
-def test_resolving_ends_the_open_episodes_of_a_name() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        shard = fleet.shard(0)
-        put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
-        put(shard, V, 0, adapter_test.columns(0, 2, is_start=True))
-        assert shard.resolve(W, 0) == replies.Resolution(passed=None)
-        assert fleet.buffer(0).get_stats().open_episodes == 1
-        stats = shard.stats()
-        assert (stats.aborted, stats.writers) == (1, 1)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_resolving_ends_the_open_episodes_of_a_name() -> None:
+    fleet = fleet_of(ring)
+    shard = fleet.shard(0)
+    put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
+    put(shard, V, 0, adapter_test.columns(0, 2, is_start=True))
+    assert shard.resolve(W, 0) == replies.Resolution(passed=None)
+    assert fleet.buffer(0).get_stats().open_episodes == 1
+    stats = shard.stats()
+    assert (stats.aborted, stats.writers) == (1, 1)
 
 
 @pytest.mark.parametrize("crash", [0, 1, 2])
-def test_the_first_steps_of_a_batch_survive_a_crash(crash: int, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path)
-        put(fleet.shard(0), W, 0, whole(0, 4))
-        put(fleet.shard(0), V, 0, whole(50, 4))
-        crash_at(fleet.shard(0), crash, W, 1, whole(10, 2), whole(20, 3), whole(30, 1))
-        for _ in range(2):
-            shard = born_again(fleet)
-            assert shard.resolve(W, 0) == replies.Resolution(passed=None)
-            assert shard.resolve(W, 1) == replies.Resolution(passed=[0, 2, 5][crash])
-            assert shard.resolve(W, 2) == replies.Resolution(passed=0)
-            assert shard.resolve(V, 0) == replies.Resolution(passed=4)
-            assert shard.resolve(U, 0) == replies.Resolution(passed=0)
-            # What others store after it changes nothing, also in the incarnation after that.
-            put(shard, os.urandom(16), 0, whole(100, 9))
-        assert fleet.shard(0).stats().recovered == 8 + [0, 2, 5][crash] + 9
-
-    local_test.run(main())
-
-
-def test_steps_refused_before_a_crash_stay_refused(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(episodes, tmp_path)
-        chunks = [adapter_test.steps_of(0, 2, is_start=True, episode=number) for number in range(3)]
-        crash_at(fleet.shard(0), 3, W, 0, chunks[0], wrong(4), chunks[1], chunks[2])
-        assert born_again(fleet).resolve(W, 0) == replies.Resolution(passed=2 + 4 + 2, refused=3)
-
-    local_test.run(main())
-
-
-def test_a_writer_that_did_not_notice_a_crash_goes_on(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path)
-        put(fleet.shard(0), W, 0, adapter_test.columns(0, 2, is_start=True))
+@local_test.virtual
+async def test_the_first_steps_of_a_batch_survive_a_crash(crash: int, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, tmp_path)
+    put(fleet.shard(0), W, 0, whole(0, 4))
+    put(fleet.shard(0), V, 0, whole(50, 4))
+    crash_at(fleet.shard(0), crash, W, 1, whole(10, 2), whole(20, 3), whole(30, 1))
+    for _ in range(2):
         shard = born_again(fleet)
-        assert shard.stats().aborted == 1
-        ack = put(shard, W, 1, adapter_test.columns(2, 2, "TERMINATED"))
-        assert ack.progress.inserted == 4
-        assert observed(fleet.buffer(0)) == [0, 1, 2, 3]
-        assert fleet.buffer(0).get_stats().truncated_episodes == 1
-        # Its next batch in doubt is that of this incarnation.
-        assert shard.resolve(W, 1) == replies.Resolution(passed=None)
+        assert shard.resolve(W, 0) == replies.Resolution(passed=None)
+        assert shard.resolve(W, 1) == replies.Resolution(passed=[0, 2, 5][crash])
+        assert shard.resolve(W, 2) == replies.Resolution(passed=0)
+        assert shard.resolve(V, 0) == replies.Resolution(passed=4)
+        assert shard.resolve(U, 0) == replies.Resolution(passed=0)
+        # What others store after it changes nothing, also in the incarnation after that.
+        put(shard, os.urandom(16), 0, whole(100, 9))
+    assert fleet.shard(0).stats().recovered == 8 + [0, 2, 5][crash] + 9
 
-    local_test.run(main())
+
+@local_test.virtual
+async def test_steps_refused_before_a_crash_stay_refused(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(episodes, tmp_path)
+    chunks = [adapter_test.steps_of(0, 2, is_start=True, episode=number) for number in range(3)]
+    crash_at(fleet.shard(0), 3, W, 0, chunks[0], wrong(4), chunks[1], chunks[2])
+    assert born_again(fleet).resolve(W, 0) == replies.Resolution(passed=2 + 4 + 2, refused=3)
+
+
+@local_test.virtual
+async def test_a_writer_that_did_not_notice_a_crash_goes_on(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, tmp_path)
+    put(fleet.shard(0), W, 0, adapter_test.columns(0, 2, is_start=True))
+    shard = born_again(fleet)
+    assert shard.stats().aborted == 1
+    ack = put(shard, W, 1, adapter_test.columns(2, 2, "TERMINATED"))
+    assert ack.progress.inserted == 4
+    assert observed(fleet.buffer(0)) == [0, 1, 2, 3]
+    assert fleet.buffer(0).get_stats().truncated_episodes == 1
+    # Its next batch in doubt is that of this incarnation.
+    assert shard.resolve(W, 1) == replies.Resolution(passed=None)
 
 
 # Leases.
 
 
-def test_the_episode_of_a_silent_writer_is_aborted() -> None:
-    async def main() -> None:
-        fleet = fleet_of(episodes, lease=10.0)
-        shard = fleet.shard(0)
-        for writer in (W, V):
-            put(shard, writer, 0, adapter_test.steps_of(0, 3, is_start=True))
-        for _ in range(4):
-            await asyncio.sleep(5.0)
-            shard.renew(V)
-        progress = shard.renew(V)
-        assert (progress.inserted, progress.rows) == (6, 4)
-        assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "IN_PROGRESS"]
-        stats = shard.stats()
-        assert (stats.expired_leases, stats.aborted, stats.writers, stats.size) == (1, 1, 1, 4)
-        shard.leave(V)
-        assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "ABORTED"]
-        stats = shard.stats()
-        assert (stats.expired_leases, stats.aborted, stats.writers) == (1, 2, 0)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_the_episode_of_a_silent_writer_is_aborted() -> None:
+    fleet = fleet_of(episodes, lease=10.0)
+    shard = fleet.shard(0)
+    for writer in (W, V):
+        put(shard, writer, 0, adapter_test.steps_of(0, 3, is_start=True))
+    for _ in range(4):
+        await asyncio.sleep(5.0)
+        shard.renew(V)
+    progress = shard.renew(V)
+    assert (progress.inserted, progress.rows) == (6, 4)
+    assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "IN_PROGRESS"]
+    stats = shard.stats()
+    assert (stats.expired_leases, stats.aborted, stats.writers, stats.size) == (1, 1, 1, 4)
+    shard.leave(V)
+    assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "ABORTED"]
+    stats = shard.stats()
+    assert (stats.expired_leases, stats.aborted, stats.writers) == (1, 2, 0)
 
 
-def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, lease=10.0)
-        shard = fleet.shard(0)
-        put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
-        await asyncio.sleep(20.0)
-        shard.ping()
-        assert fleet.buffer(0).get_stats().truncated_episodes == 1
-        ack = put(shard, W, 1, adapter_test.columns(2, 2, "TERMINATED"))
-        assert ack.progress.inserted == 4
-        assert fleet.buffer(0).get_stats().terminated_episodes == 1
-        stats = shard.stats()
-        assert (stats.writers, stats.expired_leases) == (1, 1)
-        # Also after so long that nothing is known of it any more.
-        await asyncio.sleep(1000.0)
-        ack = put(shard, W, 2, adapter_test.columns(4, 2))
-        assert ack.progress.inserted == 6
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
+    fleet = fleet_of(ring, lease=10.0)
+    shard = fleet.shard(0)
+    put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
+    await asyncio.sleep(20.0)
+    shard.ping()
+    assert fleet.buffer(0).get_stats().truncated_episodes == 1
+    ack = put(shard, W, 1, adapter_test.columns(2, 2, "TERMINATED"))
+    assert ack.progress.inserted == 4
+    assert fleet.buffer(0).get_stats().terminated_episodes == 1
+    stats = shard.stats()
+    assert (stats.writers, stats.expired_leases) == (1, 1)
+    # Also after so long that nothing is known of it any more.
+    await asyncio.sleep(1000.0)
+    ack = put(shard, W, 2, adapter_test.columns(4, 2))
+    assert ack.progress.inserted == 6
 
 
-def test_sent_batches_are_known_while_their_writer_may_ask(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path, lease=1.0, recovery=100.0)
-        put(fleet.shard(0), W, 0, whole(0, 3))
-        await asyncio.sleep(150.0)
-        assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=None)
-        shard = born_again(fleet)
-        shard.ping()
-        await asyncio.sleep(150.0)
-        assert shard.resolve(W, 0) == replies.Resolution(passed=3)
-        await asyncio.sleep(250.0)
-        shard.ping()
-        born_again(fleet)
-        assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=0)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_sent_batches_are_known_while_their_writer_may_ask(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, tmp_path, lease=1.0, recovery=100.0)
+    put(fleet.shard(0), W, 0, whole(0, 3))
+    await asyncio.sleep(150.0)
+    assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=None)
+    shard = born_again(fleet)
+    shard.ping()
+    await asyncio.sleep(150.0)
+    assert shard.resolve(W, 0) == replies.Resolution(passed=3)
+    await asyncio.sleep(250.0)
+    shard.ping()
+    born_again(fleet)
+    assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=0)
 
 
 # What is lost.
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-def test_reported_steps_missing_after_a_restart_count_as_lost(has_files: bool, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path if has_files else None)
-        first = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
-        shard = born_again(fleet)
-        shard.report(first, MEMBERS)
-        shard.report(first, MEMBERS)
-        assert shard.stats().lost == (0 if has_files else 5)
-        second = (put(shard, V, 0, whole(0, 2))).progress
-        shard.report(second, MEMBERS)
-        assert second.lost == shard.stats().lost == (0 if has_files else 5)
-        shard = born_again(fleet)
-        shard.report(first, MEMBERS)
-        shard.report(second, MEMBERS)
-        assert shard.stats().lost == (0 if has_files else 7)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_reported_steps_missing_after_a_restart_count_as_lost(has_files: bool, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, tmp_path if has_files else None)
+    first = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
+    shard = born_again(fleet)
+    shard.report(first, MEMBERS)
+    shard.report(first, MEMBERS)
+    assert shard.stats().lost == (0 if has_files else 5)
+    second = (put(shard, V, 0, whole(0, 2))).progress
+    shard.report(second, MEMBERS)
+    assert second.lost == shard.stats().lost == (0 if has_files else 5)
+    shard = born_again(fleet)
+    shard.report(first, MEMBERS)
+    shard.report(second, MEMBERS)
+    assert shard.stats().lost == (0 if has_files else 7)
 
 
-def test_unsynced_rows_stay_counted_as_lost(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path)
-        progress = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
-        # As if power had failed, and the disk had only so much of the journal.
-        more = replies.Progress(incarnation=progress.incarnation, inserted=9, rows=9, lost=0)
-        shard = born_again(fleet)
-        shard.report(more, MEMBERS)
-        stats = shard.stats()
-        assert (stats.lost, stats.recovered) == (4, 5)
-        assert born_again(fleet).stats().lost == 4
-
-    local_test.run(main())
+@local_test.virtual
+async def test_unsynced_rows_stay_counted_as_lost(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, tmp_path)
+    progress = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
+    # As if power had failed, and the disk had only so much of the journal.
+    more = replies.Progress(incarnation=progress.incarnation, inserted=9, rows=9, lost=0)
+    shard = born_again(fleet)
+    shard.report(more, MEMBERS)
+    stats = shard.stats()
+    assert (stats.lost, stats.recovered) == (4, 5)
+    assert born_again(fleet).stats().lost == 4
 
 
-def test_evicted_rows_do_not_count_as_lost() -> None:
-    async def main() -> None:
-        shard = fleet_of(ring).shard(0)
-        shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0), MEMBERS)
-        assert shard.stats().lost == 1000
-
-    local_test.run(main())
+@local_test.virtual
+async def test_evicted_rows_do_not_count_as_lost() -> None:
+    shard = fleet_of(ring).shard(0)
+    shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0), MEMBERS)
+    assert shard.stats().lost == 1000
 
 
-def test_keys_of_an_earlier_incarnation_are_unknown() -> None:
-    async def main() -> None:
-        fleet = fleet_of(prioritized)
-        put(fleet.shard(0), W, 0, whole(0, 5))
-        batch = fleet.shard(0).draw(request([10], {}))[1][0]
-        ones = np.ones(10)
-        assert fleet.shard(0).update_priorities(batch.keys, ones, 1.0)[1] == 10
-        shard = born_again(fleet)
-        put(shard, W, 0, whole(0, 5))
-        assert shard.update_priorities(batch.keys, ones, 1.0)[1] == 0
-        assert fleet.buffer(0).get_stats().stale_keys == 10
-
-    local_test.run(main())
+@local_test.virtual
+async def test_keys_of_an_earlier_incarnation_are_unknown() -> None:
+    fleet = fleet_of(prioritized)
+    put(fleet.shard(0), W, 0, whole(0, 5))
+    batch = fleet.shard(0).draw(request([10], {}))[1][0]
+    ones = np.ones(10)
+    assert fleet.shard(0).update_priorities(batch.keys, ones, 1.0)[1] == 10
+    shard = born_again(fleet)
+    put(shard, W, 0, whole(0, 5))
+    assert shard.update_priorities(batch.keys, ones, 1.0)[1] == 0
+    assert fleet.buffer(0).get_stats().stale_keys == 10
 
 
-def test_keys_continue_after_a_restart_with_files(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(prioritized, tmp_path)
-        put(fleet.shard(0), W, 0, whole(0, 5))
-        batch = fleet.shard(0).draw(request([10], {}))[1][0]
-        assert (batch.keys == batch.observation).all()
-        assert born_again(fleet).update_priorities(batch.keys, np.full(10, 3.0), 7.0)[1] == 10
-        buffer = fleet.buffer(0)
-        assert buffer.get_priorities(batch.keys).tolist() == [3.0] * 10
-        # What is added now has the largest priority anywhere.
-        put(fleet.shard(0), V, 0, whole(0, 1))
-        assert buffer.get_priorities([5]).tolist() == [7.0]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_keys_continue_after_a_restart_with_files(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(prioritized, tmp_path)
+    put(fleet.shard(0), W, 0, whole(0, 5))
+    batch = fleet.shard(0).draw(request([10], {}))[1][0]
+    assert (batch.keys == batch.observation).all()
+    assert born_again(fleet).update_priorities(batch.keys, np.full(10, 3.0), 7.0)[1] == 10
+    buffer = fleet.buffer(0)
+    assert buffer.get_priorities(batch.keys).tolist() == [3.0] * 10
+    # What is added now has the largest priority anywhere.
+    put(fleet.shard(0), V, 0, whole(0, 1))
+    assert buffer.get_priorities([5]).tolist() == [7.0]
 
 
-def test_the_draws_of_all_incarnations_are_counted(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(episodes, tmp_path)
-        put(fleet.shard(0), W, 0, adapter_test.steps_of(0, 3, is_start=True))
-        assert len(fleet.shard(0).draw(request([10], OF_ONE))[1][0]) == 10
-        shard = born_again(fleet)
-        shard.draw(request([2, 0, 3], OF_ONE))
-        assert shard.stats().sampled == 15
-        assert born_again(fleet).stats().sampled == 15
-
-    local_test.run(main())
+@local_test.virtual
+async def test_the_draws_of_all_incarnations_are_counted(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(episodes, tmp_path)
+    put(fleet.shard(0), W, 0, adapter_test.steps_of(0, 3, is_start=True))
+    assert len(fleet.shard(0).draw(request([10], OF_ONE))[1][0]) == 10
+    shard = born_again(fleet)
+    shard.draw(request([2, 0, 3], OF_ONE))
+    assert shard.stats().sampled == 15
+    assert born_again(fleet).stats().sampled == 15
 
 
 # Checkpoints.
@@ -495,108 +459,92 @@ def test_a_failed_checkpoint_is_retried_later(tmp_path: pathlib.Path, monkeypatc
     shard.close()
 
 
-def test_a_shard_without_a_directory_cannot_be_saved() -> None:
-    async def main() -> None:
-        shard = fleet_of(ring).shard(0)
-        with pytest.raises(errors.ArgumentError, match=r"save needs a fleet with a directory: give start\(directory="):
-            shard.save(b"")
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_shard_without_a_directory_cannot_be_saved() -> None:
+    shard = fleet_of(ring).shard(0)
+    with pytest.raises(errors.ArgumentError, match=r"save needs a fleet with a directory: give start\(directory="):
+        shard.save(b"")
 
 
 # Everything else.
 
 
-def test_a_shard_describes_itself() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(ring, 2)
-        shard = fleet.shard(1)
-        assert shard.ping() == "pong"
-        assert shard.host() == platform.node()
-        stats = shard.stats()
-        assert (stats.number, stats.host, stats.pid) == (1, platform.node(), os.getpid())
-        assert stats.progress == replies.Progress(incarnation=stats.incarnation, inserted=0, rows=0, lost=0)
-        assert stats.buffer == fleet.buffer(1).get_stats()
-        assert shard.describe().kind == "RingReplayBuffer"
-        assert shard.apply(lambda buffer, more: buffer.capacity + more, 5) == 1005
-        with pytest.raises(ZeroDivisionError):
-            shard.apply(lambda buffer: 1 / len(buffer))
-        born_again(fleet)
-        assert fleet.shard(0).stats().incarnation != stats.incarnation
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_shard_describes_itself() -> None:
+    fleet = local_test.LocalFleet(ring, 2)
+    shard = fleet.shard(1)
+    assert shard.ping() == "pong"
+    assert shard.host() == platform.node()
+    stats = shard.stats()
+    assert (stats.number, stats.host, stats.pid) == (1, platform.node(), os.getpid())
+    assert stats.progress == replies.Progress(incarnation=stats.incarnation, inserted=0, rows=0, lost=0)
+    assert stats.buffer == fleet.buffer(1).get_stats()
+    assert shard.describe().kind == "RingReplayBuffer"
+    assert shard.apply(lambda buffer, more: buffer.capacity + more, 5) == 1005
+    with pytest.raises(ZeroDivisionError):
+        shard.apply(lambda buffer: 1 / len(buffer))
+    born_again(fleet)
+    assert fleet.shard(0).stats().incarnation != stats.incarnation
 
 
-def test_an_empty_shard_has_no_draws() -> None:
-    async def main() -> None:
-        shard = fleet_of(ring).shard(0)
-        weight, parts, _ = shard.draw(request([3, 0], {}))
-        assert (weight.weight, parts) == (0.0, [None])
-        assert shard.stats().sampled == 0
-
-    local_test.run(main())
+@local_test.virtual
+async def test_an_empty_shard_has_no_draws() -> None:
+    shard = fleet_of(ring).shard(0)
+    weight, parts, _ = shard.draw(request([3, 0], {}))
+    assert (weight.weight, parts) == (0.0, [None])
+    assert shard.stats().sampled == 0
 
 
 @pytest.mark.parametrize(("make", "lengths"), [(ring, [7]), (prioritized, [3, None, 4])])
-def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths: list[int | None]) -> None:
-    async def main() -> None:
-        shard = fleet_of(make).shard(0)
-        put(shard, W, 0, whole(0, 5))
-        _, parts, _ = shard.draw(request([3, 0, 4], {}))
-        assert [part and len(part) for part in parts] == lengths
-
-    local_test.run(main())
+@local_test.virtual
+async def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths: list[int | None]) -> None:
+    shard = fleet_of(make).shard(0)
+    put(shard, W, 0, whole(0, 5))
+    _, parts, _ = shard.draw(request([3, 0, 4], {}))
+    assert [part and len(part) for part in parts] == lengths
 
 
-def test_every_draw_carries_the_policy_version_to_the_shard() -> None:
-    async def main() -> None:
-        fleet = fleet_of(episodes)
-        shard = fleet.shard(0)
-        for version, known in ((None, None), (4, 4), (3, 4)):
-            weight, _, _ = shard.draw(request([], OF_ONE, policy_version=version))
-            assert weight.policy_version == known
-        shard.set_policy_version(6)
-        assert fleet.buffer(0).policy_version == 6
-
-    local_test.run(main())
+@local_test.virtual
+async def test_every_draw_carries_the_policy_version_to_the_shard() -> None:
+    fleet = fleet_of(episodes)
+    shard = fleet.shard(0)
+    for version, known in ((None, None), (4, 4), (3, 4)):
+        weight, _, _ = shard.draw(request([], OF_ONE, policy_version=version))
+        assert weight.policy_version == known
+    shard.set_policy_version(6)
+    assert fleet.buffer(0).policy_version == 6
 
 
-def test_shards_of_one_seed_draw_differently() -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(ring, 3)
-        states = {str(buffer.rng.bit_generator.state) for buffer in fleet.buffers()}
-        assert len(states) == 3
-        again = local_test.LocalFleet(ring, 3)
-        assert {str(buffer.rng.bit_generator.state) for buffer in again.buffers()} == states
-
-    local_test.run(main())
+@local_test.virtual
+async def test_shards_of_one_seed_draw_differently() -> None:
+    fleet = local_test.LocalFleet(ring, 3)
+    states = {str(buffer.rng.bit_generator.state) for buffer in fleet.buffers()}
+    assert len(states) == 3
+    again = local_test.LocalFleet(ring, 3)
+    assert {str(buffer.rng.bit_generator.state) for buffer in again.buffers()} == states
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
-def test_generators_of_every_kind_are_spawned_for_a_shard(kind: Any) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9, seed=np.random.Generator(kind(1))), 2)
-        first, second = (buffer.rng.random(4).tolist() for buffer in fleet.buffers())
-        assert first != second
-
-    local_test.run(main())
+@local_test.virtual
+async def test_generators_of_every_kind_are_spawned_for_a_shard(kind: Any) -> None:
+    fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9, seed=np.random.Generator(kind(1))), 2)
+    first, second = (buffer.rng.random(4).tolist() for buffer in fleet.buffers())
+    assert first != second
 
 
-def test_a_closed_shard_refuses_calls_and_frees_its_files(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, tmp_path)
-        shard: Any = fleet.shard(0)
-        put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
-        shard.close()
-        shard.close()
-        with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
-            put(shard, W, 1, whole(0, 2))
-        await asyncio.sleep(1000.0)
-        assert shard.ping() == "pong"
-        stats = born_again(fleet).stats()
-        assert (stats.recovered, stats.aborted) == (2, 0)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_closed_shard_refuses_calls_and_frees_its_files(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, tmp_path)
+    shard: Any = fleet.shard(0)
+    put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
+    shard.close()
+    shard.close()
+    with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
+        put(shard, W, 1, whole(0, 2))
+    await asyncio.sleep(1000.0)
+    assert shard.ping() == "pong"
+    stats = born_again(fleet).stats()
+    assert (stats.recovered, stats.aborted) == (2, 0)
 
 
 def test_an_unsuitable_buffer_leaves_no_file(tmp_path: pathlib.Path) -> None:
@@ -607,27 +555,25 @@ def test_an_unsuitable_buffer_leaves_no_file(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_shard_stores_each_batch_once_whatever_is_repeated(seed: int) -> None:
-    async def main() -> None:
-        rng = random.Random(seed)
-        fleet = fleet_of(ring)
-        shard = fleet.shard(0)
-        nexts, start = {W: 0, V: 0, U: 0}, {W: 0, V: 100, U: 200}
-        repeated = 0
-        while min(nexts.values()) < 8:
-            writer = rng.choice([writer for writer, number in nexts.items() if number < 8])
-            number = rng.randint(0, nexts[writer])
-            repeated += number < nexts[writer]
-            nexts[writer] = max(nexts[writer], number + 1)
-            assert put(shard, writer, number, whole(start[writer] + 10 * number, 2), acknowledged=0).refused == 0
-        found = observed(fleet.buffer(0))
-        for first in start.values():
-            of_writer = [first + 10 * number + t for number in range(8) for t in range(2)]
-            assert [step for step in found if step in of_writer] == of_writer
-        assert len(found) == 48
-        assert shard.stats().repeated == repeated > 0
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_shard_stores_each_batch_once_whatever_is_repeated(seed: int) -> None:
+    rng = random.Random(seed)
+    fleet = fleet_of(ring)
+    shard = fleet.shard(0)
+    nexts, start = {W: 0, V: 0, U: 0}, {W: 0, V: 100, U: 200}
+    repeated = 0
+    while min(nexts.values()) < 8:
+        writer = rng.choice([writer for writer, number in nexts.items() if number < 8])
+        number = rng.randint(0, nexts[writer])
+        repeated += number < nexts[writer]
+        nexts[writer] = max(nexts[writer], number + 1)
+        assert put(shard, writer, number, whole(start[writer] + 10 * number, 2), acknowledged=0).refused == 0
+    found = observed(fleet.buffer(0))
+    for first in start.values():
+        of_writer = [first + 10 * number + t for number in range(8) for t in range(2)]
+        assert [step for step in found if step in of_writer] == of_writer
+    assert len(found) == 48
+    assert shard.stats().repeated == repeated > 0
 
 
 def test_an_impossible_directory_of_a_shard_is_named(tmp_path: pathlib.Path) -> None:

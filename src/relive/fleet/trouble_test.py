@@ -244,63 +244,57 @@ def given_by(actors: list[Any]) -> list[Step]:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 60))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_with_files_are_stored_once_whatever_dies(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        # With the longer delays calls come late that their writer has given up.
-        more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
-        fleet = local_test.LocalFleet(KINDS[kind][0], 3, directory=tmp_path, seed=seed, **more)
-        actors = await lived(fleet, kind, seed)
-        assert [actor.writer.lost for actor in actors] == [0, 0, 0]
-        stored = stored_in(fleet, kind)
-        assert stored == given_by(actors)
-        stats = [fleet.shard(shard).stats() for shard in range(3)]
-        assert sum(each.inserted for each in stats) == len(stored)
-        assert [(each.lost, each.refused) for each in stats] == [(0, 0)] * 3
-        # And once more, from the files alone.
-        for shard in range(3):
-            fleet.kill(shard)
-            fleet.start(shard)
-        assert stored_in(fleet, kind) == stored
-
-    local_test.run(main())
+@local_test.virtual
+async def test_steps_with_files_are_stored_once_whatever_dies(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
+    # With the longer delays calls come late that their writer has given up.
+    more: dict[str, Any] = {"timeout": 0.5, "delay": 0.35 if seed % 2 else 0.01, "recovery": 600.0}
+    fleet = local_test.LocalFleet(KINDS[kind][0], 3, directory=tmp_path, seed=seed, **more)
+    actors = await lived(fleet, kind, seed)
+    assert [actor.writer.lost for actor in actors] == [0, 0, 0]
+    stored = stored_in(fleet, kind)
+    assert stored == given_by(actors)
+    stats = [fleet.shard(shard).stats() for shard in range(3)]
+    assert sum(each.inserted for each in stats) == len(stored)
+    assert [(each.lost, each.refused) for each in stats] == [(0, 0)] * 3
+    # And once more, from the files alone.
+    for shard in range(3):
+        fleet.kill(shard)
+        fleet.start(shard)
+    assert stored_in(fleet, kind) == stored
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 60))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_without_files_are_stored_once_or_counted_as_lost(kind: str, seed: int) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(KINDS[kind][0], 3, seed=seed, timeout=0.5)
-        actors = await lived(fleet, kind, seed)
-        stored, given = stored_in(fleet, kind), set(given_by(actors))
-        assert len(set(stored)) == len(stored)
-        assert set(stored) <= given
-        gone = sum(actor.writer.stored for actor in actors) - len(stored)
-        counted = (await actors[0].client.stats()).lost
-        # Rows that were there; some of them had no answer, and were sent again. A step whose episode was cut is none.
-        assert counted >= (gone / 3 if kind == "episodes" else gone)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_steps_without_files_are_stored_once_or_counted_as_lost(kind: str, seed: int) -> None:
+    fleet = local_test.LocalFleet(KINDS[kind][0], 3, seed=seed, timeout=0.5)
+    actors = await lived(fleet, kind, seed)
+    stored, given = stored_in(fleet, kind), set(given_by(actors))
+    assert len(set(stored)) == len(stored)
+    assert set(stored) <= given
+    gone = sum(actor.writer.stored for actor in actors) - len(stored)
+    counted = (await actors[0].client.stats()).lost
+    # Rows that were there; some of them had no answer, and were sent again. A step whose episode was cut is none.
+    assert counted >= (gone / 3 if kind == "episodes" else gone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shard_that_never_returns_costs_its_pending_steps(kind: str) -> None:
-    async def main() -> None:
-        fleet = local_test.LocalFleet(KINDS[kind][0], 2, seed=1, timeout=0.5, recovery=2.0)
-        actors = [KINDS[kind][1](fleet.replay(), number, random.Random(number)) for number in range(4)]
-        acting = [asyncio.create_task(actor.act(15)) for actor in actors]
-        await asyncio.sleep(0.3)
-        before = set(stored_in(fleet, kind))
-        fleet.hang(1)
-        await asyncio.gather(*acting)
-        for actor in actors:
-            await actor.writer.close()
-            assert actor.writer.stored + actor.writer.lost == len(actor.given)
-        lost = sum(actor.writer.lost for actor in actors)
-        assert 0 < lost <= 4 * 4 * 20
-        stored = stored_in(fleet, kind)
-        assert len(set(stored)) == len(stored)
-        # Of what counts as lost some is there: the shard had it, and never said so.
-        assert 0 <= len(stored) - sum(actor.writer.stored for actor in actors) <= lost
-        assert before <= set(stored) <= set(given_by(actors))
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_shard_that_never_returns_costs_its_pending_steps(kind: str) -> None:
+    fleet = local_test.LocalFleet(KINDS[kind][0], 2, seed=1, timeout=0.5, recovery=2.0)
+    actors = [KINDS[kind][1](fleet.replay(), number, random.Random(number)) for number in range(4)]
+    acting = [asyncio.create_task(actor.act(15)) for actor in actors]
+    await asyncio.sleep(0.3)
+    before = set(stored_in(fleet, kind))
+    fleet.hang(1)
+    await asyncio.gather(*acting)
+    for actor in actors:
+        await actor.writer.close()
+        assert actor.writer.stored + actor.writer.lost == len(actor.given)
+    lost = sum(actor.writer.lost for actor in actors)
+    assert 0 < lost <= 4 * 4 * 20
+    stored = stored_in(fleet, kind)
+    assert len(set(stored)) == len(stored)
+    # Of what counts as lost some is there: the shard had it, and never said so.
+    assert 0 <= len(stored) - sum(actor.writer.stored for actor in actors) <= lost
+    assert before <= set(stored) <= set(given_by(actors))

@@ -57,160 +57,144 @@ def inserts(fleet: local_test.LocalFleet) -> list[tuple[Any, ...]]:
 # Columns.
 
 
-def test_steps_are_sent_at_an_end_or_when_a_batch_is_full() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(batch_steps=4)
-        for t in range(3):
-            await add(writer, t)
-        await local_test.settle(1.0)
-        assert inserts(fleet) == []
-        await add(writer, 3)
-        await add(writer, 4, terminated=True)
-        await local_test.settle(1.0)
-        assert [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)] == [[(4, True, "OPEN")]]
-        for t in range(3):
-            await add(writer, t, 1, truncated=t == 2)
-        await writer.flush()
-        sent = [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)[1:]]
-        assert sent == [[(1, False, "TERMINATED"), (3, True, "TRUNCATED")]]
-        assert in_columns(fleet) == [*[(0, t) for t in range(5)], *[(1, t) for t in range(3)]]
-        stats = fleet.buffer(0).get_stats()
-        assert (stats.terminated_episodes, stats.truncated_episodes, stats.open_episodes) == (1, 1, 0)
-        assert (writer.stored, writer.refused, writer.lost) == (8, 0, 0)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_steps_are_sent_at_an_end_or_when_a_batch_is_full() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(batch_steps=4)
+    for t in range(3):
+        await add(writer, t)
+    await local_test.settle(1.0)
+    assert inserts(fleet) == []
+    await add(writer, 3)
+    await add(writer, 4, terminated=True)
+    await local_test.settle(1.0)
+    assert [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)] == [[(4, True, "OPEN")]]
+    for t in range(3):
+        await add(writer, t, 1, truncated=t == 2)
+    await writer.flush()
+    sent = [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)[1:]]
+    assert sent == [[(1, False, "TERMINATED"), (3, True, "TRUNCATED")]]
+    assert in_columns(fleet) == [*[(0, t) for t in range(5)], *[(1, t) for t in range(3)]]
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.terminated_episodes, stats.truncated_episodes, stats.open_episodes) == (1, 1, 0)
+    assert (writer.stored, writer.refused, writer.lost) == (8, 0, 0)
 
 
-def test_a_complete_episode_carries_its_end() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer()
-        episode = [at(0), at(1)], [0], [1.0]
-        for flags in ({"terminated": True}, {"truncated": True}, {"terminated": False}):
+@local_test.virtual
+async def test_a_complete_episode_carries_its_end() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer()
+    episode = [at(0), at(1)], [0], [1.0]
+    for flags in ({"terminated": True}, {"truncated": True}, {"terminated": False}):
+        await writer.add_episode(*episode, **flags)
+    for flags in ({}, {"truncated": False}, {"terminated": True, "truncated": True}):
+        with pytest.raises(errors.ArgumentError, match="^terminated or truncated must be True, and not both, got "):
             await writer.add_episode(*episode, **flags)
-        for flags in ({}, {"truncated": False}, {"terminated": True, "truncated": True}):
-            with pytest.raises(errors.ArgumentError, match="^terminated or truncated must be True, and not both, got "):
-                await writer.add_episode(*episode, **flags)
-        await writer.flush()
-        stats = fleet.buffer(0).get_stats()
-        assert (stats.terminated_episodes, stats.truncated_episodes) == (1, 2)
-
-    local_test.run(main())
+    await writer.flush()
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.terminated_episodes, stats.truncated_episodes) == (1, 2)
 
 
-def test_a_flush_sends_everything() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(**LONG)
-        await add(writer, 0, stream=0)
-        await add(writer, 0, 1, stream=5)
-        await writer.flush()
-        assert in_columns(fleet) == [(0, 0), (1, 0)]
-        assert fleet.buffer(0).get_stats().open_episodes == 2
-        await writer.flush()
-        assert len(inserts(fleet)) == 1
-        await add(writer, 1, stream=0, terminated=True)
-        await writer.flush()
-        assert in_columns(fleet) == [(0, 0), (0, 1), (1, 0)]
-        assert fleet.buffer(0).get_stats().spliced_episodes == 0
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_flush_sends_everything() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(**LONG)
+    await add(writer, 0, stream=0)
+    await add(writer, 0, 1, stream=5)
+    await writer.flush()
+    assert in_columns(fleet) == [(0, 0), (1, 0)]
+    assert fleet.buffer(0).get_stats().open_episodes == 2
+    await writer.flush()
+    assert len(inserts(fleet)) == 1
+    await add(writer, 1, stream=0, terminated=True)
+    await writer.flush()
+    assert in_columns(fleet) == [(0, 0), (0, 1), (1, 0)]
+    assert fleet.buffer(0).get_stats().spliced_episodes == 0
 
 
-def test_an_unexpected_observation_ends_the_episode_before_it() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(**LONG)
+@local_test.virtual
+async def test_an_unexpected_observation_ends_the_episode_before_it() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(**LONG)
+    await add(writer, 0)
+    await add(writer, 1)
+    await add(writer, 0, 1)
+    await writer.flush()
+    await add(writer, 0, 2, terminated=True)
+    await writer.flush()
+    assert in_columns(fleet) == [(0, 0), (0, 1), (1, 0), (2, 0)]
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.truncated_episodes, stats.terminated_episodes, stats.spliced_episodes) == (2, 1, 0)
+
+
+@local_test.virtual
+async def test_nan_observations_are_equal() -> None:
+    fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+    writer = fleet.replay().writer(**LONG)
+    nan = {"a": np.array([np.nan, 1.0]), "b": {"c": np.array(2.0)}}
+    await writer.add(nan, 0, 0.0, nan)
+    await writer.add(nan, 0, 0.0, nan, terminated=True)
+    await writer.add(nan, 0, 0.0, nan)
+    other = {"a": np.array([np.nan, 1.0]), "b": {"c": np.array(3.0)}}
+    await writer.add(other, 0, 0.0, nan, terminated=True)
+    await writer.flush()
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.terminated_episodes, stats.truncated_episodes) == (2, 1)
+
+
+@local_test.virtual
+async def test_a_writer_ends_an_episode_explicitly() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(**LONG)
+    assert not await writer.end_episode()
+    await add(writer, 0)
+    assert await writer.end_episode()
+    assert not await writer.end_episode()
+    await add(writer, 1)
+    await writer.flush()
+    assert await writer.end_episode()
+    await writer.flush()
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.truncated_episodes, stats.open_episodes, stats.size) == (2, 0, 2)
+
+
+@local_test.virtual
+async def test_a_closed_writer_ends_episodes_and_refuses_steps() -> None:
+    # With whole episodes alone a buffer needs no stream for them.
+    fleet = fleet_of(lone_stream)
+    async with fleet.replay().writer(**LONG) as writer:
         await add(writer, 0)
-        await add(writer, 1)
-        await add(writer, 0, 1)
-        await writer.flush()
-        await add(writer, 0, 2, terminated=True)
-        await writer.flush()
-        assert in_columns(fleet) == [(0, 0), (0, 1), (1, 0), (2, 0)]
-        stats = fleet.buffer(0).get_stats()
-        assert (stats.truncated_episodes, stats.terminated_episodes, stats.spliced_episodes) == (2, 1, 0)
-
-    local_test.run(main())
-
-
-def test_nan_observations_are_equal() -> None:
-    async def main() -> None:
-        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
-        writer = fleet.replay().writer(**LONG)
-        nan = {"a": np.array([np.nan, 1.0]), "b": {"c": np.array(2.0)}}
-        await writer.add(nan, 0, 0.0, nan)
-        await writer.add(nan, 0, 0.0, nan, terminated=True)
-        await writer.add(nan, 0, 0.0, nan)
-        other = {"a": np.array([np.nan, 1.0]), "b": {"c": np.array(3.0)}}
-        await writer.add(other, 0, 0.0, nan, terminated=True)
-        await writer.flush()
-        stats = fleet.buffer(0).get_stats()
-        assert (stats.terminated_episodes, stats.truncated_episodes) == (2, 1)
-
-    local_test.run(main())
+        await add(writer, 0, 1, stream=3)
+    assert in_columns(fleet) == [(0, 0), (1, 0)]
+    assert fleet.buffer(0).get_stats().truncated_episodes == 2
+    assert fleet.shard(0).stats().writers == 0
+    await writer.close()
+    for call in (add(writer, 1), writer.end_episode(), writer.add_episode([1, 2], [1], [1.0], terminated=True)):
+        with pytest.raises(errors.ClosedError, match="writer is closed: take a new one from the fleet"):
+            await call
+    nobody = fleet.replay().writer()
+    await nobody.close()
+    assert nobody.stored == 0
 
 
-def test_a_writer_ends_an_episode_explicitly() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(**LONG)
-        assert not await writer.end_episode()
-        await add(writer, 0)
-        assert await writer.end_episode()
-        assert not await writer.end_episode()
-        await add(writer, 1)
-        await writer.flush()
-        assert await writer.end_episode()
-        await writer.flush()
-        stats = fleet.buffer(0).get_stats()
-        assert (stats.truncated_episodes, stats.open_episodes, stats.size) == (2, 0, 2)
-
-    local_test.run(main())
-
-
-def test_a_closed_writer_ends_episodes_and_refuses_steps() -> None:
-    async def main() -> None:
-        # With whole episodes alone a buffer needs no stream for them.
-        fleet = fleet_of(lone_stream)
-        async with fleet.replay().writer(**LONG) as writer:
-            await add(writer, 0)
-            await add(writer, 0, 1, stream=3)
-        assert in_columns(fleet) == [(0, 0), (1, 0)]
-        assert fleet.buffer(0).get_stats().truncated_episodes == 2
-        assert fleet.shard(0).stats().writers == 0
-        await writer.close()
-        for call in (add(writer, 1), writer.end_episode(), writer.add_episode([1, 2], [1], [1.0], terminated=True)):
-            with pytest.raises(errors.ClosedError, match="writer is closed: take a new one from the fleet"):
-                await call
-        nobody = fleet.replay().writer()
-        await nobody.close()
-        assert nobody.stored == 0
-
-    local_test.run(main())
-
-
-def test_later_changes_by_the_caller_are_not_sent() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(batch_steps=2, max_in_flight=1)
-        observation, following = np.array(at(0)), np.array(at(1))
-        await writer.add(observation, 0, 1.0, following, terminated=True)
-        observation[:], following[:] = 9, 9
-        fleet.hang(0)
-        await add(writer, 0, 1, terminated=True)
-        observations, actions = np.array([at(0, 2), at(1, 2)]), np.array([0])
-        waiting = asyncio.create_task(writer.add_episode(observations, actions, [1.0], terminated=True))
-        await local_test.settle(1.0)
-        assert not waiting.done()
-        observations[:], actions[:] = 9, 9
-        fleet.go_on(0)
-        await waiting
-        await writer.flush()
-        assert in_columns(fleet) == [(0, 0), (1, 0), (2, 0)]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_later_changes_by_the_caller_are_not_sent() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(batch_steps=2, max_in_flight=1)
+    observation, following = np.array(at(0)), np.array(at(1))
+    await writer.add(observation, 0, 1.0, following, terminated=True)
+    observation[:], following[:] = 9, 9
+    fleet.hang(0)
+    await add(writer, 0, 1, terminated=True)
+    observations, actions = np.array([at(0, 2), at(1, 2)]), np.array([0])
+    waiting = asyncio.create_task(writer.add_episode(observations, actions, [1.0], terminated=True))
+    await local_test.settle(1.0)
+    assert not waiting.done()
+    observations[:], actions[:] = 9, 9
+    fleet.go_on(0)
+    await waiting
+    await writer.flush()
+    assert in_columns(fleet) == [(0, 0), (1, 0), (2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -233,88 +217,82 @@ def test_later_changes_by_the_caller_are_not_sent() -> None:
         ({"extra": object()}, errors.SchemaError, "extra"),
     ],
 )
-def test_an_invalid_step_is_refused_at_once_and_changes_nothing(
+@local_test.virtual
+async def test_an_invalid_step_is_refused_at_once_and_changes_nothing(
     arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(**LONG)
-        step = {"observation": at(1), "action": 1, "reward": 1.0, "next_observation": at(2), **arguments}
-        await add(writer, 0)
-        with pytest.raises(error, match=text):
-            await writer.add(**step)
-        await add(writer, 1, terminated=True)
-        await writer.flush()
-        assert in_columns(fleet) == [(0, 0), (0, 1)]
-        assert fleet.buffer(0).get_stats().terminated_episodes == 1
-
-    local_test.run(main())
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(**LONG)
+    step = {"observation": at(1), "action": 1, "reward": 1.0, "next_observation": at(2), **arguments}
+    await add(writer, 0)
+    with pytest.raises(error, match=text):
+        await writer.add(**step)
+    await add(writer, 1, terminated=True)
+    await writer.flush()
+    assert in_columns(fleet) == [(0, 0), (0, 1)]
+    assert fleet.buffer(0).get_stats().terminated_episodes == 1
 
 
-def test_an_invalid_episode_is_refused_at_once() -> None:
-    async def main() -> None:
-        writer = fleet_of(ring).replay().writer()
-        with pytest.raises(errors.ArgumentError, match="an episode must have at least 1 step, got 0"):
-            await writer.add_episode([at(0)], [], [], terminated=True)
-        with pytest.raises(errors.ArgumentError, match="terminated must be True, False, 0 or 1, got 3"):
-            await writer.add_episode([at(0), at(1)], [0], [1.0], terminated=3)
-        with pytest.raises(errors.SchemaError, match="actions"):
-            await writer.add_episode([at(0), at(1)], [object()], [1.0], terminated=True)
-        await writer.flush()
-        assert writer.stored == 0
-
-    local_test.run(main())
+@local_test.virtual
+async def test_an_invalid_episode_is_refused_at_once() -> None:
+    writer = fleet_of(ring).replay().writer()
+    with pytest.raises(errors.ArgumentError, match="an episode must have at least 1 step, got 0"):
+        await writer.add_episode([at(0)], [], [], terminated=True)
+    with pytest.raises(errors.ArgumentError, match="terminated must be True, False, 0 or 1, got 3"):
+        await writer.add_episode([at(0), at(1)], [0], [1.0], terminated=3)
+    with pytest.raises(errors.SchemaError, match="actions"):
+        await writer.add_episode([at(0), at(1)], [object()], [1.0], terminated=True)
+    await writer.flush()
+    assert writer.stored == 0
 
 
 @pytest.mark.parametrize("batch_steps", [1, 7, 1000])
 @pytest.mark.parametrize("seed", range(5))
-def test_many_steps_in_one_call_equal_single_ones(seed: int, batch_steps: int) -> None:
-    async def main() -> None:
-        rng = np.random.default_rng(seed)
-        fleet, one = fleet_of(ring), ring()
-        writer = fleet.replay().writer(batch_steps=batch_steps)
-        episodes, steps = {1: 1, 2: 2}, {1: 0, 2: 0}
-        for _ in range(60):
-            stream, count, what = int(rng.integers(1, 3)), int(rng.integers(1, 5)), int(rng.integers(8))
-            if what == 7:  # Steps that do not follow.
-                episodes[stream], steps[stream] = episodes[stream] + 2, 0
-            episode, start = episodes[stream], steps[stream]
-            terminated, truncated = what == 0, what == 1
-            times = range(start, start + count)
-            if rng.random() < 0.5:
-                observations = [at(t, episode) for t in range(start, start + count + 1)]
-                flags = {"terminated": terminated, "truncated": truncated}
-                await writer.add_steps(observations, list(times), np.ones(count), stream=stream, **flags)
-            else:
-                for t in times:
-                    is_last = t == times[-1]
-                    await add(
-                        writer,
-                        t,
-                        episode,
-                        terminated=terminated and is_last,
-                        truncated=truncated and is_last,
-                        stream=stream,
-                    )
+@local_test.virtual
+async def test_many_steps_in_one_call_equal_single_ones(seed: int, batch_steps: int) -> None:
+    rng = np.random.default_rng(seed)
+    fleet, one = fleet_of(ring), ring()
+    writer = fleet.replay().writer(batch_steps=batch_steps)
+    episodes, steps = {1: 1, 2: 2}, {1: 0, 2: 0}
+    for _ in range(60):
+        stream, count, what = int(rng.integers(1, 3)), int(rng.integers(1, 5)), int(rng.integers(8))
+        if what == 7:  # Steps that do not follow.
+            episodes[stream], steps[stream] = episodes[stream] + 2, 0
+        episode, start = episodes[stream], steps[stream]
+        terminated, truncated = what == 0, what == 1
+        times = range(start, start + count)
+        if rng.random() < 0.5:
+            observations = [at(t, episode) for t in range(start, start + count + 1)]
+            flags = {"terminated": terminated, "truncated": truncated}
+            await writer.add_steps(observations, list(times), np.ones(count), stream=stream, **flags)
+        else:
             for t in times:
                 is_last = t == times[-1]
-                flags = {"terminated": terminated and is_last, "truncated": truncated and is_last}
-                one.add(at(t, episode), t, 1.0, at(t + 1, episode), stream=stream, **flags)
-            steps[stream] += count
-            if terminated or truncated:
-                episodes[stream], steps[stream] = episode + 2, 0
-        await writer.flush()
-        found, expected = (buffer.read(buffer.eligible_keys()) for buffer in (fleet.buffer(0), one))
-        order, twin = (np.lexsort(batch.observation.T) for batch in (found, expected))
-        for name in ("observation", "action", "reward", "next_observation", "is_terminal", "steps"):
-            assert (getattr(found, name)[order] == getattr(expected, name)[twin]).all()
-        stats, of_one = fleet.buffer(0).get_stats(), one.get_stats()
-        assert stats.terminated_episodes == of_one.terminated_episodes
-        assert stats.open_episodes == of_one.open_episodes
-        assert stats.truncated_episodes == of_one.truncated_episodes
-        assert stats.spliced_episodes == 0
-
-    local_test.run(main())
+                await add(
+                    writer,
+                    t,
+                    episode,
+                    terminated=terminated and is_last,
+                    truncated=truncated and is_last,
+                    stream=stream,
+                )
+        for t in times:
+            is_last = t == times[-1]
+            flags = {"terminated": terminated and is_last, "truncated": truncated and is_last}
+            one.add(at(t, episode), t, 1.0, at(t + 1, episode), stream=stream, **flags)
+        steps[stream] += count
+        if terminated or truncated:
+            episodes[stream], steps[stream] = episode + 2, 0
+    await writer.flush()
+    found, expected = (buffer.read(buffer.eligible_keys()) for buffer in (fleet.buffer(0), one))
+    order, twin = (np.lexsort(batch.observation.T) for batch in (found, expected))
+    for name in ("observation", "action", "reward", "next_observation", "is_terminal", "steps"):
+        assert (getattr(found, name)[order] == getattr(expected, name)[twin]).all()
+    stats, of_one = fleet.buffer(0).get_stats(), one.get_stats()
+    assert stats.terminated_episodes == of_one.terminated_episodes
+    assert stats.open_episodes == of_one.open_episodes
+    assert stats.truncated_episodes == of_one.truncated_episodes
+    assert stats.spliced_episodes == 0
 
 
 @pytest.mark.parametrize(
@@ -325,171 +303,153 @@ def test_many_steps_in_one_call_equal_single_ones(seed: int, batch_steps: int) -
         ((0, [0], [1.0]), r"observations must be 2, one more than rewards, got an array of shape \(\)"),
     ],
 )
-def test_invalid_steps_in_one_call_are_refused_at_once(steps: Any, text: str) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer()
-        await add(writer, 0)
-        with pytest.raises(errors.ReplayError, match=text):
-            await writer.add_steps(*steps)
-        await add(writer, 1, terminated=True)
-        await writer.close()
-        assert in_columns(fleet) == [(0, 0), (0, 1)]
-        assert fleet.buffer(0).get_stats().terminated_episodes == 1
-
-    local_test.run(main())
+@local_test.virtual
+async def test_invalid_steps_in_one_call_are_refused_at_once(steps: Any, text: str) -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer()
+    await add(writer, 0)
+    with pytest.raises(errors.ReplayError, match=text):
+        await writer.add_steps(*steps)
+    await add(writer, 1, terminated=True)
+    await writer.close()
+    assert in_columns(fleet) == [(0, 0), (0, 1)]
+    assert fleet.buffer(0).get_stats().terminated_episodes == 1
 
 
-def test_only_steps_of_another_shape_are_refused_and_raised() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(batch_steps=100)
-        await add(writer, 0)
-        await add(writer, 1)
-        await writer.add((0, 0), 2, 1.0, (0, 0))
-        await writer.add((0, 0), 3, 1.0, (0, 0))
-        await add(writer, 4)
-        await add(writer, 5, terminated=True)
-        with pytest.raises(errors.SchemaError, match=r"observations must be of shape \(3, 3\), got \(3, 2\)"):
-            await writer.flush()
+@local_test.virtual
+async def test_only_steps_of_another_shape_are_refused_and_raised() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(batch_steps=100)
+    await add(writer, 0)
+    await add(writer, 1)
+    await writer.add((0, 0), 2, 1.0, (0, 0))
+    await writer.add((0, 0), 3, 1.0, (0, 0))
+    await add(writer, 4)
+    await add(writer, 5, terminated=True)
+    with pytest.raises(errors.SchemaError, match=r"observations must be of shape \(3, 3\), got \(3, 2\)"):
         await writer.flush()
-        assert in_columns(fleet) == [(0, t) for t in (0, 1, 4, 5)]
-        assert (writer.stored, writer.refused) == (4, 2)
-        stats = fleet.shard(0).stats()
-        assert stats.refused == 2
-        assert (stats.buffer.truncated_episodes, stats.buffer.terminated_episodes) == (1, 1)
-
-    local_test.run(main())
-
-
-def test_a_new_layout_in_an_episode_begins_a_chunk() -> None:
-    async def main() -> None:
-        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
-        writer = fleet.replay().writer(**LONG)
-        await writer.add(0, 0, 0.0, 1)
-        await writer.add(1, [0, 1], 0.0, 2)
-        await writer.add(2, 0, 0.0, 3, terminated=True)
-        with pytest.raises(errors.SchemaError, match=r"action must be of shape \(1,\), got \(1, 2\)"):
-            await writer.flush()
-        assert fleet.buffer(0).read([0, 1]).observation.tolist() == [0, 2]
-
-    local_test.run(main())
+    await writer.flush()
+    assert in_columns(fleet) == [(0, t) for t in (0, 1, 4, 5)]
+    assert (writer.stored, writer.refused) == (4, 2)
+    stats = fleet.shard(0).stats()
+    assert stats.refused == 2
+    assert (stats.buffer.truncated_episodes, stats.buffer.terminated_episodes) == (1, 1)
 
 
-def test_values_of_no_common_dtype_do_not_stop_a_writer() -> None:
-    async def main() -> None:
-        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
-        writer = fleet.replay().writer(**LONG)
-        await writer.add(0, 3, 0, 1)
-        await writer.add(1, 4, 0.5, 2)
-        await writer.add(2, np.datetime64(7, "D"), True, 3)
-        await writer.add(3, 5, 1.5, 4, terminated=True)
-        with pytest.raises(errors.SchemaError, match="action must be of dtype int64, got"):
-            await writer.flush()
-        await writer.close()
-        assert fleet.buffer(0).read(range(3)).reward.tolist() == [0.0, 0.5, 1.5]
-        assert (writer.stored, writer.refused) == (3, 1)
-
-    local_test.run(main())
-
-
-def test_extras_and_dicts_are_sent_unchanged() -> None:
-    async def main() -> None:
-        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
-        writer = fleet.replay().writer(batch_steps=2)
-        for t in range(4):
-            told = [{"image": np.full((2, 2), k), "hand": {"angle": float(k)}} for k in (t, t + 1)]
-            await writer.add(told[0], {"push": t}, t, told[1], terminated=t == 3, mood={"joy": t})
-        columns = {"image": np.zeros((3, 2, 2), int), "hand": {"angle": [7.0, 8.0, 9.0]}}
-        await writer.add_episode(columns, {"push": [7, 8]}, [1, 2], terminated=False, mood={"joy": [7, 8]})
+@local_test.virtual
+async def test_a_new_layout_in_an_episode_begins_a_chunk() -> None:
+    fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+    writer = fleet.replay().writer(**LONG)
+    await writer.add(0, 0, 0.0, 1)
+    await writer.add(1, [0, 1], 0.0, 2)
+    await writer.add(2, 0, 0.0, 3, terminated=True)
+    with pytest.raises(errors.SchemaError, match=r"action must be of shape \(1,\), got \(1, 2\)"):
         await writer.flush()
-        batch = fleet.buffer(0).read(range(6))
-        assert batch.observation["hand"]["angle"].tolist() == [0, 1, 2, 3, 7, 8]
-        assert batch.observation["image"][:, 1, 1].tolist() == [0, 1, 2, 3, 0, 0]
-        assert batch.action["push"].tolist() == batch.extras["mood"]["joy"].tolist() == [0, 1, 2, 3, 7, 8]
+    assert fleet.buffer(0).read([0, 1]).observation.tolist() == [0, 2]
 
-    local_test.run(main())
+
+@local_test.virtual
+async def test_values_of_no_common_dtype_do_not_stop_a_writer() -> None:
+    fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+    writer = fleet.replay().writer(**LONG)
+    await writer.add(0, 3, 0, 1)
+    await writer.add(1, 4, 0.5, 2)
+    await writer.add(2, np.datetime64(7, "D"), True, 3)
+    await writer.add(3, 5, 1.5, 4, terminated=True)
+    with pytest.raises(errors.SchemaError, match="action must be of dtype int64, got"):
+        await writer.flush()
+    await writer.close()
+    assert fleet.buffer(0).read(range(3)).reward.tolist() == [0.0, 0.5, 1.5]
+    assert (writer.stored, writer.refused) == (3, 1)
+
+
+@local_test.virtual
+async def test_extras_and_dicts_are_sent_unchanged() -> None:
+    fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+    writer = fleet.replay().writer(batch_steps=2)
+    for t in range(4):
+        told = [{"image": np.full((2, 2), k), "hand": {"angle": float(k)}} for k in (t, t + 1)]
+        await writer.add(told[0], {"push": t}, t, told[1], terminated=t == 3, mood={"joy": t})
+    columns = {"image": np.zeros((3, 2, 2), int), "hand": {"angle": [7.0, 8.0, 9.0]}}
+    await writer.add_episode(columns, {"push": [7, 8]}, [1, 2], terminated=False, mood={"joy": [7, 8]})
+    await writer.flush()
+    batch = fleet.buffer(0).read(range(6))
+    assert batch.observation["hand"]["angle"].tolist() == [0, 1, 2, 3, 7, 8]
+    assert batch.observation["image"][:, 1, 1].tolist() == [0, 1, 2, 3, 0, 0]
+    assert batch.action["push"].tolist() == batch.extras["mood"]["joy"].tolist() == [0, 1, 2, 3, 7, 8]
 
 
 # Episodes.
 
 
-def test_an_episode_sent_in_chunks_is_unchanged() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(batch_steps=3)
-        async with writer.episode("agent", group_id="g", policy_version=2) as episode:
-            for t in range(7):
-                await episode.append([t], t, 1.0, policy_version=5 if t == 4 else None)
-            await episode.end([7], "TRUNCATED")
+@local_test.virtual
+async def test_an_episode_sent_in_chunks_is_unchanged() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(batch_steps=3)
+    async with writer.episode("agent", group_id="g", policy_version=2) as episode:
+        for t in range(7):
+            await episode.append([t], t, 1.0, policy_version=5 if t == 4 else None)
+        await episode.end([7], "TRUNCATED")
+    await writer.flush()
+    assert [chunk.rows for batch in inserts(fleet) for chunk in batch] == [3, 3, 1]
+    (stored,) = fleet.buffer(0)._store
+    assert (stored.agent_id, stored.group_id, stored.status) == ("agent", "g", "TRUNCATED")
+    assert stored.observations == [[t] for t in range(8)]
+    assert stored.policy_versions == [2, 2, 2, 2, 5, 5, 5]
+    await writer.close()
+
+
+@local_test.virtual
+async def test_a_piece_of_an_episode_knows_its_policy_version() -> None:
+    fleet = fleet_of(trouble_test.episodes, lease=10.0)
+    writer = fleet.replay().episodes_writer(**LONG)
+    async with writer.episode("agent", policy_version=2) as episode:
+        await episode.append(0, 0, 1.0, policy_version=5)
         await writer.flush()
-        assert [chunk.rows for batch in inserts(fleet) for chunk in batch] == [3, 3, 1]
-        (stored,) = fleet.buffer(0)._store
-        assert (stored.agent_id, stored.group_id, stored.status) == ("agent", "g", "TRUNCATED")
-        assert stored.observations == [[t] for t in range(8)]
-        assert stored.policy_versions == [2, 2, 2, 2, 5, 5, 5]
-        await writer.close()
-
-    local_test.run(main())
-
-
-def test_a_piece_of_an_episode_knows_its_policy_version() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes, lease=10.0)
-        writer = fleet.replay().episodes_writer(**LONG)
-        async with writer.episode("agent", policy_version=2) as episode:
-            await episode.append(0, 0, 1.0, policy_version=5)
-            await writer.flush()
-            shard: Any = fleet.shard(0)
-            assert shard._adapter.abandon_all() == 1
-            await episode.append(1, 1, 1.0)
-            await episode.end(2)
-        await writer.flush()
-        assert [stored.policy_versions for stored in fleet.buffer(0)._store] == [[5], [5]]
-
-    local_test.run(main())
-
-
-def test_a_block_that_is_left_early_aborts_its_episode() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(**LONG)
-        block = writer.episode("agent")
-        episode = await block.__aenter__()
-        await episode.append(0, 0, 1.0)
+        shard: Any = fleet.shard(0)
+        assert shard._adapter.abandon_all() == 1
         await episode.append(1, 1, 1.0)
-        assert not await block.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
-        async with writer.episode("agent"):
+        await episode.end(2)
+    await writer.flush()
+    assert [stored.policy_versions for stored in fleet.buffer(0)._store] == [[5], [5]]
+
+
+@local_test.virtual
+async def test_a_block_that_is_left_early_aborts_its_episode() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(**LONG)
+    block = writer.episode("agent")
+    episode = await block.__aenter__()
+    await episode.append(0, 0, 1.0)
+    await episode.append(1, 1, 1.0)
+    assert not await block.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+    async with writer.episode("agent"):
+        pass
+    await writer.flush()
+    assert lived(fleet) == [([0, 1], "ABORTED"), ([], "ABORTED")]
+    for call in (episode.append(2, 2, 1.0), episode.end(3)):
+        with pytest.raises(errors.ArgumentError, match="episode of agent is already finished"):
+            await call
+
+
+@local_test.virtual
+async def test_a_closed_writer_aborts_open_episodes() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(**LONG)
+    async with writer.episode("a") as first, writer.episode("b") as second:
+        await first.append(0, 0, 1.0)
+        await second.append(0, 0, 1.0)
+        await second.end(1)
+        await writer.close()
+        with pytest.raises(errors.ArgumentError, match="episode of a is already finished"):
+            await first.append(1, 1, 1.0)
+    assert lived(fleet) == [([0, 1], "COMPLETED"), ([0], "ABORTED")] or lived(fleet) == [
+        ([0], "ABORTED"),
+        ([0, 1], "COMPLETED"),
+    ]
+    with pytest.raises(errors.ClosedError):
+        async with writer.episode("c"):
             pass
-        await writer.flush()
-        assert lived(fleet) == [([0, 1], "ABORTED"), ([], "ABORTED")]
-        for call in (episode.append(2, 2, 1.0), episode.end(3)):
-            with pytest.raises(errors.ArgumentError, match="episode of agent is already finished"):
-                await call
-
-    local_test.run(main())
-
-
-def test_a_closed_writer_aborts_open_episodes() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(**LONG)
-        async with writer.episode("a") as first, writer.episode("b") as second:
-            await first.append(0, 0, 1.0)
-            await second.append(0, 0, 1.0)
-            await second.end(1)
-            await writer.close()
-            with pytest.raises(errors.ArgumentError, match="episode of a is already finished"):
-                await first.append(1, 1, 1.0)
-        assert lived(fleet) == [([0, 1], "COMPLETED"), ([0], "ABORTED")] or lived(fleet) == [
-            ([0], "ABORTED"),
-            ([0, 1], "COMPLETED"),
-        ]
-        with pytest.raises(errors.ClosedError):
-            async with writer.episode("c"):
-                pass
-
-    local_test.run(main())
 
 
 @pytest.mark.parametrize(
@@ -501,363 +461,329 @@ def test_a_closed_writer_aborts_open_episodes() -> None:
         ({"colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
     ],
 )
-def test_an_episode_that_cannot_begin_is_refused_at_once(
+@local_test.virtual
+async def test_an_episode_that_cannot_begin_is_refused_at_once(
     arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    async def main() -> None:
-        writer: Any = fleet_of(trouble_test.episodes).replay().episodes_writer()
-        with pytest.raises(error, match=text):
-            async with writer.episode(**{"agent_id": "a", **arguments}):
-                pass
-        await writer.flush()
-        assert writer.stored == 0
-
-    local_test.run(main())
+    writer: Any = fleet_of(trouble_test.episodes).replay().episodes_writer()
+    with pytest.raises(error, match=text):
+        async with writer.episode(**{"agent_id": "a", **arguments}):
+            pass
+    await writer.flush()
+    assert writer.stored == 0
 
 
-def test_an_invalid_step_of_an_episode_is_refused_at_once() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(**LONG)
-        async with writer.episode("a", policy_version=3) as episode:
-            with pytest.raises(errors.ArgumentError, match="reward must be a finite real number, got nan"):
-                await episode.append(0, 0, float("nan"))
-            with pytest.raises(errors.ArgumentError, match="policy_version must be at least 3, that of the step"):
-                await episode.append(0, 0, 1.0, policy_version=2)
-            with pytest.raises(errors.ArgumentError, match="policy_version must be at least 0, got -1"):
-                await episode.append(0, 0, 1.0, policy_version=-1)
+@local_test.virtual
+async def test_an_invalid_step_of_an_episode_is_refused_at_once() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(**LONG)
+    async with writer.episode("a", policy_version=3) as episode:
+        with pytest.raises(errors.ArgumentError, match="reward must be a finite real number, got nan"):
+            await episode.append(0, 0, float("nan"))
+        with pytest.raises(errors.ArgumentError, match="policy_version must be at least 3, that of the step"):
+            await episode.append(0, 0, 1.0, policy_version=2)
+        with pytest.raises(errors.ArgumentError, match="policy_version must be at least 0, got -1"):
+            await episode.append(0, 0, 1.0, policy_version=-1)
+        await episode.append(0, 0, 1.0, policy_version=3)
+        await episode.append(1, 1, 1.0, policy_version=4)
+        with pytest.raises(errors.ArgumentError, match="policy_version must be at least 4, that of the step"):
             await episode.append(0, 0, 1.0, policy_version=3)
-            await episode.append(1, 1, 1.0, policy_version=4)
-            with pytest.raises(errors.ArgumentError, match="policy_version must be at least 4, that of the step"):
-                await episode.append(0, 0, 1.0, policy_version=3)
-            with pytest.raises(errors.ArgumentError, match="status must be 'COMPLETED' or"):
-                await episode.end(2, "IN_PROGRESS")  # type: ignore[arg-type]
-            await episode.end(2)
-        await writer.flush()
-        assert lived(fleet) == [([0, 1, 2], "COMPLETED")]
-
-    local_test.run(main())
+        with pytest.raises(errors.ArgumentError, match="status must be 'COMPLETED' or"):
+            await episode.end(2, "IN_PROGRESS")  # type: ignore[arg-type]
+        await episode.end(2)
+    await writer.flush()
+    assert lived(fleet) == [([0, 1, 2], "COMPLETED")]
 
 
-def test_later_changes_by_an_actor_are_not_sent() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(**LONG)
-        async with writer.episode("a") as episode:
-            history: list[int] = []
-            for t in range(3):
-                await episode.append(history, [t], 1.0)
-                history.append(t)
-            await episode.end(history)
-            history.append(99)
-        await writer.flush()
-        assert lived(fleet) == [([[], [0], [0, 1], [0, 1, 2]], "COMPLETED")]
-
-    local_test.run(main())
+@local_test.virtual
+async def test_later_changes_by_an_actor_are_not_sent() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(**LONG)
+    async with writer.episode("a") as episode:
+        history: list[int] = []
+        for t in range(3):
+            await episode.append(history, [t], 1.0)
+            history.append(t)
+        await episode.end(history)
+        history.append(99)
+    await writer.flush()
+    assert lived(fleet) == [([[], [0], [0, 1], [0, 1, 2]], "COMPLETED")]
 
 
-def test_episodes_without_steps_do_not_pile_up() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(batch_steps=10)
-        for _ in range(35):
-            async with writer.episode("crashing"):
-                pass
-        await local_test.settle(1.0)
-        assert len(lived(fleet)) == 30
-        await writer.close()
-        assert len(lived(fleet)) == 35
-
-    local_test.run(main())
+@local_test.virtual
+async def test_episodes_without_steps_do_not_pile_up() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(batch_steps=10)
+    for _ in range(35):
+        async with writer.episode("crashing"):
+            pass
+    await local_test.settle(1.0)
+    assert len(lived(fleet)) == 30
+    await writer.close()
+    assert len(lived(fleet)) == 35
 
 
 # Under way.
 
 
-def test_calls_wait_while_max_in_flight_batches_are_pending() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(batch_steps=2, max_in_flight=3)
-        await add(writer, 0, 9, terminated=True)
+@local_test.virtual
+async def test_calls_wait_while_max_in_flight_batches_are_pending() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(batch_steps=2, max_in_flight=3)
+    await add(writer, 0, 9, terminated=True)
+    await writer.flush()
+    fleet.hang(0)
+    for episode in range(3):
+        await add(writer, 0, episode)
+        await add(writer, 1, episode, terminated=True)
+    waiting = [asyncio.create_task(add(writer, 0, episode, terminated=True, stream=episode)) for episode in (3, 4, 5)]
+    await local_test.settle(1.0)
+    assert not any(task.done() for task in waiting)
+    assert len(inserts(fleet)) == 4
+    fleet.go_on(0)
+    await asyncio.gather(*waiting)
+    await writer.flush()
+    assert len(in_columns(fleet)) == 10
+
+
+@local_test.virtual
+async def test_writers_keep_to_one_shard_each_and_balance_them() -> None:
+    fleet = fleet_of(ring, 3)
+    client = fleet.replay()
+    for number in range(6):
+        async with client.writer() as writer:
+            for episode in range(4):
+                await add(writer, 0, 10 * number + episode, terminated=True)
+    assert [len(buffer) for buffer in fleet.buffers()] == [8, 8, 8]
+
+
+@local_test.virtual
+async def test_a_writer_moves_and_settles_with_its_first_shard_later() -> None:
+    fleet = fleet_of(ring, 2, timeout=1.0)
+    writer = fleet.replay().writer(batch_steps=2, max_in_flight=2)
+    await add(writer, 0, 0, terminated=True)
+    await writer.flush()
+    home = [len(buffer) for buffer in fleet.buffers()].index(1)
+    fleet.hang(home)
+    for episode in range(1, 7):
+        await add(writer, 0, episode)
+        await add(writer, 1, episode, terminated=True)
+    await local_test.settle(2.0)
+    assert len(fleet.buffer(1 - home)) == 8
+    assert writer.stored == 9
+    fleet.go_on(home)
+    await writer.flush()
+    # What was under way to it has happened there after all.
+    assert [len(buffer) for buffer in fleet.buffers()][home] == 5
+    assert (writer.stored, writer.lost) == (13, 0)
+    assert in_columns(fleet) == sorted([(0, 0), *[(e, t) for e in range(1, 7) for t in range(2)]])
+
+
+@local_test.virtual
+async def test_an_episode_cut_by_a_crash_is_stored_as_pieces_in_order(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.episodes, 2, directory=tmp_path, timeout=1.0)
+    writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=3)
+    async with writer.episode("a") as episode:
+        for t in range(4):
+            await episode.append(t, t, 1.0)
         await writer.flush()
-        fleet.hang(0)
-        for episode in range(3):
-            await add(writer, 0, episode)
-            await add(writer, 1, episode, terminated=True)
-        waiting = [
-            asyncio.create_task(add(writer, 0, episode, terminated=True, stream=episode)) for episode in (3, 4, 5)
-        ]
-        await local_test.settle(1.0)
-        assert not any(task.done() for task in waiting)
-        assert len(inserts(fleet)) == 4
-        fleet.go_on(0)
-        await asyncio.gather(*waiting)
-        await writer.flush()
-        assert len(in_columns(fleet)) == 10
-
-    local_test.run(main())
-
-
-def test_writers_keep_to_one_shard_each_and_balance_them() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 3)
-        client = fleet.replay()
-        for number in range(6):
-            async with client.writer() as writer:
-                for episode in range(4):
-                    await add(writer, 0, 10 * number + episode, terminated=True)
-        assert [len(buffer) for buffer in fleet.buffers()] == [8, 8, 8]
-
-    local_test.run(main())
-
-
-def test_a_writer_moves_and_settles_with_its_first_shard_later() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 2, timeout=1.0)
-        writer = fleet.replay().writer(batch_steps=2, max_in_flight=2)
-        await add(writer, 0, 0, terminated=True)
-        await writer.flush()
-        home = [len(buffer) for buffer in fleet.buffers()].index(1)
+        home = [buffer.appended for buffer in fleet.buffers()].index(4)
         fleet.hang(home)
-        for episode in range(1, 7):
-            await add(writer, 0, episode)
-            await add(writer, 1, episode, terminated=True)
-        await local_test.settle(2.0)
-        assert len(fleet.buffer(1 - home)) == 8
-        assert writer.stored == 9
-        fleet.go_on(home)
-        await writer.flush()
-        # What was under way to it has happened there after all.
-        assert [len(buffer) for buffer in fleet.buffers()][home] == 5
-        assert (writer.stored, writer.lost) == (13, 0)
-        assert in_columns(fleet) == sorted([(0, 0), *[(e, t) for e in range(1, 7) for t in range(2)]])
-
-    local_test.run(main())
-
-
-def test_an_episode_cut_by_a_crash_is_stored_as_pieces_in_order(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes, 2, directory=tmp_path, timeout=1.0)
-        writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=3)
-        async with writer.episode("a") as episode:
-            for t in range(4):
-                await episode.append(t, t, 1.0)
-            await writer.flush()
-            home = [buffer.appended for buffer in fleet.buffers()].index(4)
-            fleet.hang(home)
-            for t in range(4, 8):
-                await episode.append(t, t, 1.0)
-            await local_test.settle()
-            fleet.kill(home)
-            for t in range(8, 12):
-                await episode.append(t, t, 1.0)
-            await episode.end(12)
-        await local_test.settle(3.0)
-        fleet.start(home)
-        await writer.flush()
-        assert (writer.stored, writer.lost) == (12, 0)
-        pieces = sorted(lived(fleet, 0) + lived(fleet, 1))
-        assert pieces == [
-            ([0, 1, 2, 3], "ABORTED"),
-            ([4, 5], "ABORTED"),
-            ([6, 7], "ABORTED"),
-            ([8, 9], "ABORTED"),
-            ([10, 11, 12], "COMPLETED"),
-        ]
-        await writer.close()
-        assert all(status != "IN_PROGRESS" for _, status in lived(fleet, 0) + lived(fleet, 1))
-
-    local_test.run(main())
+        for t in range(4, 8):
+            await episode.append(t, t, 1.0)
+        await local_test.settle()
+        fleet.kill(home)
+        for t in range(8, 12):
+            await episode.append(t, t, 1.0)
+        await episode.end(12)
+    await local_test.settle(3.0)
+    fleet.start(home)
+    await writer.flush()
+    assert (writer.stored, writer.lost) == (12, 0)
+    pieces = sorted(lived(fleet, 0) + lived(fleet, 1))
+    assert pieces == [
+        ([0, 1, 2, 3], "ABORTED"),
+        ([4, 5], "ABORTED"),
+        ([6, 7], "ABORTED"),
+        ([8, 9], "ABORTED"),
+        ([10, 11, 12], "COMPLETED"),
+    ]
+    await writer.close()
+    assert all(status != "IN_PROGRESS" for _, status in lived(fleet, 0) + lived(fleet, 1))
 
 
-def test_writers_without_shards_wait_and_count_losses() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 2, timeout=1.0, recovery=20.0)
-        client = fleet.replay()
-        writer = client.writer(batch_steps=1, max_in_flight=1)
-        for shard in range(2):
+@local_test.virtual
+async def test_writers_without_shards_wait_and_count_losses() -> None:
+    fleet = fleet_of(ring, 2, timeout=1.0, recovery=20.0)
+    client = fleet.replay()
+    writer = client.writer(batch_steps=1, max_in_flight=1)
+    for shard in range(2):
+        fleet.kill(shard)
+    assert await client.ping() == [None, None]
+    await add(writer, 0, 0, terminated=True)
+    await local_test.settle(15.0)
+    for shard in range(2):
+        fleet.start(shard)
+    await writer.flush()
+    assert (writer.stored, writer.lost) == (1, 0)
+    for shard in range(2):
+        fleet.kill(shard)
+    # The first has no answer, and then it is known that nobody is there.
+    for episode in (1, 2, 3):
+        await add(writer, 0, episode, terminated=True)
+    await writer.flush()
+    assert (writer.stored, writer.lost) == (1, 3)
+    for shard in range(2):
+        fleet.start(shard)
+    await local_test.settle(1.0)
+    await add(writer, 0, 4, terminated=True)
+    await writer.close()
+    assert (writer.stored, writer.lost) == (2, 3)
+    assert in_columns(fleet) == [(4, 0)]
+
+
+@local_test.virtual
+async def test_batches_to_resend_are_lost_too_without_shards() -> None:
+    fleet = fleet_of(ring, 1, timeout=1.0, recovery=5.0)
+    client = fleet.replay()
+    writer = client.writer(batch_steps=1)
+    await client.stats()
+    fleet.hang(0)
+    await add(writer, 0, terminated=True)
+    await local_test.settle(0.5)
+
+    members: Any = client._shards
+
+    async def die_after_it(shard: int, method: str) -> None:
+        def die() -> None:
             fleet.kill(shard)
-        assert await client.ping() == [None, None]
-        await add(writer, 0, 0, terminated=True)
-        await local_test.settle(15.0)
-        for shard in range(2):
-            fleet.start(shard)
-        await writer.flush()
-        assert (writer.stored, writer.lost) == (1, 0)
-        for shard in range(2):
+            members._lost.add(shard)  # As if another call had found it out.
+
+        if method == "resolve":
+            asyncio.get_running_loop().call_soon(die)
+
+    fleet.answered = die_after_it
+    fleet.kill(0)
+    fleet.start(0)
+    await writer.flush()
+    assert (writer.stored, writer.lost) == (0, 1)
+    assert [method for _, method, _ in fleet.calls].count("insert") == 1
+
+
+@local_test.virtual
+async def test_a_writer_changes_a_name_that_the_shard_has_closed() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(batch_steps=1)
+    await add(writer, 0)
+    await writer.flush()
+    outbox: Any = writer._outbox
+    fleet.shard(0).leave(outbox._name)
+    name = outbox._name
+    await add(writer, 1)
+    await add(writer, 2, terminated=True)
+    await writer.flush()
+    assert outbox._name != name
+    assert in_columns(fleet) == [(0, 0), (0, 1), (0, 2)]
+    assert (writer.stored, writer.lost) == (3, 0)
+    assert fleet.shard(0).stats().buffer.open_episodes == 0
+    await writer.close()
+
+
+@local_test.virtual
+async def test_refused_steps_are_reported_despite_a_lost_reply(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, directory=tmp_path, timeout=1.0)
+    writer = fleet.replay().writer(batch_steps=4)
+
+    async def swallow(shard: int, method: str) -> None:
+        if method == "insert":
+            fleet.answered = None
             fleet.kill(shard)
-        # The first has no answer, and then it is known that nobody is there.
-        for episode in (1, 2, 3):
-            await add(writer, 0, episode, terminated=True)
-        await writer.flush()
-        assert (writer.stored, writer.lost) == (1, 3)
-        for shard in range(2):
             fleet.start(shard)
+            await asyncio.sleep(0)
+
+    fleet.answered = swallow
+    await add(writer, 0)
+    await add(writer, 1)
+    await writer.add((0, 0), 2, 1.0, (0, 0))
+    await add(writer, 3)
+    text = "shard 0 has refused 1 steps, and died before it could say why"
+    with pytest.raises(errors.ArgumentError, match=text):
+        await writer.flush()
+    assert (writer.stored, writer.refused, writer.lost) == (3, 1, 0)
+    assert in_columns(fleet) == [(0, 0), (0, 1), (0, 3)]
+
+
+@local_test.virtual
+async def test_steps_that_cannot_be_sent_are_refused_and_raised_once() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(batch_steps=1)
+
+    class Unsendable:
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise RuntimeError("cannot be sent")
+
+    async with writer.episode("a") as episode:
+        await episode.append(Unsendable(), 0, 1.0)
         await local_test.settle(1.0)
-        await add(writer, 0, 4, terminated=True)
-        await writer.close()
-        assert (writer.stored, writer.lost) == (2, 3)
-        assert in_columns(fleet) == [(4, 0)]
-
-    local_test.run(main())
-
-
-def test_batches_to_resend_are_lost_too_without_shards() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1, timeout=1.0, recovery=5.0)
-        client = fleet.replay()
-        writer = client.writer(batch_steps=1)
-        await client.stats()
-        fleet.hang(0)
-        await add(writer, 0, terminated=True)
-        await local_test.settle(0.5)
-
-        members: Any = client._shards
-
-        async def die_after_it(shard: int, method: str) -> None:
-            def die() -> None:
-                fleet.kill(shard)
-                members._lost.add(shard)  # As if another call had found it out.
-
-            if method == "resolve":
-                asyncio.get_running_loop().call_soon(die)
-
-        fleet.answered = die_after_it
-        fleet.kill(0)
-        fleet.start(0)
-        await writer.flush()
-        assert (writer.stored, writer.lost) == (0, 1)
-        assert [method for _, method, _ in fleet.calls].count("insert") == 1
-
-    local_test.run(main())
-
-
-def test_a_writer_changes_a_name_that_the_shard_has_closed() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring)
-        writer = fleet.replay().writer(batch_steps=1)
-        await add(writer, 0)
-        await writer.flush()
-        outbox: Any = writer._outbox
-        fleet.shard(0).leave(outbox._name)
-        name = outbox._name
-        await add(writer, 1)
-        await add(writer, 2, terminated=True)
-        await writer.flush()
-        assert outbox._name != name
-        assert in_columns(fleet) == [(0, 0), (0, 1), (0, 2)]
-        assert (writer.stored, writer.lost) == (3, 0)
-        assert fleet.shard(0).stats().buffer.open_episodes == 0
-        await writer.close()
-
-    local_test.run(main())
-
-
-def test_refused_steps_are_reported_despite_a_lost_reply(tmp_path: pathlib.Path) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1, directory=tmp_path, timeout=1.0)
-        writer = fleet.replay().writer(batch_steps=4)
-
-        async def swallow(shard: int, method: str) -> None:
-            if method == "insert":
-                fleet.answered = None
-                fleet.kill(shard)
-                fleet.start(shard)
-                await asyncio.sleep(0)
-
-        fleet.answered = swallow
-        await add(writer, 0)
-        await add(writer, 1)
-        await writer.add((0, 0), 2, 1.0, (0, 0))
-        await add(writer, 3)
-        text = "shard 0 has refused 1 steps, and died before it could say why"
-        with pytest.raises(errors.ArgumentError, match=text):
-            await writer.flush()
-        assert (writer.stored, writer.refused, writer.lost) == (3, 1, 0)
-        assert in_columns(fleet) == [(0, 0), (0, 1), (0, 3)]
-
-    local_test.run(main())
-
-
-def test_steps_that_cannot_be_sent_are_refused_and_raised_once() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes)
-        writer = fleet.replay().episodes_writer(batch_steps=1)
-
-        class Unsendable:
-            def __deepcopy__(self, memo: Any) -> Any:
-                raise RuntimeError("cannot be sent")
-
-        async with writer.episode("a") as episode:
-            await episode.append(Unsendable(), 0, 1.0)
-            await local_test.settle(1.0)
-            with pytest.raises(RuntimeError, match="cannot be sent"):
-                await episode.append(1, 1, 1.0)
+        with pytest.raises(RuntimeError, match="cannot be sent"):
             await episode.append(1, 1, 1.0)
-            await episode.end(2)
+        await episode.append(1, 1, 1.0)
+        await episode.end(2)
+    await writer.flush()
+    assert (writer.stored, writer.refused) == (1, 1)
+
+
+@local_test.virtual
+async def test_failed_turns_refuse_their_steps() -> None:
+    fleet = fleet_of(ring, limiter=relive.MinSize(1))
+    writer = fleet.replay().writer(batch_steps=1)
+
+    async def fail(rows: int) -> bool:
+        raise ZeroDivisionError(f"of a limiter, {rows}")
+
+    turns: Any = fleet.limiter_process
+    turns.insert_turn = fail
+    await add(writer, 0)
+    with pytest.raises(ZeroDivisionError, match="of a limiter, 1"):
         await writer.flush()
-        assert (writer.stored, writer.refused) == (1, 1)
-
-    local_test.run(main())
-
-
-def test_failed_turns_refuse_their_steps() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, limiter=relive.MinSize(1))
-        writer = fleet.replay().writer(batch_steps=1)
-
-        async def fail(rows: int) -> bool:
-            raise ZeroDivisionError(f"of a limiter, {rows}")
-
-        turns: Any = fleet.limiter_process
-        turns.insert_turn = fail
-        await add(writer, 0)
-        with pytest.raises(ZeroDivisionError, match="of a limiter, 1"):
-            await writer.flush()
-        del turns.insert_turn
-        await add(writer, 1)
-        await writer.flush()
-        assert (writer.stored, writer.refused) == (1, 1)
-
-    local_test.run(main())
+    del turns.insert_turn
+    await add(writer, 1)
+    await writer.flush()
+    assert (writer.stored, writer.refused) == (1, 1)
 
 
-def test_a_writer_that_renews_its_lease_keeps_its_episode_open() -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes, lease=10.0)
-        writer = fleet.replay().episodes_writer(batch_steps=1)
-        async with writer.episode("a") as episode:
-            await episode.append(0, 0, 1.0)
-            await asyncio.sleep(100.0)
-            assert lived(fleet) == [([0], "IN_PROGRESS")]
-            # As if the process were stopped: no call of it arrives.
-            outbox: Any = writer._outbox._outboxes[None]
-            outbox._renewal.cancel()
-            await asyncio.sleep(13.0)
-            fleet.shard(0).ping()
-            assert lived(fleet) == [([0], "ABORTED")]
-            await episode.append(1, 1, 1.0)
-            await episode.end(2)
-        await writer.flush()
-        assert lived(fleet) == [([0], "ABORTED"), ([1, 2], "COMPLETED")]
-        await writer.close()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_writer_that_renews_its_lease_keeps_its_episode_open() -> None:
+    fleet = fleet_of(trouble_test.episodes, lease=10.0)
+    writer = fleet.replay().episodes_writer(batch_steps=1)
+    async with writer.episode("a") as episode:
+        await episode.append(0, 0, 1.0)
+        await asyncio.sleep(100.0)
+        assert lived(fleet) == [([0], "IN_PROGRESS")]
+        # As if the process were stopped: no call of it arrives.
+        outbox: Any = writer._outbox._outboxes[None]
+        outbox._renewal.cancel()
+        await asyncio.sleep(13.0)
+        fleet.shard(0).ping()
+        assert lived(fleet) == [([0], "ABORTED")]
+        await episode.append(1, 1, 1.0)
+        await episode.end(2)
+    await writer.flush()
+    assert lived(fleet) == [([0], "ABORTED"), ([1, 2], "COMPLETED")]
+    await writer.close()
 
 
-def test_the_renewal_of_leases_notices_a_loss() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, lease=10.0)
-        writer = fleet.replay().writer(batch_steps=1)
-        await add(writer, 0)
-        await writer.flush()
-        fleet.kill(0)
-        fleet.start(0)
-        await asyncio.sleep(5.0)
-        assert fleet.shard(0).stats().lost == 1
-        await writer.close()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_the_renewal_of_leases_notices_a_loss() -> None:
+    fleet = fleet_of(ring, lease=10.0)
+    writer = fleet.replay().writer(batch_steps=1)
+    await add(writer, 0)
+    await writer.flush()
+    fleet.kill(0)
+    fleet.start(0)
+    await asyncio.sleep(5.0)
+    assert fleet.shard(0).stats().lost == 1
+    await writer.close()
 
 
 # Cancellation.
@@ -885,161 +811,147 @@ class CancelledAfter:
 
 
 @pytest.mark.parametrize("awaits", range(0, 40, 3))
-def test_a_cancelled_call_has_happened_or_changed_nothing(awaits: int) -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 2, seed=3, delay=1e-9)
-        client = fleet.replay()
-        first, second = client.writer(batch_steps=2, max_in_flight=1), client.writer(batch_steps=2, max_in_flight=1)
-        happened = collections.Counter[str]()
-        for episode in range(10):
-            whole = [at(t, 100 + episode) for t in range(3)]
-            for name, call in (
-                ("add", add(first, 0, episode, terminated=True)),
-                ("add_episode", second.add_episode(whole, [0, 1], [1.0, 1.0], terminated=True)),
-            ):
-                happened[name] += await CancelledAfter(call, awaits).run()
-            await CancelledAfter(first.flush(), awaits).run()
-            await CancelledAfter(second.end_episode(), awaits).run()
-        await first.flush()
-        await second.close()
-        found = in_columns(fleet)
-        assert len(set(found)) == len(found)
-        assert sum(episode < 100 for episode, _ in found) == happened["add"] == first.stored
-        assert sum(episode >= 100 for episode, _ in found) == 2 * happened["add_episode"] == second.stored
-        await CancelledAfter(first.close(), awaits).run()
-        await first.close()
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_cancelled_call_has_happened_or_changed_nothing(awaits: int) -> None:
+    fleet = fleet_of(ring, 2, seed=3, delay=1e-9)
+    client = fleet.replay()
+    first, second = client.writer(batch_steps=2, max_in_flight=1), client.writer(batch_steps=2, max_in_flight=1)
+    happened = collections.Counter[str]()
+    for episode in range(10):
+        whole = [at(t, 100 + episode) for t in range(3)]
+        for name, call in (
+            ("add", add(first, 0, episode, terminated=True)),
+            ("add_episode", second.add_episode(whole, [0, 1], [1.0, 1.0], terminated=True)),
+        ):
+            happened[name] += await CancelledAfter(call, awaits).run()
+        await CancelledAfter(first.flush(), awaits).run()
+        await CancelledAfter(second.end_episode(), awaits).run()
+    await first.flush()
+    await second.close()
+    found = in_columns(fleet)
+    assert len(set(found)) == len(found)
+    assert sum(episode < 100 for episode, _ in found) == happened["add"] == first.stored
+    assert sum(episode >= 100 for episode, _ in found) == 2 * happened["add_episode"] == second.stored
+    await CancelledAfter(first.close(), awaits).run()
+    await first.close()
 
 
 @pytest.mark.parametrize("awaits", range(0, 30, 3))
-def test_a_cancelled_episode_has_the_steps_that_happened(awaits: int) -> None:
-    async def main() -> None:
-        fleet = fleet_of(trouble_test.episodes, 2, seed=3, delay=1e-9)
-        writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=1)
-        expected = []
-        for _ in range(5):
-            async with writer.episode("a") as episode:
-                steps = [t for t in range(6) if await CancelledAfter(episode.append(t, t, 1.0), awaits).run()]
-                is_over = await CancelledAfter(episode.end(6), awaits).run()
-            expected.append(([*steps, 6], "COMPLETED") if is_over else (steps, "ABORTED"))
-        await writer.close()
-        assert sorted(lived(fleet, 0) + lived(fleet, 1)) == sorted(expected)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_a_cancelled_episode_has_the_steps_that_happened(awaits: int) -> None:
+    fleet = fleet_of(trouble_test.episodes, 2, seed=3, delay=1e-9)
+    writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=1)
+    expected = []
+    for _ in range(5):
+        async with writer.episode("a") as episode:
+            steps = [t for t in range(6) if await CancelledAfter(episode.append(t, t, 1.0), awaits).run()]
+            is_over = await CancelledAfter(episode.end(6), awaits).run()
+        expected.append(([*steps, 6], "COMPLETED") if is_over else (steps, "ABORTED"))
+    await writer.close()
+    assert sorted(lived(fleet, 0) + lived(fleet, 1)) == sorted(expected)
 
 
-def test_closing_sends_everything_even_if_cancelled() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, timeout=1.0)
-        writer = fleet.replay().writer(batch_steps=1, max_in_flight=3)
-        fleet.hang(0)
-        for episode in range(3):
-            await add(writer, 0, episode, terminated=True)
-        closing = asyncio.create_task(writer.close())
-        await local_test.settle(0.1)
-        closing.cancel()
-        await local_test.settle(0.1)
-        fleet.go_on(0)
-        await asyncio.gather(closing, return_exceptions=True)
-        assert closing.cancelled()
-        await writer.flush()
-        assert (len(in_columns(fleet)), writer.stored) == (3, 3)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_closing_sends_everything_even_if_cancelled() -> None:
+    fleet = fleet_of(ring, timeout=1.0)
+    writer = fleet.replay().writer(batch_steps=1, max_in_flight=3)
+    fleet.hang(0)
+    for episode in range(3):
+        await add(writer, 0, episode, terminated=True)
+    closing = asyncio.create_task(writer.close())
+    await local_test.settle(0.1)
+    closing.cancel()
+    await local_test.settle(0.1)
+    fleet.go_on(0)
+    await asyncio.gather(closing, return_exceptions=True)
+    assert closing.cancelled()
+    await writer.flush()
+    assert (len(in_columns(fleet)), writer.stored) == (3, 3)
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_cancelled_writer_ends_and_its_steps_are_sent_later(is_held: bool) -> None:
-    async def main() -> None:
-        limiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)
-        fleet = fleet_of(ring, 2, timeout=1.0, limiter=limiter if is_held else None)
-        client = fleet.replay()
-        writer = client.writer(batch_steps=1, max_in_flight=9)
-        await add(writer, 0, terminated=True)
-        await writer.flush()
+@local_test.virtual
+async def test_a_cancelled_writer_ends_and_its_steps_are_sent_later(is_held: bool) -> None:
+    limiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)
+    fleet = fleet_of(ring, 2, timeout=1.0, limiter=limiter if is_held else None)
+    client = fleet.replay()
+    writer = client.writer(batch_steps=1, max_in_flight=9)
+    await add(writer, 0, terminated=True)
+    await writer.flush()
 
-        async def act() -> None:
-            async with writer:
-                for episode in range(1, 6):
-                    await add(writer, 0, episode, terminated=True)
-                await add(writer, 0, 6)
-                await asyncio.sleep(1000.0)
+    async def act() -> None:
+        async with writer:
+            for episode in range(1, 6):
+                await add(writer, 0, episode, terminated=True)
+            await add(writer, 0, 6)
+            await asyncio.sleep(1000.0)
 
-        acting = asyncio.create_task(act())
-        await local_test.settle(1.0)
-        for shard in range(2):
-            fleet.hang(shard)
-        before = asyncio.get_running_loop().time()
-        acting.cancel()
-        await asyncio.wait([acting])
-        assert acting.cancelled()
-        assert asyncio.get_running_loop().time() == before
-        with pytest.raises(errors.ClosedError, match="writer is closed"):
-            await add(writer, 0, 7)
-        for shard in range(2):
-            fleet.go_on(shard)
-        for _ in range(7 if is_held else 1):
-            await client.sample(1)
-        await writer.close()
-        assert (writer.stored, writer.lost) == (7, 0)
-        assert in_columns(fleet) == [(episode, 0) for episode in range(7)]
-        assert sum(fleet.shard(shard).stats().writers for shard in range(2)) == 0
-
-    local_test.run(main())
+    acting = asyncio.create_task(act())
+    await local_test.settle(1.0)
+    for shard in range(2):
+        fleet.hang(shard)
+    before = asyncio.get_running_loop().time()
+    acting.cancel()
+    await asyncio.wait([acting])
+    assert acting.cancelled()
+    assert asyncio.get_running_loop().time() == before
+    with pytest.raises(errors.ClosedError, match="writer is closed"):
+        await add(writer, 0, 7)
+    for shard in range(2):
+        fleet.go_on(shard)
+    for _ in range(7 if is_held else 1):
+        await client.sample(1)
+    await writer.close()
+    assert (writer.stored, writer.lost) == (7, 0)
+    assert in_columns(fleet) == [(episode, 0) for episode in range(7)]
+    assert sum(fleet.shard(shard).stats().writers for shard in range(2)) == 0
 
 
-def test_an_error_of_an_abandoned_writer_is_forgotten() -> None:
-    async def main() -> None:
-        fleet = fleet_of(ring, 1)
-        writer = fleet.replay().writer(batch_steps=1)
-        await writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
-        with pytest.raises(asyncio.CancelledError):
-            async with writer:
-                raise asyncio.CancelledError
-        await writer.close()
-        await writer.close()
-        assert (writer.stored, writer.refused) == (0, 2)
-
-    local_test.run(main())
+@local_test.virtual
+async def test_an_error_of_an_abandoned_writer_is_forgotten() -> None:
+    fleet = fleet_of(ring, 1)
+    writer = fleet.replay().writer(batch_steps=1)
+    await writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
+    with pytest.raises(asyncio.CancelledError):
+        async with writer:
+            raise asyncio.CancelledError
+    await writer.close()
+    await writer.close()
+    assert (writer.stored, writer.refused) == (0, 2)
 
 
-def test_a_limiter_counts_only_stored_steps() -> None:
-    async def main() -> None:
-        limiter = relive.SampleToInsertRatio(1.0, min_size=10, error_buffer=10.0)
-        fleet = fleet_of(ring, 1, limiter=limiter, timeout=1.0, recovery=5.0)
-        client = fleet.replay()
-        writer = client.writer(batch_steps=2)
+@local_test.virtual
+async def test_a_limiter_counts_only_stored_steps() -> None:
+    limiter = relive.SampleToInsertRatio(1.0, min_size=10, error_buffer=10.0)
+    fleet = fleet_of(ring, 1, limiter=limiter, timeout=1.0, recovery=5.0)
+    client = fleet.replay()
+    writer = client.writer(batch_steps=2)
+    await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
+    await writer.flush()
+    for number in range(30):
+        await writer.add_episode(np.zeros((3, 2, 2)), np.zeros(2), np.zeros(2), terminated=True)
+        with pytest.raises(errors.SchemaError):
+            await writer.flush()
+        assert await fleet.limiter_process.counts() == (2, 0), number
+    fleet.hang(0)
+    await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
+    await writer.flush()
+    assert (writer.stored, writer.refused, writer.lost) == (2, 60, 2)
+    assert await fleet.limiter_process.counts() == (2, 0)
+
+
+@local_test.virtual
+async def test_steps_not_counted_by_the_limiter_are_not_given_back() -> None:
+    limiter = relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0)
+    fleet = fleet_of(ring, 1, limiter=limiter, lease=10.0)
+    client = fleet.replay()
+    async with client.writer(batch_steps=2) as writer:
         await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
         await writer.flush()
-        for number in range(30):
-            await writer.add_episode(np.zeros((3, 2, 2)), np.zeros(2), np.zeros(2), terminated=True)
+        await client.sample(1)
+        await asyncio.sleep(20.0)
+        for _ in range(10):
+            await writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
             with pytest.raises(errors.SchemaError):
                 await writer.flush()
-            assert await fleet.limiter_process.counts() == (2, 0), number
-        fleet.hang(0)
-        await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
-        await writer.flush()
-        assert (writer.stored, writer.refused, writer.lost) == (2, 60, 2)
-        assert await fleet.limiter_process.counts() == (2, 0)
-
-    local_test.run(main())
-
-
-def test_steps_not_counted_by_the_limiter_are_not_given_back() -> None:
-    async def main() -> None:
-        limiter = relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0)
-        fleet = fleet_of(ring, 1, limiter=limiter, lease=10.0)
-        client = fleet.replay()
-        async with client.writer(batch_steps=2) as writer:
-            await writer.add_episode(np.zeros((3, 3)), np.zeros(2), np.zeros(2), terminated=True)
-            await writer.flush()
-            await client.sample(1)
-            await asyncio.sleep(20.0)
-            for _ in range(10):
-                await writer.add_episode(np.zeros((3, 2)), np.zeros(2), np.zeros(2), terminated=True)
-                with pytest.raises(errors.SchemaError):
-                    await writer.flush()
-            assert await fleet.limiter_process.counts() == (2, 1)
-
-    local_test.run(main())
+        assert await fleet.limiter_process.counts() == (2, 1)
