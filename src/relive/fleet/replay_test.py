@@ -164,7 +164,7 @@ async def test_importance_weights_over_shards_are_those_of_one_buffer(
 
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 @local_test.virtual
-async def test_importance_weights_of_round_numbers_are_bitwise_equal(normalization: Any) -> None:
+async def test_importance_weights_of_round_numbers_are_within_2_ulps(normalization: Any) -> None:
     fleet = fleet_of(prioritized(weight_normalization=normalization, beta=1.0), seed=1)
     one, client = fill(fleet), fleet.replay()
     # Shards of 2, 2, 0 and 12: all shares are powers of two, or three of them.
@@ -391,7 +391,7 @@ async def test_a_batch_waits_until_there_is_something_to_draw() -> None:
 
 
 @local_test.virtual
-async def test_a_shard_that_dies_during_a_draw_is_replaced() -> None:
+async def test_draws_of_a_shard_that_dies_are_taken_from_others() -> None:
     fleet = fleet_of(ring, 2, seed=1, timeout=1.0)
     fill(fleet, (3, 3))
     client = fleet.replay()
@@ -409,7 +409,7 @@ async def test_a_shard_that_dies_during_a_draw_is_replaced() -> None:
 
 
 @local_test.virtual
-async def test_a_shard_that_is_emptied_during_a_draw_is_replaced() -> None:
+async def test_draws_of_an_emptied_shard_are_taken_from_others() -> None:
     fleet = fleet_of(ring, 2)
     fill(fleet, (3, 3))
 

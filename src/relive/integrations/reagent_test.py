@@ -216,7 +216,7 @@ def test_missing_columns_are_an_error_with_a_remedy(probability: Any, possible: 
     ("actions", "maps"),
     [(np.array([[1, 2], [3, 4]]), [{0: 1.0, 1: 2.0}, {0: 3.0, 1: 4.0}]), (np.array([0.5, 2.0]), [{0: 0.5}, {0: 2.0}])],
 )
-def test_vectors_and_floats_are_refused_as_action_names(actions: Any, maps: Any) -> None:
+def test_vector_and_float_actions_become_maps(actions: Any, maps: Any) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([0, 1, 2], actions, [0.0, 1.0], terminated=True)
     frame = reagent.pre_timeline_frame(buffer, action_probability=None)
@@ -224,7 +224,7 @@ def test_vectors_and_floats_are_refused_as_action_names(actions: Any, maps: Any)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "uint8"])
-def test_a_mask_must_hold_bools_or_integers(dtype: str) -> None:
+def test_a_mask_may_hold_bools_or_integers(dtype: str) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(0.0, 2, 0.0, mask=np.array([1, 0, 1], dtype))
     frame = reagent.pre_timeline_frame(buffer, action_probability=None, possible_actions="mask")

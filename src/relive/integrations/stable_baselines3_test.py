@@ -670,7 +670,7 @@ def test_observations_outside_their_space_are_refused() -> None:
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_a_step_of_too_few_environments_is_refused(n_envs: int) -> None:
+def test_a_step_of_another_number_of_environments_is_refused(n_envs: int) -> None:
     buffer = filled(20, n_envs)
     before = all_of(buffer)
     obs, action = np.zeros((n_envs, 3), np.float32), np.zeros(n_envs, np.int64)
