@@ -13,8 +13,10 @@ from relive.fleet import adapters
 from relive.fleet import chunks
 from relive.fleet import column_adapter
 from relive.fleet import episode_adapter
+from relive.fleet import local_test
 
 W, V = b"w" * 16, b"v" * 16
+LAGS = {"n": 1, "gamma": 1.0}
 
 
 def columns(start: int, rows: int, end: chunks.End = "OPEN", *, is_start: bool = False, stream: int = 0) -> Any:
@@ -182,8 +184,7 @@ def test_a_chunk_larger_than_the_buffer_is_stored_in_pieces() -> None:
 
 
 def lived(buffer: Any) -> list[tuple[str, list[Any], str]]:
-    buffer.check()
-    return [(episode.agent_id, episode.observations, episode.status) for episode in buffer._store]
+    return [(episode.agent_id, episode.observations, episode.status) for episode in local_test.episodes_in(buffer)]
 
 
 def test_chunks_of_an_episode_are_one_episode() -> None:
@@ -201,7 +202,7 @@ def test_facts_about_episodes_and_steps_are_stored() -> None:
     adapter.insert(
         W, steps_of(0, 0, is_start=True, group_id="g", policy_version=3, steps=steps, final=(2, "COMPLETED"))
     )
-    (episode,) = buffer._store
+    (episode,) = local_test.episodes_in(buffer)
     assert (episode.group_id, episode.policy_version, episode.policy_versions) == ("g", 3, [3, 5])
 
 
@@ -297,46 +298,32 @@ def test_the_ticks_of_a_buffer_are_those_of_its_fleet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "text"),
+    ("make", "options", "error", "text"),
     [
-        ({"colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
-        ({"beta": 0.5}, errors.ArgumentError, "beta"),
+        (column_of, {"colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
+        (column_of, {"beta": 0.5}, errors.ArgumentError, "beta"),
+        (episode_of, {**LAGS, "colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
+        (episode_of, {"n": 1}, TypeError, "missing a required argument: 'gamma'"),
+        (episode_of, {**LAGS, "n": 0}, errors.ArgumentError, "n must be at least 1, got 0"),
+        (episode_of, {**LAGS, "gamma": 1.5}, errors.ArgumentError, r"gamma must be in \(0, 1\], got 1\.5"),
+        (episode_of, {**LAGS, "max_lag": -1}, errors.ArgumentError, "max_lag must be at least 0, got -1"),
+        (episode_of, {**LAGS, "lag_decay": 0}, errors.ArgumentError, r"lag_decay must be in \(0, 1\], got 0"),
     ],
 )
-def test_an_empty_buffer_of_columns_refuses_unknown_options(
-    options: dict[str, Any], error: type[Exception], text: str
+def test_an_empty_buffer_refuses_unknown_options(
+    make: Any, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    adapter, _ = column_of()
-    with pytest.raises(error, match=text):
-        adapter.check(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"n": 1, "gamma": 1.0, "colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
-        ({"n": 1}, TypeError, "missing a required argument: 'gamma'"),
-        ({"n": 0, "gamma": 1.0}, errors.ArgumentError, "n must be at least 1, got 0"),
-        ({"n": 1, "gamma": 1.5}, errors.ArgumentError, r"gamma must be in \(0, 1\], got 1\.5"),
-        ({"n": 1, "gamma": 1.0, "max_lag": -1}, errors.ArgumentError, "max_lag must be at least 0, got -1"),
-        ({"n": 1, "gamma": 1.0, "lag_decay": 0}, errors.ArgumentError, r"lag_decay must be in \(0, 1\], got 0"),
-    ],
-)
-def test_an_empty_buffer_of_episodes_refuses_unknown_options(
-    options: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    adapter, _ = episode_of()
+    adapter, _ = make()
     with pytest.raises(error, match=text):
         adapter.check(options)
 
 
 def test_an_adapter_ignores_older_policy_versions() -> None:
     adapter, buffer = episode_of()
-    options = {"n": 1, "gamma": 1.0}
-    assert adapter.weight(options).policy_version is None
+    assert adapter.weight(LAGS).policy_version is None
     for version, known in ((3, 3), (2, 3), (3, 3), (4, 4)):
         adapter.set_policy_version(version)
-        assert buffer.policy_version == adapter.weight(options).policy_version == known
+        assert buffer.policy_version == adapter.weight(LAGS).policy_version == known
     with pytest.raises(errors.ArgumentError, match="set_policy_version needs buffers of episodes, got RingReplay"):
         column_of()[0].set_policy_version(3)
 
@@ -349,7 +336,7 @@ def test_the_weight_of_a_draw_by_lag_is_its_sum(max_lag: int | None, decay: floa
         chunk = steps_of(0, rows, is_start=True, episode=version, policy_version=version, final=(rows, "COMPLETED"))
         adapter.insert(W, chunk)
     adapter.insert(W, steps_of(0, 7, is_start=True, episode=99, final=(7, "COMPLETED")))
-    options = {"n": 1, "gamma": 1.0, "max_lag": max_lag, "lag_decay": decay}
+    options = {**LAGS, "max_lag": max_lag, "lag_decay": decay}
     adapter.set_policy_version(8)
     weight = adapter.weight(options)
     lags = {7: 2, 4: 3, 2: 5, 0: 1}
@@ -364,11 +351,10 @@ def test_the_weight_of_a_draw_by_lag_is_its_sum(max_lag: int | None, decay: floa
 def test_the_weight_of_missing_lags_is_zero_and_of_far_ones_not() -> None:
     adapter, _ = episode_of()
     adapter.insert(W, steps_of(0, 2, is_start=True, policy_version=0, final=(2, "COMPLETED")))
-    options = {"n": 1, "gamma": 1.0}
-    assert adapter.weight({**options, "max_lag": 3}).weight == 0
+    assert adapter.weight({**LAGS, "max_lag": 3}).weight == 0
     adapter.set_policy_version(100_000)
-    assert adapter.weight({**options, "max_lag": 3}).weight == 0
-    weight = adapter.weight({**options, "lag_decay": 0.5})
+    assert adapter.weight({**LAGS, "max_lag": 3}).weight == 0
+    weight = adapter.weight({**LAGS, "lag_decay": 0.5})
     assert (weight.weight, weight.log_scale) == (2.0, 100_000 * np.log(0.5))
 
 

@@ -5,6 +5,8 @@ Observations say what they are: (group, member, attempt, t).
 
 import asyncio
 import collections
+from collections.abc import Awaitable, Callable
+import functools
 import pathlib
 import random
 import shutil
@@ -44,6 +46,20 @@ async def play(
             await episode.append((group, member, attempt, t), t, 1.0)
         if ends:
             await episode.end("over")
+
+
+def member_writer(client: Any) -> tuple[Any, Callable[[int, int], Awaitable[Any]]]:
+    """Return a writer of episodes or of tokens, as the buffers are, and what plays a member of a group."""
+    if "tokens" not in client._description.writer:
+        writer = client.episodes_writer()
+        return writer, functools.partial(play, writer)
+    writer = client.tokens_writer()
+
+    async def add(group: int, member: int) -> None:
+        step = relive.TokenStep(prompt=[group], response=[member], logprobs=[0.0], policy_version=0)
+        await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
+
+    return writer, add
 
 
 async def live(writer: Any, number: int, version: int | None = 0, steps: int = 2) -> None:
@@ -158,10 +174,8 @@ async def test_groups_arrive_complete_and_once_whatever_dies(
     async with trouble.around():
         await asyncio.gather(*[act(fleet.replay(), model, rng, members[each::4]) for each in range(4)])
         await asyncio.sleep(5.0)
-    for buffer in fleet.buffers():
-        buffer.check()
     for shard, buffer in enumerate(fleet.buffers()):
-        for episode in buffer._store.finished:
+        for episode in local_test.episodes_in(buffer, finished=True):
             if episode.group_id is None:  # A failed attempt that came late.
                 assert episode.status == "ABORTED"
                 continue
@@ -177,7 +191,9 @@ async def test_groups_arrive_complete_and_once_whatever_dies(
     model.check(redelivers=redeliver)
     # Each group is whole where it is.
     for buffer in fleet.buffers():
-        counts = collections.Counter(each.group_id for each in buffer._store.finished if each.status != "ABORTED")
+        counts = collections.Counter(
+            each.group_id for each in local_test.episodes_in(buffer, finished=True) if each.status != "ABORTED"
+        )
         assert set(counts.values()) <= {SIZE}
 
 
@@ -205,16 +221,11 @@ async def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
 async def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, tmp_path: pathlib.Path) -> None:
     fleet = local_test.LocalFleet(make(redeliver=True), 2, directory=tmp_path)
     client = fleet.replay()
-    is_tokens = make is tokens
-    writer: Any = client.tokens_writer() if is_tokens else client.episodes_writer()
+    writer, add = member_writer(client)
     async with writer:
         for group in range(12):
             for member in range(SIZE):
-                if is_tokens:
-                    step = relive.TokenStep(prompt=[group], response=[member], logprobs=[0.0], policy_version=0)
-                    await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
-                else:
-                    await play(writer, group, member)
+                await add(group, member)
         await writer.flush()
     delivered = []
     for version in range(3):
@@ -228,9 +239,7 @@ async def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, 
     fleet.start(1)
     rest = {int(group[0].group_id.removeprefix("group-")) for group in await client.next_groups(6)}
     assert rest == set(range(12)) - delivered[0] - delivered[1]
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(5.0):
-            await client.next_groups(1)
+    await local_test.never(client.next_groups(1))
 
 
 @local_test.virtual
@@ -302,9 +311,7 @@ async def test_old_groups_that_were_put_back_are_dropped() -> None:
                 await asyncio.sleep(1.0)
 
         fleet.answered = answered
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await client.next_groups(count)
+        await local_test.never(client.next_groups(count), 0.5)
         fleet.answered = None
         await asyncio.sleep(2.0)
 
@@ -313,7 +320,7 @@ async def test_old_groups_that_were_put_back_are_dropped() -> None:
             for group in groups:
                 for member in range(SIZE):
                     await play(writer, group, member, version)
-        return [each.episode_id for each in fleet.buffer(0)._store.finished]
+        return [each.episode_id for each in local_test.episodes_in(fleet.buffer(0), finished=True)]
 
     await client.set_policy_version(0)
     ids = await write(0, 1)
@@ -392,9 +399,7 @@ def test_calls_of_one_client_are_served_in_turn() -> None:
 
     async def again() -> None:
         for _ in range(2):  # None of the shards is there any more.
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await asyncio.gather(client.next_episodes(1), client.next_episodes(1))
+            await local_test.never(asyncio.gather(client.next_episodes(1), client.next_episodes(1)), 1.0)
 
     local_test.run(again())
 
@@ -516,9 +521,7 @@ async def test_episodes_are_put_back_once_a_disk_has_room(monkeypatch: pytest.Mo
     first, second = fleet.replay(), fleet.replay()
     await written(first, 4)
     fleet.hang(0)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await first.next_episodes(4)
+    await local_test.never(first.next_episodes(4), 0.5)
     monkeypatch.setattr(type(fleet.buffer(0)), "_put_back", full)
     fleet.go_on(0)
     await local_test.settle(2.5)
@@ -542,7 +545,7 @@ async def test_a_learner_that_only_takes_finds_new_shards() -> None:
     for number, writer in enumerate(writers):
         await live(writer, number)
         await writer.close()
-    assert [len(buffer._store.finished) for buffer in fleet.buffers()] == [2, 1]
+    assert [len(local_test.episodes_in(buffer, finished=True)) for buffer in fleet.buffers()] == [2, 1]
     assert numbers(await learner.next_episodes(2)) == [0, 1]
 
 
@@ -573,17 +576,13 @@ async def test_requests_to_a_hung_shard_are_put_back() -> None:
     first, second = fleet.replay(), fleet.replay()
     await written(first, 4)
     fleet.hang(0)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(3.0):
-            await first.next_episodes(4)
+    await local_test.never(first.next_episodes(4), 3.0)
     fleet.go_on(0)
     await local_test.settle(2.0)
     assert await all_that_comes(second) == [0, 1, 2, 3]
     # Nobody waits for a shard that is gone.
     fleet.hang(0)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(3.0):
-            await first.next_episodes(1)
+    await local_test.never(first.next_episodes(1), 3.0)
     fleet.end(0)
     await local_test.settle(2.0)
     assert not first._shards._tasks
@@ -594,16 +593,7 @@ async def test_requests_to_a_hung_shard_are_put_back() -> None:
 async def test_a_group_stays_together_when_the_fleet_changes(make: Any) -> None:
     fleet = local_test.LocalFleet(make, 2)
     client: Any = fleet.replay()
-    has_tokens = "tokens" in client._description.writer
-    writer = client.tokens_writer() if has_tokens else client.episodes_writer()
-
-    async def add(group: int, member: int) -> None:
-        if has_tokens:
-            step = relive.TokenStep(prompt=[group], response=[member], logprobs=[-1.0], reward=0.0, policy_version=0)
-            await writer.add_episode([step], agent_id="a", group_id=f"group-{group}")
-        else:
-            await play(writer, group, member)
-
+    writer, add = member_writer(client)
     async with writer:
         for group in range(12):
             await add(group, 0)

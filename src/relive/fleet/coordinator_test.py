@@ -507,11 +507,15 @@ async def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path
         found = []
         for shard, buffer in enumerate(fleet.buffers()):
             buffer.check()
-            of_groups = collections.Counter(each.group_id for each in buffer._store.finished)
+            of_groups = collections.Counter(each.group_id for each in local_test.episodes_in(buffer, finished=True))
             assert set(of_groups.values()) == {size}
             assert groups / 8 < len(of_groups) < groups / 2
             model.places |= {int(group.removeprefix("group-")): shard for group in of_groups}
-            found += [step for each in buffer._store.finished for step in each.observations[: len(each)]]
+            found += [
+                step
+                for each in local_test.episodes_in(buffer, finished=True)
+                for step in each.observations[: len(each)]
+            ]
         assert sorted(found) == given
         for shard in range(4):
             fleet.kill(shard)

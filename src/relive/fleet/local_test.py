@@ -362,6 +362,19 @@ class Trouble:
                     self.fleet.start(shard)
 
 
+def episodes_in(buffer: Any, *, finished: bool = False) -> list[Any]:
+    """Return the episodes that a buffer holds, or those that have ended; checks the buffer."""
+    buffer.check()
+    return list(buffer._store.finished if finished else buffer._store)
+
+
+async def never(call: Awaitable[Any], seconds: float = 5.0) -> None:
+    """Check that a call does not return within so many seconds."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await call
+
+
 async def settle(seconds: float = 0.0) -> None:
     """Let everything happen that can happen within so many seconds."""
     await asyncio.sleep(seconds)

@@ -240,11 +240,11 @@ async def test_the_episode_of_a_silent_writer_is_aborted() -> None:
         shard.renew(V)
     progress = shard.renew(V)
     assert (progress.inserted, progress.rows) == (6, 4)
-    assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "IN_PROGRESS"]
+    assert [episode.status for episode in local_test.episodes_in(fleet.buffer(0))] == ["ABORTED", "IN_PROGRESS"]
     stats = shard.stats()
     assert (stats.expired_leases, stats.aborted, stats.writers, stats.size) == (1, 1, 1, 4)
     shard.leave(V)
-    assert [episode.status for episode in fleet.buffer(0)._store] == ["ABORTED", "ABORTED"]
+    assert [episode.status for episode in local_test.episodes_in(fleet.buffer(0))] == ["ABORTED", "ABORTED"]
     stats = shard.stats()
     assert (stats.expired_leases, stats.aborted, stats.writers) == (1, 2, 0)
 

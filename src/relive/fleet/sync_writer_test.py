@@ -96,7 +96,7 @@ def test_episodes_are_written_in_a_plain_loop(agents: Any) -> None:
         with pytest.raises(ZeroDivisionError), writer.episode("b") as episode:
             episode.append(5, 0, 1.0)
             raise ZeroDivisionError
-    found = {one.agent_id: one.status for buffer in fleet.buffers() for one in buffer._store}
+    found = {one.agent_id: one.status for buffer in fleet.buffers() for one in local_test.episodes_in(buffer)}
     assert found == {"a": "COMPLETED", "b": "ABORTED"}
 
 

@@ -44,9 +44,8 @@ def stored_in_ring(buffer: Any) -> list[Step]:
 
 def stored_in_episodes(buffer: Any) -> list[Step]:
     """The same of a buffer of episodes."""
-    buffer.check()
     answer: list[Step] = []
-    for episode in buffer._store:
+    for episode in local_test.episodes_in(buffer):
         steps = episode.observations[: len(episode.actions)]
         for observation, after in itertools.pairwise(episode.observations):
             assert after == (*observation[:2], observation[2] + 1)
@@ -94,9 +93,8 @@ def token_steps(number: int, episode: int, count: int) -> list[relive.TokenStep]
 
 def stored_in_tokens(buffer: Any) -> list[Step]:
     """The same of a buffer of tokens: the writer, the episode, and how many steps it has."""
-    buffer.check()
     answer: list[Step] = []
-    for facts in buffer._store.finished:
+    for facts in local_test.episodes_in(buffer, finished=True):
         batch = buffer.read(facts.keys)
         number, episode = batch.tokens[0, :2].tolist()
         assert facts.agent_id == f"agent-{number}"

@@ -45,8 +45,7 @@ def in_columns(fleet: local_test.LocalFleet) -> list[tuple[int, int]]:
 
 def lived(fleet: local_test.LocalFleet, shard: int = 0) -> list[tuple[list[Any], str]]:
     buffer = fleet.buffer(shard)
-    buffer.check()
-    return [(episode.observations, episode.status) for episode in buffer._store]
+    return [(episode.observations, episode.status) for episode in local_test.episodes_in(buffer)]
 
 
 def inserts(fleet: local_test.LocalFleet) -> list[tuple[Any, ...]]:
@@ -392,7 +391,7 @@ async def test_an_episode_sent_in_chunks_is_unchanged() -> None:
         await episode.end([7], "TRUNCATED")
     await writer.flush()
     assert [chunk.rows for batch in inserts(fleet) for chunk in batch] == [3, 3, 1]
-    (stored,) = fleet.buffer(0)._store
+    (stored,) = local_test.episodes_in(fleet.buffer(0))
     assert (stored.agent_id, stored.group_id, stored.status) == ("agent", "g", "TRUNCATED")
     assert stored.observations == [[t] for t in range(8)]
     assert stored.policy_versions == [2, 2, 2, 2, 5, 5, 5]
@@ -411,7 +410,7 @@ async def test_a_piece_of_an_episode_knows_its_policy_version() -> None:
         await episode.append(1, 1, 1.0)
         await episode.end(2)
     await writer.flush()
-    assert [stored.policy_versions for stored in fleet.buffer(0)._store] == [[5], [5]]
+    assert [stored.policy_versions for stored in local_test.episodes_in(fleet.buffer(0))] == [[5], [5]]
 
 
 @local_test.virtual

@@ -80,6 +80,12 @@ def ring(streams: int = 1, **settings: Any) -> relive.RingReplayBuffer:
     return relive.RingReplayBuffer(500, **{"schema": SCHEMA, "streams": streams, "seed": 0, **settings})
 
 
+def recorded(env: Any = None) -> tuple[relive_gymnasium.Recorder, relive.RingReplayBuffer]:
+    """Return a recorder of an environment, and its buffer."""
+    buffer = ring()
+    return relive_gymnasium.Recorder(env or Scripted(), buffer, infos={"speed": "speed"}), buffer
+
+
 def scripted_inside(env: Any) -> Scripted:
     inside: Scripted = env.unwrapped
     return inside
@@ -106,8 +112,7 @@ def check_all(buffer: Any) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("reuse", [False, True], ids=["fresh arrays", "one array"])
 def test_steps_of_one_environment_are_recorded_unspliced(reuse: bool) -> None:
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Scripted(reuse=reuse), buffer, infos={"speed": "speed"})
+    env, buffer = recorded(Scripted(reuse=reuse))
     for _ in range(6):
         observation, _ = env.reset()
         ended = False
@@ -123,8 +128,7 @@ def test_steps_of_one_environment_are_recorded_unspliced(reuse: bool) -> None:
 
 
 def test_a_reset_in_mid_episode_truncates_it() -> None:
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    env, buffer = recorded()
     env.reset()
     env.reset()
     env.step(0, chosen=1)
@@ -159,8 +163,7 @@ def test_a_reset_is_noticed_if_all_observations_are_equal() -> None:
 
 def test_arrays_returned_to_the_actor_are_not_stored() -> None:
     """P27."""
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    env, buffer = recorded()
     observation, _ = env.reset()
     observation[...] = -1
     action = np.array(3)
@@ -202,8 +205,7 @@ def test_a_recorder_stores_the_action_of_the_policy() -> None:
 
 
 def test_a_step_before_a_reset_or_after_an_end_is_refused() -> None:
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    env, buffer = recorded()
     message = "^step needs an episode that is running: call reset first$"
     with pytest.raises(errors.NotReadyError, match=message):
         env.step(0, chosen=1)
@@ -225,8 +227,7 @@ class Spoiled(Scripted):
 
 
 def test_a_step_that_cannot_be_stored_requires_a_reset() -> None:
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Spoiled(), buffer, infos={"speed": "speed"})
+    env, buffer = recorded(Spoiled())
     env.reset()
     env.reset()
     with pytest.raises(errors.SchemaError, match="^reward must be "):
@@ -250,8 +251,7 @@ def test_a_step_that_cannot_be_stored_requires_a_reset() -> None:
     ],
 )
 def test_arguments_are_checked_before_the_environment_steps(given: Any, said: str) -> None:
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Scripted(2), buffer, infos={"speed": "speed"})
+    env, buffer = recorded(Scripted(2))
     env.reset()
     env.step(0, chosen=1)
     with pytest.raises((errors.SchemaError, errors.ArgumentError), match=said):
@@ -297,8 +297,7 @@ class Tensors(Scripted):
 
 
 def test_arrays_of_other_libraries_are_copied() -> None:
-    buffer = ring()
-    env = relive_gymnasium.Recorder(Tensors(4), buffer, infos={"speed": "speed"})
+    env, buffer = recorded(Tensors(4))
     observation: Any
     env.reset()
     action = Tensor(3)
