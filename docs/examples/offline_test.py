@@ -48,7 +48,7 @@ def test_cloning_loss_is_the_mean_of_minus_log_p() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
-def test_the_buffer_holds_what_was_recorded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_holds_the_recorded_episodes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = offline.record(3, seed=0)
     buffer = offline.load(dataset)

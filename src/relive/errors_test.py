@@ -48,7 +48,7 @@ def test_a_missing_library_names_the_extra() -> None:
         importlib.import_module("no_such_module")
 
 
-def test_a_library_that_is_there_is_imported() -> None:
+def test_an_installed_library_is_imported() -> None:
     with imports.optional_dependency("x"):
         module = importlib.import_module("json")
     assert module.loads("1") == 1

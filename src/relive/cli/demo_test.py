@@ -163,7 +163,7 @@ def test_an_unsuitable_environment_is_refused_before_the_start(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_curve_that_cannot_be_written_costs_the_curve_alone(
+def test_a_run_survives_a_curve_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: True)

@@ -256,7 +256,7 @@ VALUES = st.recursive(
 
 
 @hypothesis.given(value=VALUES)
-def test_a_copy_is_what_a_deep_copy_is(value: Any) -> None:
+def test_a_copy_equals_a_deep_copy(value: Any) -> None:
     """It shares what `copy.deepcopy` shares, and frozen dataclasses that hold nothing mutable."""
     twin, deep = copies.copied(value), copy.deepcopy(value)
     assert repr(twin) == repr(deep) == repr(value)

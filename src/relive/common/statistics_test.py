@@ -42,7 +42,7 @@ def test_a_number_for_each_episode_is_left_out() -> None:
     assert {"oldest_open_age", "never_drawn_share", "dropped/aborted", "dropped/cleared"} <= numbers.keys()
 
 
-def test_a_number_for_each_agent_is_there() -> None:
+def test_a_number_for_each_agent_has_a_scalar() -> None:
     schema, agents = relive.Schema(relive.Field((), "float32"), relive.Field((), "int64")), ["walker", "runner"]
     buffer = relive.JointReplayBuffer(10, dict.fromkeys(agents, schema), agents=agents)
     assert {"agent_steps/walker", "agent_steps/runner"} <= buffer.get_stats().scalars().keys()

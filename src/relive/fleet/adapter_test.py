@@ -265,7 +265,7 @@ def test_a_write_after_a_clear_begins_an_episode() -> None:
 # How much there is to draw.
 
 
-def test_the_weight_of_columns_is_what_is_eligible() -> None:
+def test_the_weight_of_columns_is_their_eligible_rows() -> None:
     adapter, buffer = column_of()
     empty = adapter.weight({})
     assert (empty.weight, empty.size) == (0.0, 0)

@@ -373,7 +373,7 @@ async def test_only_priorities_can_be_updated() -> None:
 
 
 @local_test.virtual
-async def test_a_batch_waits_until_there_is_something_to_draw() -> None:
+async def test_a_batch_waits_until_a_row_can_be_drawn() -> None:
     fleet = fleet_of(prioritized())
     client = fleet.replay()
     waiting = asyncio.create_task(client.sample(5))

@@ -123,6 +123,11 @@ def small(**settings: Any) -> relive.RingReplayBuffer:
     return buffer
 
 
+def refuse_to_write(path: pathlib.Path, message: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=message):
+        arrow.write_parquet(small(), path)
+
+
 @pytest.fixture
 def path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "steps.parquet"
@@ -533,22 +538,15 @@ def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
 
 def test_foreign_files_are_not_replaced(path: pathlib.Path) -> None:
     path.write_text("a letter")
-    with pytest.raises(
-        errors.CheckpointError, match=r"steps.parquet is not a Parquet file, or was cut: .*: name another"
-    ):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, r"steps.parquet is not a Parquet file, or was cut: .*: name another")
     assert path.read_text() == "a letter"
     for foreign in (pyarrow.table({"x": [1]}), pyarrow.table({"x": [1]}, metadata={"y": "z"})):
         arrow_parquet.write_table(foreign, path)
-        with pytest.raises(
-            errors.CheckpointError, match="is a Parquet file that relive did not write: name another path"
-        ):
-            arrow.write_parquet(small(), path)
+        refuse_to_write(path, "is a Parquet file that relive did not write: name another path")
     path.unlink()
     path.symlink_to(path.parent / "elsewhere")
     for place in (path, path.parent):
-        with pytest.raises(errors.CheckpointError, match=f"{place.name} is not a file: name another path"):
-            arrow.write_parquet(small(), place)
+        refuse_to_write(place, f"{place.name} is not a file: name another path")
 
 
 def test_a_path_in_use_is_refused(path: pathlib.Path) -> None:
@@ -564,8 +562,7 @@ def test_a_disk_that_fails_leaves_the_older_file(path: pathlib.Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("relive.persistence.files.fsync_file", full)
-    with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be written: No space left on device$"):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, r"steps.parquet cannot be written: No space left on device$")
     assert path.read_bytes() == before
     assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
 
@@ -586,17 +583,14 @@ def test_a_link_to_a_parquet_file_is_refused(path: pathlib.Path) -> None:
     arrow.write_parquet(small(), path)
     link = path.parent / "link.parquet"
     link.symlink_to(path)
-    with pytest.raises(errors.CheckpointError, match=r"link.parquet is not a file: name another path"):
-        arrow.write_parquet(small(), link)
+    refuse_to_write(link, r"link.parquet is not a file: name another path")
     assert arrow.describe(link).num_steps == 4
 
 
 def test_a_missing_directory_is_an_error_of_one_line(path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match=r"x.parquet cannot be made: \S*nowhere does not exist$"):
-        arrow.write_parquet(small(), path.parent / "nowhere" / "x.parquet")
+    refuse_to_write(path.parent / "nowhere" / "x.parquet", r"x.parquet cannot be made: \S*nowhere does not exist$")
     (path.parent / "letter").touch()
-    with pytest.raises(errors.CheckpointError, match=r"x.parquet cannot be made: \S*letter is not a directory$"):
-        arrow.write_parquet(small(), path.parent / "letter" / "x.parquet")
+    refuse_to_write(path.parent / "letter" / "x.parquet", r"x.parquet cannot be made: \S*letter is not a directory$")
 
 
 @pytest.mark.parametrize("depth", ["", "a", "a/b"])
@@ -618,10 +612,7 @@ def test_a_file_inside_saved_data_is_refused(tmp_path: pathlib.Path, kind: str, 
     (tmp_path / "link").symlink_to(parent)
     before = sorted(os.listdir(parent))
     for each in (parent, tmp_path / "link"):
-        with pytest.raises(
-            errors.CheckpointError, match=rf"x.parquet cannot be made: {place} is a {kind}, which holds"
-        ):
-            arrow.write_parquet(small(), each / "x.parquet")
+        refuse_to_write(each / "x.parquet", rf"x.parquet cannot be made: {place} is a {kind}, which holds")
     assert sorted(os.listdir(parent)) == before
 
 
@@ -635,8 +626,7 @@ def test_foreign_files_with_names_of_relive_do_no_harm(path: pathlib.Path) -> No
 
 def test_an_unfinished_journal_counts_as_a_journal(path: pathlib.Path) -> None:
     (path.parent / f"segment-{0:020}.relive.new").touch()
-    with pytest.raises(errors.CheckpointError, match="is a journal, which holds no other files"):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, "is a journal, which holds no other files")
 
 
 def test_a_new_file_does_not_overwrite_another(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -652,8 +642,7 @@ def test_a_new_file_does_not_overwrite_another(path: pathlib.Path, monkeypatch: 
     with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
         arrow.write_parquet(small(streams=2), path, overwrite=False)
     monkeypatch.setattr("relive.persistence.files.fsync_file", lambda descriptor: path.write_text("a letter"))
-    with pytest.raises(errors.CheckpointError, match=r"is not a Parquet file, or was cut: .*: name another path$"):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, r"is not a Parquet file, or was cut: .*: name another path$")
     assert path.read_text() == "a letter"
     assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
 
@@ -675,18 +664,15 @@ def test_a_foreign_temporary_file_is_not_deleted(path: pathlib.Path) -> None:
     new = path.parent / ".steps.parquet.new"
     message = rf"^{new} was not written by relive: move it away$"
     new.write_text("a letter")
-    with pytest.raises(errors.CheckpointError, match=message):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, message)
     assert new.read_text() == "a letter"
     new.unlink()
     arrow.write_parquet(small(), path.parent / "other.parquet")
     new.symlink_to(path.parent / "other.parquet")
-    with pytest.raises(errors.CheckpointError, match=message):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, message)
     new.unlink()
     new.mkdir()
-    with pytest.raises(errors.CheckpointError, match=message):
-        arrow.write_parquet(small(), path)
+    refuse_to_write(path, message)
     new.rmdir()
     new.touch()
     arrow.write_parquet(small(), path)

@@ -363,7 +363,7 @@ def test_of_two_ends_the_termination_wins(yes: Any, no: Any) -> None:
         assert each.events.dtype == np.uint8
 
 
-def test_a_truncated_step_needs_what_came_after_it() -> None:
+def test_an_encoded_truncation_needs_its_next_observation() -> None:
     rule = "^next_observation must be given with a truncated step, got None$"
     with pytest.raises(errors.ArgumentError, match=rule):
         encoding.one_step(ENCODER, 1, 0, SEEN[0], 1, 1.0, None, False, True, {})

@@ -706,7 +706,7 @@ def test_an_environment_that_needs_a_reset_is_not_stepped() -> None:
     assert [env.time for env in envs.envs] == [1, 1]
 
 
-def test_resetting_all_truncates_what_is_open() -> None:
+def test_resetting_all_truncates_open_episodes() -> None:
     buffer = ring(3)
     recorder = relive_gymnasium.VectorRecorder(scripted(3), buffer, infos={"speed": "speed"})
     drive(recorder, 1)

@@ -180,7 +180,7 @@ def test_another_space_is_refused_by_name(space: Any) -> None:
         relive_gymnasium.schema_from_spaces(BOX, wrong)
 
 
-def test_a_tree_is_what_a_schema_takes() -> None:
+def test_a_schema_accepts_the_tree_of_a_space() -> None:
     value = NESTED.sample()
     tree = space_trees.tree_of(NESTED, value)
     assert tree["hand"]["0"] is value["hand"][0]
