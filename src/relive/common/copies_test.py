@@ -241,7 +241,7 @@ def test_immutable_values_are_not_copied(value: Any) -> None:
 
 
 VALUES = st.recursive(
-    st.integers() | st.text() | st.binary().map(bytearray) | st.frozensets(st.integers(), max_size=2),
+    st.integers() | st.text() | st.binary().map(bytearray) | st.frozensets(st.integers(), max_size=1),
     lambda values: (
         st.lists(values, max_size=4)
         | st.lists(values, max_size=4).map(tuple)
