@@ -41,7 +41,7 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.initialize(
         draw=st.data(),
         capacity=st.integers(3, 9),
-        streams=st.integers(1, 3),
+        streams=st.sampled_from([1, 2, 3, 3, 9]),
         alpha=st.sampled_from([0.0, 1.0, 1.0, 2.0]),
         epsilon=st.sampled_from([0.0, 0.25]),
         most=st.sampled_from([None, None, 1, 3]),
@@ -59,7 +59,8 @@ class Machine(stateful.RuleBasedStateMachine):
         new_priority: str,
         stratified: bool,
     ) -> None:
-        self.capacity, self.streams, self.alpha, self.epsilon, self.most = capacity, streams, alpha, epsilon, most
+        self.capacity = capacity = max(capacity, streams)
+        self.streams, self.alpha, self.epsilon, self.most = streams, alpha, epsilon, most
         self.new_priority = new_priority
         self.oracle = oracle_lib.Oracle(capacity, streams)
         self.priorities: dict[int, float] = {}

@@ -21,7 +21,7 @@ WRONG: dict[str, Any] = {"last": "last", "two": 2}
 
 
 def test_whole_episodes_equal_the_naive_ones() -> None:
-    for seed, capacity, streams in [(0, 6, 1), (1, 9, 2), (2, 17, 3), (3, 24, 1)]:
+    for seed, capacity, streams in [(0, 6, 1), (1, 9, 2), (2, 17, 3), (3, 24, 1), (4, 40, 9)]:
         buffer = relive.ColumnReplayBuffer(
             capacity,
             window=relive.EpisodeWindow(),

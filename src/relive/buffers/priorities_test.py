@@ -1,0 +1,644 @@
+"""Priorities by example: probabilities, weights, late updates, and bugs that other libraries shipped with them (P)."""
+
+import gc
+from typing import Any
+import weakref
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relive
+from relive import testing
+from relive.kernels import append
+from relive.testing import zoo
+
+
+def make(capacity: int, **settings: Any) -> Any:
+    """Return a buffer whose probabilities are the priorities over their sum."""
+    return relive.PrioritizedReplayBuffer(
+        capacity, **{"alpha": 1.0, "beta": 1.0, "epsilon": 0.0, "seed": 0, **settings}
+    )
+
+
+def fill(buffer: Any, count: int, first: int = 0) -> None:
+    """Add steps of one episode, whose observations are `first` and so on."""
+    for t in range(first, first + count):
+        buffer.add(t, t, float(t), t + 1)
+
+
+def rated(priorities: Any, **settings: Any) -> Any:
+    """Return a buffer with as many steps, whose keys are 0, 1 and so on."""
+    count = len(priorities)
+    buffer = make(settings.pop("capacity", count), **settings)
+    fill(buffer, count)
+    assert buffer.update_priorities(range(count), priorities) == count
+    return buffer
+
+
+class Masses(np.random.Generator):
+    """A generator whose uniform numbers are all the same; otherwise like numpy's."""
+
+    value = 0.0
+
+    def random(self, *args: Any, **kwargs: Any) -> Any:
+        size = args[0] if args else kwargs.get("size")
+        return self.value if size is None else np.full(size, self.value)
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
+        return low + (high - np.asarray(low)) * self.random(size)
+
+
+def masses(value: float) -> Masses:
+    generator = Masses(np.random.PCG64(0))
+    generator.value = value
+    return generator
+
+
+# Probabilities and weights.
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "probabilities", "weights"),
+    [
+        (1.0, 1.0, [0.1, 0.2, 0.3, 0.4], [1, 0.5, 1 / 3, 0.25]),
+        (1.0, 0.5, [0.1, 0.2, 0.3, 0.4], [1, 0.707107, 0.577350, 0.5]),
+        (0.6, 0.4, [0.148230, 0.224674, 0.286555, 0.340542], [1, 0.846745, 0.768229, 0.716978]),
+        (0.0, 0.4, [0.25] * 4, [1] * 4),
+        (0.0, 1.0, [0.25] * 4, [1] * 4),
+        (1.0, 0.0, [0.1, 0.2, 0.3, 0.4], [1] * 4),
+        (0.6, 0.0, [0.148230, 0.224674, 0.286555, 0.340542], [1] * 4),
+    ],
+)
+def test_priorities_one_to_four(alpha: float, beta: float, probabilities: list[float], weights: list[float]) -> None:
+    """With 64 draws all four rows are in the batch, so its largest weight is that of the least likely row."""
+    buffer = rated([1, 2, 3, 4], alpha=alpha, beta=beta)
+    for batch in (buffer.read([0, 1, 2, 3]), buffer.sample(64)):
+        assert set(batch.keys.tolist()) == {0, 1, 2, 3}
+        assert batch.probabilities == pytest.approx(np.array(probabilities)[batch.keys], abs=1e-6)
+        assert batch.weights == pytest.approx(np.array(weights)[batch.keys], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("normalization", "weights"),
+    [("batch", [1, 0.75]), ("buffer", [1 / 3, 0.25]), ("none", [1 / 1.2, 1 / 1.6])],
+)
+def test_weights_are_normalised_as_asked(normalization: str, weights: list[float]) -> None:
+    batch = rated([1, 2, 3, 4], weight_normalization=normalization).read([2, 3])
+    assert batch.weights.tolist() == pytest.approx(weights, rel=1e-12)
+
+
+def test_the_buffer_normalisation_is_over_rows_that_can_be_drawn() -> None:
+    """A row of priority 0 has no weight, and an ineligible row does not count."""
+    buffer = rated([0, 1, 2, 4], weight_normalization="buffer")
+    buffer.set_eligible([1], False)
+    assert buffer.read([2, 3]).weights.tolist() == [1, 0.5]
+    assert buffer.read([0]).weights.tolist() == [0]
+
+
+def test_weights_are_over_that_of_the_smallest_priority() -> None:
+    """P44: reported elsewhere as a bug by mistake; this test keeps it from being changed."""
+    buffer = rated([4, 1, 2, 8], beta=0.7, weight_normalization="buffer")
+    expected = (np.array([4, 1, 2, 8.0]) / 1.0) ** -0.7
+    assert buffer.read(range(4)).weights == pytest.approx(expected, rel=1e-14)
+    assert buffer.read(range(4)).weights.max() == 1
+
+
+def test_raw_weights_with_beta_one_undo_the_priorities() -> None:
+    values = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0])
+    buffer = rated([1, 2, 3, 4, 5, 1], alpha=0.7, epsilon=0.01, weight_normalization="none")
+    batch = buffer.read(range(6))
+    assert np.sum(batch.probabilities * batch.weights * values) == pytest.approx(values.mean(), rel=1e-14)
+
+
+def test_n_counts_the_rows_that_are_eligible() -> None:
+    buffer = rated([1, 1, 1, 1], weight_normalization="none", capacity=50)
+    buffer.add(4, 9, 9.0)
+    assert buffer.read([0]).weights.tolist() == [1]
+    buffer.set_eligible([1, 2], False)
+    assert buffer.read([0]).probabilities.tolist() == [0.5]
+    assert buffer.read([0]).weights.tolist() == [1]
+    buffer.update_priorities([0], [3])
+    assert buffer.read([0]).weights.tolist() == pytest.approx([1 / 1.5], rel=1e-15)
+
+
+def test_beta_may_be_given_per_call() -> None:
+    buffer = rated([1, 2, 3, 4], beta=0.0)
+    assert buffer.read([0, 3], beta=1.0).weights.tolist() == pytest.approx([1, 0.25])
+    assert set(buffer.sample(64, beta=1.0).weights.round(6).tolist()) == {1.0, 0.5, 0.333333, 0.25}
+    assert buffer.read([0, 3]).weights.tolist() == [1, 1]
+
+
+def test_beta_ticks_once_a_draw_whatever_its_size() -> None:
+    """P49: linear from .4 to exactly 1 at draw K, without compounding; a read is no tick, nor is a refused draw."""
+    buffer = rated([1, 3], beta=relive.LinearSchedule(0.4, 1.0, 20), weight_normalization="none")
+    for tick in range(25):
+        beta = 1.0 if tick >= 20 else 0.4 + 0.6 * tick / 20
+        assert buffer.sampler.beta == pytest.approx(beta, rel=1e-15)
+        assert buffer.read([0, 1]).weights == pytest.approx(np.array([0.5, 1.5]) ** -beta, rel=1e-12)
+        for wrong in ({"batch_size": 0}, {"batch_size": 1, "n_step": 0}, {"batch_size": 1, "beta": -1.0}):
+            with pytest.raises(ValueError, match="must be"):
+                buffer.sample(**wrong)
+        batch = buffer.sample(1 + 8 * tick)
+        assert batch.weights == pytest.approx((2 * batch.probabilities) ** -beta, rel=1e-12)
+    assert buffer.sampler.beta == 1.0
+
+
+def test_a_linear_beta_is_linear_and_exact_at_its_end() -> None:
+    beta = relive.LinearSchedule(0.4, 1.0, 100_000)
+    values = [beta.value(tick) for tick in (0, 11, 50_000, 100_000, 100_001, 10**9)]
+    assert values == [0.4, 0.400066, 0.7, 1.0, 1.0, 1.0]
+
+
+def test_a_priority_belongs_to_the_anchor() -> None:
+    """P15: steps of a sequence that start none have no say."""
+    buffer = relive.SequenceReplayBuffer(100, length=3, prioritized=True, alpha=1.0, epsilon=0.0, beta=1.0)
+    for length in (5, 4):
+        buffer.add_episode(np.arange(length + 1), np.zeros(length), np.zeros(length), terminated=True)
+    buffer.update_priorities([0, 1, 2, 5, 6], [1, 2, 3, 4, 10])
+    buffer.update_priorities([3, 4], [1000, 1000])
+    batch = buffer.read([0, 1, 2, 5, 6])
+    assert batch.probabilities.tolist() == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.5])
+    assert batch.weights.tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 10])
+
+
+@pytest.mark.parametrize(("normalization", "weight"), [("none", 1 / 1.6), ("buffer", 0.25), ("batch", 1.0)])
+@pytest.mark.parametrize("most", [None, 1])
+def test_the_weight_of_a_row_that_retires_is_that_of_its_draw(normalization: str, weight: float, most: Any) -> None:
+    """N and the smallest probability are those at the time of the draw, not those of the rows that are left."""
+    settings = {"weight_normalization": normalization, "max_times_sampled": most}
+    batches = (rated([1, 2, 3, 4], seed=seed, **settings).sample(1) for seed in range(40))
+    batch = next(batch for batch in batches if batch.keys[0] == 3)
+    assert batch.probabilities.tolist() == [0.4]
+    assert batch.weights.tolist() == pytest.approx([weight], rel=1e-12)
+
+
+@pytest.mark.parametrize("normalization", ["none", "buffer", "batch"])
+def test_the_weights_of_the_last_rows_that_retire_are_finite(normalization: str) -> None:
+    batch = rated([1, 2, 3, 4], weight_normalization=normalization, max_times_sampled=1).sample(4)
+    assert sorted(batch.keys.tolist()) == [0, 1, 2, 3]
+    assert np.isfinite(batch.weights).all()
+    assert batch.weights.min() > 0
+
+
+@pytest.mark.parametrize("path", [[1.0], [0.0, 0.5], [0.5, 0.0, 1.5, 0.6], [2.0, 0.0]])
+def test_another_alpha_gives_the_probabilities_of_a_fresh_tree(path: list[float]) -> None:
+    """P45: raw priorities are kept, so a change of alpha loses nothing, not even alpha = 0, nor rows barred then."""
+    priorities = [0.5, 3.0, 100.0, 1e-3, 0.0]
+    used, fresh = (rated(priorities, capacity=6, alpha=alpha, epsilon=1e-3) for alpha in (0.6, path[-1]))
+    used.set_eligible([1], False)
+    for alpha in path:
+        used.sampler.alpha = alpha
+        assert used.sampler.alpha == alpha
+    used.set_eligible([1], True)
+    assert used.get_priorities(range(5)).tolist() == priorities
+    for buffer in (used, fresh):
+        fill(buffer, 1, first=5)
+    assert used.read(range(6)).probabilities.tolist() == fresh.read(range(6)).probabilities.tolist()
+    used.check()
+
+
+# The priorities of new rows.
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 2.0])
+def test_a_new_row_has_the_running_maximum_of_raw_priorities(alpha: float) -> None:
+    """P41, P42: alpha is applied once, so that the row ties with the maximum; 1 at first, and it never falls."""
+    buffer = make(10, alpha=alpha, epsilon=0.01)
+    for t in range(3):
+        fill(buffer, 1, first=t)
+        assert buffer.get_priorities([t]).tolist() == [1.0]
+        buffer.update_priorities([t], [0.25])
+    buffer.update_priorities([0, 1], [100, 4])
+    fill(buffer, 1, first=3)
+    batch = buffer.read(range(4))
+    weights = (np.array([100, 4, 0.25, 100]) + 0.01) ** alpha
+    assert batch.probabilities == pytest.approx(weights / weights.sum(), rel=1e-14)
+    assert batch.probabilities[0] == batch.probabilities[3]
+    for _ in range(3):
+        buffer.update_priorities(range(4), buffer.get_priorities(range(4)))
+    assert buffer.read(range(4)).probabilities.tolist() == batch.probabilities.tolist()
+    buffer.update_priorities(range(4), [0.1] * 4)
+    fill(buffer, 12, first=4)
+    assert buffer.get_priorities([13, 14, 15]).tolist() == [100.0] * 3
+
+
+def test_the_maximum_of_the_living_drops_when_an_outlier_goes() -> None:
+    """P43: evicted, rated anew, or cleared."""
+    buffer = rated([1e9, 1, 2, 3], new_priority="live")
+    fill(buffer, 1, first=4)
+    assert buffer.get_priorities([4]).tolist() == [3]
+    buffer.update_priorities([3, 4], [0.5, 0.5])
+    fill(buffer, 1, first=5)
+    assert buffer.get_priorities([5]).tolist() == [2]
+    buffer.update_priorities([2, 3, 4, 5], [0, 0, 0, 0])
+    fill(buffer, 1, first=6)
+    assert buffer.get_priorities([6]).tolist() == [1]  # a new row is seen, whatever the others are worth
+    buffer.clear()
+    assert buffer.get_priorities([buffer.add(0, 0, 0.0, 1)]).tolist() == [1]
+
+
+@pytest.mark.parametrize(("new_priority", "by_extend"), [("running", [50, 50]), ("live", [4, 4])])
+def test_extend_gives_new_rows_what_adds_give_them(new_priority: Any, by_extend: list[float]) -> None:
+    """But for rows that go in the same call: the first new row becomes eligible while the second that goes still is."""
+    buffers = [make(4, streams=2, new_priority=new_priority) for _ in range(2)]
+    for buffer in buffers:
+        for _ in range(2):
+            buffer.extend([0, 0], [0, 0], [0.0, 0.0], [1, 1], terminated=[True, True])
+        buffer.update_priorities(range(4), [2, 50, 3, 4])
+    keys = buffers[0].extend([7, 8], [0, 0], [0.0, 0.0], [8, 9])
+    assert keys.tolist() == [buffers[1].add(7 + k, 0, 0.0, 8 + k, stream=k) for k in range(2)]
+    assert buffers[0].get_priorities(keys).tolist() == by_extend
+    assert buffers[1].get_priorities(keys).tolist() == [50, 50]
+
+
+def test_a_waiting_row_gets_the_maximum_when_it_can_first_be_drawn() -> None:
+    buffer = make(8)
+    first, waiting = buffer.add(0, 0, 0.0, 1), buffer.add(1, 0, 0.0)
+    assert buffer.eligible_keys().tolist() == [first]
+    buffer.update_priorities([first], [5.0])
+    after = buffer.add(2, 0, 0.0)
+    assert buffer.eligible_keys().tolist() == [first, waiting]
+    buffer.update_priorities([first, waiting], [1.0, 7.0])
+    assert buffer.get_priorities([waiting]).tolist() == [7.0]
+    buffer.update_priorities([waiting], [2.0])
+    buffer.add(3, 0, 0.0)
+    assert buffer.get_priorities([first, waiting, after]).tolist() == [1.0, 2.0, 7.0]
+    assert buffer.eligible_keys().tolist() == [first, waiting, after]
+    buffer.update_priorities([waiting], [9.0])
+    assert buffer.get_priorities([after]).tolist() == [7.0], "what it got once stays"
+
+
+def test_a_row_not_eligible_yet_keeps_the_priority_it_is_given() -> None:
+    buffer = rated([1, 2, 3], capacity=10)
+    key = buffer.add(3, 9, 0.0)
+    assert buffer.update_priorities([key], [6]) == 1
+    assert buffer.read([0, 1, 2]).probabilities.tolist() == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    buffer.add(4, 9, 0.0)
+    assert buffer.read([0, 1, 2, key]).probabilities.tolist() == pytest.approx([1 / 12, 2 / 12, 3 / 12, 6 / 12])
+
+
+# Updates.
+
+
+class Tensor:
+    """An object of another library with `__array__`."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.array if dtype is None else self.array.astype(dtype)
+
+
+def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("keys", "priorities"),
+    [
+        ([0, 1, 2], [4, 5, 6]),
+        ((0, 1, 2), (4.0, 5.0, 6.0)),
+        (np.arange(3, dtype=np.int32), np.array([[4.0], [5.0], [6.0]])),
+        (np.arange(3, dtype=np.uint8), readonly(np.array([4.0, 5.0, 6.0]))),
+        (readonly(np.arange(3)), np.array([4, 5, 6], np.float16)),
+        (np.arange(6)[::2] // 2, np.array([6, 5, 4], np.int8)[::-1]),
+        (Tensor(np.arange(3)), Tensor(np.array([[4], [5], [6]], np.float32))),
+    ],
+)
+def test_updates_take_anything_that_is_an_array(keys: Any, priorities: Any) -> None:
+    buffer = rated([1, 2, 3])
+    assert buffer.update_priorities(keys, priorities) == 3
+    assert buffer.get_priorities([0, 1, 2]).tolist() == [4, 5, 6]
+    assert buffer.update_priorities(np.asarray(keys)[:1], np.asarray(priorities)[:1]) == 1
+    assert buffer.get_priorities([0]).shape == (1,)
+    assert buffer.update_priorities(np.zeros(0, np.int64), []) == 0
+
+
+def test_the_last_of_two_priorities_of_a_key_wins() -> None:
+    """P51: the one that lost is no maximum, and leaves nothing in the tree."""
+    buffer = rated([1, 2, 3], capacity=20)
+    buffer.update_priorities([1, 0, 1, 1, 0], [10, 20, 30, 5, 7])
+    assert buffer.get_priorities([0, 1, 2]).tolist() == [7, 5, 3]
+    assert buffer.read([0, 1, 2]).probabilities.tolist() == pytest.approx([7 / 15, 5 / 15, 3 / 15], rel=1e-15)
+    fill(buffer, 17, first=3)
+    assert buffer.get_priorities([3]).tolist() == [7]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        keys, priorities = rng.integers(20, size=64), rng.random(64)
+        buffer.update_priorities(keys, priorities)
+        expected = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+        assert buffer.get_priorities(list(expected)).tolist() == list(expected.values())
+        buffer.check()
+
+
+def test_late_updates_leave_the_new_rows_alone() -> None:
+    """P40: dropped, counted, and no maximum; two draws before one update both land."""
+    buffer = rated([5, 5, 5, 2])
+    first, second = buffer.sample(32), buffer.sample(32)
+    fill(buffer, 3, first=4)
+    assert buffer.get_priorities([4, 5, 6]).tolist() == [5, 5, 5]
+    assert buffer.update_priorities([0, 3, 4], [1000, 3, 6]) == 2
+    assert buffer.get_stats().stale_keys == 1
+    for number, batch in enumerate((first, second)):
+        alive = int((batch.keys >= 3).sum())
+        before = buffer.get_stats().stale_keys
+        assert buffer.update_priorities(batch.keys, np.full(32, 4.0 + number)) == alive
+        assert buffer.get_stats().stale_keys == before + 32 - alive
+        drawn = buffer.get_priorities([3]).tolist() == [4 + number]
+        assert drawn == (3 in batch.keys)
+        assert buffer.get_priorities([4, 5, 6]).tolist() == [6, 5, 5]
+    assert 3 in first.keys
+    assert 3 in second.keys
+    fill(buffer, 1, first=7)
+    assert buffer.get_priorities([7]).tolist() == [6]
+    with pytest.raises(relive.UnknownKeyError):
+        buffer.get_priorities([0])
+
+
+def test_when_a_row_goes_its_priority_goes_alone() -> None:
+    """P47: evicted or barred; a barred row can be rated and comes back with its priority."""
+    buffer = rated([1, 2, 3, 4])
+    assert buffer.set_eligible([1], False) == 1
+    assert buffer.get_priorities(range(4)).tolist() == [1, 2, 3, 4]
+    assert buffer.read([0, 2, 3]).probabilities.tolist() == [1 / 8, 3 / 8, 4 / 8]
+    assert set(buffer.sample(50).keys.tolist()) == {0, 2, 3}
+    buffer.add(4, 4, 4.0)
+    assert buffer.get_priorities([1, 2, 3]).tolist() == [2, 3, 4]
+    assert buffer.read([2, 3]).probabilities.tolist() == [3 / 7, 4 / 7]
+    buffer.update_priorities([1], [1])
+    buffer.set_eligible([1], True)
+    assert buffer.read([1, 2, 3]).probabilities.tolist() == [1 / 8, 3 / 8, 4 / 8]
+    fill(buffer, 1, first=5)
+    assert buffer.get_priorities([2, 3, 4, 5]).tolist() == [3, 4, 4, 4]
+
+
+def test_priorities_of_several_streams_go_over_the_end_of_the_ring() -> None:
+    """P46: no negative node; a batch of one keeps its axis."""
+    buffer = make(7, streams=3)
+    for t in range(10):
+        keys = buffer.extend(np.full(3, t), np.zeros(3, int), np.zeros(3), np.full(3, t + 1))
+        buffer.update_priorities(keys, [1.0, 0.0, 3.0])
+        assert buffer.get_priorities(buffer.eligible_keys()).min() >= 0
+        assert buffer.read(buffer.eligible_keys()).probabilities.sum() == pytest.approx(1, rel=1e-15)
+        buffer.check()
+    one = buffer.sample(1)
+    for name in ("observation", "action", "reward", "next_discount", "is_terminal", "keys", "weights", "probabilities"):
+        assert getattr(one, name).shape == (1,), name
+    assert make(3, streams=1).extend([0], [0], [0.0], [1]).shape == (1,)
+
+
+def test_priorities_over_sixteen_powers_of_ten_leave_no_drift() -> None:
+    """P39: probabilities after many updates are those of a buffer that saw the last ones alone, to the last bit."""
+    rng = np.random.default_rng(0)
+    used = rated(np.ones(64))
+    for _ in range(2000):
+        used.update_priorities(rng.integers(64, size=64), 10.0 ** rng.uniform(-8, 8, 64))
+    last = 10.0 ** rng.uniform(-8, 8, 64)
+    used.update_priorities(range(64), last)
+    probabilities = used.read(range(64)).probabilities
+    assert probabilities.tolist() == rated(last).read(range(64)).probabilities.tolist()
+    assert probabilities == pytest.approx(last / last.sum(), rel=1e-12)
+    used.update_priorities(range(64), np.full(64, 2.0**-26))
+    assert used.read(range(64)).probabilities.tolist() == [1 / 64] * 64
+
+
+@pytest.mark.parametrize("start", [2**31 - 2, 2**32 - 3, 2**53 - 2])
+def test_counters_are_of_64_bits(start: int) -> None:
+    """P50: keys go on past 2^31 without overflow."""
+    buffer = make(5, n_step=3, frame_stack=2)
+    buffer.add(0, 0, 0.0, 1)
+    buffer.clear()
+    buffer.history.num[append.NEXT_KEY] = start
+    fill(buffer, 9)
+    assert buffer.eligible_keys().tolist() == list(range(start + 5, start + 9))
+    assert buffer.eligible_keys().dtype == np.int64
+    batch = buffer.read(buffer.eligible_keys())
+    assert batch.observation.tolist() == [[4, 5], [5, 6], [6, 7], [7, 8]]
+    assert buffer.update_priorities(batch.keys, [1, 2, 3, 4]) == 4
+    assert buffer.update_priorities(batch.keys - 2**31, [9, 9, 9, 9]) == 0
+    assert buffer.get_priorities(batch.keys).tolist() == [1, 2, 3, 4]
+
+
+def test_a_buffer_that_nobody_holds_is_collected_with_its_columns() -> None:
+    """P57."""
+    arrays: list[weakref.ref[Any]] = []
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        array = np.zeros(shape, dtype)
+        arrays.append(weakref.ref(array))
+        return array
+
+    schema = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
+    buffer = make(50, storage=relive.ColumnStorage(schema, 50, allocate=allocate))
+    fill(buffer, 80)
+    batch = buffer.sample(10)
+    del buffer
+    gc.collect()
+    assert len(batch) == 10
+    assert all(array() is None for array in arrays)
+
+
+# Draws.
+
+
+@pytest.mark.parametrize("value", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("zeros", [[0], [4], [0, 4], [0, 1, 3, 4], [1, 2, 3], [0, 2, 4]])
+def test_a_priority_of_zero_is_never_drawn(zeros: list[int], stratified: bool, value: float) -> None:
+    buffer = rated([0.0 if k in zeros else 0.3 for k in range(5)], stratified=stratified, seed=masses(value))
+    for size in (1, 3, 5, 64):
+        assert not set(buffer.sample(size).keys.tolist()) & set(zeros)
+    assert buffer.read(zeros).probabilities.tolist() == [0] * len(zeros)
+
+
+def test_nothing_but_zeros_is_not_ready() -> None:
+    buffer = rated([0, 0, 0])
+    with pytest.raises(relive.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
+        buffer.sample(1)
+    assert buffer.get_stats().sampled == 0
+    buffer.update_priorities([1], [1e-300])
+    assert buffer.sample(4).keys.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 64])
+def test_stratified_is_exactly_one_draw_in_each_stratum(size: int) -> None:
+    priorities = [3.0, 0.5, 0.5, 2.0, 1.0, 0.0, 1.0, 2.0]
+    buffer = rated(priorities)
+    edges = np.concatenate([[0.0], np.cumsum(priorities)]) / 10
+    for _ in range(50):
+        keys = np.sort(buffer.sample_keys(size))
+        strata = np.arange(size)
+        # The j-th smallest key has an interval that meets the j-th stratum [j / size, (j + 1) / size).
+        assert np.all(edges[keys] < (strata + 1) / size + 1e-12)
+        assert np.all(edges[keys + 1] > strata / size - 1e-12)
+
+
+def test_a_stratified_batch_is_shuffled() -> None:
+    """So that every part of a batch is a draw from the whole."""
+    buffer = rated([1, 1, 1, 1])
+    firsts = [int(buffer.sample_keys(4)[0]) for _ in range(2000)]
+    testing.assert_frequencies(np.bincount(firsts, minlength=4).tolist(), [0.25] * 4)
+
+
+def test_without_strata_a_row_may_be_drawn_twice() -> None:
+    pairs = {tuple(rated([1] * 4, stratified=False, seed=seed).sample_keys(2).tolist()) for seed in range(100)}
+    assert any(one == other for one, other in pairs)
+
+
+@pytest.mark.parametrize("capacity", range(1, 66))
+def test_every_capacity_is_drawn_in_the_order_of_its_slots(capacity: int) -> None:
+    """P36: with equal priorities and one draw a stratum each row is drawn once, whatever the capacity."""
+    buffer = rated(np.ones(capacity), seed=masses(0.5))
+    assert np.sort(buffer.sample_keys(capacity)).tolist() == list(range(capacity))
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 5, 15, 16, 17, 33, 65])
+@pytest.mark.parametrize("value", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("stratified", [True, False])
+def test_a_mass_at_either_end_is_a_live_row(capacity: int, value: float, stratified: bool) -> None:
+    """P37: also in a ring that holds fewer rows than it may, with a total that is not a round number."""
+    for count in {1, capacity // 2, capacity} - {0}:
+        settings = {"capacity": capacity, "seed": masses(value), "stratified": stratified}
+        buffer = rated(np.linspace(0.1, 0.7, count), **settings)
+        for size in (1, 3, 7, 1000):
+            keys = buffer.sample(size).keys
+            assert keys.min() >= 0
+            assert keys.max() < count
+        edge = 0 if value == 0.0 else count - 1
+        assert buffer.sample(1).keys.tolist() == [edge]
+
+
+def test_a_mass_on_a_boundary_belongs_to_the_row_behind_it() -> None:
+    """P38: half-open intervals; whole priorities, drawn at the lower edge of each stratum, give exact counts."""
+    buffer = rated([1, 2, 3, 4], seed=masses(0.0))
+    assert np.bincount(buffer.sample_keys(10)).tolist() == [1, 2, 3, 4]
+    assert np.bincount(buffer.sample_keys(100)).tolist() == [10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("stratified", [None, True, False])
+def test_a_row_retires_when_it_was_drawn_often_enough(most: int, stratified: bool | None) -> None:
+    """P65: not even within one batch is it drawn more often; a batch larger than what is left is refused."""
+    if stratified is None:
+        buffer: Any = relive.RingReplayBuffer(6, max_times_sampled=most, seed=0)
+        fill(buffer, 6)
+    else:
+        buffer = rated([1e-3, 1, 1, 1, 1, 1e3], stratified=stratified, max_times_sampled=most)
+    counts = np.zeros(6, int)
+    while counts.sum() + 4 <= 6 * most:
+        counts += np.bincount(buffer.sample_keys(4), minlength=6)
+        assert counts.max() <= most
+        assert buffer.eligible_keys().tolist() == np.flatnonzero(counts < most).tolist()
+        assert buffer.get_stats().spent == (counts == most).sum()
+        buffer.check()
+    left = 6 * most - int(counts.sum())
+    with pytest.raises(relive.NotReadyError):
+        buffer.sample(left + 1)
+    if left:
+        counts += np.bincount(buffer.sample_keys(left), minlength=6)
+    assert counts.tolist() == [most] * 6
+    assert buffer.num_eligible == 0
+    fill(buffer, 1, first=6)
+    assert buffer.sample_keys(1).tolist() == [6]
+    buffer.set_eligible(range(1, 6), True)
+    assert buffer.num_eligible == (most > 1)
+
+
+# Refused priorities and settings.
+
+VALUES = "^priority of row {} must be a finite number of at least 0, got {}$"
+NEVER = "^keys must be those of batches, below 3, the number of steps added so far, got -?[0-9]+, which was never"
+REFUSED: list[tuple[Any, Any, str]] = [
+    ([0, 1, 2], [5, -1, 5], VALUES.format(1, "-1.0")),
+    ([0, 1, 2], [5, 5, float("nan")], VALUES.format(2, "nan")),
+    ([0, 1, 2], [float("inf"), 5, 5], VALUES.format(0, "inf")),
+    ([0, 1000], [5, -1], VALUES.format(1, "-1.0")),
+    ([0, 1], [5, 1e200], r"^priority of row 1 must be smaller with alpha = 10, got 1e\+200$"),
+    ([0, 1, 2], [5, 5], r"^priority must be of shape \(3,\), got \(2,\)$"),
+    ([0, 1], [5, 5, 5], r"^priority must be of shape \(2,\), got \(3,\)$"),
+    ([0, 1, 2], 5, "^priority must be"),
+    ([0, 1, 2], [[5, 5, 5]], "^priority must be of shape"),
+    ([0, 1, 2], ["a", "b", "c"], r"^priority must be a real number in every row, got \['a', 'b', 'c'\]$"),
+    ([0, 1, 2], [5, 5, 1j], "^priority must be a real number in every row"),
+    ([0, 1, 2], [[5, 5], [5], [5]], "^priority must be"),
+    ([[0, 1], [2]], [5, 5, 5], "^keys must be"),
+    ([0.5, 1, 2], [5, 5, 5], r"^keys must be integers, got \[0.5, 1, 2\]$"),
+    ([True, False, True], [5, 5, 5], "^keys must be integers"),
+    ([0, 1, 2**70], [5, 5, 5], "^keys must be"),
+    (["0", "1", "2"], [5, 5, 5], "^keys must be integers"),
+    ([1, -1], [5, 5], NEVER),
+    ([1, 3], [5, 5], NEVER),
+    ([1, 10**15], [5, 5], NEVER),
+    (np.array([1, 2**63], np.uint64), [5, 5], NEVER),
+]
+
+
+@pytest.mark.parametrize(("keys", "priorities", "message"), REFUSED)
+def test_a_wrong_update_is_refused_and_changes_nothing(keys: Any, priorities: Any, message: str) -> None:
+    buffer = rated([1, 2, 3], alpha=10.0)
+    before = zoo.state_of(buffer)
+    with pytest.raises(relive.ArgumentError, match=message):
+        buffer.update_priorities(keys, priorities)
+    assert zoo.state_of(buffer) == before
+    assert buffer.get_priorities([buffer.add(3, 9, 0.0, 10)]).tolist() == [3]
+    buffer.check()
+
+
+def test_keys_of_steps_that_were_cleared_are_stale() -> None:
+    buffer = rated([1, 2, 3])
+    buffer.clear()
+    assert buffer.update_priorities([1], [5]) == 0
+    with pytest.raises(relive.ArgumentError, match=NEVER):
+        buffer.update_priorities([3], [5])
+    assert buffer.get_stats().stale_keys == 1
+
+
+def test_priorities_can_be_checked_before_they_are_given() -> None:
+    buffer = make(4, alpha=2.0)
+    buffer.check_priorities([1.0, 2.0])
+    with pytest.raises(relive.ArgumentError, match="^priority of row 1 must be smaller with alpha = 2, got 1e[+]300$"):
+        buffer.check_priorities([1.0, 1e300])
+
+
+@pytest.mark.parametrize("why", ["lazy", "barred"])
+def test_a_priority_too_large_is_refused_before_its_row_is_eligible(why: str) -> None:
+    """It is refused when it is passed, not by a later call that has already changed something."""
+    buffer = make(10, alpha=10.0)
+    key = buffer.add(0, 0, 0.0, None if why == "lazy" else 1)
+    if why == "barred":
+        buffer.set_eligible([key], False)
+    with pytest.raises(relive.ArgumentError, match="^priority of row 0 must be smaller"):
+        buffer.update_priorities([key], [1e200])
+    assert buffer.get_priorities([key]).tolist() == [1.0]
+    buffer.add(1, 0, 0.0)
+    buffer.set_eligible([key], True)
+    buffer.check()
+
+
+@pytest.mark.parametrize("stored", [1e200, 1])
+def test_an_alpha_too_large_is_refused_and_changes_nothing(stored: float) -> None:
+    """Too large for a row that is stored, or for what a new row would get."""
+    buffer = rated([1e200, 1, 2], capacity=10)
+    buffer.update_priorities([0], [stored])
+    before = zoo.state_of(buffer)
+    with pytest.raises(
+        relive.ArgumentError, match=r"^priority of row [03] must be smaller with alpha = 10, got 1e\+200$"
+    ):
+        buffer.sampler.alpha = 10.0
+    assert buffer.sampler.alpha == 1.0
+    assert zoo.state_of(buffer) == before
+    buffer.sampler.alpha = 0.5
+    fill(buffer, 1, first=3)
+    buffer.check()
+
+
+@pytest.mark.parametrize("name", ["prioritized", "prioritized sequences"])
+def test_priorities_of_minus_zero_are_saved_as_zero(name: str) -> None:
+    buffer = zoo.worked(zoo.COLUMNS[name])
+    keys = buffer.eligible_keys()[:2]
+    buffer.update_priorities(keys, [-0.0, 1.0])
+    assert not np.signbit(buffer.get_priorities(keys)).any()
+    zoo.assert_same(buffer, type(buffer).from_state(buffer.state_dict()))
