@@ -55,14 +55,14 @@ def test_uniform_draws_at_every_position_of_the_cursor(period: int, past: int) -
 
 
 @pytest.mark.parametrize("period", [0, 4, 5])
-def test_uniform_draws_of_lazy_steps_leave_out_the_newest_of_a_running_episode(period: int) -> None:
+def test_lazy_steps_are_drawn_but_for_the_newest_of_an_episode(period: int) -> None:
     buffer = relive.RingReplayBuffer(12, seed=1)
     fill(buffer, 30, period=period, eager=False)
     assert_drawn(buffer, alike(range(18, 30 if period == 5 else 29)))
 
 
 @pytest.mark.parametrize("period", [0, 5])
-def test_uniform_draws_of_stacks_leave_out_those_that_lost_a_frame(period: int) -> None:
+def test_stacks_that_lost_a_frame_are_not_drawn(period: int) -> None:
     buffer = relive.RingReplayBuffer(13, frame_stack=3, seed=2)
     fill(buffer, 30, period=period)
     assert_drawn(buffer, alike(range(19, 30)))
@@ -263,7 +263,7 @@ def test_whole_episodes_are_drawn_alike_however_long_they_are() -> None:
 
 @pytest.mark.parametrize("rounds", [800, pytest.param(30_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["uniform", "proportional"])
-def test_draws_under_a_limit_are_as_if_one_were_made_after_another(kind: str, rounds: int) -> None:
+def test_draws_under_a_limit_are_those_made_one_by_one(kind: str, rounds: int) -> None:
     """Each row may be drawn once: the second draw is from the other two, in proportion."""
     settings: dict[str, Any] = {"max_times_sampled": 1, "seed": 13}
     buffer: Any = relive.RingReplayBuffer(3, **settings)

@@ -105,7 +105,7 @@ def test_what_lies_beside_the_ring_goes_with_its_episode() -> None:
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 8, 20, 100])
 @pytest.mark.parametrize("stack", [1, 3])
-def test_a_window_behind_the_write_cursor_stops_at_the_newest_row(n_step: int, stack: int) -> None:
+def test_a_window_stops_at_the_newest_row(n_step: int, stack: int) -> None:
     """P1, P2: full ring; n-step never mixes the newest with the oldest, and a cut there is not an end."""
     buffer = make_ring(8, n_step=n_step, frame_stack=stack)
     for t in range(30):
@@ -145,7 +145,7 @@ def test_no_slot_is_read_before_it_is_written(make: Any, eager: bool) -> None:
     assert buffer.is_full is True
 
 
-def test_a_truncated_step_bootstraps_from_its_own_next_observation() -> None:
+def test_a_truncated_step_keeps_its_own_next_observation() -> None:
     """P4: it is that of its episode, not the observation after the reset."""
     buffer = make_ring(20)
     add_episode(buffer, 0, 3, ends="truncated", eager=False)
@@ -187,7 +187,7 @@ def test_the_last_start_and_the_last_step_do_appear() -> None:
     assert np.array_equal(batch.terminated, marked)
 
 
-def test_episodes_that_wrap_the_ring_leave_the_newest_rows_in_order() -> None:
+def test_episodes_wrap_the_ring_in_order() -> None:
     """P8: several that wrap the ring keep cursor and size right."""
     buffer = make_ring(7)
     rows: list[int] = []
@@ -645,7 +645,7 @@ def test_draws_and_updates_write_nothing_into_storage() -> None:
     assert all(np.array_equal(one, other) for one, other in zip(arrays, before, strict=True))
 
 
-def test_a_value_that_was_not_given_is_never_that_of_the_row_before() -> None:
+def test_a_missing_next_observation_reads_as_zeros() -> None:
     """P56: an end without its next observation reads as zeros, on a re-used slot too."""
     buffer = relive.RingReplayBuffer(4, n_step=2, frame_stack=2)
     for t in range(1, 30):
@@ -713,7 +713,7 @@ def test_frames_copied_to_another_buffer_are_stacked_there() -> None:
 # Sequences.
 
 
-def test_a_batch_of_sequences_has_one_observation_more_than_steps() -> None:
+def test_sequences_have_one_observation_more_than_steps() -> None:
     buffer = relive.SequenceReplayBuffer(100, length=5, burn_in=2)
     buffer.add_episode(
         np.zeros((21, 3, 2)), np.zeros((20, 4)), np.zeros(20), terminated=True, state=np.tile(np.arange(20), (7, 1)).T
@@ -809,7 +809,7 @@ def test_strides_count_from_the_start_of_the_episode() -> None:
 # The buffer as a whole.
 
 
-def test_the_same_seed_and_calls_give_the_same_batches() -> None:
+def test_equal_seeds_and_calls_give_equal_batches() -> None:
     """P64: whatever others do with numpy's global generator, which is not disturbed; a generator is a seed."""
 
     def drawn(noise: int, seed: Any) -> Any:

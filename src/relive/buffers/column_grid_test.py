@@ -122,7 +122,7 @@ def assert_transitions_equal(
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("streams", [1, 2, 3, 9])
 @pytest.mark.parametrize("stack", [1, 2, 3, 4])
-def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, streams: int, is_whole: bool) -> None:
+def test_transitions_of_small_rings_equal_the_naive_ones(stack: int, streams: int, is_whole: bool) -> None:
     """The default run tries the larger capacities with a few of the stacks and streams only."""
     for capacity in range(max(2, streams), 49 if is_whole else 25):
         if capacity > 7 and (capacity + stack + 3 * streams) % 6 and not is_whole:
@@ -152,7 +152,7 @@ def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, s
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("streams", [1, 2, 3, 9])
 @pytest.mark.parametrize(("stride", "pad"), [(1, False), (1, True), (2, False), (2, True), (3, False), (3, True)])
-def test_every_sequence_of_every_small_ring_equals_the_naive_one(
+def test_sequences_of_small_rings_equal_the_naive_ones(
     stride: int, pad: bool, streams: int, is_whole: bool
 ) -> None:
     """The default run tries each length with one of three capacities."""

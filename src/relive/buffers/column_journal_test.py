@@ -85,7 +85,7 @@ def records_of(path: pathlib.Path) -> list[tuple[int, bytes]]:
     ids=lambda value: "schema" if value is SCHEMA else "inferred" if value is None else None,
 )
 class TestEveryCall:
-    def test_a_full_disk_refuses_it_and_nothing_has_changed(
+    def test_calls_on_a_full_disk_change_no_column(
         self,
         call: Callable[[Any], Any],
         streams: int,
@@ -109,7 +109,7 @@ class TestEveryCall:
             call(buffer)
         assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
-    def test_a_closed_journal_refuses_it_and_nothing_has_changed(
+    def test_calls_on_a_closed_column_journal_change_nothing(
         self, call: Callable[[Any], Any], streams: int, schema: relive.Schema | None, count: int, tmp_path: pathlib.Path
     ) -> None:
         buffer = ring(streams, schema)
@@ -126,7 +126,7 @@ class TestEveryCall:
         call(buffer)
 
 
-def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
+def test_refused_calls_are_not_journaled_by_columns(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(12, SCHEMA, limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
     wrong: Any = "x"
     with recover_test.opened(tmp_path / "log") as log:
@@ -197,7 +197,7 @@ def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, 
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
-def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
+def test_column_journal_syncs_before_it_deletes_segments(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a power failure could lose the steps that evicted it, when the evicted ones are already deleted."""
@@ -401,12 +401,12 @@ FORGED: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("rule", FORGED)
-def test_a_forged_record_is_refused(rule: str, tmp_path: pathlib.Path) -> None:
+def test_forged_records_of_columns_are_refused(rule: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match=f"log: record 1 {rule.rstrip()}$"):
         forged(tmp_path / "log", *FORGED[rule])
 
 
-def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path) -> None:
+def test_genuine_records_of_columns_are_accepted(tmp_path: pathlib.Path) -> None:
     steps = HEAD.pack(2, 0) + STREAMS + columns(2) + b"\1\0" + b"\1\0"
     assert len(forged(tmp_path / "steps", column_journal.STEPS, steps)) == 2
     assert len(forged(tmp_path / "step", column_journal.STEP, HEAD.pack(1, 3) + ROW)) == 1
@@ -414,7 +414,7 @@ def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path)
     assert len(forged(tmp_path / "episode", column_journal.EPISODE, episode)) == 12
 
 
-def test_a_forged_end_of_an_episode_whose_last_observation_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_forged_end_without_a_final_observation_is_refused(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         buffer = ring()
         buffer.attach(log)
@@ -424,7 +424,7 @@ def test_a_forged_end_of_an_episode_whose_last_observation_is_not_known_is_refus
         relive.recover(tmp_path / "log")
 
 
-def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path: pathlib.Path) -> None:
+def test_a_journal_that_missed_an_end_is_not_continued(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         buffer = ring()
         buffer.attach(log)
@@ -515,7 +515,7 @@ def test_priorities_are_not_written_unless_told(tmp_path: pathlib.Path) -> None:
         assert log.num_records == 0
 
 
-def test_priorities_that_are_refused_are_not_written_and_nothing_is_counted(tmp_path: pathlib.Path) -> None:
+def test_refused_priorities_are_not_journaled(tmp_path: pathlib.Path) -> None:
     buffer = prioritized(alpha=2.0)
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log, priorities=True)

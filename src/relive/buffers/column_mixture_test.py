@@ -141,7 +141,7 @@ def test_any_mixture_of_calls_equals_the_twin(seed: int) -> None:
         mixture.check()
 
 
-def test_what_was_announced_before_a_turn_is_not_what_was_announced_last() -> None:
+def test_an_older_announcement_does_not_count() -> None:
     buffer = relive.RingReplayBuffer(20, streams=2)
     for stream in range(2):
         buffer.add(0.0, 0, 0.0, 1.0, stream=stream)

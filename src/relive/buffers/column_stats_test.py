@@ -99,7 +99,7 @@ class Half(relive.UniformSampler):
         return np.isin(slots, self.anchors.slots()[:half]) / max(half, 1)
 
 
-def test_the_effective_sample_size_of_a_sampler_of_your_own_follows_from_its_probabilities() -> None:
+def test_effective_sample_size_of_a_custom_sampler() -> None:
     assert filled(relive.RingReplayBuffer(10, sampler=Silent(), seed=0), 8).get_stats().effective_sample_size is None
     assert filled(relive.RingReplayBuffer(10, sampler=Half(), seed=0), 8).get_stats().effective_sample_size == 4.0
     assert filled(relive.RingReplayBuffer(10, seed=0), 8).get_stats().effective_sample_size == 8.0
@@ -112,7 +112,7 @@ def versioned(versions: list[int], capacity: int = 10, schema: relive.Schema = V
     return buffer
 
 
-def test_the_policy_lag_is_that_of_the_newest_step_over_those_drawn() -> None:
+def test_the_policy_lag_is_newest_version_minus_those_drawn() -> None:
     buffer = versioned([0, 0, 3, 3, 5])
     assert (buffer.get_stats().policy_lag, buffer.get_stats().max_policy_lag) == (None, 5)
     keys = buffer.sample_keys(40)
@@ -147,7 +147,7 @@ def test_only_an_integer_is_a_policy_version(field: relive.Field) -> None:
 
 @pytest.mark.parametrize("make", zoo.COLUMNS.values(), ids=zoo.COLUMNS.keys())
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))])
-def test_statistics_of_a_loaded_buffer_are_those_of_the_saved_one(
+def test_a_loaded_buffer_has_the_statistics_of_the_saved(
     make: zoo.Make, seed: int, tmp_path: pathlib.Path
 ) -> None:
     buffer = zoo.worked(make, seed, 80)
@@ -175,7 +175,7 @@ def test_the_share_is_of_what_may_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("array", ["drawn", "draw_key", "draw_age"])
-def test_draws_that_cannot_have_been_are_refused_before_anything_changes(array: str) -> None:
+def test_impossible_draws_in_a_state_are_refused(array: str) -> None:
     """Also with a custom sampler, whose draws cannot be predicted."""
     buffer = filled(relive.RingReplayBuffer(10, sampler=Silent(), seed=0), 8)
     buffer.sample(4)

@@ -80,7 +80,7 @@ def test_the_step_that_comes_to_a_slot_has_all_its_draws() -> None:
     buffer.check()
 
 
-def test_a_retired_step_stays_retired_whatever_its_user_says_and_can_be_read() -> None:
+def test_a_retired_step_stays_retired_and_can_be_read() -> None:
     buffer = ring(2, 1)
     buffer.set_eligible([0], False)
     assert buffer.sample(1).keys.tolist() == [1]
@@ -123,7 +123,7 @@ def test_a_wrong_limit_is_refused(most: int) -> None:
         ring(0, most)
 
 
-def test_check_finds_what_is_wrong() -> None:
+def test_check_finds_wrong_counts_of_draws() -> None:
     buffer = ring(2, 2)
     buffer._draws._times[0] = 3
     with pytest.raises(errors.CorruptionError, match="^an anchor was drawn more often than max_times_sampled = 2$"):

@@ -107,7 +107,7 @@ class Hooked(relive.PrioritizedSampler):
         super()._added(slots)
 
 
-def test_a_row_that_was_rated_while_it_waited_is_weighed_for_a_sampler_with_hooks_too() -> None:
+def test_a_waiting_row_is_weighed_for_a_sampler_with_hooks() -> None:
     buffer = relive.RingReplayBuffer(10, SCHEMA, sampler=Hooked(), seed=0)
     buffer.add(0, 0, 0.0)
     buffer.update_priorities([0], [5.0])

@@ -309,7 +309,7 @@ def test_reaching_the_goal_is_judged_anew_in_reward_and_end() -> None:
     assert answer.next_discount.tolist() == [0.99] * 5 + [0.0]
 
 
-def test_the_next_achieved_goal_is_judged_and_the_last_one_is_the_final_one() -> None:
+def test_the_next_achieved_goal_is_judged() -> None:
     """P33."""
     buffer = fixed_buffer()
     seen: dict[str, Any] = {}

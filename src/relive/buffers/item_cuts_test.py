@@ -40,7 +40,7 @@ def test_seq_lens_must_be_integers_one_a_sequence(lengths: Any) -> None:
         cut("sequences", c=[1, 2, 3], seq_lens=lengths)
 
 
-def test_episodes_are_runs_of_equal_ids_and_complete_from_first_to_last() -> None:
+def test_episodes_are_cut_at_changes_of_eps_id() -> None:
     assert cut(
         "episodes",
         eps_id=[7, 7, 3, 3, 7, 9, 9, 9, 4],
@@ -71,12 +71,12 @@ EPISODES = {"eps_id": [1, 1], "t": [0, 1], "terminated": [False, True], "truncat
         (["eps_id", "t"], "^columns must include eps_id and t to be cut into episodes, got terminated, truncated$"),
     ],
 )
-def test_columns_that_episodes_are_cut_by_are_named_when_they_are_missing(absent: list[str], text: str) -> None:
+def test_missing_columns_of_episodes_are_named(absent: list[str], text: str) -> None:
     with pytest.raises(errors.SchemaError, match=text):
         cut("episodes", **{name: values for name, values in EPISODES.items() if name not in absent})
 
 
-def test_columns_that_sequences_are_cut_by_are_named_when_they_are_missing() -> None:
+def test_missing_columns_of_sequences_are_named() -> None:
     with pytest.raises(errors.SchemaError, match="^columns must include seq_lens to be cut into sequences, got c$"):
         cut("sequences", c=[1])
     text = "^columns must include a column of rows to be cut into sequences, got seq_lens$"

@@ -21,7 +21,7 @@ def state_with(unit: Any, **changes: Any) -> dict[str, Any]:
     return state | changes
 
 
-def test_what_is_kept_of_columns_is_their_names_dtypes_and_shapes() -> None:
+def test_item_state_keeps_names_dtypes_and_shapes() -> None:
     state = zoo.worked(zoo.KINDS["items, timesteps"].make).state_dict()
     assert state["columns"] == [
         ["image/left", "|u1", [2, 2]],
@@ -72,12 +72,12 @@ def test_what_is_kept_of_columns_is_their_names_dtypes_and_shapes() -> None:
         ("timesteps", {"settings": {"capacity": 20, "storage_unit": "episodes"}}, "settings/storage_unit must be .*"),
     ],
 )
-def test_an_impossible_state_is_refused_with_the_reason(unit: Any, changes: dict[str, Any], text: str) -> None:
+def test_impossible_states_of_items_are_refused(unit: Any, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
         Buffer(20, unit).load_state_dict(state_with(unit, **changes))
 
 
-def test_a_negative_length_that_another_one_makes_up_for_is_refused() -> None:
+def test_a_negative_length_is_refused_whatever_the_sum() -> None:
     buffer = Buffer(20, "fragments")
     for _ in range(2):
         buffer.add({"a": [1, 2], "b": [3]})
@@ -99,7 +99,7 @@ def test_a_length_that_seq_lens_cannot_hold_is_refused() -> None:
         buffer.load_state_dict(state)
 
 
-def test_more_than_there_is_memory_for_is_refused() -> None:
+def test_item_states_beyond_memory_are_refused() -> None:
     state = state_with("timesteps")
     state["settings"] = state["settings"] | {"capacity": 2**62}
     rule = "^a ItemReplayBuffer cannot be made of its settings: capacity must fit in memory, got "

@@ -84,7 +84,7 @@ def test_a_sequence_of_five_evicts_the_first_three() -> None:
     assert (buffer.get_stats().evicted, len(buffer)) == (3, 9)
 
 
-def test_complete_episodes_are_stored_and_others_dropped_and_counted() -> None:
+def test_incomplete_episodes_are_dropped_and_counted() -> None:
     buffer = relive.ItemReplayBuffer(10, "episodes", seed=0)
     buffer.add(
         {
@@ -101,7 +101,7 @@ def test_complete_episodes_are_stored_and_others_dropped_and_counted() -> None:
     assert set(drawn(buffer, 30)["eps_id"]) == {0, 1}
 
 
-def test_a_batch_without_a_complete_episode_stores_nothing_and_raises_nothing() -> None:
+def test_a_batch_without_a_complete_episode_stores_nothing() -> None:
     buffer = relive.ItemReplayBuffer(2, "episodes")
     batch = {"c": range(5), "eps_id": [1] * 5, "t": range(5), "truncated": [False] * 5}
     buffer.add(batch)
@@ -121,7 +121,7 @@ def test_a_ragged_fragment_comes_back_unchanged() -> None:
     assert (len(buffer), buffer.get_stats().items, buffer.get_stats().bytes) == (3, 1, 32)
 
 
-def test_fragments_are_joined_column_by_column_in_the_order_of_the_draw() -> None:
+def test_fragments_are_joined_column_by_column() -> None:
     buffer = relive.ItemReplayBuffer(10, "fragments", seed=3)
     buffer.add({"a": [1], "b": [2, 3, 4]})
     buffer.add({"a": [5, 6], "b": [7]})
@@ -133,7 +133,7 @@ def test_fragments_are_joined_column_by_column_in_the_order_of_the_draw() -> Non
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_an_item_longer_than_the_capacity_is_refused_before_anything_moves(unit: Unit) -> None:
+def test_an_item_longer_than_the_capacity_is_refused(unit: Unit) -> None:
     buffer = relive.ItemReplayBuffer(4, unit)
     text = "^columns must hold items of at most capacity = 4 time steps together, got 5$"
     with pytest.raises(errors.ArgumentError, match=text):
@@ -258,7 +258,7 @@ def test_a_capacity_beyond_memory_is_refused_at_the_first_add() -> None:
     buffer.check()
 
 
-def test_a_column_of_fragments_takes_memory_for_its_own_rows_alone() -> None:
+def test_a_column_of_fragments_takes_memory_for_its_rows() -> None:
     buffer = relive.ItemReplayBuffer(10_000, "fragments")
     tracemalloc.start()
     try:
@@ -371,7 +371,7 @@ def test_read_only_strided_and_foreign_arrays_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_memory_is_flat(unit: Unit) -> None:
+def test_memory_of_items_is_flat(unit: Unit) -> None:
     """P57: ray PR 22678 and 49964."""
     buffer = relive.ItemReplayBuffer(50, unit)
     batch = {
@@ -406,7 +406,7 @@ def test_no_batch_that_was_added_is_kept_alive(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_seed_decides_the_draws_and_numpys_global_state_is_left_alone(unit: Unit) -> None:
+def test_the_seed_decides_the_draws_of_items(unit: Unit) -> None:
     """P64."""
     batches = []
     for seed in (5, np.random.default_rng(5), 6):
@@ -435,7 +435,7 @@ def test_the_seed_decides_the_draws_and_numpys_global_state_is_left_alone(unit: 
         ({"storage_unit": None}, "^storage_unit must be one of .*, got None$"),
     ],
 )
-def test_settings_that_break_a_rule_are_refused(arguments: Any, text: str) -> None:
+def test_wrong_settings_of_item_buffers_are_refused(arguments: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         relive.ItemReplayBuffer(**{"capacity": 3} | arguments)
 

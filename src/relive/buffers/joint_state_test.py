@@ -115,7 +115,7 @@ JOINT = "the joint steps cannot be as they are: "
         ({"schema": [["observation", "<i8", []]]}, {}, "schema cannot be made: .*"),
     ],
 )
-def test_an_impossible_state_is_refused_with_the_reason(values: State, arrays: dict[str, Any], text: str) -> None:
+def test_impossible_states_of_joint_buffers_are_refused(values: State, arrays: dict[str, Any], text: str) -> None:
     state = state_of()
     Buffer.from_state(copy.deepcopy(state)).check()
     state |= values
@@ -129,7 +129,7 @@ def test_an_impossible_state_is_refused_with_the_reason(values: State, arrays: d
     assert plain(buffer.state_dict()) == before
 
 
-def test_an_episode_of_which_nobody_knows_what_came_after_is_refused() -> None:
+def test_an_episode_without_what_came_after_is_refused() -> None:
     state = state_of()
     final = {name: array[:0] for name, array in state["arrays"].items() if name.startswith("final/")}
     state["arrays"] |= {**final, "episode_has_tail": np.array([False])}
@@ -171,7 +171,7 @@ def test_two_episodes_of_one_number_are_refused() -> None:
         ("observation/episode", "observation/number"),
     ],
 )
-def test_a_schema_that_is_not_one_of_rows_of_the_agents_is_refused(path: str, other: str) -> None:
+def test_a_schema_of_other_rows_than_those_of_agents_is_refused(path: str, other: str) -> None:
     state = state_of()
     state["schema"] = [[other if row[0] == path else row[0], *row[1:]] for row in state["schema"]]
     with pytest.raises(
@@ -196,14 +196,14 @@ def test_agents_that_cannot_be_are_refused(agents: Any, text: str) -> None:
         Buffer.from_state(state_of() | {"agents": agents})
 
 
-def test_more_than_there_is_memory_for_is_refused() -> None:
+def test_joint_states_beyond_memory_are_refused() -> None:
     state = state_of()
     state["settings"] = state["settings"] | {"capacity": 2**62}
     with pytest.raises(errors.CheckpointError, match="^a JointReplayBuffer cannot be made of its settings: .*"):
         Buffer.from_state(state)
 
 
-def test_an_episode_whose_steps_are_gone_goes_on_after_it_was_loaded() -> None:
+def test_a_loaded_episode_goes_on_without_its_steps() -> None:
     buffer = Buffer(2, SCHEMAS, agents=AGENTS, streams=2)
     buffer.add(**joint_test.rows_of(0, 0, ["left", "right"]), stream=0)
     for t in range(3):

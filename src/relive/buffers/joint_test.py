@@ -298,7 +298,7 @@ class JointMachine(stateful.RuleBasedStateMachine):
         state = self.buffer.state_dict()
         assert json.loads(json.dumps({name: value for name, value in state.items() if name != "arrays"}))
         if is_new:
-            self.buffer = Buffer._loaded(state, {})
+            self.buffer = Buffer.from_state(state)
         else:
             self.buffer.load_state_dict(state)
         assert plain(self.buffer.state_dict()) == plain(state)
@@ -381,7 +381,7 @@ class TestDraws:
         assert drawn.dtype == np.int64
         testing.assert_frequencies(np.bincount(drawn - keys[0]).tolist(), [1 / len(keys)] * len(keys))
 
-    def test_sample_answers_what_read_answers_of_the_keys_that_it_drew(self) -> None:
+    def test_joint_sample_equals_read_of_its_keys(self) -> None:
         buffer, other = filled(n_step=2), filled(n_step=2)
         calls: list[dict[str, Any]] = [{}, {"n_step": 4}, {"gamma": 0.25}, {"n_step": 1, "gamma": 1.0}]
         for options in calls:
@@ -499,7 +499,7 @@ class TestEnds:
         assert buffer.get_stats().spliced_episodes == 0
         assert buffer.get_stats().open_episodes == 1
 
-    def test_an_agent_that_ended_and_begins_anew_in_the_next_step_ends_the_episode(self) -> None:
+    def test_an_agent_that_begins_anew_ends_the_episode(self) -> None:
         """What it saw at its end is behind the episode then; the next row holds what it sees at its new start."""
         for ends in ({"terminated": ["right"]}, {"truncated": ["right"]}):
             buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2)
@@ -684,7 +684,7 @@ class TestRefusedCalls:
             ({"schemas": {"left": 3}}, "schema of 'left' must be an instance of Schema, got 3"),
         ],
     )
-    def test_settings_that_break_a_rule_are_refused(self, settings: dict[str, Any], text: str) -> None:
+    def test_wrong_settings_of_joint_buffers_are_refused(self, settings: dict[str, Any], text: str) -> None:
         with pytest.raises(errors.ArgumentError, match=f"^{text}"):
             Buffer(**{"capacity": 8, "agents": AGENTS, **settings})
 
@@ -755,7 +755,7 @@ class TestStacked:
             buffer.sample(2).stacked()
 
 
-def test_a_buffer_says_what_it_is() -> None:
+def test_repr_of_a_joint_buffer() -> None:
     buffer = Buffer(9, SCHEMAS, agents=list(AGENTS), n_step=2, gamma=0.5, streams=2, seed=np.random.default_rng(3))
     assert buffer.agents == AGENTS
     assert (buffer.capacity, buffer.streams, buffer.n_step, buffer.gamma) == (9, 2, 2, 0.5)
@@ -804,7 +804,7 @@ KINDS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_that_are_encoded_together_are_as_those_encoded_one_by_one(
+def test_values_encoded_together_equal_those_one_by_one(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever agents are there, and whatever is observed, done and added."""

@@ -57,7 +57,7 @@ def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -
     stats = buffer.get_stats()
     assert (stats.suspected_resets, stats.spliced_episodes) == (33 * count, 0)
     assert len(buffer) == rounds * count
-    assert relive.RingReplayBuffer._loaded(buffer.state_dict(), {}).get_stats().suspected_resets == 33 * count
+    assert relive.RingReplayBuffer.from_state(buffer.state_dict()).get_stats().suspected_resets == 33 * count
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_is_right_is_not_warned_of(stores_resets: bool, ends: str) -> None:
     assert buffer.get_stats().suspected_resets == 0
 
 
-def test_a_bandit_whose_observation_never_changes_is_not_warned_of() -> None:
+def test_a_bandit_is_not_warned_of_resets() -> None:
     buffer = relive.RingReplayBuffer(1000, streams=2)
     same = np.zeros((2, 1))
     step = same, np.zeros(2, int), np.zeros(2), same
@@ -125,7 +125,7 @@ def test_nine_resets_are_few() -> None:
     assert len(caught(lambda: reset(1))) == 1
 
 
-def test_resets_that_are_less_than_half_of_the_ends_are_not_warned_of() -> None:
+def test_resets_of_less_than_half_of_the_ends_do_not_warn() -> None:
     buffer = relive.RingReplayBuffer(1000)
 
     def mixed() -> None:
@@ -192,7 +192,7 @@ def test_as_an_error_the_warning_comes_after_the_step_is_stored() -> None:
     buffer.check()
 
 
-def test_as_an_error_it_comes_after_all_steps_of_the_call_are_stored() -> None:
+def test_as_an_error_the_warning_comes_after_all_steps() -> None:
     buffer = relive.RingReplayBuffer(1000)
     buffer.add(-1, 0, 0.0, terminated=True)
     buffer.add_steps(range(101), [0] * 100, np.zeros(100))
@@ -273,11 +273,11 @@ def test_an_end_that_comes_with_a_splice_is_known_in_time() -> None:
     assert buffer.get_stats().spliced_episodes == 20
 
 
-def test_a_loaded_buffer_is_not_warned_of_ends_that_it_may_have_evicted() -> None:
+def test_a_loaded_buffer_is_not_warned_of_missing_ends() -> None:
     buffer = relive.RingReplayBuffer(4)
     buffer.add(0.0, 0, 0.0, 1.0, terminated=True)
     episodes_without_ends(buffer, range(1, 10), "add")
-    loaded = relive.RingReplayBuffer._loaded(buffer.state_dict(), {})
+    loaded = relive.RingReplayBuffer.from_state(buffer.state_dict())
     assert not caught(lambda: episodes_without_ends(loaded, range(100, 200), "add"))
 
 

@@ -29,7 +29,7 @@ def test_counts_are_exact_and_within_one_of_their_shares(shares: list[float], ba
     assert mixture.counts(batch_size) == counts
 
 
-def test_every_batch_holds_its_shares_in_the_order_of_the_buffers() -> None:
+def test_batches_hold_shares_in_the_order_of_the_buffers() -> None:
     mixture = relive.MixtureSampler([ring(1), ring(2), ring(3)], [0.25, 0.5, 0.25])
     assert mixture.counts(9) == [2, 5, 2]
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_priorities_find_their_way_back() -> None:
     assert first.get_priorities(range(5)).tolist() == before
 
 
-def test_a_buffer_that_is_not_ready_holds_the_whole_batch_back_and_nothing_is_drawn() -> None:
+def test_a_buffer_that_is_not_ready_holds_the_batch_back() -> None:
     first, empty = ring(1), ring(2, 0)
     mixture = relive.MixtureSampler([first, empty], [0.5, 0.5])
     state = first.rng.bit_generator.state
@@ -198,7 +198,7 @@ def test_a_refused_update_has_changed_nothing_in_any_buffer() -> None:
     assert first.get_priorities(range(5)).tolist() == second.get_priorities(range(5)).tolist() == [1.0] * 5
 
 
-def test_wrong_settings_are_refused() -> None:
+def test_wrong_settings_of_mixtures_are_refused() -> None:
     buffer = ring(1)
     for buffers, shares, message in [
         ([], [], "^buffers must be at least one, got none$"),

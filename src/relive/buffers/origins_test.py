@@ -103,7 +103,7 @@ def test_each_row_comes_from_where_the_diary_says(streams: int, seed: int) -> No
                 buffer.explain(key)
 
 
-def test_a_batch_is_explained_row_by_row_and_what_has_gone_is_none() -> None:
+def test_a_batch_is_explained_row_by_row() -> None:
     buffer = relive.RingReplayBuffer(4, seed=0)
     for t in range(4):
         buffer.add(t, 0, 0.0, t + 1)

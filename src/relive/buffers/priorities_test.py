@@ -252,7 +252,7 @@ def test_extend_gives_new_rows_what_adds_give_them(new_priority: Any, by_extend:
     assert buffers[1].get_priorities(keys).tolist() == [50, 50]
 
 
-def test_a_waiting_row_gets_the_maximum_when_it_can_first_be_drawn() -> None:
+def test_a_waiting_row_gets_the_maximum_once_it_can_be_drawn() -> None:
     buffer = make(8)
     first, waiting = buffer.add(0, 0, 0.0, 1), buffer.add(1, 0, 0.0)
     assert buffer.eligible_keys().tolist() == [first]
@@ -375,7 +375,7 @@ def test_when_a_row_goes_its_priority_goes_alone() -> None:
     assert buffer.get_priorities([2, 3, 4, 5]).tolist() == [3, 4, 4, 4]
 
 
-def test_priorities_of_several_streams_go_over_the_end_of_the_ring() -> None:
+def test_priorities_of_several_streams_wrap_the_ring() -> None:
     """P46: no negative node; a batch of one keeps its axis."""
     buffer = make(7, streams=3)
     for t in range(10):
@@ -422,7 +422,7 @@ def test_counters_are_of_64_bits(start: int) -> None:
     assert buffer.get_priorities(batch.keys).tolist() == [1, 2, 3, 4]
 
 
-def test_a_buffer_that_nobody_holds_is_collected_with_its_columns() -> None:
+def test_a_buffer_is_collected_with_its_columns() -> None:
     """P57."""
     arrays: list[weakref.ref[Any]] = []
 
@@ -604,7 +604,7 @@ def test_priorities_can_be_checked_before_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("why", ["lazy", "barred"])
-def test_a_priority_too_large_is_refused_before_its_row_is_eligible(why: str) -> None:
+def test_a_priority_too_large_for_a_waiting_row_is_refused(why: str) -> None:
     """It is refused when it is passed, not by a later call that has already changed something."""
     buffer = make(10, alpha=10.0)
     key = buffer.add(0, 0, 0.0, None if why == "lazy" else 1)

@@ -322,7 +322,7 @@ GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uin
         ({"entropy": 0.5}, "entropy"),
     ],
 )
-def test_a_step_unlike_the_first_is_refused_and_nothing_is_stored(change: dict[str, Any], text: str) -> None:
+def test_a_step_unlike_the_first_is_refused(change: dict[str, Any], text: str) -> None:
     rollout = relive.RolloutBuffer(2)
     rollout.add(**GOOD)
     before = state(rollout)
@@ -393,7 +393,7 @@ def test_an_empty_rollout_has_nothing_to_answer() -> None:
         rollout.clear()
 
 
-def test_the_next_rollout_goes_into_the_same_arrays_and_sees_nothing_of_the_last() -> None:
+def test_the_next_rollout_sees_nothing_of_the_last() -> None:
     rollout = rollout_of([(1.0, 2.0, True, True, 4.0)] * 3)
     columns = dict(rollout._columns)
     rollout.clear()
@@ -446,7 +446,7 @@ def worked(seed: int = 0, steps: int = 7) -> relive.RolloutBuffer:
         ({"settings": {"max_steps": 9}}, "settings/max_steps must be 8, as in this object, got 9"),
     ],
 )
-def test_an_impossible_state_is_refused_with_the_reason(changes: dict[str, Any], text: str) -> None:
+def test_impossible_states_of_rollouts_are_refused(changes: dict[str, Any], text: str) -> None:
     rollout = worked(1)
     before = plain(rollout.state_dict())
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
@@ -454,7 +454,7 @@ def test_an_impossible_state_is_refused_with_the_reason(changes: dict[str, Any],
     assert plain(rollout.state_dict()) == before
 
 
-def test_more_than_there_is_memory_for_is_refused() -> None:
+def test_rollout_states_beyond_memory_are_refused() -> None:
     state = worked(steps=0).state_dict() | {
         "schema": [["observation", "<f8", [2**58]], ["action", "<f8", []], ["reward", "<f8", []]],
         "arrays": {"rows/observation": np.zeros((0, 2**58))},

@@ -52,7 +52,7 @@ def test_a_wrong_name_is_refused_and_changes_nothing() -> None:
     assert choice.chosen().name == "numpy"
 
 
-def test_a_wrong_name_in_the_environment_is_refused_by_the_import() -> None:
+def test_a_wrong_name_in_the_environment_fails_the_import() -> None:
     with (
         mock.patch.dict("os.environ", {choice.VARIABLE: "cuda"}),
         pytest.raises(errors.ArgumentError, match="^RELIVE_KERNELS must be 'numpy' or 'numba', got 'cuda'$"),
@@ -106,7 +106,7 @@ def test_a_copy_or_a_pickle_finds_the_same_functions(name: str) -> None:
 
 
 @needs_numba
-def test_without_a_directory_for_its_cache_numba_compiles_all_the_same() -> None:
+def test_numba_compiles_without_a_directory_for_its_cache() -> None:
     from numba.core import caching
 
     from relive.kernels import compiled

@@ -138,7 +138,7 @@ def test_a_mass_finds_the_leaf_in_whose_interval_it_lies(
         assert tree.find(masses).tolist() == [bisect.bisect_right(ends, mass) for mass in masses.tolist()]
 
 
-def test_where_rounding_leaves_no_child_it_is_the_last_above_zero(kernels: choice.Kernels) -> None:
+def test_rounding_past_the_last_child_takes_the_last_above_zero(kernels: choice.Kernels) -> None:
     """The top's running sum reaches 1 + 2**-52; what is left below it in the second block is all that block has."""
     tree = Tree(kernels, 1, 2)
     tree.set(np.array([7, 9, 11]), np.array([1.0, 2.0**-54, 2.0**-53]))
@@ -159,7 +159,7 @@ def test_points_in_any_number_find_what_each_finds_alone(kernels: choice.Kernels
             assert tree.find(masses[:count]).tolist() == leaves[:count]
 
 
-def test_each_stratum_keeps_its_points_and_the_last_one_stays_below_the_total(kernels: choice.Kernels) -> None:
+def test_each_stratum_keeps_its_points(kernels: choice.Kernels) -> None:
     tree = Tree(kernels, 0, 1)
     for total in (1.0, 0.1, 1e300, 7e-310, 11 * 5e-324):
         tree.set(np.zeros(1, np.int64), total)

@@ -198,7 +198,7 @@ def test_a_tree_and_a_list_agree_whatever_is_done_to_them() -> None:
     stateful.run_state_machine_as_test(SumTreeMachine, settings=hypothesis.settings(stateful_step_count=12))
 
 
-def test_masses_find_the_leaf_in_whose_half_open_interval_they_lie() -> None:
+def test_masses_find_leaves_by_half_open_intervals() -> None:
     tree = tree_of([0.5, 1.0, 0.5, 0.5])
     assert tree.total == 2.5
     assert tree.find([1.5, 1.0, 0.5, 0.49, 0.0, 2.0, 2.5]).tolist() == [2, 1, 1, 0, 0, 3, 3]
@@ -216,7 +216,7 @@ def test_leaves_keep_their_order_at_every_capacity(widest_top: int) -> None:
         assert tree.find([capacity]).tolist() == leaves[-1:]
 
 
-def test_a_tree_of_several_levels_finds_every_leaf_of_its_own_accord() -> None:
+def test_a_tree_of_several_levels_finds_every_leaf() -> None:
     """Capacities around a whole number of blocks, and around the widest top; no constant is changed here."""
     for capacity in [4095, 4096, 4097, 4112, 4113, 65_535, 65_536, 65_537, 70_001]:
         weights = np.arange(capacity) % 3 / 8
@@ -254,7 +254,7 @@ def test_two_hundred_thousand_sets_leave_no_trace() -> None:
     assert used.total == 0.0
 
 
-def test_the_total_is_that_of_the_leaves_after_weights_of_any_size() -> None:
+def test_the_total_is_exact_after_weights_of_any_size() -> None:
     rng = np.random.default_rng(1)
     tree = relive.SumTree(5000)
     for _ in range(200):
@@ -267,7 +267,7 @@ def test_the_total_is_that_of_the_leaves_after_weights_of_any_size() -> None:
     shares=st.lists(st.floats(0, 1), min_size=1, max_size=30),
     widest_top=TOPS,
 )
-def test_whatever_the_weights_a_mass_finds_a_live_leaf_where_it_lies(
+def test_a_mass_finds_a_live_leaf_where_it_lies(
     weights: list[float], shares: list[float], widest_top: int
 ) -> None:
     with narrow(widest_top):
@@ -376,7 +376,7 @@ def test_a_weight_of_zero_is_never_drawn(number: float, draw: Any, weight: float
 
 
 @pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
-def test_the_same_generator_gives_the_same_draws(draw: Any) -> None:
+def test_equal_generators_draw_equal_leaves(draw: Any) -> None:
     tree = tree_of(np.arange(5000))
     first, second = (draw(tree, 50, np.random.default_rng(4)) for _ in range(2))
     assert np.array_equal(first, second)
@@ -418,7 +418,7 @@ def test_nothing_is_set_got_or_found_without_an_error() -> None:
     assert tree.total == 3.0
 
 
-def test_any_kind_of_number_is_a_weight_and_any_kind_of_integer_a_leaf() -> None:
+def test_numbers_of_any_kind_are_weights_and_leaves() -> None:
     tree = relive.SumTree(200)
     read_only = np.array([3.0, 4.0])
     read_only.flags.writeable = False
@@ -655,7 +655,7 @@ def test_the_audit_says_what_is_wrong(name: str, message: str) -> None:
         broken(name).check()
 
 
-def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> None:
+def test_a_mass_below_the_edge_of_a_block_stays_in_it() -> None:
     """What is left of it within its block may by rounding be the whole of the block."""
     for scale in (1e-6, 1.0, 1e6):
         tree = relive.SumTree(1 << 16)
@@ -669,7 +669,7 @@ def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> N
 
 
 @pytest.mark.parametrize("good", [0.0, 0.5, 1.0])
-def test_the_first_wrong_weight_is_named_and_not_a_small_one_before_it(good: float) -> None:
+def test_the_first_wrong_weight_is_named(good: float) -> None:
     tree = relive.SumTree(4)
     with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
         tree.set([2, 3], [good, -1.0])

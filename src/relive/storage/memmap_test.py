@@ -159,7 +159,7 @@ def test_a_buffer_on_files_is_one_in_memory(
         assert equal(again.read(everything), buffers[1].history.storage.read(everything))
 
 
-def test_a_buffer_writes_the_bytes_of_rows_straight_into_the_files(
+def test_a_buffer_writes_bytes_of_rows_into_the_files(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows, written = relive.MemmapStorage.write_rows, []
@@ -210,7 +210,7 @@ def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path: pathlib.Path
     assert names(tmp_path / "empty") == names(tmp_path / "some" / "where" / "map")
 
 
-def test_a_path_is_absolute_whatever_the_working_directory_becomes(
+def test_the_path_of_a_map_is_absolute(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -229,7 +229,7 @@ def taken(path: pathlib.Path) -> int:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="says which pages of a file are in memory")
-def test_twenty_gigabytes_take_the_room_of_the_rows_that_were_written(path: pathlib.Path) -> None:
+def test_a_sparse_map_takes_the_room_of_rows_written(path: pathlib.Path) -> None:
     capacity = 720_000
     slots = np.array([0, 1, capacity // 2, capacity - 2, capacity - 1])
     frames = np.random.default_rng(0).integers(0, 255, (5, 84, 84, 4), np.uint8)
@@ -630,7 +630,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @posix_test.SIGNALS
 @pytest.mark.parametrize("last", ["write", "flush"])
-def test_a_killed_process_keeps_others_out_no_longer_and_is_found_out(path: pathlib.Path, last: str) -> None:
+def test_a_map_of_a_killed_process_opens_dirty(path: pathlib.Path, last: str) -> None:
     made(path)
     command = [sys.executable, "-c", KILLED, str(path), last]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -919,7 +919,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
     refused(path, " cannot be mapped: ")
 
 
-def test_a_directory_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.mkdir()
 
     def fail(*_: Any) -> None:

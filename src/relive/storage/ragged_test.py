@@ -331,7 +331,7 @@ def test_an_update_that_does_not_fit_changes_nothing(keys: Any, values: Any, len
         (["a"], {"name": [1]}, r"keys must be integers, got \['a'\]"),
     ],
 )
-def test_an_update_of_row_fields_that_does_not_fit_changes_nothing(keys: Any, row_values: Any, text: str) -> None:
+def test_a_wrong_update_of_row_fields_changes_nothing(keys: Any, row_values: Any, text: str) -> None:
     rows = new(5)
     added(rows, [[1, 2], [3, 3, 3]])
     before = snapshot(rows)
@@ -375,7 +375,7 @@ def test_memory_is_for_the_rows_held() -> None:
     assert snapshot(loaded) == snapshot(rows)
 
 
-def test_check_finds_what_is_wrong() -> None:
+def test_check_finds_wrong_rows_of_a_ragged_ring() -> None:
     rows = new(6)
     added(rows, [[1, 2], [3]])
     rows.check()

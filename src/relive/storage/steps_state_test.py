@@ -76,7 +76,7 @@ def test_the_example_can_be() -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG)
-def test_what_no_store_can_be_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_states_of_steps_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
         State.of(given(state_of(**changes)), 10, 2)
 

@@ -113,7 +113,7 @@ def test_arrays_of_numpy_go_to_no_device(draw: Callable[[], Any]) -> None:
         draw().pin_memory()
 
 
-def test_what_numpy_alone_can_join_or_cut_is_refused_of_a_framework() -> None:
+def test_join_and_cut_refuse_arrays_of_a_framework() -> None:
     rule = "needs a batch of arrays of numpy, got one of list: convert what it returns$"
     with pytest.raises(errors.ArgumentTypeError, match=f"^stacked {rule}"):
         DRAWS["joint"]().map(lambda array: array.tolist()).stacked()
@@ -162,7 +162,7 @@ def samples_of(observations: list[Any], actions: list[Any]) -> list[relive.Repla
     ]
 
 
-def test_samples_of_episodes_become_the_batch_that_a_ring_would_draw() -> None:
+def test_samples_of_episodes_become_a_batch_of_transitions() -> None:
     ring, episodes = relive.RingReplayBuffer(9, n_step=2, gamma=0.5, seed=0), relive.EpisodeReplayBuffer[Any, Any]()
     observations: list[Any] = [{"image": np.full((2, 2), t, np.uint8), "hand": {"angle": t / 4}} for t in range(5)]
     keys = ring.add_episode(

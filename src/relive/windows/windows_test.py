@@ -88,7 +88,7 @@ def test_nested_observations_actions_and_extras_come_back_nested() -> None:
     assert len(batch) == 3
 
 
-def test_rewards_are_added_up_in_float64_and_answered_in_their_own_dtype() -> None:
+def test_rewards_are_summed_in_float64_and_keep_their_dtype() -> None:
     batch = nested_buffer(relive.RingReplayBuffer).read([0], n_step=3, gamma=0.9)
     rewards = np.array([0.1, 0.2, 0.3], np.float32).astype(np.float64).tolist()
     expected = np.float32(rewards[0] + 0.9 * rewards[1] + 0.9**2 * rewards[2])
@@ -227,7 +227,7 @@ def test_what_lies_beyond_the_span_does_not_matter() -> None:
         (lambda: relive.SequenceWindow(4, pad=WRONG["two"]), "^pad must be True or False, got 2$"),
     ],
 )
-def test_wrong_settings_are_refused(make: Any, message: str) -> None:
+def test_wrong_settings_of_windows_are_refused(make: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=message):
         make()
 
@@ -296,7 +296,7 @@ def test_nothing_is_read_that_no_answer_holds() -> None:
     [relive.TransitionWindow(), relive.SequenceWindow(2), relive.EpisodeWindow()],
     ids=lambda w: type(w).__name__,
 )
-def test_a_batch_says_how_likely_its_rows_were_and_what_they_weigh(window: Any) -> None:
+def test_a_batch_of_any_window_has_probabilities_and_weights(window: Any) -> None:
     buffer: Any = relive.ColumnReplayBuffer(
         8, window=window, sampler=relive.PrioritizedSampler(alpha=1.0, beta=1.0, epsilon=0.0), seed=0
     )
@@ -312,7 +312,7 @@ def test_a_batch_says_how_likely_its_rows_were_and_what_they_weigh(window: Any) 
     assert drawn.weights == pytest.approx(np.where(drawn.keys == first, 1.0, 1 / 3))
 
 
-def test_an_episode_that_was_cut_before_its_first_step_was_complete_is_none() -> None:
+def test_an_episode_without_a_complete_step_is_none() -> None:
     buffer = relive.ColumnReplayBuffer(8, window=relive.EpisodeWindow())
     buffer.add(0, 0, 0.0)
     keys = buffer.add_episode([1, 2], [0], [0.0], terminated=True)
@@ -352,7 +352,7 @@ def kept_frames(buffer: Any, key: int) -> int:
     strategies.integers(3, 9),
     strategies.integers(0, 2**32),
 )
-def test_what_may_be_drawn_after_a_write_is_what_the_rule_of_the_window_says(
+def test_eligible_rows_are_those_the_window_can_read(
     window: Any, streams: int, capacity: int, seed: int
 ) -> None:
     """However steps come, and nothing that comes makes up for a row that is gone."""
@@ -450,7 +450,7 @@ def test_a_window_with_a_rule_of_its_own_is_asked(window: Any, streams: int, cal
 
 
 @pytest.mark.parametrize("kind", [relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow])
-def test_a_window_is_asked_at_every_write_unless_it_says_how_many_older_frames_it_needs(kind: Any) -> None:
+def test_a_window_without_older_is_asked_at_every_write(kind: Any) -> None:
     asked = []
 
     def rule(self: Any, store: Any) -> Any:
