@@ -91,7 +91,7 @@ def test_capacity_counts_steps_exactly(ends: tuple[int, ...], truncated: bool, e
     buffer.check()
 
 
-def test_what_lies_beside_the_ring_goes_with_its_episode() -> None:
+def test_final_observations_go_with_their_episode() -> None:
     """Memory does not grow with the number of evicted episodes."""
     buffer = make_ring(10)
     sizes = []

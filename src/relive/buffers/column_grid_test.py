@@ -152,9 +152,7 @@ def test_transitions_of_small_rings_equal_the_naive_ones(stack: int, streams: in
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("streams", [1, 2, 3, 9])
 @pytest.mark.parametrize(("stride", "pad"), [(1, False), (1, True), (2, False), (2, True), (3, False), (3, True)])
-def test_sequences_of_small_rings_equal_the_naive_ones(
-    stride: int, pad: bool, streams: int, is_whole: bool
-) -> None:
+def test_sequences_of_small_rings_equal_the_naive_ones(stride: int, pad: bool, streams: int, is_whole: bool) -> None:
     """The default run tries each length with one of three capacities."""
     capacities = range(4, 25) if is_whole else (4, 7, 12)
     for place, (capacity, length) in enumerate(itertools.product(capacities, (1, 2, 3, 4))):

@@ -20,7 +20,7 @@ VERSION = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((
 
 
 @pytest.mark.parametrize("make", zoo.COLUMNS.values(), ids=zoo.COLUMNS.keys())
-def test_what_is_not_stored_any_more_was_dropped(make: zoo.Make) -> None:
+def test_appended_rows_are_stored_evicted_or_cleared(make: zoo.Make) -> None:
     buffer, rng = make(), random.Random(1)
     for _ in range(30):
         zoo.work(buffer, rng, 4)
@@ -53,7 +53,7 @@ def test_draws_are_counted_as_a_list_of_them_has_it(kind: Any, streams: int) -> 
     assert buffer.get_stats().cleared > 0
 
 
-def test_nothing_is_said_of_what_never_was() -> None:
+def test_statistics_of_an_unused_buffer_are_none() -> None:
     stats = relive.RingReplayBuffer(10).get_stats()
     assert (stats.never_drawn, stats.never_drawn_share, stats.mean_draws, stats.oldest_age) == (0, 0.0, 0.0, 0)
     assert (stats.mean_drawn_age, stats.policy_lag, stats.max_policy_lag) == (None, None, None)
@@ -147,9 +147,7 @@ def test_only_an_integer_is_a_policy_version(field: relive.Field) -> None:
 
 @pytest.mark.parametrize("make", zoo.COLUMNS.values(), ids=zoo.COLUMNS.keys())
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))])
-def test_a_loaded_buffer_has_the_statistics_of_the_saved(
-    make: zoo.Make, seed: int, tmp_path: pathlib.Path
-) -> None:
+def test_a_loaded_buffer_has_the_statistics_of_the_saved(make: zoo.Make, seed: int, tmp_path: pathlib.Path) -> None:
     buffer = zoo.worked(make, seed, 80)
     buffer.save(tmp_path / "buffer")
     loaded = type(buffer).load(tmp_path / "buffer")

@@ -57,7 +57,7 @@ def test_all_draws_that_are_left_can_be_had_at_once() -> None:
         buffer.sample(1)
 
 
-def test_what_is_left_is_said() -> None:
+def test_the_number_of_draws_left_is_said() -> None:
     buffer = ring(2, 3)
     buffer.sample(4)
     with pytest.raises(

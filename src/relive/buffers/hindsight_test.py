@@ -286,7 +286,7 @@ def test_every_row_gets_another_goal_as_often() -> None:
     testing.assert_frequencies(counts.tolist(), [1 / 8] * 8)
 
 
-def test_no_row_is_judged_without_need() -> None:
+def test_compute_is_called_for_relabelled_rows_alone() -> None:
     buffer = fixed_buffer()
 
     def refuse(achieved: Any, goals: Any) -> tuple[Any, Any]:
@@ -370,7 +370,7 @@ def test_the_goal_ends_a_longer_window() -> None:
     assert answer.next_observation["achieved_goal"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_termination_that_was_recorded_counts_no_more() -> None:
+def test_relabel_drops_a_recorded_termination() -> None:
     buffer = relive.RingReplayBuffer(10, n_step=2, gamma=0.5, seed=0)
     buffer.add_episode({"achieved_goal": [0, 1, 2], "desired_goal": [2] * 3}, [0, 0], [0.0, 1.0], terminated=True)
 
@@ -385,7 +385,7 @@ def test_a_termination_that_was_recorded_counts_no_more() -> None:
     assert answer.next_observation["achieved_goal"].tolist() == [2, 2]
 
 
-def test_what_nobody_knows_is_not_judged() -> None:
+def test_a_lazy_step_is_not_relabelled() -> None:
     buffer = relive.RingReplayBuffer(10, n_step=3, gamma=0.5, seed=0)
     for t in range(3):
         buffer.add({"achieved_goal": t, "desired_goal": 9}, 0, -1.0, terminated=t == 2)
@@ -413,7 +413,7 @@ def test_rewards_are_rounded_to_the_dtype_of_the_schema() -> None:
 # Copies, keys and randomness.
 
 
-def test_neither_the_buffer_nor_the_batch_changes() -> None:
+def test_relabel_changes_neither_buffer_nor_batch() -> None:
     """P25, P52."""
     buffer = fixed_buffer(n_step=2, frame_stack=2)
     history = buffer.history
@@ -457,7 +457,7 @@ def test_compute_may_write_into_what_it_gets() -> None:
     assert answer.next_observation["achieved_goal"].tolist() == [6]
 
 
-def test_keys_probabilities_and_weights_stay() -> None:
+def test_relabel_keeps_keys_probabilities_and_weights() -> None:
     buffer = relive.PrioritizedReplayBuffer(100, seed=0)
     places = {"achieved_goal": range(7), "desired_goal": [9] * 7}
     keys = buffer.add_episode(places, range(6), [-1.0] * 6, terminated=False, name=range(6))
@@ -555,7 +555,7 @@ def test_goals_must_be_in_the_observation() -> None:
         ({"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5$"),
     ],
 )
-def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_settings_of_relabel_are_refused(wrong: dict[str, Any], message: str) -> None:
     buffer = fixed_buffer(n_step=2)
     batch = buffer.read([0, 1])
     settings: dict[str, Any] = {"compute": reached, **wrong}
@@ -597,7 +597,7 @@ NO = np.zeros(2, np.bool_)
         ((NO, FINE), r"^terminated of compute must be bools, got array\(\[0\., 0\.\]\)$"),
     ],
 )
-def test_what_compute_answers_is_checked(answer: Any, message: str) -> None:
+def test_results_of_compute_are_checked(answer: Any, message: str) -> None:
     buffer = fixed_buffer()
     batch = buffer.read([0, 1])
     state = buffer.rng.bit_generator.state

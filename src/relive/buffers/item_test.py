@@ -345,7 +345,7 @@ def test_values_come_back_bit_for_bit_in_their_own_dtype(unit: Unit, values: np.
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_what_is_added_and_what_is_drawn_may_be_changed(unit: Unit) -> None:
+def test_items_are_copied_in_and_out(unit: Unit) -> None:
     """P52 and P53: TRL 6804, torchrl PR 3966."""
     buffer = relive.ItemReplayBuffer(10, unit)
     batch = {name: np.array(values) for name, values in batch_of(unit, 0, [3]).items()}
@@ -462,7 +462,7 @@ def test_num_items_is_an_integer_of_at_least_one(num_items: Any) -> None:
 # Everything else.
 
 
-def test_a_buffer_says_what_it_holds() -> None:
+def test_repr_and_stats_of_an_item_buffer() -> None:
     buffer = relive.ItemReplayBuffer(10, "sequences")
     buffer.add({"c": np.zeros((3, 2), np.float32), "seq_lens": [1, 2]})
     assert repr(buffer) == "<ItemReplayBuffer of 2 sequences, 3 of 10 time steps>"
@@ -489,7 +489,7 @@ def test_clearing_forgets_items_and_keeps_columns_and_counters() -> None:
         buffer.check()
 
 
-def test_damage_to_what_is_held_is_found_out() -> None:
+def test_check_finds_damaged_items() -> None:
     buffer = relive.ItemReplayBuffer(5, "fragments")
     buffer.add({"c": [1, 2]})
     buffer.check()
@@ -498,7 +498,7 @@ def test_damage_to_what_is_held_is_found_out() -> None:
         buffer.check()
 
 
-def test_a_counter_that_does_not_fit_is_found_out() -> None:
+def test_check_finds_a_wrong_counter_of_items() -> None:
     buffer = relive.ItemReplayBuffer(5)
     buffer.add({"c": [1, 2]})
     buffer._evicted = 1

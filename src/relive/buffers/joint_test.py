@@ -406,7 +406,7 @@ class TestDraws:
             assert len(batch) == 0
             assert batch.agents["tall"].observation["eye"].shape == (0, 3)
 
-    def test_what_is_drawn_is_nobody_elses(self) -> None:
+    def test_joint_batches_own_their_memory(self) -> None:
         buffer = filled()
         keys = np.arange(20)
         before = plain(buffer.read(keys))
@@ -418,7 +418,7 @@ class TestDraws:
         assert keys.tolist() == list(range(20))
         assert plain(buffer.read(keys)) == before
 
-    def test_nothing_is_drawn_from_nothing(self) -> None:
+    def test_an_empty_joint_buffer_refuses_to_draw(self) -> None:
         buffer = Buffer(5, SCHEMAS, agents=AGENTS)
         assert not buffer.can_sample(1)
         for draw in (buffer.sample, buffer.sample_keys):
@@ -429,7 +429,7 @@ class TestDraws:
         buffer.clear()
         assert not buffer.can_sample(1)
 
-    def test_what_is_gone_cannot_be_read(self) -> None:
+    def test_evicted_joint_steps_cannot_be_read(self) -> None:
         buffer = filled(capacity=5, count=12)
         assert buffer.read([7]).keys.tolist() == [7]
         for key in (6, 12, -1):
@@ -452,7 +452,7 @@ class TestDraws:
                 buffer.sample(size)  # type: ignore[arg-type]
         assert plain(buffer.state_dict()) == before
 
-    def test_an_agent_that_nobody_has_seen_is_not_in_a_batch(self) -> None:
+    def test_an_unseen_agent_is_in_no_batch(self) -> None:
         buffer = Buffer(5, {"left": SCHEMAS["left"]}, agents=AGENTS, seed=0)
         assert buffer.schemas == {"left": SCHEMAS["left"]}
         buffer.add(**rows_of(0, 0, ["right"]))
@@ -484,7 +484,7 @@ class TestEnds:
         assert batch.episodes.tolist() == [0, 0, 0, 0]
         assert buffer.get_stats().open_episodes == 0
 
-    def test_who_is_away_for_a_step_is_not_spliced(self) -> None:
+    def test_an_agent_away_for_a_step_is_not_spliced(self) -> None:
         """Not even where it finds everything as it was told."""
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=4)
         for t, present in enumerate((["left", "right"], ["left"], ["left", "right"])):
@@ -522,12 +522,12 @@ class TestEnds:
         assert batch.agents["right"].steps.tolist() == [1, 1]
         assert batch.agents["left"].steps.tolist() == [2, 1]
 
-    def test_termination_wins_over_truncation(self) -> None:
+    def test_an_agent_with_both_ends_is_terminated(self) -> None:
         buffer = Buffer(9, SCHEMAS, agents=AGENTS)
         buffer.add(**rows_of(0, 0, ["left"], ["left"], ["left"]))
         assert buffer.read([0]).agents["left"].next_discount.tolist() == [0.0]
 
-    def test_a_reset_that_one_agent_shows_ends_the_episode_for_all(self) -> None:
+    def test_a_reset_of_one_agent_ends_the_episode_for_all(self) -> None:
         """The others may see just what they were told: what is drawn must not go on over the reset."""
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2)
         buffer.add(**rows_of(0, 0, ["left", "right"]))
@@ -541,7 +541,7 @@ class TestEnds:
         assert batch.agents["left"].next_observation[:, 2].tolist() == [1, 2]
         assert buffer.get_stats().spliced_episodes == 1
 
-    def test_end_episode_truncates_who_is_still_there(self) -> None:
+    def test_end_episode_truncates_agents_that_are_present(self) -> None:
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2, streams=2)
         for stream in range(2):
             buffer.add(**rows_of(stream, 0, ["left"]), stream=stream)
@@ -556,7 +556,7 @@ class TestEnds:
         with pytest.raises(errors.ArgumentError, match="^stream must be below streams = 2, got 2$"):
             buffer.end_episode(stream=2)
 
-    def test_dicts_may_hold_who_is_gone_and_who_comes(self) -> None:
+    def test_dicts_may_hold_agents_that_are_absent(self) -> None:
         """As in PettingZoo: observations still hold who has just ended, next observations hold who comes."""
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA)
         rows = rows_of(0, 0, AGENTS)
@@ -639,7 +639,7 @@ class TestRefusedCalls:
             assert buffer.get_stats() == stats
             buffer.check()
 
-    def test_a_refused_first_step_says_nothing_about_what_steps_hold(self) -> None:
+    def test_a_refused_first_joint_step_fixes_no_schema(self) -> None:
         buffer = Buffer(8, agents=AGENTS)
         with pytest.raises(errors.SchemaError, match="^agent 'tall': reward must be a real number, got 'much'$"):
             buffer.add(**changed("rewards", "tall", "much"))
@@ -647,7 +647,7 @@ class TestRefusedCalls:
         fill(buffer, 1)
         assert buffer.schemas.keys() == set(AGENTS)
 
-    def test_without_memory_for_one_agent_nobody_has_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_agent_begins_without_memory_for_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def allocate(schema: relive.Schema, capacity: int) -> relive.ColumnStorage:
             if schema.extras:
                 raise MemoryError
@@ -775,7 +775,7 @@ def test_arrays_that_were_added_are_copied() -> None:
     assert plain(buffer.read([0])) == before
 
 
-def test_memory_is_that_of_capacity() -> None:
+def test_memory_of_joint_steps_is_that_of_capacity() -> None:
     buffer = filled(capacity=9, count=9)
     full = buffer.get_stats().nbytes
     assert full > 9 * sum(schema.nbytes for schema in SCHEMAS.values()) + 9 * 8 * 5
@@ -804,9 +804,7 @@ KINDS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_encoded_together_equal_those_one_by_one(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_encoded_together_equal_those_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever agents are there, and whatever is observed, done and added."""
     values, rng = KINDS[kind], random.Random(0)
     agents = ["a", "b", "c", "d", "e"]
@@ -895,13 +893,13 @@ class TestExtend:
             ({"extra": 3}, "extra must be a mapping by agent, got 3"),
         ],
     )
-    def test_a_refused_call_has_changed_nothing(self, changes: dict[str, Any], text: str) -> None:
+    def test_a_refused_extend_of_joint_steps_changes_nothing(self, changes: dict[str, Any], text: str) -> None:
         buffer = Buffer(9, agents=["a", "b"], streams=2)
         with pytest.raises(errors.ArgumentError, match=f"^{text}"):
             buffer.extend(**self.ROWS | changes)
         assert (len(buffer), buffer.schemas) == (0, {})
 
-    def test_the_limiter_decides_once(self) -> None:
+    def test_the_limiter_is_asked_once_by_joint_extend(self) -> None:
         buffer = Buffer(9, agents=["a", "b"], streams=2, limiter=relive.SampleToInsertRatio(1.0, 1, 1.0))
         assert buffer.extend(**self.ROWS).tolist() == [0, 1]
         with pytest.raises(errors.NotReadyError, match="^extend held back by"):
@@ -916,14 +914,14 @@ class TestExtend:
         assert buffer.get_stats().spliced_episodes == 2
         buffer.check()
 
-    def test_of_no_stream_nothing_is_stored(self) -> None:
+    def test_joint_extend_of_no_stream_stores_nothing(self) -> None:
         buffer = Buffer(9, SCHEMAS, agents=AGENTS)
         nothing = {"left": np.zeros((0, 3), int)}
         numbers = {"left": np.zeros(0, int)}
         assert buffer.extend(nothing, numbers, numbers, nothing, streams=[]).tolist() == []
         assert len(buffer) == 0
 
-    def test_joint_steps_are_added_in_no_other_way(self) -> None:
+    def test_add_steps_and_add_episode_refuse_joint_steps(self) -> None:
         buffer = Buffer(9, agents=AGENTS)
         with pytest.raises(errors.ArgumentError, match="^add_steps cannot add joint steps: use add or extend$"):
             buffer.add_steps([0], [1], [2])
@@ -967,7 +965,7 @@ class TestAsColumns:
             assert plain(next(drawn)) == plain(other.sample(4, n_step=2, gamma=0.25))
         drawn.close()
 
-    def test_threads_and_coroutines_share_it(self) -> None:
+    def test_shells_of_joint_buffers_draw_the_same(self) -> None:
         rows = rows_of(0, 0, AGENTS)
         threads_shell: Any = relive.ThreadSafeReplayBuffer(filled(count=6))
         loop_shell: Any = relive.AsyncReplayBuffer(filled(count=6))

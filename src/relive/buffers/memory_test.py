@@ -116,7 +116,7 @@ def test_a_step_takes_little_more_memory_than_its_fields(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BESIDE)
-def test_what_stats_say_of_the_memory_is_true_of_the_steps(kind: str) -> None:
+def test_stats_name_the_memory_of_the_steps(kind: str) -> None:
     """Rows and their bookkeeping are counted; samplers and priorities are not."""
     buffer = KINDS[kind](50_000, SCHEMA)
     fill(buffer, episodes=110, length=500)

@@ -63,7 +63,7 @@ def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -
 @pytest.mark.parametrize(
     ("stores_resets", "ends"), [(False, "terminated"), (True, "truncated")], ids=["without resets", "truncations"]
 )
-def test_what_is_right_is_not_warned_of(stores_resets: bool, ends: str) -> None:
+def test_right_steps_are_not_warned_of(stores_resets: bool, ends: str) -> None:
     """A task that goes on after a truncation begins with the last observation."""
     buffer = relive.RingReplayBuffer(1000, streams=2)
     assert not caught(
@@ -80,7 +80,7 @@ def test_a_bandit_is_not_warned_of_resets() -> None:
 
 
 @pytest.mark.parametrize("way", ["add", "add_steps", "add_episode"])
-def test_other_calls_are_exempt(way: str) -> None:
+def test_calls_other_than_extend_do_not_warn_of_resets(way: str) -> None:
     buffer = relive.RingReplayBuffer(1000)
 
     def fill() -> None:
@@ -99,7 +99,7 @@ def test_other_calls_are_exempt(way: str) -> None:
 
 
 @pytest.mark.parametrize("between", ["add", "add_episode", "clear"])
-def test_what_is_written_between_is_not_forgotten(between: str) -> None:
+def test_steps_in_between_reset_the_watch(between: str) -> None:
     """The final observation counts only for the step right after it."""
     buffer = relive.RingReplayBuffer(100)
     buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
@@ -113,7 +113,7 @@ def test_what_is_written_between_is_not_forgotten(between: str) -> None:
     assert buffer.get_stats().suspected_resets == 0
 
 
-def test_nine_resets_are_few() -> None:
+def test_nine_resets_do_not_warn() -> None:
     buffer = relive.RingReplayBuffer(1000)
 
     def reset(times: int) -> None:

@@ -98,7 +98,7 @@ def test_sequences_mix_too() -> None:
     assert batch.observation.tolist() == [[0] * 4] * 3 + [[1] * 4]
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_buffers_that_cannot_be_mixed_are_refused() -> None:
     first, odd = ring(1), relive.RingReplayBuffer(4)
     odd.add({"x": np.float32(1)}, 0, 0.0, next_observation={"x": np.float32(1)}, logp=0.0)
     state = first.rng.bit_generator.state
@@ -164,7 +164,7 @@ def unlike() -> relive.RingReplayBuffer:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_what_is_refused_has_drawn_nothing_from_any_buffer(
+def test_a_refused_mixture_draws_from_no_buffer(
     make: Any, other: Any, options: dict[str, Any], refusal: type[Exception]
 ) -> None:
     buffers = [ring(1) if other is None else other(), make()]

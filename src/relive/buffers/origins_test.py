@@ -132,7 +132,7 @@ def test_a_sequence_is_explained_by_the_step_it_starts_from() -> None:
     assert not buffer.explain(5).is_eligible
 
 
-def test_what_nobody_counts_or_knows_is_none() -> None:
+def test_unknown_facts_of_an_origin_are_none() -> None:
     class Newest(relive.Sampler):
         def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
             raise NotImplementedError
@@ -156,7 +156,7 @@ def test_explaining_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object()])
-def test_what_is_no_key_and_no_batch_is_refused(asked: Any) -> None:
+def test_explain_refuses_other_than_keys_and_batches(asked: Any) -> None:
     buffer = relive.RingReplayBuffer(4)
     buffer.add(0, 0, 0.0, 1)
     with pytest.raises(
@@ -271,7 +271,7 @@ def test_a_sample_is_told_in_one_line() -> None:
     assert str(buffer.explain(samples[1])) == f"episode {episode_id}: step 1, agent a, not stored any more"
 
 
-def test_types() -> None:
+def test_types_of_explain() -> None:
     buffer = relive.RingReplayBuffer(4, seed=0)
     key = buffer.add(0, 0, 0.0, 1)
     assert_type(buffer.explain(key), relive.RowOrigin)

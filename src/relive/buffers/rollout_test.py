@@ -203,7 +203,7 @@ def test_steps_come_back_in_order_under_their_names() -> None:
     assert arrays["state"]["h"].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_what_was_not_given_is_zero_and_false() -> None:
+def test_omitted_parts_of_a_rollout_step_are_zero() -> None:
     rollout = relive.RolloutBuffer(2)
     rollout.add(0.5, 1, 2)
     arrays = rollout.arrays()
@@ -263,7 +263,7 @@ def test_advantages_of_float32_are_computed_in_float64() -> None:
     assert rollout.advantages(1, 1)[0][0] == np.float32(exact)
 
 
-def test_what_is_added_and_what_is_answered_may_be_changed() -> None:
+def test_a_rollout_copies_in_and_out() -> None:
     rollout = relive.RolloutBuffer(2)
     observation, reward, value = np.ones((2, 2)), np.ones(2), np.ones(2)
     rollout.add({"x": observation}, [1, 1], reward, value, next_value=value, log_prob=value)

@@ -90,7 +90,7 @@ def test_builds_that_cannot_run_compiled_kernels_refuse_them(
 
 
 @needs_numba
-def test_what_is_chosen_is_used_from_then_on_and_compiled_once() -> None:
+def test_chosen_kernels_are_used_and_compiled_once() -> None:
     before = choice.chosen()
     relive.use_kernels("numba")
     assert (before.name, choice.chosen().name) == ("numpy", "numba")

@@ -54,7 +54,7 @@ def test_flags_and_changes_equal_those_of_naive_sets(steps: list[tuple[str, int,
         anchors.check()
 
 
-def test_the_list_is_made_anew_after_a_write() -> None:
+def test_the_list_of_anchors_is_new_after_a_write() -> None:
     anchors = made(3)
     anchors.set(append.READABLE, np.array([0, 1]))
     listed = anchors.listed()

@@ -154,7 +154,7 @@ def test_a_sampler_that_errs_is_seen_and_stops_nobody() -> None:
 
 
 @pytest.mark.parametrize("draws", [None, [None], [("episode", 0)], [1, 2], ["ab"]])
-def test_what_is_no_draw_at_all_is_refused(draws: Any) -> None:
+def test_results_that_are_no_draws_are_refused(draws: Any) -> None:
     buffer, _ = scripted()
     buffer.draws = draws
     with pytest.raises(relive.SamplerError, match=r"^_draw must return"):

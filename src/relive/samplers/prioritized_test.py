@@ -235,7 +235,7 @@ def state_of_three(**settings: Any) -> dict[str, Any]:
     return state
 
 
-def test_what_nobody_rated_is_kept_as_such() -> None:
+def test_unrated_rows_are_saved_as_nan() -> None:
     state = state_of_three()
     priorities = state["arrays"]["sampler/priorities"]
     assert priorities[:2].tolist() == [2.0, 1.0]
@@ -270,7 +270,9 @@ def test_what_nobody_rated_is_kept_as_such() -> None:
         ({"ticks": -1}, [2.0, 1.0, 1.0], "^sampler/ticks must be an integer in"),
     ],
 )
-def test_what_no_sampler_can_be_is_refused(values: dict[str, Any], priorities: list[float], message: str) -> None:
+def test_impossible_states_of_priorities_are_refused(
+    values: dict[str, Any], priorities: list[float], message: str
+) -> None:
     state = state_of_three(alpha=2.0)
     state["sampler"].update(values)
     state["arrays"]["sampler/priorities"] = np.array(priorities)

@@ -51,7 +51,7 @@ class Fixed(relive.Sampler):
 RNG = np.random.default_rng(0)
 
 
-def test_what_draw_answers_is_passed_on() -> None:
+def test_results_of_draw_are_passed_on() -> None:
     sampler = attached(Fixed(([1, 3], [0.25, 1.0])), [1, 3])
     draw = sampler.draw(2, RNG)
     assert draw.slots.tolist() == [1, 3]
@@ -84,7 +84,7 @@ def test_a_wrong_draw_is_refused(answer: Any, message: str) -> None:
         sampler.draw(2, RNG)
 
 
-def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
+def test_a_sampler_is_told_of_changes_alone() -> None:
     sampler = Fixed(None)
     before = sampler.is_attached
     attached(sampler, [1, 3])
@@ -122,7 +122,7 @@ class First(relive.Sampler):
         return relive.Draw(np.repeat(self.anchors.slots()[:1], size), np.ones(size))
 
 
-def test_one_method_is_enough() -> None:
+def test_a_sampler_needs_draw_alone() -> None:
     sampler = attached(First(), [2, 5])
     assert sampler.draw(3, RNG).slots.tolist() == [2, 2, 2]
     sampler.removed(np.array([2]))

@@ -35,7 +35,7 @@ def test_every_value_is_the_one_on_paper(start: float, end: float, steps: int, t
     assert values == sorted(values, reverse=start > end)
 
 
-def test_it_can_go_down_or_stay() -> None:
+def test_a_linear_schedule_can_go_down_or_stay() -> None:
     assert [relive.LinearSchedule(1, 0, 4).value(tick) for tick in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert [relive.LinearSchedule(0.1, 0.1, 3).value(tick) for tick in range(5)] == [0.1] * 5
 
@@ -47,7 +47,7 @@ def test_values_are_floats_whatever_the_numbers_are() -> None:
     assert schedule.value(steps - 1) == 0.75
 
 
-def test_it_shows_its_settings() -> None:
+def test_repr_of_a_linear_schedule() -> None:
     schedule = relive.LinearSchedule(0.4, 1, 100_000)
     assert repr(schedule) == "LinearSchedule(0.4, 1.0, 100000)"
     assert (schedule.start, schedule.end, schedule.steps) == (0.4, 1.0, 100_000)

@@ -194,7 +194,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         self.tree.check()
 
 
-def test_a_tree_and_a_list_agree_whatever_is_done_to_them() -> None:
+def test_a_tree_equals_a_list_after_any_calls() -> None:
     stateful.run_state_machine_as_test(SumTreeMachine, settings=hypothesis.settings(stateful_step_count=12))
 
 
@@ -267,9 +267,7 @@ def test_the_total_is_exact_after_weights_of_any_size() -> None:
     shares=st.lists(st.floats(0, 1), min_size=1, max_size=30),
     widest_top=TOPS,
 )
-def test_a_mass_finds_a_live_leaf_where_it_lies(
-    weights: list[float], shares: list[float], widest_top: int
-) -> None:
+def test_a_mass_finds_a_live_leaf_where_it_lies(weights: list[float], shares: list[float], widest_top: int) -> None:
     with narrow(widest_top):
         tree = tree_of(weights)
     ends = np.cumsum(weights)
@@ -429,7 +427,7 @@ def test_numbers_of_any_kind_are_weights_and_leaves() -> None:
     assert tree.get([0, 1, 2, 3, 4, 5, 6, 199]).tolist() == [3, 4, 0.5, 1.5, 1, 0, 7, 2]
 
 
-def test_what_goes_in_and_comes_out_is_copied() -> None:
+def test_a_sum_tree_copies_arrays() -> None:
     tree, weights, leaves = relive.SumTree(3), np.ones(3), np.arange(3)
     tree.set(leaves, weights)
     weights[:] = 9
@@ -450,7 +448,7 @@ def test_the_last_of_a_leaf_named_twice_counts() -> None:
         tree.check()
 
 
-def test_an_empty_tree_has_a_total_of_zero_and_nothing_else() -> None:
+def test_an_empty_tree_has_only_a_total_of_zero() -> None:
     tree = relive.SumTree(5000)
     tree.set([3, 4], [1.0, 2.0])
     tree.set([3, 4], -0.0)
@@ -538,7 +536,7 @@ def test_the_largest_weights_have_a_finite_total() -> None:
         ([[3]], errors.ArgumentError, r"of shape \[k\], got shape \(1, 1\)"),
     ],
 )
-def test_leaves_that_are_not_there_are_refused_as_a_whole(leaves: Any, error: type[Exception], message: str) -> None:
+def test_wrong_leaves_are_refused_as_a_whole(leaves: Any, error: type[Exception], message: str) -> None:
     tree = tree_of(np.arange(8))
     before = levels_of(tree)
     for call in (lambda: tree.set(leaves, 1.0), lambda: tree.get(leaves)):
@@ -569,7 +567,7 @@ def test_leaves_that_are_not_there_are_refused_as_a_whole(leaves: Any, error: ty
         ([1, 10**400], errors.ArgumentTypeError, r"real numbers, got \[1, 10+\.\.\.0+\]"),
     ],
 )
-def test_weights_that_are_none_are_refused_as_a_whole(weights: Any, error: type[Exception], message: str) -> None:
+def test_wrong_weights_are_refused_as_a_whole(weights: Any, error: type[Exception], message: str) -> None:
     tree = tree_of(np.arange(8))
     before = levels_of(tree)
     with pytest.raises(error, match=f"^weights must be {message}$"):
@@ -594,7 +592,7 @@ def test_a_leaf_out_of_range_is_an_index_error() -> None:
         (["a"], r"masses must be real numbers, got \['a'\]"),
     ],
 )
-def test_masses_that_lie_nowhere_are_refused(masses: Any, message: str) -> None:
+def test_masses_outside_the_total_are_refused(masses: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
         tree_of([0.5, 1.0, 0.5, 0.5]).find(masses)
 
@@ -649,7 +647,7 @@ def broken(name: str) -> relive.SumTree:
         ("minimum", "minimum 256 of level 1 must be 1.0, found inf"),
     ],
 )
-def test_the_audit_says_what_is_wrong(name: str, message: str) -> None:
+def test_check_of_a_sum_tree_says_what_is_wrong(name: str, message: str) -> None:
     broken("nothing").check()
     with pytest.raises(errors.CorruptionError, match=f"^{message}$"):
         broken(name).check()
@@ -712,7 +710,7 @@ def test_weights_set_one_at_a_time_are_those_set_at_once() -> None:
     one.check()
 
 
-def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
+def test_sums_are_settled_when_asked_or_when_many_wait() -> None:
     """The list of pending changes is limited."""
     tree = tree_of(np.ones(5000))
     assert tree.total == 5000.0
@@ -727,7 +725,7 @@ def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
     assert tree.total == 5000.0 + size + 1
 
 
-def test_a_cleared_tree_forgets_what_waits_too() -> None:
+def test_a_cleared_tree_forgets_pending_changes() -> None:
     tree = relive.SumTree(5000)
     tree.set([4], 2.0)
     tree.clear()

@@ -97,9 +97,7 @@ def test_one_anchor_is_certain() -> None:
     strategies.lists(strategies.tuples(strategies.integers(0, 7), strategies.booleans()), max_size=20),
     strategies.integers(1, 40),
 )
-def test_draws_depend_only_on_what_is_eligible(
-    changes: list[tuple[int, bool]], size: int
-) -> None:
+def test_draws_depend_only_on_what_is_eligible(changes: list[tuple[int, bool]], size: int) -> None:
     changed = sampler_test.attached(relive.UniformSampler(), [0, 1, 2])
     for slot, enters in changes:
         change = changed.anchors.set if enters else changed.anchors.unset

@@ -106,7 +106,7 @@ SETTINGS: list[tuple[Any, dict[str, Any]]] = [
 
 @hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2)
 @hypothesis.given(steps=STEPS, which=st.sampled_from(SETTINGS), streams=st.integers(1, 3), capacity=st.integers(3, 11))
-def test_a_buffer_on_files_is_one_in_memory(
+def test_a_buffer_on_a_map_equals_one_in_memory(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[str, int]],
     which: tuple[Any, dict[str, Any]],
@@ -159,9 +159,7 @@ def test_a_buffer_on_files_is_one_in_memory(
         assert equal(again.read(everything), buffers[1].history.storage.read(everything))
 
 
-def test_a_buffer_writes_bytes_of_rows_into_the_files(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_buffer_writes_bytes_of_rows_into_the_files(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows, written = relive.MemmapStorage.write_rows, []
 
     def counted(self: relive.MemmapStorage, slot: int, count: int, rows: Any) -> None:
@@ -182,7 +180,7 @@ def test_a_buffer_writes_bytes_of_rows_into_the_files(
 # Files.
 
 
-def test_rows_are_there_when_the_files_are_opened_again(path: pathlib.Path) -> None:
+def test_rows_of_a_map_are_there_after_reopening(path: pathlib.Path) -> None:
     made(path)
     for schema, capacity in [(None, None), (PLAIN, None), (None, 4), (PLAIN, 4)]:
         with relive.MemmapStorage(path, schema, capacity) as rows:
@@ -210,9 +208,7 @@ def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path: pathlib.Path
     assert names(tmp_path / "empty") == names(tmp_path / "some" / "where" / "map")
 
 
-def test_the_path_of_a_map_is_absolute(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_path_of_a_map_is_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = relive.MemmapStorage("map", PLAIN, 4)
     (tmp_path / "elsewhere").mkdir()
@@ -311,9 +307,7 @@ def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
     relive.MemmapStorage(path, PLAIN, 10).close()
 
 
-def test_what_was_killed_while_it_made_the_files_is_made_anew(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_map_killed_while_made_are_made_anew(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     os.rename(path / "storage.json", path / "storage.json.new")
     os.remove(path / "rows-2.bin")
@@ -348,7 +342,7 @@ def test_a_directory_of_something_else_is_left_alone(path: pathlib.Path, name: s
     assert (path / name).read_text() == "mine"
 
 
-def test_no_checkpoint_takes_the_directory_for_one(path: pathlib.Path) -> None:
+def test_a_map_is_not_taken_for_a_checkpoint(path: pathlib.Path) -> None:
     made(path)
     assert "manifest.json" not in names(path)
     assert not list(path.glob("*.npy"))
@@ -362,7 +356,7 @@ def test_no_checkpoint_takes_the_directory_for_one(path: pathlib.Path) -> None:
 # Arguments.
 
 
-def test_other_settings_than_those_of_the_files_are_refused(path: pathlib.Path) -> None:
+def test_settings_unlike_those_of_the_files_are_refused(path: pathlib.Path) -> None:
     made(path)
     for schema in (OTHER, relive.Schema(relive.Field(2, ">f4"), relive.Field((), np.int64))):
         with pytest.raises(errors.ArgumentError, match=rf"^schema must be that of {path}, Schema\(.*, got Schema\("):
@@ -426,7 +420,7 @@ def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatc
 # Clean and dirty.
 
 
-def test_the_first_write_makes_it_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
+def test_a_write_makes_a_map_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     write_rows = rows.write_rows
     many = {path: column[None] for path, column in row(3.0).items()}
@@ -461,7 +455,7 @@ def test_after_the_first_a_write_goes_straight_to_the_arrays(path: pathlib.Path)
         assert "write_rows" not in vars(relive.MemmapStorage)
 
 
-def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_is_dirty_on_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     rows = relive.MemmapStorage(path)
     found = []
@@ -488,7 +482,7 @@ def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkey
     rows.close()
 
 
-def test_a_refused_write_leaves_it_clean(path: pathlib.Path) -> None:
+def test_a_refused_write_leaves_a_map_clean(path: pathlib.Path) -> None:
     with relive.MemmapStorage(path, PLAIN, 4) as rows:
         with pytest.raises(errors.OutOfRangeError):
             rows.write(4, row(1.0))
@@ -499,7 +493,7 @@ def test_a_refused_write_leaves_it_clean(path: pathlib.Path) -> None:
         assert "clean.json" in names(path)
 
 
-def test_a_flush_that_fails_leaves_it_dirty(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_flush_leaves_a_map_dirty(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.write(0, row(1.0))
 
@@ -522,9 +516,7 @@ def test_a_flush_that_fails_leaves_it_dirty(path: pathlib.Path, monkeypatch: pyt
         assert (rows.generation, rows.was_dirty) == (1, False)
 
 
-def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_that_fails_late_leaves_a_map_dirty(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for call in (1, 2):
         rows = relive.MemmapStorage(path, PLAIN, 4)
         rows.write(0, row(1.0))
@@ -548,9 +540,7 @@ def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
             assert again.was_dirty
 
 
-def test_it_is_clean_when_every_row_and_file_is_on_the_disk(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_map_is_clean_once_all_is_synced(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     synced: list[Any] = []
 
@@ -575,7 +565,7 @@ def test_it_is_clean_when_every_row_and_file_is_on_the_disk(
         assert synced[1:] == [dirty] * 3 + [size, ["clean.json", *dirty], ["clean.json", *others]]
 
 
-def test_one_that_was_not_closed_was_dirty(path: pathlib.Path) -> None:
+def test_a_map_that_was_not_closed_opens_dirty(path: pathlib.Path) -> None:
     made(path)
     rows = relive.MemmapStorage(path)
     rows.write(3, row(4.0))
@@ -593,7 +583,7 @@ def test_one_that_was_not_closed_was_dirty(path: pathlib.Path) -> None:
         assert (again.was_dirty, again.is_dirty, again.generation) == (False, False, 2)
 
 
-def test_one_that_was_only_opened_and_let_go_is_clean(path: pathlib.Path) -> None:
+def test_a_map_that_was_only_opened_is_clean(path: pathlib.Path) -> None:
     made(path)
     rows = relive.MemmapStorage(path)
     rows.read(0)
@@ -602,7 +592,7 @@ def test_one_that_was_only_opened_and_let_go_is_clean(path: pathlib.Path) -> Non
         assert (rows.was_dirty, rows.generation) == (False, 1)
 
 
-def test_one_killed_in_the_last_step_of_a_flush_is_clean(path: pathlib.Path) -> None:
+def test_a_map_killed_at_the_end_of_a_flush_is_clean(path: pathlib.Path) -> None:
     made(path)
     (path / "dirty.json").write_bytes(b"of an older generation")
     with relive.MemmapStorage(path) as rows:
@@ -654,7 +644,7 @@ def test_a_map_of_a_killed_process_opens_dirty(path: pathlib.Path, last: str) ->
 # Who may do what.
 
 
-def test_one_at_a_time_may_write(path: pathlib.Path) -> None:
+def test_one_process_at_a_time_may_write_a_map(path: pathlib.Path) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     link = path.with_name("link")
     link.symlink_to(path)
@@ -667,7 +657,7 @@ def test_one_at_a_time_may_write(path: pathlib.Path) -> None:
         assert rows.read(0)["reward"] == 1.0
 
 
-def test_one_that_only_reads_changes_nothing(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_opened_to_read_changes_nothing(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     opened = os.open
 
@@ -697,7 +687,7 @@ def test_one_that_only_reads_changes_nothing(path: pathlib.Path, monkeypatch: py
         relive.MemmapStorage(path.with_name("map2"), PLAIN, 4, mode="r")
 
 
-def test_one_that_reads_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
+def test_reading_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.write(0, row(1.0))
     with relive.MemmapStorage(path, mode="r") as reader:
@@ -708,7 +698,7 @@ def test_one_that_reads_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
     rows.close()
 
 
-def test_one_that_was_closed_says_so(path: pathlib.Path) -> None:
+def test_calls_on_a_closed_map_are_refused(path: pathlib.Path) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     buffer = relive.RingReplayBuffer(4, storage=rows)
     for value in range(3):
@@ -731,7 +721,7 @@ def test_one_that_was_closed_says_so(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_it_cannot_be_copied(path: pathlib.Path, copied: Any) -> None:
+def test_a_map_cannot_be_copied_or_pickled(path: pathlib.Path, copied: Any) -> None:
     with relive.MemmapStorage(path, PLAIN, 4) as rows:
         rule = f"^a memory map cannot be copied or pickled: open {path} where it is needed$"
         for thing in (rows, relive.RingReplayBuffer(4, storage=rows)):
@@ -882,7 +872,7 @@ def test_a_schema_that_is_null_is_refused(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "inside", [b'"x": ' + b"[" * 100_000, b'"x": 1' + b"0" * 5000, b'"x": \xff', b"", b'"x": NaN.']
 )
-def test_what_is_no_json_is_refused_though_its_checksum_fits(path: pathlib.Path, inside: bytes) -> None:
+def test_invalid_json_with_valid_checksum_is_refused(path: pathlib.Path, inside: bytes) -> None:
     made(path)
     for name in ("clean.json", "storage.json"):
         begin = b'{\n "format": "relive memory map",\n "version": 1,\n' + inside
@@ -934,7 +924,7 @@ def test_names_of_files_are_constants() -> None:
     assert (map_folder.MANIFEST, map_folder.CLEAN, map_folder.DIRTY) == ("storage.json", "clean.json", "dirty.json")
 
 
-def test_one_that_is_closed_is_closed_in_a_fork_too(path: pathlib.Path) -> None:
+def test_a_closed_map_is_closed_in_a_fork_too(path: pathlib.Path) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.close()
     rows._begin_in_a_fork()

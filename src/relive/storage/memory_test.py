@@ -270,12 +270,12 @@ def test_a_single_value_keeps_its_dtype(dtype: Any) -> None:
         assert value.shape == ()
 
 
-def test_what_allocate_answers_is_in_the_order_of_c() -> None:
+def test_results_of_allocate_must_be_in_c_order() -> None:
     with pytest.raises(errors.ArgumentError, match="for observation, in the order of C, got "):
         relive.ColumnStorage(PLAIN, 4, allocate=lambda shape, dtype: np.zeros(shape, dtype, "F"))
 
 
-def test_what_allocate_answers_is_checked() -> None:
+def test_results_of_allocate_are_checked() -> None:
     schema = relive.Schema(relive.Field(2, np.int64), relive.Field((), int))
     for allocate in (lambda shape, dtype: np.zeros(shape, np.float32), lambda shape, dtype: np.zeros(3, dtype)):
         with pytest.raises(

@@ -91,7 +91,7 @@ def test_a_row_is_updated_where_it_wraps_around(cursor: int) -> None:
     assert held(rows)[-2:] == [[4, 5], [1, 2, 3]]
 
 
-def test_the_limit_is_kept_to_the_value() -> None:
+def test_a_ragged_ring_holds_its_values_exactly() -> None:
     rows = new(5)
     assert added(rows, [[1, 1], [2, 2, 2]]) == 0
     assert added(rows, [[3]]) == 1
@@ -102,7 +102,7 @@ def test_the_limit_is_kept_to_the_value() -> None:
     assert rows.num_values == 5
 
 
-def test_what_is_answered_is_a_copy() -> None:
+def test_rows_of_a_ragged_ring_are_copies() -> None:
     rows = new(5)
     given = np.array([1, 2], np.int32)
     rows.extend({"token": given, "score": np.zeros(2)}, [2], {"name": [1]})
@@ -141,9 +141,7 @@ NAME = {"name": [0]}
         (values_of([[1]]), [1], {"name": [1, 2]}, r"name must be of shape \(1,\), got \(2,\)"),
     ],
 )
-def test_what_does_not_fit_its_field_is_refused_and_named(
-    values: Any, lengths: Any, row_values: Any, text: str
-) -> None:
+def test_values_that_do_not_fit_are_refused_by_name(values: Any, lengths: Any, row_values: Any, text: str) -> None:
     refused(values, lengths, row_values, errors.SchemaError, text)
 
 
@@ -423,7 +421,7 @@ def test_check_finds_what_is_wrong_with_fields(damage: tuple[int, int, int], tex
         ({"lengths": np.array([1])}, "array lengths must be of .*"),
     ],
 )
-def test_a_state_that_cannot_be_is_refused(arrays: Any, text: str) -> None:
+def test_impossible_states_of_ragged_rings_are_refused(arrays: Any, text: str) -> None:
     rows = uneven(6)
     added_unevenly(rows, [([1], [2, 3, 4])])
     given = {name: state_lib.in_memory(array) for name, array in rows.state().items()}
@@ -437,7 +435,7 @@ def loaded_unevenly(arrays: Any, max_values: int = 6, first_key: int = 0) -> rag
     return ragged.RaggedColumns.loaded(given, max_values, UNEVEN, is_uneven=True, first_key=first_key)
 
 
-def test_a_state_of_even_rows_that_cannot_be_is_refused() -> None:
+def test_impossible_states_of_even_rows_are_refused() -> None:
     rows = new(6)
     added(rows, [[1, 2], [3]])
     arrays = {f"it/{name}": state_lib.in_memory(array) for name, array in rows.state().items()}

@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_the_example_can_be() -> None:
+def test_a_genuine_state_of_steps_is_accepted() -> None:
     state = state_of()
     assert plain(State.of(given(state), 10, 2)) == plain(state)
     store = steps.StepStore(10, 2)

@@ -218,7 +218,7 @@ def test_samples_that_are_no_batch_are_refused_by_name(observations: list[Any], 
         ([*samples_of([0, 1], [0]), 3], errors.ArgumentTypeError, "^sample 1 must be a ReplaySample, got 3$"),
     ],
 )
-def test_what_is_no_list_of_samples_is_refused(wrong: Any, error: Any, said: str) -> None:
+def test_other_than_lists_of_samples_are_refused(wrong: Any, error: Any, said: str) -> None:
     with pytest.raises(error, match=said):
         relive.TransitionBatch.from_samples(wrong)
 

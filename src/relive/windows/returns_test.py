@@ -12,7 +12,7 @@ REWARDS = st.lists(st.floats(-1e6, 1e6), max_size=12)
 GAMMAS = st.floats(0.01, 1.0)
 
 
-def test_the_table() -> None:
+def test_discounted_returns_worked_out_by_hand() -> None:
     assert relive.compute_discounted_return([1, 2, 3], 0.9) == pytest.approx(5.23)
     assert relive.compute_discounted_return([1, 2, 3], 1) == 6.0
     assert relive.compute_discounted_return([], 0.9) == 0.0

@@ -205,7 +205,7 @@ def test_a_sample_of_images_takes_no_memory_beyond_its_answer() -> None:
     assert peak < answer + 8 * frame
 
 
-def test_what_lies_beyond_the_span_does_not_matter() -> None:
+def test_rewards_beyond_the_span_do_not_matter() -> None:
     rewards = np.array([[1.0], [np.nan], [np.inf]])
     assert returns.discounted_sums(rewards, np.array([1]), 0.5).tolist() == [1.0]
 
@@ -232,7 +232,7 @@ def test_wrong_settings_of_windows_are_refused(make: Any, message: str) -> None:
         make()
 
 
-def test_it_is_said_what_is_missing() -> None:
+def test_errors_say_why_nothing_can_be_drawn() -> None:
     def short(buffer: Any, message: str) -> None:
         with pytest.raises(errors.NotReadyError, match=message):
             buffer.sample(1)
@@ -277,7 +277,7 @@ class Spy(relive.ColumnStorage):
         return super().read(slots, fields)
 
 
-def test_nothing_is_read_that_no_answer_holds() -> None:
+def test_only_fields_of_the_batch_are_read() -> None:
     schema = relive.Schema(relive.Field((), int), relive.Field((), int))
     spy = Spy(schema, 8)
     ring = relive.RingReplayBuffer(8, n_step=3, storage=spy)
@@ -352,9 +352,7 @@ def kept_frames(buffer: Any, key: int) -> int:
     strategies.integers(3, 9),
     strategies.integers(0, 2**32),
 )
-def test_eligible_rows_are_those_the_window_can_read(
-    window: Any, streams: int, capacity: int, seed: int
-) -> None:
+def test_eligible_rows_are_those_the_window_can_read(window: Any, streams: int, capacity: int, seed: int) -> None:
     """However steps come, and nothing that comes makes up for a row that is gone."""
     rng = np.random.default_rng(seed)
     buffer: Any = relive.ColumnReplayBuffer(capacity, window=window, streams=streams)
