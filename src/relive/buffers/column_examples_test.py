@@ -763,14 +763,6 @@ def test_a_small_ring_of_short_episodes_has_these_starts(eager: bool) -> None:
     assert batch.terminated.tolist() == [[False, False, True], [False] * 3]
 
 
-def test_short_episodes_say_how_long_the_longest_is() -> None:
-    buffer = make_sequences(100, length=8)
-    for number, length in enumerate((2, 4, 3)):
-        add_episode(buffer, number, length)
-    with pytest.raises(relive.NotReadyError, match=r"\b4\b"):
-        buffer.sample(1)
-
-
 @pytest.mark.parametrize("terminated", [False, True])
 def test_padding_is_zeros_and_masked(terminated: bool) -> None:
     buffer = relive.SequenceReplayBuffer(100, length=8, pad=True)

@@ -45,6 +45,8 @@ SETTINGS: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (ring, {"n_step": 0}, "^n_step must be at least 1, got 0$"),
     (ring, {"n_step": 10**30}, r"^n_step must be at most 2\*\*62, got 1000000"),
+    (ring, {"frame_stack": 0}, "^frame_stack must be at least 1, got 0$"),
+    (ring, {"stack_padding": "last"}, "^stack_padding must be 'zeros' or 'first', got 'last'$"),
     (ring, {"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5$"),
     (ring, {"streams": 0}, "^streams must be at least 1, got 0$"),
     (ring, {"streams": 9}, "^streams must be at most capacity = 8, got 9$"),

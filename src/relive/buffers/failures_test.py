@@ -83,23 +83,6 @@ def test_a_journal_that_refuses_a_record_has_lost_no_row(call: Any) -> None:
     assert contents(buffer) == before
 
 
-class Raising(relive.Sampler):
-    """Draws from the generator, and fails."""
-
-    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
-        rng.random(size)
-        raise OSError("no")
-
-
-def test_a_sampler_that_raises_has_not_moved_the_generator() -> None:
-    buffer = relive.RingReplayBuffer(4, SCHEMA, sampler=Raising(), seed=0)
-    buffer.add(0, 0, 0.0, 1)
-    before = contents(buffer)
-    with pytest.raises(OSError, match="^no$"):
-        buffer.sample(2)
-    assert contents(buffer) == before
-
-
 class Hooked(relive.PrioritizedSampler):
     """Has a hook that does nothing."""
 

@@ -25,7 +25,7 @@ Rows: TypeAlias = dict[str, Any]
 """The arguments of `add` by name."""
 plain = zoo.plain
 
-AGENTS = ("left", "right", "tall")
+AGENTS = zoo.AGENTS
 GAMMA = 0.5
 """Of rewards that are small integers, all sums are exact."""
 _FIELDS = (
@@ -44,15 +44,7 @@ _ZEROS: dict[str, dict[str, Any]] = {
     "right": {"observation": [0, 0, 0], "action": 0, "extras": {}},
     "tall": {"observation": {"eye": [0, 0, 0], "foot": 0.0}, "action": [0.0, 0.0], "extras": {"log_probability": 0.0}},
 }
-SCHEMAS = {
-    **dict.fromkeys(("left", "right"), relive.Schema(relive.Field(3, "int64"), relive.Field((), "int64"))),
-    "tall": relive.Schema(
-        {"eye": relive.Field(3, "int64"), "foot": relive.Field((), "float64")},
-        relive.Field(2, "float32"),
-        reward=relive.Field((), "float32"),
-        extras={"log_probability": relive.Field((), "float32")},
-    ),
-}
+SCHEMAS = zoo.SCHEMAS
 
 
 def observation_of(agent: str, world: int, t: int) -> Any:

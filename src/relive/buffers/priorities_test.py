@@ -518,35 +518,6 @@ def test_a_mass_on_a_boundary_belongs_to_the_row_behind_it() -> None:
     assert np.bincount(buffer.sample_keys(100)).tolist() == [10, 20, 30, 40]
 
 
-@pytest.mark.parametrize("most", [1, 2, 5])
-@pytest.mark.parametrize("stratified", [None, True, False])
-def test_a_row_retires_when_it_was_drawn_often_enough(most: int, stratified: bool | None) -> None:
-    """P65: not even within one batch is it drawn more often; a batch larger than what is left is refused."""
-    if stratified is None:
-        buffer: Any = relive.RingReplayBuffer(6, max_times_sampled=most, seed=0)
-        fill(buffer, 6)
-    else:
-        buffer = rated([1e-3, 1, 1, 1, 1, 1e3], stratified=stratified, max_times_sampled=most)
-    counts = np.zeros(6, int)
-    while counts.sum() + 4 <= 6 * most:
-        counts += np.bincount(buffer.sample_keys(4), minlength=6)
-        assert counts.max() <= most
-        assert buffer.eligible_keys().tolist() == np.flatnonzero(counts < most).tolist()
-        assert buffer.get_stats().spent == (counts == most).sum()
-        buffer.check()
-    left = 6 * most - int(counts.sum())
-    with pytest.raises(relive.NotReadyError):
-        buffer.sample(left + 1)
-    if left:
-        counts += np.bincount(buffer.sample_keys(left), minlength=6)
-    assert counts.tolist() == [most] * 6
-    assert buffer.num_eligible == 0
-    fill(buffer, 1, first=6)
-    assert buffer.sample_keys(1).tolist() == [6]
-    buffer.set_eligible(range(1, 6), True)
-    assert buffer.num_eligible == (most > 1)
-
-
 # Refused priorities and settings.
 
 VALUES = "^priority of row {} must be a finite number of at least 0, got {}$"

@@ -48,49 +48,33 @@ def written_out(steps: Sequence[Step], gamma: Any, lambda_: Any, last_value: Any
 # Tables worked out by hand.
 
 
-def test_lambda_zero_gives_one_step_errors() -> None:
+@pytest.mark.parametrize(
+    ("lambda_", "advantages"),
+    [
+        (0, [0.625, 3.75, 3.0]),  # 1 + .25/2 - .5, 2 + 4/2 - .25, 3 + 8/2 - 4
+        (1, [3.25, 5.25, 3.0]),  # 1 + 5.5/2 - .5, 2 + 7/2 - .25, 3 + 8/2 - 4
+        (0.5, [0.625 + 3.75 / 4 + 3 / 16, 3.75 + 3 / 4, 3.0]),  # Errors fade by gamma times lambda.
+    ],
+)
+def test_advantages_worked_out_by_hand(lambda_: float, advantages: list[float]) -> None:
     rollout = rollout_of([(1.0, 0.5, False, False, 0), (2.0, 0.25, False, False, 0), (3.0, 4.0, False, False, 0)])
-    advantages, returns = rollout.advantages(0.5, 0, last_value=8.0)
-    # 1 + .25/2 - .5, 2 + 4/2 - .25, 3 + 8/2 - 4
-    assert advantages.tolist() == [0.625, 3.75, 3.0]
-    assert returns.tolist() == [1.125, 4.0, 7.0]
-
-
-def test_lambda_one_gives_discounted_returns_minus_values() -> None:
-    rollout = rollout_of([(1.0, 0.5, False, False, 0), (2.0, 0.25, False, False, 0), (3.0, 4.0, False, False, 0)])
-    advantages, returns = rollout.advantages(0.5, 1, last_value=8.0)
-    # 3 + 8/2 = 7, 2 + 7/2 = 5.5, 1 + 5.5/2 = 3.75
-    assert returns.tolist() == [3.75, 5.5, 7.0]
-    assert advantages.tolist() == [3.25, 5.25, 3.0]
-
-
-def test_in_between_errors_fade_by_gamma_times_lambda() -> None:
-    rollout = rollout_of([(1.0, 0.0, False, False, 0)] * 3)
-    advantages, _ = rollout.advantages(0.5, 0.5)
-    assert advantages.tolist() == [1 + 0.25 + 0.0625, 1.25, 1.0]
+    answer, returns = rollout.advantages(0.5, lambda_, last_value=8.0)
+    assert answer.tolist() == advantages
+    assert returns.tolist() == [advantage + value for advantage, value in zip(advantages, [0.5, 0.25, 4], strict=True)]
 
 
 @pytest.mark.parametrize("lambda_", [0, 0.5, 1])
-def test_a_terminated_step_bootstraps_nothing(lambda_: float) -> None:
-    rollout = rollout_of([(1.0, 2.0, True, False, 99.0), (5.0, 7.0, True, False, 99.0)])
-    advantages, returns = rollout.advantages(0.5, lambda_, last_value=99.0)
-    assert advantages.tolist() == [-1.0, -2.0]
-    assert returns.tolist() == [1.0, 5.0]
-
-
-@pytest.mark.parametrize("lambda_", [0, 0.5, 1])
-def test_a_truncated_step_bootstraps_its_own_next_value(lambda_: float) -> None:
-    """Neither the value of the next episode's first step nor last_value is used."""
-    rollout = rollout_of([(1.0, 2.0, False, True, 4.0), (5.0, 7.0, False, True, 6.0)])
-    advantages, returns = rollout.advantages(0.5, lambda_, last_value=99.0)
-    assert advantages.tolist() == [1.0, 1.0]
-    assert returns.tolist() == [3.0, 8.0]
-
-
-@pytest.mark.parametrize("lambda_", [0, 0.5, 1])
-def test_terminated_and_truncated_is_terminated(lambda_: float) -> None:
-    rollout = rollout_of([(1.0, 2.0, True, True, 4.0), (5.0, 7.0, True, True, 6.0)])
-    assert rollout.advantages(0.5, lambda_, last_value=99.0)[1].tolist() == [1.0, 5.0]
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "returns"),
+    [(True, False, [1.0, 5.0]), (False, True, [3.0, 8.0]), (True, True, [1.0, 5.0])],
+)
+def test_an_end_bootstraps_its_own_next_value_or_nothing(
+    terminated: bool, truncated: bool, returns: list[float], lambda_: float
+) -> None:
+    """Neither the value of the next episode's first step nor last_value is used; with both ends it is terminated."""
+    rollout = rollout_of([(1.0, 2.0, terminated, truncated, 4.0), (5.0, 7.0, terminated, truncated, 6.0)])
+    answer = rollout.advantages(0.5, lambda_, last_value=99.0)
+    assert [column.tolist() for column in answer] == [[returns[0] - 2, returns[1] - 7], returns]
 
 
 def test_next_value_of_a_step_that_was_not_truncated_is_not_read() -> None:

@@ -1,6 +1,5 @@
 from collections.abc import Callable
 import copy
-import dataclasses
 import gc
 import itertools
 import json
@@ -8,14 +7,13 @@ import mmap
 import os
 import pathlib
 import pickle
+import random
 import signal
 import subprocess
 import sys
 from typing import Any
 import zlib
 
-import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -28,6 +26,7 @@ from relive.persistence import posix_test
 from relive.persistence import sealed_json
 from relive.storage import map_folder
 from relive.storage import memmap
+from relive.testing import zoo
 
 PLAIN = relive.Schema(relive.Field(2, np.float32), relive.Field((), np.int64))
 FRAMES = relive.Schema(relive.Field((84, 84, 4), np.uint8), relive.Field((), np.int64))
@@ -71,92 +70,34 @@ class TestMemmapStorage(testing.StorageTests):
 # The same buffer on a file.
 
 
-def equal(these: Any, those: Any) -> bool:
-    if isinstance(these, dict):
-        return these.keys() == those.keys() and all(equal(these[name], those[name]) for name in these)
-    if isinstance(these, np.ndarray):
-        like = these.dtype == those.dtype and these.shape == those.shape
-        return bool(like and these.tobytes() == those.tobytes())
-    return these is None and those is None
-
-
-def assert_same(mapped: Any, plain: Any) -> None:
-    mapped.check()
-    assert mapped.get_stats() == plain.get_stats()
-    assert mapped.eligible_keys().tolist() == plain.eligible_keys().tolist()
-    if plain.num_eligible:
-        keys = plain.eligible_keys()
-        for batches in [(mapped.sample(5), plain.sample(5)), (mapped.read(keys), plain.read(keys))]:
-            for field in dataclasses.fields(batches[0]):
-                assert equal(*(getattr(batch, field.name) for batch in batches)), field.name
-
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "add", "add", "extend", "episode", "flush", "clear"]), st.integers(0, 2**16)),
-    min_size=1,
-    max_size=25,
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (relive.RingReplayBuffer, {"n_step": 3, "gamma": 0.9}),
+        (relive.RingReplayBuffer, {"n_step": 2, "frame_stack": 3}),
+        (relive.SequenceReplayBuffer, {"length": 3, "burn_in": 1, "pad": True}),
+        (relive.PrioritizedReplayBuffer, {"n_step": 2}),
+    ],
 )
-SETTINGS: list[tuple[Any, dict[str, Any]]] = [
-    (relive.RingReplayBuffer, {"n_step": 3, "gamma": 0.9}),
-    (relive.RingReplayBuffer, {"n_step": 2, "frame_stack": 3}),
-    (relive.SequenceReplayBuffer, {"length": 3, "burn_in": 1, "pad": True}),
-    (relive.PrioritizedReplayBuffer, {"n_step": 2}),
-]
-
-
-@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2)
-@hypothesis.given(steps=STEPS, which=st.sampled_from(SETTINGS), streams=st.integers(1, 3), capacity=st.integers(3, 11))
 def test_a_buffer_on_a_map_equals_one_in_memory(
-    tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple[str, int]],
-    which: tuple[Any, dict[str, Any]],
-    streams: int,
-    capacity: int,
+    tmp_path: pathlib.Path, make: Any, settings: dict[str, Any], streams: int
 ) -> None:
-    schema = relive.Schema(
-        {"frame": relive.Field((5, 5, 3), np.uint8), "arm": relive.Field(2, np.float32)},
-        relive.Field((), np.int16),
-        extras={"logp": relive.Field((), np.float32)},
-    )
-    rows = relive.MemmapStorage(tmp_path_factory.mktemp("buffer") / "map", schema, capacity)
-    make, settings = which
-    buffers = [make(capacity, schema, streams=streams, seed=1, storage=storage, **settings) for storage in (rows, None)]
-    for call, seed in steps:
-        rng = np.random.default_rng(seed)
-
-        def observation(lead: int, rng: np.random.Generator = rng) -> dict[str, Any]:
-            frames = rng.integers(0, 255, (lead, 5, 5, 3), np.uint8)
-            return {"frame": frames, "arm": rng.normal(size=(lead, 2)).astype(np.float32)}
-
-        if call == "flush":
+    for capacity in (3, 7, 11):
+        rows = relive.MemmapStorage(tmp_path / str(capacity), zoo.SCHEMA, capacity)
+        mapped, plain = (
+            make(capacity, zoo.SCHEMA, streams=streams, seed=1, storage=storage, **settings) for storage in (rows, None)
+        )
+        rngs = random.Random(capacity), random.Random(capacity)
+        for _ in range(5):
+            assert zoo.work(mapped, rngs[0], 12) == zoo.work(plain, rngs[1], 12)
+            zoo.assert_same(mapped, plain, 9)
             rows.flush()
             assert not rows.is_dirty
-        elif call == "clear":
-            for buffer in buffers:
-                buffer.clear()
-        elif call == "episode":
-            length = int(rng.integers(1, capacity + 1))
-            observations, ends = observation(length + 1), bool(rng.integers(2))
-            logp, stream = rng.normal(size=length).astype(np.float32), int(rng.integers(streams))
-            for buffer in buffers:
-                actions = np.arange(length, dtype=np.int16)
-                buffer.add_episode(observations, actions, logp, terminated=ends, stream=stream, logp=logp)
-        elif call == "extend":
-            steps_of_all = observation(streams), np.arange(streams, dtype=np.int16), np.arange(streams) * 0.5
-            terminated, logp = rng.random(streams) < 0.3, rng.normal(size=streams).astype(np.float32)
-            next_observation = observation(streams)
-            for buffer in buffers:
-                buffer.extend(*steps_of_all, next_observation, terminated=terminated, logp=logp)
-        else:
-            these, those = ({name: column[0] for name, column in observation(1).items()} for _ in range(2))
-            ends, stream = bool(rng.random() < 0.3), int(rng.integers(streams))
-            for buffer in buffers:
-                buffer.add(these, 3, 0.5, those, terminated=ends, stream=stream, logp=np.float32(0.25))
-        assert_same(*buffers)
-    rows.close()
-    with relive.MemmapStorage(rows.path) as again:
-        everything = np.arange(capacity)
-        assert equal(again.read(everything), buffers[1].history.storage.read(everything))
+        rows.close()
+        with relive.MemmapStorage(rows.path) as again:
+            everything = np.arange(capacity)
+            assert zoo.plain(again.read(everything)) == zoo.plain(plain.history.storage.read(everything))
 
 
 def test_a_buffer_writes_bytes_of_rows_into_the_files(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
