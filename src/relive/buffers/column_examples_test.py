@@ -14,16 +14,12 @@ import pytest
 
 import relive
 from relive import testing
+from relive.buffers import column_grid_test
 from relive.testing import zoo
 
-POISON = -999
 INT = relive.Field((), np.int64)
-SCHEMA = relive.Schema(INT, INT, extras={"extra": relive.Field((), np.float64)})
-
-
-def poisoned(capacity: int) -> relive.ColumnStorage:
-    """Return a storage whose unwritten slots hold a value that no test writes."""
-    return relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
+SCHEMA = column_grid_test.SCHEMA
+poisoned = column_grid_test.poisoned_storage
 
 
 def make_ring(capacity: int, **settings: Any) -> relive.RingReplayBuffer:
@@ -49,7 +45,7 @@ def add_episode(
             base + t + 1 if eager or cut else None,
             terminated=last and ends == "terminated",
             truncated=cut,
-            extra=float(base + t),
+            extra=base + t,
         )
 
 
@@ -195,7 +191,7 @@ def test_episodes_wrap_the_ring_in_order() -> None:
         length = 1 + number % 7
         steps = 1000 * (number + 1) + np.arange(length + 1)
         rows += steps[:-1].tolist()
-        keys = buffer.add_episode(steps, steps[:-1], np.zeros(length), terminated=True, extra=np.zeros(length))
+        keys = buffer.add_episode(steps, steps[:-1], np.zeros(length), terminated=True, extra=range(length))
         assert len(buffer) == min(7, int(keys[-1]) + 1)
         assert buffer.read(buffer.eligible_keys()).observation.tolist() == rows[-7:]
 
@@ -288,7 +284,7 @@ def test_the_discount_is_that_of_the_steps_that_were_taken(ends: str, length: in
 def test_a_first_step_that_is_terminal_has_its_own_reward(n_step: int) -> None:
     """P18: what follows in the ring belongs to another episode."""
     buffer = make_ring(20, n_step=n_step)
-    buffer.add(7, 1, 5.0, 8, terminated=True, extra=0.0)
+    buffer.add(7, 1, 5.0, 8, terminated=True, extra=0)
     add_episode(buffer, 1, 4)
     batch = buffer.read([0])
     assert (batch.reward.tolist(), batch.next_observation.tolist(), batch.steps.tolist()) == ([5], [8], [1])
@@ -623,7 +619,7 @@ def test_draws_and_updates_write_nothing_into_storage() -> None:
     arrays: list[npt.NDArray[Any]] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        arrays.append(np.full(shape, POISON, dtype))
+        arrays.append(np.full(shape, column_grid_test.POISON, dtype))
         return arrays[-1]
 
     storage = Locked(SCHEMA, 9, allocate=allocate)
@@ -637,7 +633,7 @@ def test_draws_and_updates_write_nothing_into_storage() -> None:
         array.flags.writeable = False
     for _ in range(20):
         batch = buffer.sample(16)
-        batch.observation[:] = POISON
+        batch.observation[:] = column_grid_test.POISON
         batch.reward /= 7
         batch.next_observation += 1
         assert buffer.get_priorities(buffer.eligible_keys()).tolist() == priorities
@@ -784,7 +780,7 @@ def test_a_sequence_may_be_as_long_as_the_ring() -> None:
         buffer = make_sequences(4, length=4)
         add_episode(buffer, 0, 9, ends="open", eager=eager)
         assert buffer.eligible_keys().tolist() == [5] * eager
-        buffer.add(1009, 1009, 9.0, terminated=True, extra=0.0)
+        buffer.add(1009, 1009, 9.0, terminated=True, extra=0)
         assert buffer.eligible_keys().tolist() == [6]
 
 

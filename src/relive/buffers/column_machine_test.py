@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 import relive
+from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
 
-SCHEMA = relive.Schema(
-    relive.Field((), np.int64), relive.Field((), np.int64), extras={"extra": relive.Field((), np.int64)}
-)
-POISON = -999
 PRIORITIES = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 3.0, 64.0])
 BOOLEANS = st.booleans()
 RARELY = st.sampled_from([False, False, False, True])
@@ -67,10 +64,9 @@ class Machine(stateful.RuleBasedStateMachine):
         self.largest = 1.0
         self.draws: dict[int, int] = {}
         self.stale = self.sampled = self.evicted = self.counter = 0
-        storage = relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
         settings: dict[str, Any] = {"streams": streams, "alpha": alpha, "epsilon": epsilon, "beta": 1.0, "seed": 0}
         settings |= {"stratified": stratified, "new_priority": new_priority, "max_times_sampled": most}
-        settings["storage"] = storage
+        settings["storage"] = column_grid_test.poisoned_storage(capacity)
         self.buffer = self.make(settings, draw)
 
     # The naive model of the priorities.
