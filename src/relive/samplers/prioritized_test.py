@@ -68,6 +68,23 @@ def test_a_live_maximum_too_large_is_refused() -> None:
     sampler.check()
 
 
+def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
+    sampler = relive.PrioritizedSampler()
+    sampler.alpha = 0.2
+    assert sampler.alpha == 0.2
+
+
+def test_only_rows_above_0_are_drawable_and_zeros_weigh_nothing() -> None:
+    sampler = rated()
+    sampler.set_priorities(FOUR[1:2], np.zeros(1))
+    assert sampler.drawable().tolist() == [0, 2, 3]
+    sampler.set_priorities(FOUR, np.zeros(4))
+    assert sampler.probabilities(FOUR).tolist() == [0.0] * 4
+    assert not sampler.can_draw()
+    with pytest.raises(errors.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
+        sampler.draw(1, np.random.default_rng(0))
+
+
 def test_with_alpha_0_only_a_priority_of_0_is_never_drawn() -> None:
     sampler = rated(alpha=0.0)
     sampler.set_priorities(np.array([1]), np.array([0.0]))
