@@ -11,12 +11,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import delivery_test
+from relive.episodes import helpers_test
 from relive.fleet import local_test
 from relive.persistence import recover_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = delivery_test.live
+live = helpers_test.live
 SIZE, ACTORS, PER_VERSION, VERSIONS, LIVES = 4, 6, 8, 4, 30
 
 

@@ -17,7 +17,7 @@ def test_counts_are_those_of_a_list(events: list[tuple[str, str, int]]) -> None:
     assert list(counted.view()) == sorted(expected)
 
 
-def test_the_first_thousand_sources_are_named_and_the_others_are_counted_together() -> None:
+def test_the_first_thousand_sources_are_named() -> None:
     counted = bias.Drops()
     for reason in ("stale", "aborted"):
         for number in range(1500):
@@ -28,6 +28,16 @@ def test_the_first_thousand_sources_are_named_and_the_others_are_counted_togethe
     assert len(view["stale"]) == len(view["aborted"]) == 1001
     assert view["stale"]["(others)"] == view["aborted"]["(others)"] == 500
     assert view["evicted"] == {"agent-999": 1, "(others)": 1}
+
+
+def test_the_first_hundred_reasons_are_named() -> None:
+    drops = bias.Drops()
+    for number in range(200):
+        drops.count(f"score {number}", "a")
+    drops.count("stale", "a")
+    view = drops.view()
+    assert len(view) == 102  # With one of the buffer's own, and one for the others.
+    assert (view["score 99"], view["stale"], view["(others)"]) == ({"a": 1}, {"a": 1}, {"a": 100})
 
 
 def test_the_others_take_no_name() -> None:

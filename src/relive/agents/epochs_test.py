@@ -14,12 +14,12 @@ import pytest
 
 import relive
 from relive import testing
-from relive.agents import delivery_test
 from relive.agents import groups as groups_lib
+from relive.episodes import helpers_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = delivery_test.live
-ids = delivery_test.ids
+live = helpers_test.live
+ids = helpers_test.ids
 
 
 # Epochs.

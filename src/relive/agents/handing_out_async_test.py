@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import relive
-from relive.agents import delivery_test
+from relive.episodes import helpers_test
 from relive.fleet import local_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
-live = delivery_test.live
-ids = delivery_test.ids
+live = helpers_test.live
+ids = helpers_test.ids
 
 
 async def settle(rounds: int = 10) -> None:

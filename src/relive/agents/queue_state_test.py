@@ -11,14 +11,14 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import delivery_test
 from relive.agents import queue
+from relive.episodes import helpers_test
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = delivery_test.live
-ids = delivery_test.ids
+live = helpers_test.live
+ids = helpers_test.ids
 RULES: dict[str, Any] = {
     "admission": relive.Admission(1, 8),
     "groups": relive.Groups(2, timeout=100.0, min_size=1),

@@ -11,12 +11,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import delivery_test
+from relive.episodes import helpers_test
 from relive.fleet import local_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 Play = Callable[[Any, Any, bool], Awaitable[None]]
-live = delivery_test.live
+live = helpers_test.live
 ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 20
 
 

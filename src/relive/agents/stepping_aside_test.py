@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 import relive
-from relive.agents import delivery_test
+from relive.episodes import helpers_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = delivery_test.live
-ids = delivery_test.ids
+live = helpers_test.live
+ids = helpers_test.ids
 
 
 async def settle() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import relive
-from relive.agents import delivery_test
 from relive.agents import queue_state_test
+from relive.episodes import helpers_test
 from relive.persistence import recover_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = delivery_test.live
-ids = delivery_test.ids
+live = helpers_test.live
+ids = helpers_test.ids
 
 
 def pickled(buffer: Buffer) -> Buffer:
