@@ -15,76 +15,14 @@ from relive.agents import queue
 from relive.episodes import helpers_test
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
+from relive.testing import zoo
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
+Buffer = helpers_test.Buffer
 live = helpers_test.live
 ids = helpers_test.ids
-RULES: dict[str, Any] = {
-    "admission": relive.Admission(1, 8),
-    "groups": relive.Groups(2, timeout=100.0, min_size=1),
-}
 
 
-def worked(seed: int = 0, **rules: Any) -> Buffer:
-    """A buffer in the middle of its life."""
-    buffer = Buffer(max_episodes=12, seed=0, **(rules or RULES))
-    work(buffer, random.Random(seed), 150)
-    return buffer
-
-
-def work(buffer: Buffer, rng: random.Random, count: int) -> list[Any]:
-    """Do anything that comes to mind, and return what was handed out."""
-    answers: list[Any] = []
-    for number in range(count):
-        action = rng.randrange(6)
-        try:
-            if action < 3:
-                group_id = rng.choice([None, "g\ud800", f"{rng.randrange(5)}"])
-                with buffer.admit_nowait() as ticket:
-                    episode_id = buffer.start_episode_nowait(
-                        rng.choice(["a", "b\udfff"]),
-                        group_id=group_id,
-                        policy_version=rng.choice([None, buffer.policy_version]),
-                        ticket=ticket,
-                    )
-                if rng.random() < 0.9:
-                    for t in range(rng.randrange(3)):
-                        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.1 * number)
-                    buffer.end_episode_nowait(episode_id, 0, rng.choice(["COMPLETED", "TRUNCATED", "ABORTED"]))
-            elif action == 3:
-                answers.append([each.agent_id for each in buffer.next_episodes_nowait(1)])
-            elif action == 4 and buffer._hand_outs.groups is not None:
-                lag = None if buffer.policy_version is None else 1
-                answers += [[each.agent_id for each in group] for group in buffer.next_groups_nowait(1, max_lag=lag)]
-            else:
-                buffer.set_policy_version((buffer.policy_version or 0) + 1)
-        except (relive.NotReadyError, relive.ArgumentError) as error:
-            answers.append(type(error))
-    buffer.check()
-    return answers
-
-
-def content(buffer: Buffer) -> Any:
-    """All that is kept of hand-outs, but for times."""
-    arrays = buffer.state_dict()["arrays"]
-    return arrays["episode_turn"].tolist(), relive.PlainCodec().decode(arrays["hand_outs"].tobytes())
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_what_was_saved_goes_on_as_it_would_have(seed: int, tmp_path: pathlib.Path) -> None:
-    buffer = worked(seed)
-    buffer.save(tmp_path / "saved")
-    for other in (Buffer.load(tmp_path / "saved"), worked(seed + 1)):
-        other.load_state_dict(buffer.state_dict())
-        assert content(other) == content(buffer)
-        assert other.get_drops() == buffer.get_drops()
-        assert other.get_training_bias() == buffer.get_training_bias()
-    assert work(other, random.Random(9), 100) == work(buffer, random.Random(9), 100)
-    for name in ("drops", "produced", "trained", "admitted", "versions", "groups"):
-        assert content(other)[1][name] == content(buffer)[1][name]
-
-
-def test_unused_tickets_do_not_come_back_and_open_episodes_keep_their_places() -> None:
+def test_open_episodes_keep_their_places_and_tickets_do_not() -> None:
     buffer = Buffer(admission=relive.Admission(0, 3))
     buffer.set_policy_version(5)
     ticket = buffer.admit_nowait(2)
@@ -121,7 +59,7 @@ def test_a_group_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
 # Other rules.
 
 
-def test_other_rules_take_what_is_known_of_episodes_alone(tmp_path: pathlib.Path) -> None:
+def test_other_rules_take_over_what_episodes_say(tmp_path: pathlib.Path) -> None:
     buffer = Buffer(groups=relive.Groups(2), admission=relive.Admission(5, 5))
     handed = [live(buffer, group_id="handed", ticket=buffer.admit_nowait()) for _ in range(2)]
     assert len(buffer.next_groups_nowait(1)[0]) == 2
@@ -132,20 +70,20 @@ def test_other_rules_take_what_is_known_of_episodes_alone(tmp_path: pathlib.Path
     rules: dict[str, Any] = {"groups": relive.Groups(1), "admission": relive.Admission(0, 1)}
     other: Buffer = Buffer.load(tmp_path / "saved", **rules)
     other.check()
-    assert len(other._hand_outs._handed) == len(handed) == 2
     assert [group[0].group_id for group in other.next_groups_nowait(2)] == ["large", "small"]
     assert other.get_drops() == {"aborted": {"a": 1}, "straggler": {"a": 1}}
     with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
         other.admit_nowait()
     with pytest.raises(relive.ArgumentError, match="was handed out or given up$"):
-        other._hand_outs.check_start("handed", other._hand_outs.desk.admit(1))
+        Buffer.load(tmp_path / "saved", **rules | {"admission": None}).start_episode_nowait("a", group_id="handed")
+    assert other.reject(handed) == 2
 
 
 # Journals.
 
 
-def test_a_journal_brings_back_the_episodes_and_neither_hangs_nor_bursts(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer(max_episodes=6, **RULES)
+def test_a_recovered_buffer_neither_hangs_nor_bursts(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(max_episodes=6, **zoo.GROUPED)
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
         buffer.set_policy_version(50)
@@ -169,38 +107,30 @@ def test_a_journal_brings_back_the_episodes_and_neither_hangs_nor_bursts(tmp_pat
     assert (ticket.left, other.admit_nowait(2).left) == (16, 2)
 
 
-def waiting(buffer: Buffer) -> list[list[str]]:
-    """The ids that a learner would be handed next: the line, then the whole groups."""
-    queue = buffer._hand_outs
-    units = [*queue.begin_line(buffer._store), *(queue.book.whole if queue.book is not None else [])]
-    return [ids(unit) for unit in units]
-
-
 @pytest.mark.parametrize("segment_bytes", [2_000, 2**26])
-@pytest.mark.parametrize("groups", [None, relive.Groups(2)])
-def test_what_was_handed_out_or_rejected_is_not_handed_out_again_after_a_crash(
-    tmp_path: pathlib.Path, groups: Any, segment_bytes: int
+@pytest.mark.parametrize("name", ["episodes within limits", "episodes in groups"])
+def test_deliveries_and_rejections_are_not_repeated_after_a_crash(
+    name: str, segment_bytes: int, tmp_path: pathlib.Path
 ) -> None:
-    for seed in range(20):
+    for seed in range(12):
         rng, path = random.Random(seed), tmp_path / f"{seed}"
-        buffer = Buffer(max_episodes=12, groups=groups)
+        buffer = zoo.KINDS[name].make()
         with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
             buffer.attach(log)
-            for _ in range(40):
-                work(buffer, rng, 5)
-                settled = [each.episode_id for each in buffer._store]
-                rng.shuffle(settled)
-                buffer.reject(settled[:2], reason=rng.choice(["rejected", "too long"]))
+            zoo.work(buffer, rng, 200)
+            buffer.detach()
         other: Any = relive.recover(path)
         other.check()
-        assert {*ids(other._hand_outs._handed)} == {*ids(buffer._hand_outs._handed)}
-        assert waiting(other) == waiting(buffer)
         if segment_bytes > 10_000:
             assert other.get_drops() == buffer.get_drops()
             assert other.get_training_bias().produced == buffer.get_training_bias().produced
+        assert helpers_test.delivered(other) == helpers_test.delivered(buffer)
+        # All that can be given back was delivered, now or before.
+        everything = ids(helpers_test.stored(buffer))
+        assert other.reject(everything) == buffer.reject(everything)
 
 
-def test_what_a_journal_cannot_write_is_not_handed_out(tmp_path: pathlib.Path) -> None:
+def test_a_delivery_that_cannot_be_journaled_is_refused(tmp_path: pathlib.Path) -> None:
     buffer = Buffer()
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
@@ -218,7 +148,7 @@ def test_what_a_journal_cannot_write_is_not_handed_out(tmp_path: pathlib.Path) -
     assert (ids(buffer.next_episodes_nowait(2)), buffer.get_drops()) == (lived, {})
 
 
-def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
+def test_a_journal_goes_on_from_a_checkpoint_of_deliveries(tmp_path: pathlib.Path) -> None:
     buffer: Any = Buffer(groups=relive.Groups(2))
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
@@ -228,7 +158,7 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
         buffer.next_episodes_nowait(1)
         buffer.save(tmp_path / "saved")
     same: Any = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
-    assert content(same) == content(buffer)
+    assert zoo.plain(same.state_dict() | {"journal": None}) == zoo.plain(buffer.state_dict() | {"journal": None})
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         same.attach(log)
         live(same, group_id="g")
@@ -243,7 +173,7 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
     assert len(other.next_episodes_nowait(1)) == 1
 
 
-def test_what_was_cleared_since_is_in_the_sums_that_a_journal_brings_back(tmp_path: pathlib.Path) -> None:
+def test_recovered_sums_count_cleared_episodes(tmp_path: pathlib.Path) -> None:
     buffer = Buffer()
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)
@@ -257,7 +187,7 @@ def test_what_was_cleared_since_is_in_the_sums_that_a_journal_brings_back(tmp_pa
     assert other.get_training_bias().produced.transitions == 6
 
 
-def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
+def test_later_segments_begin_with_all_sums(tmp_path: pathlib.Path) -> None:
     buffer = Buffer(max_episodes=2, groups=relive.Groups(1))
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1000) as log:
         buffer.attach(log)
@@ -273,10 +203,15 @@ def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
 
 # Forged ones.
 
+NO_UNITS = "^hand_outs/unacked must be a list of units"
+BOTH = "^arrays .* cannot be: what was handed out and what was dropped cannot both have been so$"
+NO_DROPS = "^hand_outs/drops must be a list of a reason, a source and a count"
+NO_GROUPS = "^hand_outs/groups must be a list of an id and a phase"
+
 
 def forged(change: Any) -> state_lib.State:
     """The state of a buffer with something of everything, changed."""
-    buffer = Buffer(**RULES)
+    buffer = Buffer(**zoo.GROUPED)
     buffer.set_policy_version(1)
     with pytest.raises(relive.NotReadyError):
         buffer.next_episodes_nowait(1)
@@ -341,28 +276,25 @@ def without(name: str) -> Any:
         (turn(0, 1), "^arrays episode_turn and hand_outs cannot be: episode .* was handed out before its group$"),
         (turn(3, 2), None),
         (turn(3, 3), None),
-        (turn(4, 1), "^arrays episode_turn and hand_outs cannot be: what was handed out"),
-        (turn(5, 0), "^arrays episode_turn and hand_outs cannot be: what was handed out"),
+        (turn(4, 1), BOTH),
+        (turn(5, 0), BOTH),
         (array("episode_deliveries", np.full(7, -1)), "^array episode_deliveries must hold integers in .* got -1$"),
         (array("line", np.array([7])), r"^array line must hold integers in \[0, 6\], got 7$"),
-        (array("line", np.array([5])), "^arrays .* cannot be: what was handed out and what was dropped"),
+        (array("line", np.array([5])), BOTH),
         (array("line", np.array([4, 4])), "^arrays .* cannot be: "),
         (setting("passes", [0]), "hand_outs/passes must be a list of two counts"),
         (setting("passes", [0, -1]), "hand_outs/passes must be a list of two counts"),
-        (setting("unacked", [[False, "x", [], [1]]]), "hand_outs/unacked must be a list of units"),
-        (setting("unacked", [[False, "x", [9], [1]]]), "hand_outs/unacked must be a list of units"),
-        (setting("unacked", [[False, "x", [0, 0], [1]]]), "hand_outs/unacked must be a list of units"),
-        (setting("unacked", [[False, "x", [0], [-2]]]), "hand_outs/unacked must be a list of units"),
+        (setting("unacked", [[False, "x", [], [1]]]), NO_UNITS),
+        (setting("unacked", [[False, "x", [9], [1]]]), NO_UNITS),
+        (setting("unacked", [[False, "x", [0, 0], [1]]]), NO_UNITS),
+        (setting("unacked", [[False, "x", [0], [-2]]]), NO_UNITS),
         (setting("unacked", [[False, "x", [0], [1]]]), "x cannot have been handed out without being acknowledged"),
         (
             turn(6, 1),
             "^arrays episode_turn and hand_outs cannot be: .* is IN_PROGRESS with 0 transitions: it can neither",
         ),
-        (turn(6, 2), "^arrays .* cannot be: what was handed out and what was dropped cannot both have been so$"),
-        (
-            setting("has_line", False),
-            "^arrays .* cannot be: what was handed out and what was dropped cannot both have ",
-        ),
+        (turn(6, 2), BOTH),
+        (setting("has_line", False), BOTH),
         (setting("has_line", 1), "^hand_outs/has_line must be true or false, got 1$"),
         (setting("admitted", -1), "^hand_outs/admitted must be an integer in"),
         (setting("versions", -1), "^hand_outs/versions must be an integer in"),
@@ -371,38 +303,17 @@ def without(name: str) -> Any:
         (setting("versions", 2), "^hand_outs/versions must be at most the learner's policy version, 1, got 2$"),
         (setting("groups", [["g", "WHOLE"]]), "^array group_age must be of dtype float64 and shape"),
         (setting("groups", [["g", "WHOLE"], ["h", "WHOLE"]]), None),
-        (
-            setting("groups", [["g", "WHOLE"], [3, "WHOLE"]]),
-            "^hand_outs/groups must be a list of an id and a phase each",
-        ),
-        (
-            setting("groups", [["g", "WHOLE"], ["h", "OPEN"]]),
-            "^hand_outs/groups must be a list of an id and a phase each",
-        ),
-        (
-            setting("groups", [["g", "WHOLE"], ["h", ["WHOLE"]]]),
-            "^hand_outs/groups must be a list of an id and a phase",
-        ),
+        (setting("groups", [["g", "WHOLE"], [3, "WHOLE"]]), NO_GROUPS),
+        (setting("groups", [["g", "WHOLE"], ["h", "OPEN"]]), NO_GROUPS),
+        (setting("groups", [["g", "WHOLE"], ["h", ["WHOLE"]]]), NO_GROUPS),
         (setting("groups", [["g"], ["h"]]), "^hand_outs/groups must be a list of lists of 2, got"),
         (setting("groups", 3), "^hand_outs/groups must be a list of lists of 2, got 3$"),
-        (
-            setting("drops", [["", "a", 1]]),
-            "^hand_outs/drops must be a list of a reason, a source and a count each",
-        ),
-        (
-            setting("drops", [[["late"], "a", 1]]),
-            "^hand_outs/drops must be a list of a reason, a source and a count each",
-        ),
-        (setting("drops", [["stale", 3, 1]]), "^hand_outs/drops must be a list of a reason, a source and a count each"),
-        (
-            setting("drops", [["stale", "a", 0]]),
-            "^hand_outs/drops must be a list of a reason, a source and a count each",
-        ),
-        (setting("drops", [["stale", "a", True]]), "^hand_outs/drops must be a list of a reason, a source and a count"),
-        (
-            setting("drops", [["stale", "a", 2**62]]),
-            "^hand_outs/drops must be a list of a reason, a source and a count",
-        ),
+        (setting("drops", [["", "a", 1]]), NO_DROPS),
+        (setting("drops", [[["late"], "a", 1]]), NO_DROPS),
+        (setting("drops", [["stale", 3, 1]]), NO_DROPS),
+        (setting("drops", [["stale", "a", 0]]), NO_DROPS),
+        (setting("drops", [["stale", "a", True]]), NO_DROPS),
+        (setting("drops", [["stale", "a", 2**62]]), NO_DROPS),
         (setting("produced/episodes", -1), "^hand_outs/produced/episodes must be an integer in"),
         (setting("produced/returns", 3.0), "^hand_outs/produced/returns must be a list of floats, got 3.0$"),
         (setting("produced/returns", [3]), r"^hand_outs/produced/returns must be a list of floats, got \[3\]$"),
@@ -413,35 +324,35 @@ def without(name: str) -> Any:
         (setting("produced", 3), "^hand_outs/produced must be a mapping, got 3$"),
     ],
 )
-def test_a_forged_state_is_refused_or_works(change: Any, message: str | None) -> None:
+def test_forged_deliveries_are_refused_or_work(change: Any, message: str | None) -> None:
     state = forged(change)
-    buffer = worked()
-    buffer = Buffer(**RULES)
+    buffer = Buffer(**zoo.GROUPED)
     live(buffer, ticket=buffer.admit_nowait())
-    before = content(buffer)
+    before = zoo.plain(buffer.state_dict())
     if message is None:
         buffer.load_state_dict(state)
-        work(buffer, random.Random(0), 100)
+        zoo.work(buffer, random.Random(0), 100)
+        buffer.check()
     else:
         with pytest.raises(errors.CheckpointError, match=message):
             buffer.load_state_dict(state)
         with pytest.raises(errors.CheckpointError, match=message):
-            Buffer._loaded(state, {}, codec=relive.PlainCodec())
-        assert content(buffer) == before
+            Buffer.from_state(state)
+        assert zoo.plain(buffer.state_dict()) == before
         buffer.check()
 
 
-def test_a_setting_that_was_always_there_must_be_there() -> None:
+def test_a_setting_without_default_must_be_there() -> None:
     state = Buffer().state_dict()
     del state["settings"]["max_episodes"]
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
-        Buffer._loaded(state, {}, codec=relive.PlainCodec())
+        Buffer.from_state(state)
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
         Buffer().load_state_dict(state)
     assert isinstance(Buffer(), checkpointable.Journalable)
 
 
-def test_after_recovery_the_learner_gives_places_as_it_moves_on(tmp_path: pathlib.Path) -> None:
+def test_a_recovered_learner_gives_places_as_it_moves_on(tmp_path: pathlib.Path) -> None:
     """What waits is too old for it, and keeps its places; the versions that come give others."""
     buffer = Buffer(admission=relive.Admission(0, 4))
     with relive.Journal(tmp_path / "log", fsync="never") as log:
@@ -460,9 +371,7 @@ def test_after_recovery_the_learner_gives_places_as_it_moves_on(tmp_path: pathli
     assert other.get_drops() == {"stale": {"a": 4}}
 
 
-def test_groups_that_gather_have_all_their_time_again_after_recovery(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovered_groups_have_all_their_time_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = Buffer(groups=relive.Groups(2, timeout=60.0))
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         buffer.attach(log)

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 import relive
-from relive.agents import queue_state_test
+from relive.episodes import helpers_test
 from relive.persistence import checkpoint
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
-PATIENCE = 60.0
+Buffer = helpers_test.Buffer
+PATIENCE = helpers_test.PATIENCE
+GROUPS, LIMITS = zoo.KINDS["episodes in groups"], zoo.KINDS["episodes within limits"]
 
 
 class Slow(relive.PlainCodec):
@@ -35,13 +36,6 @@ class Slow(relive.PlainCodec):
         return super().encode(value)
 
 
-def plain(buffer: Buffer) -> Any:
-    """All that a checkpoint keeps, but for times."""
-    state = buffer.state_dict()
-    times = ("open_age", "group_age")
-    return zoo.plain({**state, "arrays": {k: v for k, v in state["arrays"].items() if k not in times}})
-
-
 async def begun(saving: "asyncio.Task[None]", codec: Slow) -> None:
     """Return when the thread is in the middle of it."""
     assert await asyncio.to_thread(codec.has_begun.wait, PATIENCE)
@@ -49,22 +43,20 @@ async def begun(saving: "asyncio.Task[None]", codec: Slow) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("rules", [queue_state_test.RULES, {"max_transitions": 10}], ids=["groups", "plain"])
-def test_what_is_saved_is_what_there_was_when_the_call_began(
-    seed: int, rules: dict[str, Any], tmp_path: pathlib.Path
-) -> None:
-    buffer, rng, codec = queue_state_test.worked(seed, **rules), random.Random(seed), Slow()
+@pytest.mark.parametrize("kind", [GROUPS, LIMITS], ids=["groups", "limits"])
+def test_save_async_saves_the_buffer_as_the_call_began(seed: int, kind: zoo.Kind, tmp_path: pathlib.Path) -> None:
+    buffer, rng, codec = zoo.worked(kind.make, seed, 150), random.Random(f"more {seed}"), Slow()
 
     async def main() -> Any:
         saving = asyncio.create_task(buffer.save_async(tmp_path / "saved", codec=codec))
         await asyncio.sleep(0)
-        before = plain(buffer)
+        before = zoo.plain(buffer.state_dict())
         await begun(saving, codec)
-        queue_state_test.work(buffer, rng, 100)
-        for episode_id in list(buffer._store.open):
+        zoo.work(buffer, rng, 100)
+        for episode_id in list(buffer.get_stats().open_ages):
             buffer.append_observation_action_reward_nowait(episode_id, "late", "late", 9.0)
             buffer.end_episode_nowait(episode_id, "late")
-        assert plain(buffer) != before
+        assert zoo.plain(buffer.state_dict()) != before
         codec.may_go_on.set()
         await saving
         return before
@@ -72,11 +64,11 @@ def test_what_is_saved_is_what_there_was_when_the_call_began(
     before = asyncio.run(main())
     loaded = Buffer.load(tmp_path / "saved")
     loaded.check()
-    assert plain(loaded) == before
+    assert zoo.plain(loaded.state_dict()) == before
 
 
-def test_the_loop_goes_on_and_a_closed_buffer_can_be_saved(tmp_path: pathlib.Path) -> None:
-    buffer, codec = queue_state_test.worked(), Slow()
+def test_a_cancelled_save_of_a_closed_buffer_is_finished(tmp_path: pathlib.Path) -> None:
+    buffer, codec = zoo.worked(GROUPS.make, 1, 150), Slow()
     buffer.close()
 
     async def main() -> None:
@@ -89,10 +81,10 @@ def test_the_loop_goes_on_and_a_closed_buffer_can_be_saved(tmp_path: pathlib.Pat
         codec.may_go_on.set()
 
     asyncio.run(main())
-    assert plain(Buffer.load(tmp_path / "saved")) == plain(buffer)
+    assert zoo.plain(Buffer.load(tmp_path / "saved").state_dict()) == zoo.plain(buffer.state_dict())
 
 
-def test_what_cannot_be_saved_raises_and_leaves_the_old_one(tmp_path: pathlib.Path) -> None:
+def test_a_failed_save_async_leaves_the_old_checkpoint(tmp_path: pathlib.Path) -> None:
     buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
     with pytest.raises(relive.ArgumentError, match="^keep must be at least 1, got 0$"):
@@ -104,19 +96,19 @@ def test_what_cannot_be_saved_raises_and_leaves_the_old_one(tmp_path: pathlib.Pa
     assert Buffer.load(tmp_path / "saved").get_stats().in_progress == 1
 
 
-def test_a_journal_is_gone_on_with_from_it(tmp_path: pathlib.Path) -> None:
-    buffer, codec = queue_state_test.worked(), Slow()
+def test_a_journal_goes_on_from_an_asynchronous_save(tmp_path: pathlib.Path) -> None:
+    buffer, codec = zoo.worked(GROUPS.make, 1, 150), Slow()
     rng = random.Random(3)
 
     async def main() -> int:
         with recover_test.opened(tmp_path / "log") as log:
             buffer.attach(log)
-            queue_state_test.work(buffer, rng, 30)
+            zoo.work(buffer, rng, 30)
             saving = asyncio.create_task(buffer.save_async(tmp_path / "saved", codec=codec))
             await begun(saving, codec)
             known = log.num_records
             assert log.num_synced == known
-            queue_state_test.work(buffer, rng, 30)
+            zoo.work(buffer, rng, 30)
             codec.may_go_on.set()
             await saving
             assert log.num_records > known
@@ -131,7 +123,7 @@ def test_a_journal_is_gone_on_with_from_it(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_it_takes_memory_for_little_more_than_a_chunk(
+def test_saving_takes_little_more_memory_than_a_chunk(
     is_async: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest is two numbers of 8 bytes a step, and a few for each episode."""
