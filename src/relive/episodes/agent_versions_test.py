@@ -1,7 +1,6 @@
 """Groups and policy versions, from start to sample and through files; and draws within a lag."""
 
 import asyncio
-from collections.abc import Sequence
 import pathlib
 import random
 import struct
@@ -14,57 +13,24 @@ import pytest
 
 import relive
 from relive import errors
-from relive import testing
 from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
 from relive.episodes import episode_state
+from relive.episodes import helpers_test
 from relive.episodes import store as store_lib
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
-PATIENCE = 60.0
-"""Seconds after which a test has hung."""
-
-
-async def settle(rounds: int = 20) -> None:
-    for _ in range(rounds):
-        await asyncio.sleep(0)
-
-
-def lived(buffer: Buffer, versions: Sequence[int | None], status: Any = "COMPLETED", **described: Any) -> str:
-    """An episode with a step of each of those versions; it stays open where `status` is None."""
-    episode_id = buffer.start_episode_nowait("a", **described)
-    for t, version in enumerate(versions):
-        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0, policy_version=version)
-    if status is not None:
-        buffer.end_episode_nowait(episode_id, None, status)
-    return episode_id
+Buffer = helpers_test.Buffer
+PATIENCE = helpers_test.PATIENCE
+lived = helpers_test.lived
+settle = zoo.settle
 
 
 # The episode.
-
-
-def test_a_step_is_of_the_version_given_or_of_that_before_or_of_the_start() -> None:
-    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a", policy_version=3)
-    for version in (None, 3, None, 5, None, 5, 9):
-        episode.append_observation_action_reward(0, 0, 0.0, version)
-    assert episode.policy_versions == [3, 3, 3, 5, 5, 5, 9]
-    assert episode.version_changes == [(3, 5), (6, 9)]
-    assert episode.version_runs() == [(0, 3, 3), (3, 6, 5), (6, 7, 9)]
-
-
-def test_nobody_need_say_a_version() -> None:
-    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a")
-    for version in (None, None, 0, None):
-        assert episode.has_versions == (episode.newest_version is not None)
-        episode.append_observation_action_reward(0, 0, 0.0, version)
-    assert episode.policy_versions == [None, None, 0, 0]
-    assert (episode.group_id, episode.policy_version, episode.newest_version) == (None, None, 0)
-    assert [episode.version_of(t) for t in range(4)] == [None, None, 0, 0]
 
 
 @hypothesis.given(
@@ -99,7 +65,7 @@ def test_versions_are_those_of_a_list(start: int | None, rises: list[int | None]
     ],
 )
 @pytest.mark.parametrize("holds_back", [False, True])
-async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
+async def test_a_version_that_cannot_be_changes_nothing(
     version: Any, message: str, holds_back: bool, tmp_path: pathlib.Path
 ) -> None:
     limiter = relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0) if holds_back else None
@@ -143,7 +109,7 @@ def test_a_first_step_is_not_older_than_its_episode() -> None:
         ({"policy_version": 0.0}, "^policy_version must be an integer of at least 0, got 0.0$"),
     ],
 )
-async def test_an_episode_that_cannot_start_like_that_does_not(described: dict[str, Any], message: str) -> None:
+async def test_groups_and_versions_of_a_start_are_checked(described: dict[str, Any], message: str) -> None:
     buffer = Buffer()
     with pytest.raises(errors.ArgumentError, match=message):
         buffer.start_episode_nowait("a", **described)
@@ -155,7 +121,7 @@ async def test_an_episode_that_cannot_start_like_that_does_not(described: dict[s
     assert buffer.get_stats().total_episodes == 0
 
 
-def test_numbers_and_strings_of_numpy_become_pythons_own() -> None:
+def test_numpy_values_are_stored_as_python_values() -> None:
     buffer = Buffer()
     version: Any = np.uint8(7)
     episode_id = lived(buffer, [None, version], group_id=np.array(["g"])[0], policy_version=np.int64(6))
@@ -169,7 +135,7 @@ def test_numbers_and_strings_of_numpy_become_pythons_own() -> None:
     assert [type(version) for version in episode.policy_versions] == [int, int]
 
 
-async def test_a_sample_says_its_group_and_the_version_of_its_first_step() -> None:
+async def test_samples_name_their_group_and_first_version() -> None:
     buffer = Buffer(seed=0)
     async with buffer.episode("a", group_id="g", policy_version=1) as writer:
         await writer.append(0, 0, 0.0)
@@ -192,7 +158,7 @@ async def test_a_sample_says_its_group_and_the_version_of_its_first_step() -> No
     ("start", "changes"),
     [(3, [(0, 3)]), (3, [(0, 2)]), (None, [(0, -1)]), (0, [(1, 2), (1, 3)]), (0, [(1, 2), (2, 2)]), (0, [(3, 1)])],
 )
-def test_versions_that_cannot_be_are_found(start: int | None, changes: list[tuple[int, int]]) -> None:
+def test_an_audit_finds_impossible_versions(start: int | None, changes: list[tuple[int, int]]) -> None:
     buffer = Buffer()
     episode = buffer._store[lived(buffer, [None] * 3)]
     episode.policy_version, episode.version_changes = start, changes
@@ -224,7 +190,7 @@ def test_the_learner_has_a_version_that_does_not_fall() -> None:
     assert buffer.policy_version == buffer.get_stats().policy_version == 3
 
 
-def test_statistics_say_how_far_the_learner_is_ahead() -> None:
+def test_statistics_name_the_lag_of_the_learner() -> None:
     buffer = Buffer(seed=0, max_episodes=2)
     lived(buffer, [4, 4])
     buffer.sample_n_step_nowait(10, 1, 0.9)
@@ -257,7 +223,7 @@ def test_statistics_say_how_far_the_learner_is_ahead() -> None:
 # Draws within a lag.
 
 
-async def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
+async def test_lags_need_a_version_of_the_learner() -> None:
     buffer = Buffer()
     lived(buffer, [1])
     lags: Any
@@ -271,7 +237,7 @@ async def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
             await buffer.sample_n_step(1, 1, 0.9, **lags)
 
 
-async def test_two_samplers_cannot_both_decide() -> None:
+async def test_lags_are_refused_where_a_sampler_decides() -> None:
     class First(Buffer):
         def _draw(self, batch_size: int) -> Any:
             return [(self._store.finished[0], 0)] * batch_size
@@ -288,7 +254,7 @@ async def test_two_samplers_cannot_both_decide() -> None:
 
 
 @pytest.mark.parametrize("lags", [{"max_lag": 1}, {"max_lag": 1, "lag_decay": 0.5}, {"lag_decay": 0.5}])
-def test_what_is_not_there_is_not_waited_for_by_a_plain_call(lags: dict[str, Any]) -> None:
+def test_plain_draws_within_a_lag_never_wait(lags: dict[str, Any]) -> None:
     buffer = Buffer(seed=0)
     lived(buffer, [None, None, None] if "max_lag" not in lags else [5, 5, None])
     buffer.set_policy_version(7)
@@ -305,20 +271,7 @@ def test_what_is_not_there_is_not_waited_for_by_a_plain_call(lags: dict[str, Any
         buffer.sample_n_step_nowait(4, 1, 0.9, **lags)
 
 
-def test_a_step_of_a_version_can_be_drawn_when_it_is_a_transition() -> None:
-    buffer = Buffer(seed=0)
-    buffer.set_policy_version(3)
-    episode_id = lived(buffer, [1, 3], None)
-    with pytest.raises(errors.NotReadyError, match="found 0 of 1 transitions"):
-        buffer.sample_n_step_nowait(1, 1, 0.9, max_lag=0)
-    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=9)
-    assert {s.start_step for s in buffer.sample_n_step_nowait(30, 1, 0.9, max_lag=0)} == {1}
-    assert {s.start_step for s in buffer.sample_n_step_nowait(30, 1, 0.9, max_lag=2)} == {0, 1}
-    buffer.end_episode_nowait(episode_id, 0)
-    assert {s.start_step for s in buffer.sample_n_step_nowait(30, 1, 0.9, max_lag=0)} == {1, 2}
-
-
-async def test_a_learner_waits_until_there_is_a_step_within_its_bound() -> None:
+async def test_a_learner_waits_for_a_step_within_its_lag() -> None:
     buffer = Buffer(seed=0)
     lived(buffer, [1] * 5)
     buffer.set_policy_version(4)
@@ -335,7 +288,7 @@ async def test_a_learner_waits_until_there_is_a_step_within_its_bound() -> None:
     assert len(await other) == 8
 
 
-async def test_a_waiting_learner_that_moves_on_moves_its_bound() -> None:
+async def test_a_new_version_moves_the_lag_of_a_waiting_learner() -> None:
     buffer = Buffer(seed=0)
     buffer.set_policy_version(4)
     learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=1))
@@ -348,7 +301,7 @@ async def test_a_waiting_learner_that_moves_on_moves_its_bound() -> None:
     assert {s.policy_version for s in await learner} == {5}
 
 
-async def test_a_learner_that_waits_for_a_version_can_be_cancelled_or_closed_out() -> None:
+async def test_waiting_for_a_version_can_be_cancelled_or_closed() -> None:
     buffer = Buffer(seed=0)
     lived(buffer, [1])
     buffer.set_policy_version(4)
@@ -365,7 +318,7 @@ async def test_a_learner_that_waits_for_a_version_can_be_cancelled_or_closed_out
     assert buffer.rng.bit_generator.state == state
 
 
-async def test_a_learner_whose_version_is_taken_away_waits_until_it_is_said_again() -> None:
+async def test_a_learner_without_version_waits_for_the_next_one() -> None:
     buffer, fresh = Buffer(seed=0), Buffer(seed=0)
     buffer.set_policy_version(4)
     learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=0))
@@ -391,7 +344,7 @@ async def actor(buffer: Buffer, behind: int, seed: int) -> None:
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 @pytest.mark.parametrize("ratio", [None, 4.0])
-async def test_a_learner_with_a_window_never_starves_and_gets_late_steps_too(max_lag: int, ratio: float | None) -> None:
+async def test_a_learner_with_a_lag_never_starves(max_lag: int, ratio: float | None) -> None:
     """Actors that are one and three versions late; a limiter that holds them back must not stop the one awaited."""
     limiter = None if ratio is None else relive.SampleToInsertRatio(ratio, 1, error_buffer=32.0)
     buffer = Buffer(max_transitions=200, limiter=limiter, seed=0)
@@ -411,7 +364,7 @@ async def test_a_learner_with_a_window_never_starves_and_gets_late_steps_too(max
     buffer.check()
 
 
-async def test_an_insert_that_is_held_back_passes_while_a_batch_waits_for_it_and_no_longer() -> None:
+async def test_held_inserts_pass_while_a_batch_waits_for_them() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0), seed=0)
     episode_id = lived(buffer, [0, 0, 0], None)
     buffer.set_policy_version(1)
@@ -432,7 +385,7 @@ async def test_an_insert_that_is_held_back_passes_while_a_batch_waits_for_it_and
         buffer.append_observation_action_reward_nowait(*step)
 
 
-async def test_inserts_are_held_back_again_when_the_batch_that_waited_is_cancelled() -> None:
+async def test_inserts_are_held_again_once_the_batch_is_cancelled() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0), seed=0)
     episode_id = lived(buffer, [0, 0, 0], None)
     buffer.set_policy_version(1)
@@ -447,7 +400,7 @@ async def test_inserts_are_held_back_again_when_the_batch_that_waited_is_cancell
         buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
 
 
-async def test_a_batch_that_the_limiter_holds_up_frees_no_inserts() -> None:
+async def test_a_batch_held_by_the_limiter_frees_no_inserts() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 3, error_buffer=4.0), seed=0)
     buffer.set_policy_version(0)
     episode_id = lived(buffer, [0] * 4, None)
@@ -477,7 +430,7 @@ class Switch(relive.RateLimiter):
         return self.is_on
 
 
-async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_that_waited() -> None:
+async def test_inserts_are_held_again_once_the_batch_is_forbidden() -> None:
     limiter = Switch()
     buffer, other = Buffer(limiter=limiter, seed=0), Buffer()
     episode_id = lived(other, [0, 0, 0], None)
@@ -496,20 +449,10 @@ async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_th
     learner.cancel()
 
 
-def test_draws_without_a_lag_are_uniform_whatever_the_versions() -> None:
-    buffer = Buffer(seed=0)
-    lived(buffer, [1, 1, 5])
-    lived(buffer, [None] * 3)
-    buffer.set_policy_version(5)
-    starts = [(s.policy_version, s.start_step) for s in buffer.sample_n_step_nowait(6_000, 1, 0.9)]
-    places = [(1, 0), (1, 1), (5, 2), (None, 0), (None, 1), (None, 2)]
-    testing.assert_frequencies([starts.count(place) for place in places], [1 / 6] * 6)
-
-
 # Files.
 
 
-def test_arrays_of_groups_and_versions_are_there_if_something_is_said_of_them() -> None:
+def test_states_without_groups_and_versions_lack_their_arrays() -> None:
     buffer = Buffer(seed=0)
     lived(buffer, [None] * 3)
     lived(buffer, [None] * 3, None)
@@ -540,39 +483,7 @@ def example() -> Buffer:
     return buffer
 
 
-def test_groups_and_versions_come_back() -> None:
-    buffer = example()
-    store = made(buffer.state_dict())
-    store.check()
-    names = ("group_id", "policy_version", "version_changes", "policy_versions")
-    for episode, other in zip(buffer._store, store, strict=True):
-        assert [getattr(episode, name) for name in names] == [getattr(other, name) for name in names]
-    growing = [[(version, e.episode_id) for version, e in each.versions.growing()] for each in (buffer._store, store)]
-    assert growing[0] == growing[1] != []
-    assert store.policy_version == validation.LARGEST
-    assert list(store.versions.last_lags) == list(buffer._store.versions.last_lags) != []
-
-
-def test_the_open_ones_stand_as_they_stood() -> None:
-    """A draw depends on the order of the open episodes, and that on which ones have ended."""
-    buffer = Buffer(seed=0)
-    ids = [lived(buffer, [1] * 5, None) for _ in range(4)]
-    buffer.end_episode_nowait(ids[0], None)
-    for episode_id in ids[1:]:
-        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=2)
-    buffer.append_observation_action_reward_nowait(ids[2], 0, 0, 0.0)
-    buffer.set_policy_version(2)
-    store = made(buffer.state_dict())
-    assert [(version, e.episode_id) for version, e in store.versions.growing()] == [
-        *((1, ids[place]) for place in (3, 1, 2)),
-        (2, ids[2]),
-    ]
-    other = Buffer(seed=9)
-    other.load_state_dict(buffer.state_dict())
-    assert other.sample_n_step_nowait(200, 1, 0.9, max_lag=1) == buffer.sample_n_step_nowait(200, 1, 0.9, max_lag=1)
-
-
-def test_a_version_of_the_start_that_no_step_changes_needs_no_array() -> None:
+def test_an_unchanged_first_version_needs_no_array() -> None:
     buffer = Buffer()
     lived(buffer, [None, 3, 3], policy_version=3)
     lived(buffer, [None])
@@ -636,7 +547,7 @@ def without(name: str) -> Any:
         (lambda state: state["counters"].update(policy_version=None), "^counters/policy_version must be an integer in"),
     ],
 )
-def test_what_no_store_can_be_is_refused(change: Any, message: str) -> None:
+def test_forged_groups_and_versions_are_refused(change: Any, message: str) -> None:
     state = example().state_dict()
     change(state)
     with pytest.raises(errors.CheckpointError, match=message):
@@ -654,28 +565,7 @@ def test_a_group_is_a_string() -> None:
         made(state)
 
 
-def test_a_journal_brings_groups_and_versions_back(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer(seed=0, max_episodes=9)
-    buffer.set_policy_version(1)
-    with recover_test.opened(tmp_path / "log", 600) as log:
-        buffer.attach(log)
-        open_id = lived(buffer, [None, 3, 3, None, 2**62], None, group_id="g", policy_version=2)
-        buffer.set_policy_version(8)
-        buffer.save(tmp_path / "saved")
-        lived(buffer, [None, 1])
-        lived(buffer, [None], group_id="h")
-        lived(buffer, [None], policy_version=0)
-        buffer.append_observation_action_reward_nowait(open_id, 0, 0, 0.0)
-        buffer.set_policy_version(9)
-    for checkpoint in (None, tmp_path / "saved"):
-        recovered: Any = relive.recover(tmp_path / "log", checkpoint=checkpoint)
-        assert recovered.policy_version == 9
-        assert recovered._store[open_id].policy_versions == [2, 3, 3, 3, 2**62, 2**62]
-        assert recover_test.content(recovered) == recover_test.content(buffer)
-        recovered.check()
-
-
-def test_the_version_of_the_learner_is_in_every_base(tmp_path: pathlib.Path) -> None:
+def test_every_base_holds_the_version_of_the_learner(tmp_path: pathlib.Path) -> None:
     """The segment with that record is deleted."""
     buffer = Buffer(max_episodes=2)
     with recover_test.opened(tmp_path / "log", 300) as log:
@@ -689,7 +579,7 @@ def test_the_version_of_the_learner_is_in_every_base(tmp_path: pathlib.Path) -> 
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
-def test_records_are_longer_only_where_there_is_more_to_say(
+def test_records_are_longer_only_with_groups_or_versions(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = Buffer()
@@ -726,7 +616,7 @@ def test_a_journal_that_cannot_be_written_refuses_the_call(call: str, tmp_path: 
     assert zoo.plain(buffer.state_dict()) == before
 
 
-def test_a_recovered_buffer_that_has_learned_cannot_go_on_with_its_journal(tmp_path: pathlib.Path) -> None:
+def test_a_learned_version_keeps_the_journal_from_attaching(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         Buffer().attach(log)
     recovered: Any = relive.recover(tmp_path / "log")
@@ -780,12 +670,12 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
 
 
 @pytest.mark.parametrize("rule", FORGED)
-def test_a_forged_record_is_refused(rule: str, tmp_path: pathlib.Path) -> None:
+def test_forged_records_of_versions_are_refused(rule: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match=f"log: record {len(FORGED[rule])} {rule.rstrip()}$"):
         episode_journal_test.forged(tmp_path / "log", *FORGED[rule])
 
 
-def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path) -> None:
+def test_records_with_versions_are_played_back(tmp_path: pathlib.Path) -> None:
     records = started(["a", "g", 2**62]), stepped(2**62), learned(0), learned(0), learned(2**62)
     buffer = episode_journal_test.forged(tmp_path / "log", *records)
     assert (buffer.policy_version, buffer._store[UUID].group_id) == (2**62, "g")

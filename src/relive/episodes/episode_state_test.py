@@ -1,5 +1,4 @@
 from typing import Any
-import uuid
 
 import numpy as np
 import pytest
@@ -7,32 +6,25 @@ import pytest
 import relive
 from relive import errors
 from relive.episodes import episode_state
+from relive.episodes import helpers_test
 from relive.episodes import store as store_lib
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
 PLAIN = relive.PlainCodec()
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
-
-
-def ended(buffer: Buffer, length: int, status: Any = "COMPLETED", agent_id: str = "a") -> str:
-    episode_id = buffer.start_episode_nowait(agent_id)
-    for t in range(length):
-        buffer.append_observation_action_reward_nowait(episode_id, [t], t, float(t))
-    if status is not None:
-        buffer.end_episode_nowait(episode_id, [length], status)
-    return episode_id
+Buffer = helpers_test.Buffer
+live = helpers_test.live
 
 
 def example() -> Buffer:
-    """Two ended episodes, an aborted one without its final observation, and three open ones."""
-    buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
-    ended(buffer, 3, "COMPLETED")
-    ended(buffer, 2, None, "b")
-    ended(buffer, 1, "TRUNCATED", "ä\0")
-    buffer._store.abort(ended(buffer, 2, None))
-    ended(buffer, 4, None)
-    ended(buffer, 0, None)
+    """Return two ended episodes, an aborted one without its final observation, and three open ones."""
+    buffer = Buffer(seed=0)
+    live(buffer, "a", 3, "COMPLETED")
+    live(buffer, "b", 2, None)
+    live(buffer, "ä\0", 1, "TRUNCATED")
+    buffer.abort_episode_nowait(live(buffer, "a", 2, None))
+    live(buffer, "a", 4, None)
+    live(buffer, "a", 0, None)
     return buffer
 
 
@@ -42,34 +34,10 @@ def made(state: Any, codec: relive.Codec = PLAIN) -> store_lib.EpisodeStore[Any,
     return store
 
 
-def episodes_of(store: store_lib.EpisodeStore[Any, Any]) -> list[Any]:
-    names = ("episode_id", "agent_id", "observations", "actions", "rewards", "status", "start_time")
-    return [[getattr(episode, name) for name in names] for episode in store]
-
-
-def test_every_episode_comes_back() -> None:
-    buffer = example()
-    store = made(buffer.state_dict())
-    store.check()
-    assert episodes_of(store) == episodes_of(buffer._store)
-    assert list(store.open) == list(buffer._store.open)
-    assert [e.episode_id for e in store.finished] == [e.episode_id for e in buffer._store.finished]
-    assert [e.episode_id for e in store.growing()] == [e.episode_id for e in buffer._store.growing()]
-
-
-def test_the_open_ones_stand_as_they_stood() -> None:
-    """A draw depends on the order of the open episodes, and that on which ones have ended."""
-    buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
-    ids = [ended(buffer, 5, None) for _ in range(4)]
-    buffer.end_episode_nowait(ids[0], None)
-    store = made(buffer.state_dict())
-    assert [e.episode_id for e in store.growing()] == [ids[3], ids[1], ids[2]]
-
-
 def test_open_episodes_keep_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    buffer: Buffer = relive.EpisodeReplayBuffer()
+    buffer = Buffer()
     first = buffer.start_episode_nowait("a")
     clock[0] = 107.0
     second = buffer.start_episode_nowait("a")
@@ -78,25 +46,9 @@ def test_open_episodes_keep_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made(state).stats().open_ages == {first: 7.0, second: 0.0}
 
 
-def test_who_wrote_to_an_open_episode_goes_on() -> None:
-    buffer = example()
-    open_id = list(buffer._store.open)[-1]
-    other = relive.EpisodeReplayBuffer[Any, Any](seed=0)
-    other.load_state_dict(buffer.state_dict())
-    for each in (buffer, other):
-        each.append_observation_action_reward_nowait(open_id, 1, 2, 3.0)
-        each.append_observation_action_reward_nowait(open_id, 1, 2, 3.0)
-        each.end_episode_nowait(open_id, 4)
-        each.check()
-    assert episodes_of(other._store) == episodes_of(buffer._store)
-    stranger = example().start_episode_nowait("z")
-    with pytest.raises(errors.UnknownEpisodeError, match=f"^episode {stranger} not found$"):
-        other.append_observation_action_reward_nowait(stranger, 1, 2, 3.0)
-
-
-def test_values_come_back_as_they_were_and_shared_by_nobody() -> None:
+def test_loaded_values_are_equal_and_not_shared() -> None:
     values = [None, 2**80, float("nan"), {"a": np.arange(3, dtype=">u2")}, (b"x", ["y"]), {1, 2}, np.float16(0.1)]
-    buffer: Buffer = relive.EpisodeReplayBuffer()
+    buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
     for value in values:
         buffer.append_observation_action_reward_nowait(episode_id, value, value, 0.0)
@@ -126,14 +78,14 @@ class PointCodec:
 
 
 def with_points() -> Buffer:
-    buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
+    buffer = Buffer(seed=0)
     episode_id = buffer.start_episode_nowait("a")
     for t in range(3):
         buffer.append_observation_action_reward_nowait(episode_id, Point(t), Point(-t), 0.0)
     return buffer
 
 
-def test_an_unknown_object_is_named_with_its_place_and_the_way_out(tmp_path: Any) -> None:
+def test_an_object_that_no_codec_takes_is_named(tmp_path: Any) -> None:
     buffer = with_points()
     (episode_id,) = buffer._store.open
     for call in (buffer.state_dict, lambda: buffer.save(tmp_path / "saved")):
@@ -143,7 +95,7 @@ def test_an_unknown_object_is_named_with_its_place_and_the_way_out(tmp_path: Any
     assert not list(tmp_path.glob("saved*"))
 
 
-def test_a_codec_of_ones_own_is_asked(tmp_path: Any) -> None:
+def test_a_custom_codec_saves_and_loads(tmp_path: Any) -> None:
     buffer = with_points()
     buffer.save(tmp_path / "saved", codec=PointCodec())
     loaded = Buffer.load(tmp_path / "saved", codec=PointCodec())
@@ -159,7 +111,7 @@ def test_a_codec_of_ones_own_is_asked(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("codec", [3, PointCodec, "plain-1"])
-def test_what_is_no_codec_is_refused(codec: Any, tmp_path: Any) -> None:
+def test_a_codec_without_its_methods_is_refused(codec: Any, tmp_path: Any) -> None:
     buffer = example()
     calls: list[Any] = [
         lambda: buffer.save(tmp_path / "saved", codec=codec),
@@ -173,7 +125,7 @@ def test_what_is_no_codec_is_refused(codec: Any, tmp_path: Any) -> None:
                 call()
 
 
-def test_a_codec_that_fails_is_blamed_for_it() -> None:
+def test_a_failing_codec_is_named() -> None:
     class Failing(PointCodec):
         def decode(self, content: bytes) -> Any:
             raise ZeroDivisionError("no such point")
@@ -196,7 +148,7 @@ def test_values_are_read_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
         def decode(self, content: bytes) -> Any:
             return content
 
-    buffer: Buffer = relive.EpisodeReplayBuffer()
+    buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
     values = [b"", b"abc", b"", b"", b"d" * 20, b"efghij", b"", b"k"]
     for value in values:
@@ -208,8 +160,8 @@ def test_values_are_read_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
         assert episode.actions == [b""] * len(values)
 
 
-def test_a_value_that_changes_meanwhile_is_noticed() -> None:
-    buffer: Buffer = relive.EpisodeReplayBuffer()
+def test_a_value_that_changes_while_saved_is_noticed() -> None:
+    buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
     buffer.append_observation_action_reward_nowait(episode_id, [1], 0, 0.0)
     (episode,) = buffer._store
@@ -237,7 +189,7 @@ def counter(name: str, value: int) -> Any:
     return lambda state: state["counters"].update({name: value})
 
 
-def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generator() -> None:
+def test_a_refused_load_changes_nothing_in_the_buffer() -> None:
     class Failing(relive.PlainCodec):
         name = PLAIN.name
 
@@ -253,7 +205,7 @@ def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generat
         return changed
 
     def of_another_kind(state: Any) -> None:
-        donor: Buffer = relive.EpisodeReplayBuffer(seed=np.random.Generator(np.random.SFC64(0)))
+        donor = Buffer(seed=np.random.Generator(np.random.SFC64(0)))
         state["generator"] = donor.state_dict()["generator"]
 
     buffer = example()
@@ -281,8 +233,7 @@ def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generat
         assert zoo.plain(buffer.state_dict()) == zoo.plain(state)
         assert buffer.get_drops() == drops
         buffer.check()
-    twin = relive.EpisodeReplayBuffer[Any, Any](seed=1)
-    twin.load_state_dict(state)
+    twin = Buffer.from_state(state)
     assert buffer.next_episodes_nowait(1)[0].episode_id == twin.next_episodes_nowait(1)[0].episode_id
 
 
@@ -317,7 +268,7 @@ def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generat
         (replaced("episode_drawn", True), "^counters/sampled must be at least 1, the episodes that were drawn, got 0$"),
     ],
 )
-def test_what_no_store_can_be_is_refused(change: Any, message: str) -> None:
+def test_forged_stores_are_refused(change: Any, message: str) -> None:
     state = example().state_dict()
     change(state)
     with pytest.raises(errors.CheckpointError, match=message):
@@ -325,7 +276,7 @@ def test_what_no_store_can_be_is_refused(change: Any, message: str) -> None:
 
 
 def test_an_agent_is_a_string() -> None:
-    buffer: Buffer = relive.EpisodeReplayBuffer()
+    buffer = Buffer()
     buffer.start_episode_nowait("a")
     state = buffer.state_dict()
     content = PLAIN.encode(b"a")
@@ -333,12 +284,6 @@ def test_an_agent_is_a_string() -> None:
     state["arrays"]["episode_agent_end"] = np.array([len(content)])
     with pytest.raises(errors.CheckpointError, match="^array episode_agent must hold strings$"):
         made(state)
-
-
-def test_ids_are_kept() -> None:
-    buffer = example()
-    names = made(buffer.state_dict())
-    assert all(str(uuid.UUID(episode.episode_id)) == episode.episode_id for episode in names)
 
 
 def test_no_value_is_left_over() -> None:

@@ -33,7 +33,7 @@ def test_a_running_episode_has_a_transition_less_than_steps(steps: int, transiti
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
-def test_an_ended_episode_has_a_transition_a_step_and_an_observation_more(steps: int) -> None:
+def test_an_ended_episode_has_a_transition_for_each_step(steps: int) -> None:
     episode = episode_of(steps)
     episode.append_final_observation(steps, "TRUNCATED")
     assert len(episode) == len(episode.actions) == len(episode.rewards) == steps
@@ -42,7 +42,7 @@ def test_an_ended_episode_has_a_transition_a_step_and_an_observation_more(steps:
 
 
 @pytest.mark.parametrize(("steps", "transitions"), [(0, 0), (1, 0), (5, 4)])
-def test_an_aborted_episode_keeps_the_transitions_whose_next_observation_is_known(steps: int, transitions: int) -> None:
+def test_an_aborted_episode_keeps_complete_transitions(steps: int, transitions: int) -> None:
     episode = episode_of(steps)
     episode.abort()
     assert len(episode) == transitions

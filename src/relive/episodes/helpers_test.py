@@ -32,6 +32,11 @@ def live(
     return episode_id
 
 
+def lived(buffer: Any, versions: Sequence[int | None], status: Any = "COMPLETED", **described: Any) -> str:
+    """Write an episode with a step for each policy version."""
+    return live(buffer, "a", versions, status, **described)
+
+
 def make_tokens(**settings: Any) -> relive.TokenReplayBuffer:
     return relive.TokenReplayBuffer(100_000, seed=0, **settings)
 

@@ -45,7 +45,7 @@ def test_p3_no_step_without_its_next_observation_is_drawn() -> None:
     assert_no_splice(samples)
 
 
-def test_p4_next_observation_of_a_truncated_episode_is_its_own_last_one() -> None:
+def test_p4_truncated_episodes_keep_their_own_last_observation() -> None:
     """Stable-Baselines3 934, cleanrl 460: it was the reset observation of the following episode."""
     buffer = Buffer()
     live(buffer, 0, 3, "TRUNCATED")
@@ -55,7 +55,7 @@ def test_p4_next_observation_of_a_truncated_episode_is_its_own_last_one() -> Non
     assert {s.next_discount for s in last} == {0.9}
 
 
-def test_p6_the_last_start_and_the_last_step_are_drawn_as_often_as_any() -> None:
+def test_p6_the_last_start_is_drawn_as_often_as_any() -> None:
     """torchrl PR 1762 and 1774, mbrl-lib: an off-by-one left the last one out."""
     buffer = Buffer(seed=1)
     live(buffer, 0, 8)
@@ -236,7 +236,7 @@ def test_p54_observations_and_actions_come_back_exact(value: Any) -> None:
     assert s.rewards_seq == [0.1]
 
 
-def test_p55_lengths_add_up_while_open_episodes_hold_more_than_the_limit() -> None:
+def test_p55_lengths_add_up_while_open_episodes_overflow() -> None:
     """ares PR 19: evicting episodes in progress left the counter wrong."""
     buffer = Buffer(max_transitions=4, max_episodes=2)
     open_ids = [live(buffer, number, number + 1, None) for number in range(4)]
@@ -296,7 +296,7 @@ def test_p67_what_goes_with_an_action_stays_with_it() -> None:
         assert s.action == {"token": s.start_step, "log_prob": -0.1 * s.start_step}
 
 
-def test_p69_two_buffers_with_one_seed_answer_the_same_thousand_batches() -> None:
+def test_p69_equal_seeds_give_the_same_thousand_batches() -> None:
     """torchrl 4030 and others, as far as it goes without files: nothing but the seed and the calls decides."""
     buffers = [Buffer(seed=9, max_transitions=60) for _ in range(2)]
     for turn in range(1000):

@@ -137,7 +137,7 @@ def test_a_sampler_is_saved_loaded_and_recovered_by_its_settings(tmp_path: pathl
     assert instead.sampler.most == 3
 
 
-def test_a_sampler_that_does_not_say_its_settings_cannot_be_saved(tmp_path: pathlib.Path) -> None:
+def test_a_sampler_without_settings_cannot_be_saved(tmp_path: pathlib.Path) -> None:
     class Silent(NewestFew):
         def __init__(self, temperature: float) -> None:
             super().__init__()
@@ -151,7 +151,7 @@ def test_a_sampler_that_does_not_say_its_settings_cannot_be_saved(tmp_path: path
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_sampler_that_is_not_defined_where_it_is_loaded_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_sampler_of_an_unknown_class_is_named(tmp_path: pathlib.Path) -> None:
     def save() -> None:
         class Gone(NewestFew):
             pass

@@ -80,7 +80,7 @@ def test_every_window_is_the_one_walked_step_by_step(
     assert samples == [naive_sample(episode, start, n, gamma) for start in starts]
 
 
-def test_the_table_of_a_completed_episode() -> None:
+def test_samples_of_a_completed_episode_are_a_table() -> None:
     episode = episode_of(5, "COMPLETED")
     samples = samples_lib.read([(episode, start) for start in range(5)], 3, 0.9)
     assert [sample.reward for sample in samples] == pytest.approx([5.23, 7.94, 10.65, 8.5, 5.0])
@@ -89,24 +89,6 @@ def test_the_table_of_a_completed_episode() -> None:
     assert [sample.next_discount for sample in samples] == pytest.approx([0.729, 0.729, 0, 0, 0])
     assert [sample.next_observation for sample in samples] == [[3], [4], [5], [5], [5]]
     assert [sample.window_end for sample in samples] == ["HORIZON", "HORIZON", *["TERMINATED"] * 3]
-
-
-@pytest.mark.parametrize("status", ["TRUNCATED", "ABORTED"])
-def test_the_table_of_a_truncated_or_aborted_episode(status: relive.EpisodeStatus) -> None:
-    episode = episode_of(5, status)
-    samples = samples_lib.read([(episode, start) for start in range(5)], 3, 0.9)
-    assert [sample.is_terminal for sample in samples] == [False] * 5
-    assert [sample.next_discount for sample in samples] == pytest.approx([0.729, 0.729, 0.729, 0.81, 0.9])
-    assert [sample.window_end for sample in samples] == ["HORIZON"] * 3 + [status] * 2
-
-
-def test_the_table_of_an_open_episode() -> None:
-    episode = episode_of(3, "IN_PROGRESS")
-    first, second = samples_lib.read([(episode, 0), (episode, 1)], 2, 0.9)
-    assert (first.actual_n, first.next_observation, first.window_end) == (2, [2], "HORIZON")
-    assert (first.reward, first.next_discount) == pytest.approx((2.8, 0.81))
-    assert (second.actual_n, second.reward, second.next_observation, second.window_end) == (1, 2.0, [2], "OPEN")
-    assert second.next_discount == pytest.approx(0.9)
 
 
 def test_a_horizon_beyond_every_episode_costs_no_memory() -> None:
@@ -154,7 +136,7 @@ def test_the_reward_is_derived() -> None:
         sample.reward = 1.0  # type: ignore[misc]
 
 
-def test_a_sample_is_keyword_only_and_takes_no_attribute_that_it_does_not_have() -> None:
+def test_a_sample_takes_neither_positions_nor_new_attributes() -> None:
     (sample,) = samples_lib.read([(episode_of(3, "COMPLETED"), 0)], 3, 0.5)
     with pytest.raises(TypeError, match="takes 1 positional argument"):
         relive.ReplaySample("e", "a")  # type: ignore[call-arg]

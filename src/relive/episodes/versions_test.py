@@ -1,7 +1,6 @@
 """Tests of the transitions by version; store_test compares the counts with a scan."""
 
 import collections
-from collections.abc import Sequence
 import math
 from typing import Any
 import weakref
@@ -9,22 +8,13 @@ import weakref
 import numpy as np
 import pytest
 
-import relive
 from relive import errors
 from relive import testing
+from relive.episodes import helpers_test
 from relive.episodes import versions as versions_lib
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
-
-
-def lived(buffer: Buffer, versions: Sequence[int | None], status: Any = "COMPLETED") -> str:
-    """An episode with a step of each of those versions; it stays open where `status` is None."""
-    episode_id = buffer.start_episode_nowait("a")
-    for t, version in enumerate(versions):
-        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0, policy_version=version)
-    if status is not None:
-        buffer.end_episode_nowait(episode_id, None, status)
-    return episode_id
+Buffer = helpers_test.Buffer
+lived = helpers_test.lived
 
 
 def counts_of(buffer: Buffer) -> versions_lib.VersionCounts[Any, Any]:
@@ -81,7 +71,7 @@ def test_draws_are_likely_as_their_lag_says(max_lag: int | None, decay: float) -
     testing.assert_frequencies(found, [each / math.fsum(expected) for each in expected])
 
 
-def test_lags_whose_weights_vanish_are_told_apart_all_the_same() -> None:
+def test_lags_whose_weights_underflow_are_told_apart() -> None:
     """0.5 ** 3000 is 0 as a float."""
     buffer = Buffer(seed=0)
     old, older = lived(buffer, [1] * 4), lived(buffer, [0] * 4)
@@ -116,9 +106,7 @@ def of_many_versions() -> Buffer:
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.93, 0.5, 1e-9])
-def test_the_highest_and_the_lowest_number_draw_a_version_of_some_weight(
-    decay: float, of_many_versions: Buffer
-) -> None:
+def test_extreme_random_numbers_draw_versions_of_some_weight(decay: float, of_many_versions: Buffer) -> None:
     lags = versions_lib.Lags(max_lag=None, decay=decay)
     highest, lowest = (
         {episode.newest_version for episode, _ in counts_of(of_many_versions).draw(5, Fixed(value), 1_200, lags)}
@@ -140,7 +128,7 @@ def test_a_version_of_which_nothing_is_stored_is_forgotten() -> None:
     buffer.check()
 
 
-def test_a_version_that_is_not_the_oldest_can_be_the_next_to_go() -> None:
+def test_versions_go_in_the_order_of_evictions() -> None:
     buffer = Buffer(max_episodes=3)
     for versions in ([9], [2, 9], [4], [5]):
         lived(buffer, versions)
@@ -159,7 +147,7 @@ def test_who_says_no_version_is_not_counted() -> None:
     buffer.check()
 
 
-def test_an_episode_whose_versions_have_no_transition_leaves_no_trace() -> None:
+def test_versions_without_a_transition_are_not_counted() -> None:
     buffer = Buffer(max_episodes=1)
     buffer._abort(lived(buffer, [3], None))
     assert counts_of(buffer).totals() == {}
