@@ -15,38 +15,22 @@ from relive.episodes import helpers_test
 from relive.fleet import local_test
 from relive.persistence import recover_test
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = helpers_test.live
+Buffer = helpers_test.Buffer
+make_tokens = helpers_test.make_tokens
+add = helpers_test.add
+opened = recover_test.opened
+FAMILIES = pytest.mark.parametrize("make", [Buffer, make_tokens], ids=["episodes", "tokens"])
 SIZE, ACTORS, PER_VERSION, VERSIONS, LIVES = 4, 6, 8, 4, 30
-
-
-def step() -> relive.TokenStep:
-    return relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
-
-
-def make_tokens(**settings: Any) -> relive.TokenReplayBuffer:
-    return relive.TokenReplayBuffer(10_000, seed=0, **settings)
-
-
-def add(buffer: Any, group_id: str | None, **described: Any) -> None:
-    if isinstance(buffer, relive.TokenReplayBuffer):
-        buffer.add_episode([step()], agent_id="a", group_id=group_id, **described)
-    else:
-        live(buffer, group_id=group_id, **described)
-
-
-def opened(path: pathlib.Path) -> relive.Journal:
-    return recover_test.opened(path)
 
 
 def test_open_episodes_are_aborted_and_counted() -> None:
     buffer = Buffer(admission=relive.Admission(0, 4), groups=relive.Groups(2))
     buffer.set_policy_version(0)
     ticket = buffer.admit_nowait(4)
-    add(buffer, "torn", ticket=ticket)
+    add(buffer, group_id="torn", ticket=ticket)
     opened_ones = [buffer.start_episode_nowait("b", group_id=each, ticket=ticket) for each in ("torn", None)]
     assert buffer.abort_open_episodes() == 2
-    assert {each.status for each in buffer._store if each.episode_id in opened_ones} == {"ABORTED"}
+    assert {each.status for each in helpers_test.stored(buffer) if each.episode_id in opened_ones} == {"ABORTED"}
     assert buffer.get_drops() == {"aborted": {"b": 1}, "straggler": {"a": 1}}
     assert ticket.left == 0
     assert buffer.admit_nowait(4).left == 4
@@ -56,11 +40,11 @@ def test_open_episodes_are_aborted_and_counted() -> None:
     assert buffer.abort_open_episodes() == 0
 
 
-@pytest.mark.parametrize("make", [Buffer, make_tokens])
+@FAMILIES
 def test_whole_groups_and_single_episodes_stay(make: Any) -> None:
     buffer = make(groups=relive.Groups(2))
     for group_id in ("whole", "torn", "whole", None):
-        add(buffer, group_id)
+        add(buffer, group_id=group_id)
     assert buffer.abort_open_episodes() == (make is make_tokens)
     assert [each.group_id for each in buffer.next_groups_nowait(1)[0]] == ["whole", "whole"]
     assert buffer.next_episodes_nowait(1)[0].group_id is None
@@ -70,7 +54,7 @@ def test_whole_groups_and_single_episodes_stay(make: Any) -> None:
 
 def test_a_buffer_of_samples_is_left_with_what_ended() -> None:
     buffer = Buffer(seed=0)
-    add(buffer, "g")
+    add(buffer, group_id="g")
     episode_id = buffer.start_episode_nowait("a")
     buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
     buffer.close()
@@ -78,14 +62,14 @@ def test_a_buffer_of_samples_is_left_with_what_ended() -> None:
     assert (buffer.get_stats().in_progress, buffer.get_stats().aborted, len(buffer)) == (0, 1, 1)
 
 
-@pytest.mark.parametrize("make", [Buffer, make_tokens])
+@FAMILIES
 def test_the_journal_records_what_was_abandoned(make: Any, tmp_path: pathlib.Path) -> None:
     buffer = make(admission=relive.Admission(0, 8), groups=relive.Groups(2))
     with opened(tmp_path / "log") as log:
         buffer.attach(log)
         ticket = buffer.admit_nowait(8)
         for group_id in ("torn", "whole", "torn too", "whole"):
-            add(buffer, group_id, ticket=ticket)
+            add(buffer, group_id=group_id, ticket=ticket)
         if make is Buffer:
             for name in ("torn", "empty", None):
                 buffer.start_episode_nowait("a", group_id=name, ticket=ticket)
@@ -118,13 +102,13 @@ def test_nothing_is_ended_if_the_journal_fails(tmp_path: pathlib.Path, monkeypat
         assert buffer.abort_open_episodes() == 1
 
 
-@pytest.mark.parametrize("make", [Buffer, make_tokens])
+@FAMILIES
 def test_a_journal_attached_later_records_it_too(make: Any, tmp_path: pathlib.Path) -> None:
     buffer = make(groups=relive.Groups(2), redeliver=True)
     with opened(tmp_path / "log") as log:
         buffer.attach(log)
         for group_id in ("torn", "whole", "whole"):
-            add(buffer, group_id)
+            add(buffer, group_id=group_id)
         if make is Buffer:
             buffer.start_episode_nowait("a")
     recovered = relive.recover(tmp_path / "log")
@@ -138,7 +122,7 @@ def test_a_journal_attached_later_records_it_too(make: Any, tmp_path: pathlib.Pa
     assert recover_test.content(again) == recover_test.content(recovered)
     assert again.get_drops() == recovered.get_drops()
     written = relive.recover(tmp_path / "log")
-    add(written, "new")
+    add(written, group_id="new")
     written.abort_open_episodes()
     with opened(tmp_path / "log") as log, pytest.raises(relive.ArgumentError, match="^the buffer was written to since"):
         written.attach(log)
@@ -148,7 +132,7 @@ async def test_those_who_wait_go_on() -> None:
     buffer = Buffer(admission=relive.Admission(0, 2, max_running=2), groups=relive.Groups(2))
     buffer.set_policy_version(0)
     ticket = buffer.admit_nowait(2)
-    add(buffer, "g", ticket=ticket)
+    add(buffer, group_id="g", ticket=ticket)
     buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
     waiter = asyncio.create_task(buffer.admit(2))
     await asyncio.sleep(0.01)
@@ -170,7 +154,7 @@ async def act(buffer: Any, name: str, rng: random.Random) -> None:
 async def attempt(buffer: Any, group_id: str, ticket: Any, rng: random.Random) -> None:
     await asyncio.sleep(rng.random())
     if isinstance(buffer, relive.TokenReplayBuffer):
-        buffer.add_episode([step()], agent_id="a", group_id=group_id, ticket=ticket)
+        add(buffer, group_id=group_id, ticket=ticket)
         return
     async with buffer.episode("a", group_id=group_id, ticket=ticket) as writer:
         await writer.append(0, 0, 1.0)
@@ -192,7 +176,7 @@ async def train(buffer: Any, life: int, path: pathlib.Path) -> None:
     await asyncio.wait(actors)
 
 
-@pytest.mark.parametrize("make", [Buffer, make_tokens])
+@FAMILIES
 def test_life_thirty_runs_like_life_one(make: Any, tmp_path: pathlib.Path) -> None:
     counts: list[int] = []
 
@@ -222,19 +206,18 @@ def test_life_thirty_runs_like_life_one(make: Any, tmp_path: pathlib.Path) -> No
     assert max(seconds) <= 1.5 * seconds[0]
 
 
-@pytest.mark.parametrize("make", [Buffer, make_tokens])
+@FAMILIES
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_learner_that_waits_for_torn_groups_is_warned(make: Any, is_open: bool) -> None:
     buffer = make(admission=relive.Admission(0, 2), groups=relive.Groups(2))
     buffer.set_policy_version(0)
     ticket = buffer.admit_nowait(2)
-    add(buffer, "g", ticket=ticket)
+    add(buffer, group_id="g", ticket=ticket)
     if is_open and make is Buffer:
         buffer.start_episode_nowait("a", group_id="h", ticket=ticket)
     else:
-        add(buffer, "h", ticket=ticket)
-    other = make(admission=relive.Admission(0, 2), groups=relive.Groups(2))
-    other.load_state_dict(buffer.state_dict())
+        add(buffer, group_id="h", ticket=ticket)
+    other = type(buffer).from_state(buffer.state_dict())
     tasks = [asyncio.create_task(other.next_groups(1)), asyncio.create_task(other.admit(2))]
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -246,6 +229,6 @@ async def test_a_learner_that_waits_for_torn_groups_is_warned(make: Any, is_open
     async with asyncio.timeout(10):
         ticket = await tasks[1]
     for _ in range(2):
-        add(other, "i", ticket=ticket)
+        add(other, group_id="i", ticket=ticket)
     async with asyncio.timeout(10):
         assert len((await tasks[0])[0]) == 2

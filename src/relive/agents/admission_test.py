@@ -36,7 +36,7 @@ def test_the_rule_is_equation_3_of_areal(max_lag: int, per_version: int, version
 
 
 @hypothesis.given(st.integers(0, 4), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_no_episode_is_older_than_the_bound_when_it_is_trained_on(max_lag: int, per_version: int, random: Any) -> None:
+def test_no_trained_episode_is_older_than_the_bound(max_lag: int, per_version: int, random: Any) -> None:
     """Actors start at random as soon as they may; the learner takes `per_version` in the order in which they end."""
     desk = desk_of(max_lag, per_version)
     desk.begin(0, 0)
@@ -60,7 +60,7 @@ def test_no_episode_is_older_than_the_bound_when_it_is_trained_on(max_lag: int, 
         assert max(lags) == 0
 
 
-def test_episodes_that_end_in_the_order_of_their_starts_never_lag_more() -> None:
+def test_episodes_that_end_in_order_lag_at_most_the_bound() -> None:
     for max_lag in range(4):
         desk = desk_of(max_lag, 3)
         desk.begin(0, 0)

@@ -67,7 +67,7 @@ def test_groups_of_other_sizes_and_one_alone(normalize: Any, expected: list[floa
 
 
 @pytest.mark.parametrize("normalize", ["mean", "mean_std", "leave_one_out"])
-def test_equal_returns_give_zeros_whatever_their_mean_is_rounded_to(normalize: Any) -> None:
+def test_equal_returns_give_zeros_however_means_round(normalize: Any) -> None:
     for number in (0.1, 1 / 3, 1e308, -7.7):
         for count in range(1, 12):
             found = relive.group_advantages([number] * count, ["g"] * count, normalize=normalize)

@@ -17,7 +17,7 @@ from relive import testing
 from relive.agents import groups as groups_lib
 from relive.episodes import helpers_test
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
+Buffer = helpers_test.Buffer
 live = helpers_test.live
 ids = helpers_test.ids
 
@@ -27,7 +27,7 @@ ids = helpers_test.ids
 
 @pytest.mark.parametrize("epochs", [2, 3])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_each_episode_is_delivered_in_every_epoch_and_never_twice_in_a_pass(epochs: int, count: int) -> None:
+def test_each_pass_delivers_every_episode_once(epochs: int, count: int) -> None:
     buffer = Buffer(epochs=epochs, seed=0)
     lived = [live(buffer, "a") for _ in range(6)]
     found = [ids(buffer.next_episodes_nowait(count)) for _ in range(6 * epochs // count)]
@@ -40,7 +40,7 @@ def test_each_episode_is_delivered_in_every_epoch_and_never_twice_in_a_pass(epoc
     buffer.check()
 
 
-def test_a_call_that_reaches_into_the_next_pass_returns_no_episode_twice() -> None:
+def test_calls_across_passes_return_no_episode_twice() -> None:
     buffer = Buffer(epochs=4, seed=0)
     for _ in range(5):
         live(buffer, "a")
@@ -52,7 +52,7 @@ def test_a_call_that_reaches_into_the_next_pass_returns_no_episode_twice() -> No
     assert sorted(counts.values()) == [2, 2, 2, 3, 3]
 
 
-def test_what_ends_in_the_middle_of_a_pass_belongs_to_the_next_one() -> None:
+def test_an_episode_that_ends_in_a_pass_joins_the_next() -> None:
     buffer = Buffer(epochs=2, seed=0)
     first = [live(buffer, "a") for _ in range(4)]
     found = ids(buffer.next_episodes_nowait(1))
@@ -101,7 +101,7 @@ def test_groups_are_delivered_in_every_epoch() -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_what_was_delivered_once_is_not_dropped_when_it_is_too_old_or_evicted(grouped: bool) -> None:
+def test_delivered_episodes_are_never_dropped_later(grouped: bool) -> None:
     buffer = Buffer(groups=relive.Groups(1), epochs=2, max_episodes=2)
     buffer.set_policy_version(0)
     take: Any = buffer.next_groups_nowait if grouped else buffer.next_episodes_nowait
@@ -121,7 +121,7 @@ def test_what_was_delivered_once_is_not_dropped_when_it_is_too_old_or_evicted(gr
     buffer.check()
 
 
-def test_what_waits_for_another_delivery_can_be_rejected() -> None:
+def test_episodes_between_two_deliveries_can_be_rejected() -> None:
     buffer = Buffer(groups=relive.Groups(2), epochs=3)
     single = live(buffer, "a")
     pair = [live(buffer, "b", group_id="g") for _ in range(2)]
@@ -181,7 +181,7 @@ def test_epochs_go_on_after_a_restart(journaled: bool, redeliver: bool, tmp_path
 # Quotas.
 
 
-def test_a_quota_limits_the_episodes_of_an_agent_and_keeps_the_others() -> None:
+def test_a_quota_limits_the_episodes_of_an_agent() -> None:
     buffer = Buffer()
     lived = {agent: [live(buffer, agent) for _ in range(3)] for agent in ("a", "b", "c")}
     assert ids(buffer.next_episodes_nowait(4, quotas={"a": 1, "b": 2})) == [
@@ -196,17 +196,14 @@ def test_a_quota_limits_the_episodes_of_an_agent_and_keeps_the_others() -> None:
     assert buffer.get_drops() == {}
 
 
-def test_who_waits_for_a_quota_lets_others_pass() -> None:
-    async def main() -> None:
-        buffer = Buffer()
-        choosy = asyncio.create_task(buffer.next_episodes(1, quotas={"a": 0}))
-        await asyncio.sleep(0)
-        first = live(buffer, "a")
-        assert ids(await buffer.next_episodes(1)) == [first]
-        second = live(buffer, "b")
-        assert ids(await choosy) == [second]
-
-    asyncio.run(main())
+async def test_who_waits_for_a_quota_lets_others_pass() -> None:
+    buffer = Buffer()
+    choosy = asyncio.create_task(buffer.next_episodes(1, quotas={"a": 0}))
+    await asyncio.sleep(0)
+    first = live(buffer, "a")
+    assert ids(await buffer.next_episodes(1)) == [first]
+    second = live(buffer, "b")
+    assert ids(await choosy) == [second]
 
 
 @pytest.mark.parametrize(
@@ -226,29 +223,26 @@ def test_quotas_are_checked(quotas: Any, message: str) -> None:
 # What runs at once.
 
 
-def test_no_more_run_at_once_than_may() -> None:
-    async def main() -> None:
-        buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
-        running = most = 0
+async def test_no_more_run_at_once_than_may() -> None:
+    buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
+    running = most = 0
 
-        async def actor() -> None:
-            nonlocal running, most
-            for _ in range(5):
-                with await buffer.admit() as ticket:
-                    async with buffer.episode("a", ticket=ticket) as writer:
-                        running += 1
-                        most = max(most, running)
-                        await asyncio.sleep(0)
-                        await writer.append(0, 0, 0.0)
-                        await writer.end(1)
-                        running -= 1
+    async def actor() -> None:
+        nonlocal running, most
+        for _ in range(5):
+            with await buffer.admit() as ticket:
+                async with buffer.episode("a", ticket=ticket) as writer:
+                    running += 1
+                    most = max(most, running)
+                    await asyncio.sleep(0)
+                    await writer.append(0, 0, 0.0)
+                    await writer.end(1)
+                    running -= 1
 
-        async with asyncio.timeout(20):
-            await asyncio.gather(*(actor() for _ in range(6)))
-        assert most == 2
-        assert buffer.get_stats().completed == 30
-
-    asyncio.run(main())
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(actor() for _ in range(6)))
+    assert most == 2
+    assert buffer.get_stats().completed == 30
 
 
 def test_a_ticket_counts_as_running_until_its_episode_has_ended() -> None:
@@ -274,28 +268,25 @@ def test_a_bound_on_what_runs_must_fit_a_group() -> None:
         relive.Admission(1, 1, max_running=0)
 
 
-def test_a_group_that_nobody_completes_is_named_when_all_wait_for_it() -> None:
-    async def main() -> None:
-        buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
-        for group_id in ("g", "h"):
-            live(buffer, "a", group_id=group_id, ticket=buffer.admit_nowait())
-        learner = asyncio.create_task(buffer.next_groups(1))
-        actor = asyncio.create_task(buffer.admit())
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            await asyncio.sleep(0.01)
-        (warning,) = found
-        assert "group 'g' holds places but is not complete" in str(warning.message)
-        buffer.close()
-        await asyncio.gather(learner, actor, return_exceptions=True)
-
-    asyncio.run(main())
+async def test_a_group_that_nobody_completes_is_named() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
+    for group_id in ("g", "h"):
+        live(buffer, "a", group_id=group_id, ticket=buffer.admit_nowait())
+    learner = asyncio.create_task(buffer.next_groups(1))
+    actor = asyncio.create_task(buffer.admit())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        await asyncio.sleep(0.01)
+    (warning,) = found
+    assert "group 'g' holds places but is not complete" in str(warning.message)
+    buffer.close()
+    await asyncio.gather(learner, actor, return_exceptions=True)
 
 
 # Acknowledgements.
 
 
-def test_what_was_not_acknowledged_comes_again_and_nothing_else(tmp_path: pathlib.Path) -> None:
+def test_unacknowledged_deliveries_alone_come_again(tmp_path: pathlib.Path) -> None:
     buffer = Buffer(redeliver=True)
     lived = []
     with relive.Journal(tmp_path / "journal") as journal:
@@ -325,7 +316,7 @@ def test_what_was_not_acknowledged_comes_again_and_nothing_else(tmp_path: pathli
         loaded.next_episodes_nowait(1)
 
 
-def test_what_was_delivered_before_any_version_is_acknowledged_with_the_first() -> None:
+def test_deliveries_before_any_version_have_the_first_one() -> None:
     buffer = Buffer(redeliver=True)
     live(buffer, "a")
     buffer.next_episodes_nowait(1)
@@ -336,13 +327,13 @@ def test_what_was_delivered_before_any_version_is_acknowledged_with_the_first() 
         buffer.next_episodes_nowait(1)
 
 
-def test_a_group_comes_again_although_an_episode_that_was_dropped_from_it_was_evicted() -> None:
+def test_a_group_comes_again_without_its_dropped_episode() -> None:
     buffer = Buffer(max_episodes=3, groups=relive.Groups(2), redeliver=True)
     dropped = live(buffer, "a", group_id="g", status="ABORTED")
     group = [live(buffer, "a", group_id="g") for _ in range(2)]
     assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]
     live(buffer, "a")
-    assert not buffer._store.has(dropped)
+    assert dropped not in ids(helpers_test.stored(buffer))
     buffer.load_state_dict(buffer.state_dict())
     assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]
 

@@ -26,10 +26,6 @@ def book_of(size: int, timeout: float | None = None, min_size: int | None = None
     return groups.GroupBook(relive.Groups(size, timeout, min_size))
 
 
-def due_of(book: groups.GroupBook) -> float | None:
-    return book.due
-
-
 def start(book: groups.GroupBook, count: int, group_id: str = "g", now: float = 0.0) -> None:
     for _ in range(count):
         book.check_start(group_id)
@@ -53,7 +49,7 @@ def test_a_rule_that_cannot_be_is_refused(arguments: Any, message: str) -> None:
         relive.Groups(*arguments)
 
 
-def test_the_least_size_is_the_size_unless_something_else_is_said() -> None:
+def test_the_least_size_is_the_size_by_default() -> None:
     assert relive.Groups(3).least_size == relive.Groups(3, 1.0).least_size == 3
     assert relive.Groups(3, 1.0, 2).least_size == 2
     assert relive.Groups(3, 1.0, 3).least_size == 3
@@ -118,27 +114,27 @@ def test_one_that_does_not_count_makes_room_for_another() -> None:
 
 def test_a_group_falls_due_after_its_first_start() -> None:
     book = book_of(2, timeout=10.0)
-    assert due_of(book) is None
+    assert book.due is None
     start(book, 1, "a", now=1.0)
     start(book, 1, "b", now=2.0)
     start(book, 1, "a", now=5.0)
-    assert due_of(book) == 11.0
+    assert book.due == 11.0
     book.ended("a", a := ended("x", "a"), counts=True)
     assert book.pass_time(10.999) == []
     assert book.pass_time(11.0) == [("straggler", a)]
-    assert due_of(book) == 12.0
+    assert book.due == 12.0
     assert book.ended("a", ended("y", "a"), counts=True)
     assert book.reason("a") == "straggler"
     assert book.pass_time(100.0) == []
-    assert due_of(book) is None
-    assert due_of(book_of(1)) is None
+    assert book.due is None
+    assert book_of(1).due is None
 
 
 def test_a_whole_group_does_not_fall_due() -> None:
     book = book_of(1, timeout=1.0)
     start(book, 1)
     book.ended("g", ended("a"), counts=True)
-    assert due_of(book) is None
+    assert book.due is None
     assert book.pass_time(100.0) == []
     assert len(book.whole) == 1
 
@@ -208,7 +204,7 @@ def phases_of(*phases: groups.Phase) -> list[tuple[str, groups.Phase, float]]:
     return [(str(number), phase, float(number)) for number, phase in enumerate(phases)]
 
 
-def test_a_book_takes_up_where_another_has_stopped() -> None:
+def test_a_book_resumes_where_another_stopped() -> None:
     book = book_of(2, timeout=9.0, min_size=1)
     ids = ["gathers", "late", "whole", "handed", "evicted"]
     for now, group_id in enumerate(ids):

@@ -541,7 +541,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if into_itself:
             self.buffer.load_state_dict(state)
         else:
-            self.buffer = type(self.buffer)._loaded(state, {}, codec=relive.PlainCodec())
+            self.buffer = type(self.buffer).from_state(state)
         assert {**self.buffer.state_dict(), "arrays": None} == {**state, "arrays": None}
         for ticket in self.tickets:
             ticket.release()

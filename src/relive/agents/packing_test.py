@@ -42,7 +42,7 @@ def test_a_batch_of_episodes_is_padded_on_the_right() -> None:
     assert batch.mismatches == [None, None]
 
 
-def test_an_inexact_episode_has_a_row_for_each_part_and_its_return_in_all_of_them() -> None:
+def test_an_inexact_episode_has_a_row_for_each_part() -> None:
     steps = [step_of([1, 5], [7], reward=1.0), step_of([1, 6, 7], [8], reward=4.0)]
     batch = relive.TokenBatch.from_episodes([episode_of(steps), episode_of([step_of([2], [3])], 1)])
     assert batch.tokens.tolist() == [[1, 5, 7, 0], [1, 6, 7, 8], [2, 3, 0, 0]]
@@ -130,7 +130,7 @@ def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
         relive.TokenBatch.from_episodes(**defaults | arguments)
 
 
-def test_an_agent_stores_its_steps_in_an_episode_buffer_and_they_come_back_bit_for_bit() -> None:
+def test_steps_in_an_episode_buffer_come_back_bit_for_bit() -> None:
     """P67: miles PR 1829."""
     logs = [np.array([-0.1, -0.2], np.float32), np.array([-1 / 3], np.float32)]
     steps = [
@@ -190,7 +190,7 @@ def test_micro_batches_hold_each_sequence_once_within_the_budget(
 
 
 @pytest.mark.parametrize("spread", ["even", "short", "skewed", "near a half"])
-def test_micro_batches_are_hardly_more_than_first_fit_decreasing_makes_and_balanced(spread: str) -> None:
+def test_micro_batches_are_few_and_balanced(spread: str) -> None:
     rng = np.random.default_rng(1)
     for _ in range(30):
         count, most = int(rng.integers(50, 400)), 4096
@@ -210,7 +210,7 @@ def test_micro_batches_are_hardly_more_than_first_fit_decreasing_makes_and_balan
             assert max(sizes) <= 1.15 * sum(sizes) / len(sizes)
 
 
-def test_the_largest_micro_batch_is_smaller_than_the_budget_where_that_suffices() -> None:
+def test_micro_batches_are_smaller_than_the_budget_if_possible() -> None:
     (parts,) = relive.micro_batches([6, 6, 6, 6, 1, 1, 1, 1], max_tokens=15)
     assert [part.tolist() for part in parts] == [[0, 1, 4, 5], [2, 3, 6, 7]]
     assert relive.micro_batches([9], max_tokens=9, ranks=2)[1][0].tolist() == []
@@ -268,7 +268,7 @@ def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps],
     assert (whole.tokens >= 0).all()
 
 
-def test_a_batch_of_a_framework_is_divided_before_it_is_converted() -> None:
+def test_batches_are_divided_before_they_are_converted() -> None:
     batch = relive.TokenBatch.from_episodes([episode_of([step_of([1], [2])])])
     with pytest.raises(
         errors.ArgumentTypeError, match="^micro_batches needs a batch of arrays of numpy, got one of list"

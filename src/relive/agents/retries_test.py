@@ -11,12 +11,14 @@ import pytest
 
 import relive
 from relive import errors
+from relive.agents import token_episode_test
 from relive.episodes import helpers_test
 from relive.fleet import local_test
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
+Buffer = helpers_test.Buffer
+make_tokens = helpers_test.make_tokens
+add = helpers_test.add
 Play = Callable[[Any, Any, bool], Awaitable[None]]
-live = helpers_test.live
 ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 20
 
 
@@ -24,18 +26,10 @@ class FailedError(Exception):
     """What a tool or a model raises now and then."""
 
 
-def step() -> relive.TokenStep:
-    return relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
-
-
-def make_tokens(**settings: Any) -> relive.TokenReplayBuffer:
-    return relive.TokenReplayBuffer(100_000, seed=0, **settings)
-
-
 def end_in_vain(buffer: Any, ticket: relive.Ticket, way: str, **described: Any) -> None:
     """Make an attempt that comes to nothing."""
     if isinstance(buffer, relive.TokenReplayBuffer):
-        buffer.add_episode([step()], agent_id="a", status="ABORTED", ticket=ticket, **described)
+        add(buffer, status="ABORTED", ticket=ticket, **described)
         return
     episode_id = buffer.start_episode_nowait("a", ticket=ticket, **described)
     if way == "empty":
@@ -46,13 +40,6 @@ def end_in_vain(buffer: Any, ticket: relive.Ticket, way: str, **described: Any) 
         buffer.end_episode_nowait(episode_id, 1, "ABORTED")
     else:
         buffer.abort_episode_nowait(episode_id)
-
-
-def succeed(buffer: Any, ticket: relive.Ticket, **described: Any) -> None:
-    if isinstance(buffer, relive.TokenReplayBuffer):
-        buffer.add_episode([step()], agent_id="a", ticket=ticket, **described)
-    else:
-        live(buffer, ticket=ticket, **described)
 
 
 WAYS = pytest.mark.parametrize(
@@ -67,15 +54,15 @@ def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, way: str, h
     buffer = make(admission=relive.Admission(0, 2, max_running=2), groups=groups)
     buffer.set_policy_version(0)
     with buffer.admit_nowait(2) as ticket:
-        succeed(buffer, ticket, group_id="g")
+        add(buffer, ticket=ticket, group_id="g")
         for _ in range(3):
             end_in_vain(buffer, ticket, way, group_id="g")
             assert ticket.left == 1
             with pytest.raises(relive.NotReadyError):
                 buffer.admit_nowait()
-        succeed(buffer, ticket, group_id="g")
+        add(buffer, ticket=ticket, group_id="g")
         with pytest.raises(relive.ArgumentError, match="got one that is used up"):
-            succeed(buffer, ticket)
+            add(buffer, ticket=ticket)
     buffer.check()
     assert len(buffer.next_groups_nowait(1)[0] if has_groups else buffer.next_episodes_nowait(2)) == 2
 
@@ -115,7 +102,7 @@ def test_other_places_do_not_return_to_their_ticket() -> None:
     """A learner that rejects an episode frees a place for all, as does one whose group was given up."""
     buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
     ticket = buffer.admit_nowait(2)
-    lived = [live(buffer, group_id="g", ticket=ticket) for _ in range(2)]
+    lived = [helpers_test.live(buffer, group_id="g", ticket=ticket) for _ in range(2)]
     buffer.next_groups_nowait(1)
     assert buffer.reject(lived) == 2
     assert ticket.left == 0
@@ -127,8 +114,7 @@ def test_a_copy_takes_no_place_of_a_ticket() -> None:
     ticket = buffer.admit_nowait()
     episode_id = buffer.start_episode_nowait("a", ticket=ticket)
     state = buffer.state_dict()
-    other = Buffer(admission=relive.Admission(0, 1))
-    other.load_state_dict(state)
+    other = Buffer.from_state(state)
     other.abort_episode_nowait(episode_id)
     assert (ticket.left, other.admit_nowait().left) == (0, 1)
 
@@ -244,7 +230,7 @@ async def test_tasks_that_were_given_tickets_are_no_misuse() -> None:
                 end_in_vain(buffer, ticket, "aborted", group_id=f"{number}")
             for _ in range(2):
                 await asyncio.sleep(0.001)
-                succeed(buffer, ticket, group_id=f"{number}")
+                add(buffer, ticket=ticket, group_id=f"{number}")
 
     async def learn() -> None:
         for version in range(1, 5):
@@ -276,7 +262,7 @@ async def play_tokens(buffer: Any, described: Any, fails: Callable[[], bool]) ->
         await asyncio.sleep(1.0)
         if fails():
             raise FailedError
-    buffer.add_episode([step()] * 2, agent_id="agent", **described)
+    buffer.add_episode([token_episode_test.step_of([1], [2])] * 2, agent_id="agent", **described)
 
 
 def seconds_to_train(make: Any, play: Any, share: float, backoff: float = 0.0) -> float:

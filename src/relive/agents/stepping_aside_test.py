@@ -7,18 +7,15 @@ import pytest
 
 import relive
 from relive.episodes import helpers_test
+from relive.testing import zoo
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
+Buffer = helpers_test.Buffer
 live = helpers_test.live
 ids = helpers_test.ids
+settle = zoo.settle
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def test_one_that_waits_for_fresher_episodes_does_not_hold_up_those_behind_it() -> None:
+async def test_a_learner_that_wants_fresh_episodes_is_passed() -> None:
     buffer = Buffer()
     buffer.set_policy_version(5)
     picky = asyncio.create_task(buffer.next_episodes(2, max_lag=0))
@@ -32,7 +29,7 @@ async def test_one_that_waits_for_fresher_episodes_does_not_hold_up_those_behind
     assert buffer.get_drops() == {}
 
 
-async def test_what_is_fresh_enough_for_one_is_kept_for_it() -> None:
+async def test_fresh_episodes_are_kept_for_who_waits_for_them() -> None:
     buffer = Buffer()
     buffer.set_policy_version(5)
     picky = asyncio.create_task(buffer.next_episodes(2, max_lag=1))
@@ -48,7 +45,7 @@ async def test_what_is_fresh_enough_for_one_is_kept_for_it() -> None:
     assert old not in later
 
 
-async def test_it_takes_its_turn_however_many_come_behind_it() -> None:
+async def test_a_passed_learner_takes_its_turn() -> None:
     buffer = Buffer()
     buffer.set_policy_version(5)
     picky = asyncio.create_task(buffer.next_episodes(4, max_lag=1))
@@ -74,7 +71,7 @@ async def test_it_takes_its_turn_however_many_come_behind_it() -> None:
 
 
 @pytest.mark.parametrize("way", ["the version moves on", "it is cancelled"])
-async def test_what_it_has_no_more_use_for_goes_to_those_behind_it(way: str) -> None:
+async def test_kept_episodes_that_it_cannot_use_are_passed_on(way: str) -> None:
     buffer = Buffer()
     buffer.set_policy_version(5)
     picky = asyncio.create_task(buffer.next_episodes(2, max_lag=0))
@@ -91,7 +88,7 @@ async def test_what_it_has_no_more_use_for_goes_to_those_behind_it(way: str) -> 
     await asyncio.wait([picky])
 
 
-async def test_groups_are_kept_and_passed_on_in_the_same_way() -> None:
+async def test_groups_are_kept_and_passed_on() -> None:
     buffer = Buffer(groups=relive.Groups(2))
     buffer.set_policy_version(5)
     asked: list[str | None] = []
@@ -113,7 +110,7 @@ async def test_groups_are_kept_and_passed_on_in_the_same_way() -> None:
     assert asked == ["fresh", "late", "old", "fresh too"]
 
 
-async def test_a_batch_of_fresh_steps_is_waited_for_aside() -> None:
+async def test_a_learner_that_wants_fresh_steps_is_passed() -> None:
     """The limiter allows each of them; what is there is drawn, and what is not is waited for."""
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=8.0), seed=0)
     live(buffer, steps=4, policy_version=1)
@@ -139,7 +136,7 @@ async def test_a_batch_of_fresh_steps_is_waited_for_aside() -> None:
     assert len(await picky[0]) == 2
 
 
-async def test_a_batch_that_the_limiter_holds_back_is_not_passed() -> None:
+async def test_a_batch_held_by_the_limiter_is_not_passed() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=4.0), seed=0)
     buffer.set_policy_version(1)
     large = asyncio.create_task(buffer.sample_n_step(4, 1, 0.9, max_lag=0))

@@ -10,6 +10,7 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import token_episode_test
+from relive.episodes import helpers_test
 
 step_of = token_episode_test.step_of
 NAMES = ("prompt", "response", "logprobs", "policy_version", "loss_mask", "reward")
@@ -103,7 +104,7 @@ def write(buffer: relive.EpisodeReplayBuffer[Any, Any], steps: list[relive.Token
 
 
 def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> list[relive.TokenStep]:
-    (lived,) = buffer._store
+    (lived,) = helpers_test.stored(buffer)
     assert relive.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
     return lived.actions
 

@@ -47,41 +47,7 @@ def test_each_episode_is_delivered_once_with_its_facts() -> None:
         first.status = "COMPLETED"  # type: ignore[misc]
 
 
-def test_groups_are_delivered_whole_accepted_rejected_and_counted() -> None:
-    buffer = relive.TokenReplayBuffer(1000, groups=relive.Groups(2), seed=0)
-    ids = [add(buffer, reward, group_id=group) for reward, group in ((1, "x"), (1, "y"), (1, "x"), (0, "y"), (0, "z"))]
-    (group,) = buffer.next_groups_nowait(1, accept=lambda found: len({each.total_reward for each in found}) > 1)
-    assert [each.episode_id for each in group] == [ids[1], ids[3]]
-    batch = buffer.read(np.concatenate([each.keys for each in group]))
-    assert relive.group_advantages(batch.returns, batch.group_ids).tolist() == [0.5, -0.5]
-    assert buffer.get_drops() == {"rejected": {"a": 2}}
-    assert buffer.reject([ids[4], ids[1]], reason="too easy") == 2
-    assert buffer.get_drops()["too easy"] == {"a": 2}
-    with pytest.raises(errors.ArgumentError, match="^no episode can start in group 'y'"):
-        add(buffer, group_id="y")
-    buffer.check()
-
-
-def test_an_admission_asks_for_tickets_and_drops_give_places_back() -> None:
-    buffer = relive.TokenReplayBuffer(1000, admission=relive.Admission(max_lag=0, episodes_per_version=2), seed=0)
-    before = buffer.get_stats()
-    with pytest.raises(errors.ArgumentError, match="needs a ticket"):
-        add(buffer)
-    assert buffer.get_stats() == before
-    ticket = buffer.admit_nowait(2)
-    buffer.set_policy_version(0)
-    add(buffer, ticket=ticket, status="ABORTED")
-    with pytest.raises(errors.ArgumentError, match="^status must be "):
-        add(buffer, ticket=ticket, status="?")
-    assert ticket.left == 2
-    add(buffer, ticket=ticket)
-    add(buffer, ticket=ticket)
-    with pytest.raises(errors.NotReadyError, match="^admit_nowait held back"):
-        buffer.admit_nowait()
-    assert buffer.get_training_bias().produced.aborted_share == pytest.approx(1 / 3)
-
-
-def test_learners_and_actors_wait_for_each_other_until_the_buffer_is_closed() -> None:
+def test_learners_and_actors_wait_until_the_buffer_is_closed() -> None:
     async def main() -> tuple[int, ...]:
         admission = relive.Admission(max_lag=1, episodes_per_version=4)
         buffer = relive.TokenReplayBuffer(300, groups=relive.Groups(2), admission=admission, seed=0)
@@ -246,7 +212,7 @@ class TokenDeliveryMachine(handing_out_machine_test.HandingOutMachine):
     def save_and_load(self, into_itself: bool) -> None:
         del into_itself
         state = self.buffer.state_dict()
-        loaded = relive.TokenReplayBuffer._loaded(state, {})
+        loaded = relive.TokenReplayBuffer.from_state(state)
         assert {**loaded.state_dict(), "arrays": None, "journal": None} == {**state, "arrays": None, "journal": None}
 
     @stateful.rule()

@@ -52,7 +52,7 @@ def test_a_prompt_may_go_on_without_a_word_from_the_environment() -> None:
     assert (lists(joined)["tokens"], lists(joined)["steps"], joined.is_exact) == ([7, 8], [0, 1], True)
 
 
-def test_one_changed_token_in_the_middle_of_a_context_flags_the_episode() -> None:
+def test_one_changed_token_in_a_context_flags_the_episode() -> None:
     """P68: rllm PR 272."""
     first, second = step_of([1, 5, 6], [7, 2]), step_of([1, 5, 6, 7, 2, 9], [8], reward=1.0)
     changed = step_of([1, 4, 6, 7, 2, 9, 8, 3], [2, 2])

@@ -160,7 +160,7 @@ SEQUENCES = "sequences cannot be: .*"
         (changed("settings/token_extras", [["x", "nothing", []]]), "settings/token_extras .*"),
     ],
 )
-def test_a_state_that_no_buffer_can_be_in_is_refused(change: Any, text: str) -> None:
+def test_forged_states_of_tokens_are_refused(change: Any, text: str) -> None:
     buffer = token_buffer_test.filled()
     buffer.set_policy_version(4)
     state = buffer.state_dict()
@@ -184,7 +184,7 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
 
 
 @pytest.mark.parametrize("value", [("e", "a", None, "ABORTED", (None,)), ("\ud800", "", "g", "TRUNCATED", (None,))])
-def test_names_that_can_be_are_taken(value: Any) -> None:
+def test_possible_names_of_episodes_are_taken(value: Any) -> None:
     buffer = token_buffer_test.filled()
     state = buffer.state_dict()
     described(value)(state)
@@ -235,20 +235,6 @@ def test_a_bool_extra_must_be_true_or_false() -> None:
             buffer.load_state_dict(state)
 
 
-def test_what_was_sampled_and_delivered_is_saved() -> None:
-    buffer = relive.TokenReplayBuffer(100, seed=0)
-    for number in range(4):
-        buffer.add_episode([step_of([], [number], reward=float(number))], agent_id="a")
-    buffer.sample(1)
-    buffer.next_episodes_nowait(1)
-    loaded = relive.TokenReplayBuffer(100, seed=1)
-    loaded.load_state_dict(buffer.state_dict())
-    assert loaded.get_training_bias() == buffer.get_training_bias()
-    assert 1 <= loaded.get_training_bias().trained.episodes <= 2
-    ids = [each.episode_id for each in buffer.next_episodes_nowait(3)]
-    assert [each.episode_id for each in loaded.next_episodes_nowait(3)] == ids
-
-
 def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
     state = token_buffer_test.filled().state_dict()
     state["settings"]["max_tokens"] = 2**60
@@ -257,7 +243,7 @@ def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
         relive.TokenReplayBuffer.from_state(state)
 
 
-def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
+def test_tokens_are_read_from_the_page_of_the_format(tmp_path: pathlib.Path) -> None:
     """As `docs/format.md` has it."""
     buffer = zoo.worked(TOKENS.make, 5)
     buffer.save(tmp_path / "tokens")

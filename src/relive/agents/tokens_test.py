@@ -54,7 +54,7 @@ def test_zero_and_one_of_any_number_type_are_loss_masks(given: Any) -> None:
     assert (kept.dtype.str, kept.tolist()) == ("|b1", [True, False, True])
 
 
-def test_without_a_loss_mask_every_token_is_trained_on_and_one_version_is_that_of_all() -> None:
+def test_masks_and_versions_of_a_step_have_defaults() -> None:
     step = step_of()
     assert step.loss_mask.tolist() == [True] * 3
     assert step.policy_version.tolist() == [3] * 3
