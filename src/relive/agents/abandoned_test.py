@@ -128,7 +128,7 @@ def test_a_journal_attached_later_records_it_too(make: Any, tmp_path: pathlib.Pa
         written.attach(log)
 
 
-async def test_those_who_wait_go_on() -> None:
+async def test_aborting_open_episodes_wakes_waiting_tasks() -> None:
     buffer = Buffer(admission=relive.Admission(0, 2, max_running=2), groups=relive.Groups(2))
     buffer.set_policy_version(0)
     ticket = buffer.admit_nowait(2)

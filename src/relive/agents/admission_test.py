@@ -119,7 +119,7 @@ def test_a_ticket_is_good_for_its_count() -> None:
     assert (desk.admitted, desk.can_admit(1), desk.can_admit(2)) == (2, True, False)
 
 
-def test_what_is_left_of_a_ticket_goes_back_once() -> None:
+def test_unused_places_of_a_ticket_go_back_once() -> None:
     heard = Heard()
     desk = heard.desk(relive.Admission(0, 3))
     with desk.admit(3) as ticket:
@@ -190,12 +190,9 @@ def test_a_ticket_must_be_one_of_this_desk() -> None:
         ),
     ],
 )
-def test_settings_that_break_a_rule_are_refused(make: Any, message: str) -> None:
+def test_settings_of_admissions_are_checked(make: Any, message: str) -> None:
     with pytest.raises(relive.ArgumentError, match=message):
         make()
-
-
-def test_as_many_as_there_are_places_for_may_be_asked_for() -> None:
     assert desk_of(1, 2).checked_count(4) == 4
 
 

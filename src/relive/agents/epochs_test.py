@@ -196,7 +196,7 @@ def test_a_quota_limits_the_episodes_of_an_agent() -> None:
     assert buffer.get_drops() == {}
 
 
-async def test_who_waits_for_a_quota_lets_others_pass() -> None:
+async def test_learners_that_wait_for_a_quota_are_passed() -> None:
     buffer = Buffer()
     choosy = asyncio.create_task(buffer.next_episodes(1, quotas={"a": 0}))
     await asyncio.sleep(0)
@@ -223,7 +223,7 @@ def test_quotas_are_checked(quotas: Any, message: str) -> None:
 # What runs at once.
 
 
-async def test_no_more_run_at_once_than_may() -> None:
+async def test_max_running_limits_episodes_that_run_at_once() -> None:
     buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
     running = most = 0
 

@@ -53,12 +53,12 @@ def test_memory_is_a_few_terms() -> None:
     ("numbers", "value"),
     [([1e308] * 4, math.inf), ([-1e308] * 4, -math.inf), ([math.inf, 1.0, -5.0], math.inf), ([], 0.0), ([-0.0], 0.0)],
 )
-def test_what_no_float_holds_is_infinite(numbers: list[float], value: float) -> None:
+def test_sums_beyond_all_floats_are_infinite(numbers: list[float], value: float) -> None:
     total = summed([1.0, *numbers, -1.0])
     assert total.value == value
 
 
-def test_what_is_infinite_is_one_term() -> None:
+def test_an_infinite_sum_is_one_term() -> None:
     assert summed([1.0, 1e308, 1e308]).terms == [math.inf]
 
 

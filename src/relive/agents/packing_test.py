@@ -124,7 +124,7 @@ def test_an_episode_without_a_step_has_no_row() -> None:
         ({"episodes": 3}, "episodes must be an instance of Sequence, got 3"),
     ],
 )
-def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
+def test_arguments_of_a_token_batch_are_checked(arguments: dict[str, Any], text: str) -> None:
     defaults: dict[str, Any] = {"episodes": [episode_of([step_of([1], [2])])]}
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
         relive.TokenBatch.from_episodes(**defaults | arguments)

@@ -49,7 +49,7 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 @pytest.mark.parametrize("has_groups", [False, True])
-def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, way: str, has_groups: bool) -> None:
+def test_failed_attempts_return_their_place_to_the_ticket(make: Any, way: str, has_groups: bool) -> None:
     groups = relive.Groups(2) if has_groups else None
     buffer = make(admission=relive.Admission(0, 2, max_running=2), groups=groups)
     buffer.set_policy_version(0)
@@ -69,7 +69,7 @@ def test_a_failed_attempt_returns_its_place_to_its_ticket(make: Any, way: str, h
 
 @WAYS
 @pytest.mark.parametrize("has_rule", [False, True])
-def test_what_comes_back_to_a_ticket_is_left_when_it_ends(make: Any, way: str, has_rule: bool) -> None:
+def test_returned_places_go_back_when_their_ticket_ends(make: Any, way: str, has_rule: bool) -> None:
     buffer = make(admission=relive.Admission(0, 2) if has_rule else None)
     with buffer.admit_nowait(2) as ticket:
         end_in_vain(buffer, ticket, way)
@@ -82,7 +82,7 @@ def test_what_comes_back_to_a_ticket_is_left_when_it_ends(make: Any, way: str, h
 
 
 @pytest.mark.parametrize("way", ["release", "lost"])
-def test_a_closed_ticket_takes_no_place_back(way: str) -> None:
+def test_places_never_return_to_a_closed_ticket(way: str) -> None:
     buffer = Buffer(admission=relive.Admission(0, 1))
     ticket: Any = buffer.admit_nowait()
     episode_id = buffer.start_episode_nowait("a", ticket=ticket)
@@ -129,7 +129,7 @@ def wants(buffer: Any, way: str) -> Any:
 
 
 @pytest.mark.parametrize("way", ["awaits", "awaits with a timeout", "begins a task"])
-async def test_a_task_that_waits_for_itself_is_warned_once(way: str) -> None:
+async def test_a_task_waiting_for_its_own_ticket_is_warned_once(way: str) -> None:
     buffer = Buffer(admission=relive.Admission(0, 4))
     with await buffer.admit(4) as ticket:
         end_in_vain(buffer, ticket, "left")
@@ -304,6 +304,6 @@ def seconds_to_train(make: Any, play: Any, share: float, backoff: float = 0.0) -
 
 
 @pytest.mark.parametrize(("make", "play"), [(Buffer, play_episode), (make_tokens, play_tokens)])
-def test_actors_that_fail_and_retry_reach_all_versions(make: Any, play: Any) -> None:
+def test_actors_that_retry_reach_all_versions(make: Any, play: Any) -> None:
     without, rarely, often = (seconds_to_train(make, play, share) for share in (0.0, 0.02, 0.2))
     assert max(rarely, often, seconds_to_train(make, play, 0.02, backoff=1.0)) <= 1.5 * without

@@ -279,7 +279,7 @@ WRONG: Any = "wrong"
         (lambda b: b.update(["x"]), r"keys must be integers, got \['x'\]"),
     ],
 )
-def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
+def test_refused_calls_on_tokens_change_nothing(call: Any, text: str) -> None:
     buffer = filled()
     before = snapshot(buffer)
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
@@ -779,7 +779,7 @@ def facts(**changes: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("at_once", [1, 5, 2**18])
-def test_check_finds_what_is_wrong(
+def test_an_audit_finds_damaged_tokens(
     change: Any, text: str | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_store, "_AT_ONCE", at_once)

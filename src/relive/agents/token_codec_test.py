@@ -67,7 +67,7 @@ GOOD: tuple[Any, ...] = (
         ((*GOOD[:5], "x"), "a TokenStep cannot be made: reward must be a finite real number, got 'x'"),
     ],
 )
-def test_what_cannot_be_a_step_is_refused(value: Any, text: str) -> None:
+def test_content_that_is_no_step_is_refused(value: Any, text: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
         relive.TokenStepCodec().decode(b"\0" + relive.PlainCodec().encode(value))
 

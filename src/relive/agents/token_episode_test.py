@@ -187,7 +187,7 @@ def test_a_mismatch_is_the_first_place_that_differs(steps: list[relive.TokenStep
         assert mismatch.expected != mismatch.found
 
 
-def test_what_is_no_step_is_refused() -> None:
+def test_joining_other_than_steps_is_refused() -> None:
     wrong: Any = [step_of([1], [2]), "step"]
     with pytest.raises(errors.ArgumentTypeError, match="^step 1 must be an instance of TokenStep, got 'step'$"):
         tokens.join(wrong)

@@ -80,7 +80,7 @@ def test_integers_may_be_log_probabilities() -> None:
     assert (kept.dtype.str, kept.tolist()) == ("<f8", [0.0, -1.0, -2.0])
 
 
-def test_what_rounding_makes_of_zero_is_given_back() -> None:
+def test_log_probabilities_may_be_rounded_above_zero() -> None:
     given = np.array([0.01, 1e-7, 0.0])
     assert step_of(logprobs=given).logprobs.tolist() == given.tolist()
 
@@ -126,7 +126,7 @@ def test_replace_checks_again() -> None:
         dataclasses.replace(step_of(), response=np.zeros(0, np.int32))
 
 
-def test_it_says_how_long_it_is() -> None:
+def test_a_token_step_has_a_repr() -> None:
     assert repr(step_of(reward=1.0)) == "<TokenStep of a prompt of 2 tokens and a response of 3, reward=1.0>"
 
 
@@ -161,7 +161,7 @@ LOGS = "logprobs must be finite numbers of at most 0, up to 0.01 for rounding"
         ({"reward": np.inf}, "reward must be a finite real number, got inf"),
     ],
 )
-def test_what_breaks_a_rule_is_refused(changes: dict[str, Any], text: str) -> None:
+def test_token_steps_that_break_a_rule_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
         step_of(**changes)
 
@@ -197,7 +197,7 @@ def test_what_breaks_a_rule_is_refused(changes: dict[str, Any], text: str) -> No
         ({"reward": "1"}, "reward must be a finite real number, got '1'"),
     ],
 )
-def test_what_is_of_another_type_is_refused(changes: dict[str, Any], text: str) -> None:
+def test_token_steps_of_other_types_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=f"^{text}$"):
         step_of(**changes)
 

@@ -83,7 +83,7 @@ async def test_a_version_that_cannot_be_changes_nothing(
         assert log.num_records == 1
         buffer.detach()
     assert zoo.plain(buffer.state_dict()) == state
-    episode = buffer._store[episode_id]
+    episode = helpers_test.stored(buffer)[0]
     with pytest.raises(errors.ArgumentError, match=message):
         episode.append_observation_action_reward(0, 0, 0.0, version)
     assert zoo.plain(buffer.state_dict()) == state
@@ -124,9 +124,9 @@ async def test_groups_and_versions_of_a_start_are_checked(described: dict[str, A
 def test_numpy_values_are_stored_as_python_values() -> None:
     buffer = Buffer()
     version: Any = np.uint8(7)
-    episode_id = lived(buffer, [None, version], group_id=np.array(["g"])[0], policy_version=np.int64(6))
+    lived(buffer, [None, version], group_id=np.array(["g"])[0], policy_version=np.int64(6))
     buffer.set_policy_version(np.int32(9))  # type: ignore[arg-type]
-    episode = buffer._store[episode_id]
+    episode = helpers_test.stored(buffer)[0]
     assert [type(value) for value in (episode.group_id, episode.policy_version, buffer.policy_version)] == [
         str,
         int,
@@ -160,7 +160,8 @@ async def test_samples_name_their_group_and_first_version() -> None:
 )
 def test_an_audit_finds_impossible_versions(start: int | None, changes: list[tuple[int, int]]) -> None:
     buffer = Buffer()
-    episode = buffer._store[lived(buffer, [None] * 3)]
+    lived(buffer, [None] * 3)
+    (episode,) = helpers_test.stored(buffer)
     episode.policy_version, episode.version_changes = start, changes
     with pytest.raises(
         errors.CorruptionError, match="of 3 steps from policy version .* on has changes .*, which do no"
@@ -678,7 +679,7 @@ def test_forged_records_of_versions_are_refused(rule: str, tmp_path: pathlib.Pat
 def test_records_with_versions_are_played_back(tmp_path: pathlib.Path) -> None:
     records = started(["a", "g", 2**62]), stepped(2**62), learned(0), learned(0), learned(2**62)
     buffer = episode_journal_test.forged(tmp_path / "log", *records)
-    assert (buffer.policy_version, buffer._store[UUID].group_id) == (2**62, "g")
-    assert buffer._store[UUID].policy_versions == [2**62]
+    assert (buffer.policy_version, helpers_test.stored(buffer)[0].group_id) == (2**62, "g")
+    assert helpers_test.stored(buffer)[0].policy_versions == [2**62]
     gone = episode_journal_test.forged(tmp_path / "gone", stepped(3))
     assert (gone.get_stats().appended, gone.get_stats().total_episodes) == (1, 0)

@@ -1,4 +1,4 @@
-"""Every row of the contract for episodes, and bad input."""
+"""The contract of a buffer of episodes, and bad input."""
 
 import asyncio
 import dataclasses
@@ -14,21 +14,10 @@ import pytest
 import relive
 from relive import testing
 from relive.common import copies_test
+from relive.episodes import helpers_test
 
-Buffer = relive.EpisodeReplayBuffer[list[int], int]
-
-
-def add_steps(buffer: Buffer, episode_id: str, count: int, first: int = 0) -> None:
-    for t in range(first, first + count):
-        buffer.append_observation_action_reward_nowait(episode_id, [t], t, float(t + 1))
-
-
-def add_episode(buffer: Buffer, steps: int, status: relive.FinalStatus = "COMPLETED", agent_id: str = "a") -> str:
-    """Add ep(steps) and return its id."""
-    episode_id = buffer.start_episode_nowait(agent_id)
-    add_steps(buffer, episode_id, steps)
-    buffer.end_episode_nowait(episode_id, [steps], status)
-    return episode_id
+Buffer = helpers_test.Buffer
+live = helpers_test.live
 
 
 def stored_ids(buffer: Buffer) -> set[str]:
@@ -68,10 +57,10 @@ async def test_the_awaited_calls_do_what_the_plain_ones_do() -> None:
     buffer = Buffer(seed=1)
     episode_id = await buffer.start_episode("a")
     for t in range(5):
-        await buffer.append_observation_action_reward(episode_id, [t], t, float(t + 1))
-    await buffer.end_episode(episode_id, [5], "TRUNCATED")
+        await buffer.append_observation_action_reward(episode_id, ("a", t), t, 1.0)
+    await buffer.end_episode(episode_id, ("a", 5), "TRUNCATED")
     plain = Buffer(seed=1)
-    add_episode(plain, 5, "TRUNCATED")
+    live(plain, "a", 5, "TRUNCATED")
     for _ in range(20):
         awaited = await buffer.sample_n_step(4, 2, 0.9)
         assert [dataclasses.replace(sample, episode_id="e") for sample in awaited] == [
@@ -82,8 +71,8 @@ async def test_the_awaited_calls_do_what_the_plain_ones_do() -> None:
 def test_a_batch_is_in_no_order_of_age() -> None:
     """The order within a batch is random: the first draw is as old as the last, on average."""
     buffer = Buffer(seed=7)
-    ages = {add_episode(buffer, 2): age for age in range(10)}
-    add_steps(buffer, open_id := buffer.start_episode_nowait("a"), 3)
+    ages = {live(buffer, "a", 2): age for age in range(10)}
+    open_id = live(buffer, "a", 3, None)
     ages[open_id] = 10
     first, last = [0] * 11, [0] * 11
     for _ in range(2000):
@@ -98,7 +87,7 @@ def test_a_plain_draw_from_nothing_is_an_error() -> None:
     buffer = Buffer()
     with pytest.raises(relive.NotReadyError, match="^sample_n_step_nowait found no complete transition: append"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
-    add_steps(buffer, buffer.start_episode_nowait("a"), 1)
+    live(buffer, "a", 1, None)
     for error in (ValueError, RuntimeError):
         with pytest.raises(error, match="or await sample_n_step$"):
             buffer.sample_n_step_nowait(1, 1, 0.9)
@@ -106,7 +95,7 @@ def test_a_plain_draw_from_nothing_is_an_error() -> None:
 
 async def test_an_awaited_draw_waits_for_a_transition() -> None:
     buffer = Buffer()
-    add_steps(buffer, episode_id := buffer.start_episode_nowait("a"), 1)
+    episode_id = live(buffer, "a", 1, None)
     waiter = asyncio.create_task(buffer.sample_n_step(3, 1, 0.9))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -141,7 +130,7 @@ async def test_arguments_of_a_draw_are_checked_at_once(arguments: Any, message: 
 
 def test_numpy_integers_are_integers() -> None:
     buffer = Buffer()
-    add_episode(buffer, 3)
+    live(buffer, "a", 3)
     (sample,) = buffer.sample_n_step_nowait(np.int64(1), np.int32(2), np.float32(0.5))  # type: ignore[arg-type]
     assert type(sample.actual_n) is type(sample.start_step) is int
     assert type(sample.next_discount) is type(sample.gamma) is float
@@ -151,7 +140,7 @@ def test_a_clock_that_steps_back_changes_nothing(monkeypatch: pytest.MonkeyPatch
     clock = iter(range(10**9, 0, -1000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
     buffer = Buffer(max_transitions=6)
-    ids = [add_episode(buffer, 2) for _ in range(10)]
+    ids = [live(buffer, "a", 2) for _ in range(10)]
     assert stored_ids(buffer) == set(ids[-3:])
 
 
@@ -184,7 +173,7 @@ async def test_closing_wakes_waiters_and_refuses_writes() -> None:
 
 async def test_a_closed_buffer_draws_what_it_holds() -> None:
     buffer = Buffer(limiter=relive.MinSize(100))
-    add_episode(buffer, 3)
+    live(buffer, "a", 3)
     buffer.close()
     assert len(buffer.sample_n_step_nowait(105, 1, 0.9)) == 105
     with pytest.raises(relive.ClosedError):
@@ -214,8 +203,7 @@ def test_an_episode_id_of_another_type_is_not_found(episode_id: Any) -> None:
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1", 1j, [1.0], np.float32, np.array(np.nan)])
 async def test_a_reward_that_is_not_finite_stores_nothing(reward: Any) -> None:
     buffer = Buffer()
-    episode_id = buffer.start_episode_nowait("a")
-    add_steps(buffer, episode_id, 2)
+    episode_id = live(buffer, "a", 2, None)
     before = dataclasses.replace(buffer.get_stats(), open_ages={})
     with pytest.raises(ValueError, match="^reward must be a finite real number, got "):
         buffer.append_observation_action_reward_nowait(episode_id, [2], 2, reward)
@@ -253,7 +241,7 @@ def test_any_finite_real_number_is_stored_as_a_float(reward: Any) -> None:
 
 def test_wrong_arguments_are_named_before_the_limiter_is_asked() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0))
-    finished = add_episode(buffer, 2)
+    finished = live(buffer, "a", 2)
     opened = buffer.start_episode_nowait("a")
     for episode_id, reward, message in [
         (opened, "bad", "reward must be"),
@@ -313,7 +301,7 @@ def test_everything_is_keyword_only() -> None:
         Buffer(10)  # type: ignore[call-arg]
 
 
-def test_two_open_event_loops_are_refused() -> None:
+def test_a_second_open_event_loop_is_refused() -> None:
     buffer = Buffer()
     with asyncio.Runner() as first:
         episode_id = first.run(buffer.start_episode("a"))
@@ -329,7 +317,7 @@ def test_two_open_event_loops_are_refused() -> None:
                 relive.EventLoopError, match="^buffer belongs to another event loop: use one buffer in one loop"
             ):
                 asyncio.run(call())
-        add_episode(buffer, 3)
+        live(buffer, "a", 3)
         assert len(first.run(buffer.sample_n_step(1, 1, 0.9))) == 1
     assert len(buffer.sample_n_step_nowait(1, 1, 0.9)) == 1
 
@@ -373,15 +361,15 @@ def test_a_seed_and_its_generator_give_the_same_draws() -> None:
     buffers = [Buffer(seed=11), Buffer(seed=np.random.default_rng(11))]
     for buffer in buffers:
         for steps in (3, 5):
-            add_episode(buffer, steps)
-        add_steps(buffer, buffer.start_episode_nowait("a"), 4)
+            live(buffer, "a", steps)
+        live(buffer, "a", 4, None)
     draws = [
         [(s.observation, s.start_step, s.actual_n) for s in buffer.sample_n_step_nowait(50, 2, 0.9)]
         for buffer in buffers
     ]
     assert draws[0] == draws[1]
     other = Buffer(seed=12)
-    add_episode(other, 8)
+    live(other, "a", 8)
     assert [s.start_step for s in other.sample_n_step_nowait(50, 2, 0.9)] != [start for _, start, _ in draws[0]]
 
 
@@ -457,9 +445,9 @@ def test_a_copy_that_fails_stores_nothing() -> None:
     buffer.check()
 
 
-def test_a_buffer_says_what_it_is() -> None:
+def test_an_episode_buffer_has_a_repr() -> None:
     buffer = Buffer(max_transitions=7)
-    add_episode(buffer, 2)
+    live(buffer, "a", 2)
     assert repr(buffer) == "<EpisodeReplayBuffer of 2 transitions, max_transitions=7, max_episodes=None>"
 
 
@@ -468,14 +456,13 @@ def test_statistics_have_shares_means_and_dropped_steps() -> None:
     empty = buffer.get_stats()
     assert (empty.never_drawn_share, empty.mean_draws, empty.oldest_open_age) == (0.0, 0.0, 0.0)
     for _ in range(4):
-        add_episode(buffer, 2)
+        live(buffer, "a", 2)
     drawn = {sample.episode_id for sample in buffer.sample_n_step_nowait(3, 1, 0.9)}
     stats = buffer.get_stats()
     assert (stats.never_drawn, stats.never_drawn_share) == (4 - len(drawn), 1 - len(drawn) / 4)
     assert stats.mean_draws == 3 / 8
-    add_steps(buffer, buffer.start_episode_nowait("a"), 5)
-    aborted = buffer.start_episode_nowait("a")
-    add_steps(buffer, aborted, 1)
+    live(buffer, "a", 5, None)
+    aborted = live(buffer, "a", 1, None)
     buffer.abort_episode_nowait(aborted)
     stats = buffer.get_stats()
     with pytest.raises(dataclasses.FrozenInstanceError):

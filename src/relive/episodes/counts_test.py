@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from relive import testing
 from relive.episodes import counts
 
 
@@ -88,7 +89,7 @@ def test_an_empty_deque_has_nothing_to_give() -> None:
         counts.CountedDeque[str]().popleft()
 
 
-def test_what_has_left_is_forgotten_at_once() -> None:
+def test_a_deque_forgets_what_left() -> None:
     deque: counts.CountedDeque[Thing] = counts.CountedDeque()
     deque.append(Thing(), 1)
     deque.append(Thing(), 1)
@@ -114,3 +115,124 @@ def test_memory_is_given_back_when_most_have_left() -> None:
         deque.popleft()
     assert list(deque) == list(range(19_990, 20_000))
     assert max(len(deque._sums), len(deque._items)) <= 256
+
+
+def counts_of(naive: dict[str, int]) -> counts.GrowingCounts[str]:
+    growing: counts.GrowingCounts[str] = counts.GrowingCounts()
+    for item, count in naive.items():
+        for _ in range(count):
+            growing.grow(item)
+    return growing
+
+
+class GrowingCountsMachine(stateful.RuleBasedStateMachine):
+    """Growing counts beside a dict."""
+
+    @stateful.initialize()
+    def start(self) -> None:
+        self.counts: counts.GrowingCounts[str] = counts.GrowingCounts()
+        self.naive: dict[str, int] = {}
+
+    @stateful.rule(item=st.sampled_from("abcdef"), times=st.integers(1, 9))
+    def grow(self, item: str, times: int) -> None:
+        for _ in range(times):
+            self.counts.grow(item)
+        self.naive[item] = self.naive.get(item, 0) + times
+
+    @stateful.rule(item=st.sampled_from("abcdefg"))
+    def pop(self, item: str) -> None:
+        assert self.counts.pop(item) == self.naive.pop(item, 0)
+
+    @stateful.invariant()
+    def counts_are_equal(self) -> None:
+        assert {item: self.counts[item] for item in "abcdefg"} == {item: self.naive.get(item, 0) for item in "abcdefg"}
+        assert self.counts.total == sum(self.naive.values())
+
+    @stateful.invariant()
+    def the_audit_passes(self) -> None:
+        self.counts.check()
+
+    @stateful.invariant()
+    def every_draw_is_a_unit(self) -> None:
+        if self.naive:
+            for item, rank in self.counts.draw(20, np.random.default_rng(0)):
+                assert 0 <= rank < self.naive[item]
+
+
+GrowingCountsMachine.TestCase.settings = hypothesis.settings(stateful_step_count=20)
+TestGrowingCounts = GrowingCountsMachine.TestCase
+
+
+@pytest.mark.parametrize(
+    "naive",
+    [
+        {"a": 1},
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 1, "b": 2, "c": 3, "d": 5, "e": 8},
+        {"a": 3, "b": 4},
+        {"a": 7, "b": 8, "c": 15, "d": 16, "e": 17, "f": 1},
+        {"a": 100, "b": 1},
+    ],
+)
+def test_every_unit_is_drawn_equally_often(naive: dict[str, int]) -> None:
+    growing = counts_of(naive)
+    total = sum(naive.values())
+    units = [(item, rank) for item, count in naive.items() for rank in range(count)]
+    drawn = dict.fromkeys(units, 0)
+    for unit in growing.draw(200 * total, np.random.default_rng(1)):
+        drawn[unit] += 1
+    testing.assert_frequencies(list(drawn.values()), [1 / total] * total)
+
+
+def test_draws_stay_uniform_after_items_have_left() -> None:
+    growing = counts_of({"a": 5, "b": 6, "c": 7, "d": 4, "e": 1})
+    growing.pop("a")
+    growing.pop("d")
+    growing.grow("e")
+    drawn = {"b": 0, "c": 0, "e": 0}
+    for item, _ in growing.draw(6000, np.random.default_rng(2)):
+        drawn[item] += 1
+    testing.assert_frequencies(list(drawn.values()), [6 / 15, 7 / 15, 2 / 15])
+
+
+def test_draws_are_independent_of_each_other() -> None:
+    """Pairs of neighbours in a batch are as frequent as chance: draws are neither sorted nor paired."""
+    drawn = counts_of({"a": 1, "b": 3}).draw(20_000, np.random.default_rng(3))
+    pairs = {first + second: 0 for first in "ab" for second in "ab"}
+    for (first, _), (second, _) in zip(drawn[::2], drawn[1::2], strict=True):
+        pairs[first + second] += 1
+    testing.assert_frequencies(list(pairs.values()), [1 / 16, 3 / 16, 3 / 16, 9 / 16])
+
+
+def test_growing_counts_draw_by_their_generator() -> None:
+    growing = counts_of({"a": 5, "b": 6})
+    assert growing.draw(50, np.random.default_rng(7)) == growing.draw(50, np.random.default_rng(7))
+
+
+def test_growing_counts_forget_what_left() -> None:
+    growing: counts.GrowingCounts[Thing] = counts.GrowingCounts()
+    thing = Thing()
+    for _ in range(5):
+        growing.grow(thing)
+    growing.pop(thing)
+    left = weakref.ref(thing)
+    del thing
+    assert left() is None
+
+
+@hypothesis.given(steps=st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60))
+def test_items_put_in_their_order_stand_as_they_stood(steps: list[tuple[str, bool]]) -> None:
+    """So that the same draws follow."""
+    growing: counts.GrowingCounts[str] = counts.GrowingCounts()
+    for item, grows in steps:
+        if grows:
+            growing.grow(item)
+        else:
+            growing.pop(item)
+    copy: counts.GrowingCounts[str] = counts.GrowingCounts()
+    for item in growing:
+        copy.put(item, growing[item])
+    copy.check()
+    assert (list(copy), copy.total) == (list(growing), growing.total)
+    if growing.total:
+        assert copy.draw(50, np.random.default_rng(0)) == growing.draw(50, np.random.default_rng(0))

@@ -82,7 +82,7 @@ def test_a_plain_call_syncs_itself(tmp_path: pathlib.Path, disk: Disk) -> None:
     journal.close()
 
 
-def test_a_policy_that_wants_no_sync_waits_for_none(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_awaited_calls_without_syncs_wait_for_none(tmp_path: pathlib.Path, disk: Disk) -> None:
     buffer, journal = attached(tmp_path / "journal", fsync="never")
     disk.num_syncs = 0
 

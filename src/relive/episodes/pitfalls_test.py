@@ -13,8 +13,9 @@ import pytest
 
 import relive
 from relive import testing
+from relive.episodes import helpers_test
 
-Buffer = relive.EpisodeReplayBuffer[Any, Any]
+Buffer = helpers_test.Buffer
 Sample = relive.ReplaySample[Any, Any]
 
 
@@ -166,7 +167,8 @@ def test_p24_the_first_step_with_a_long_horizon_crashes_nothing() -> None:
 def test_p25_drawing_changes_nothing_stored() -> None:
     """tianshou PR 753, Stable-Baselines3: flags were written into storage for the length of a draw."""
     buffer = Buffer()
-    episode = buffer._store[live(buffer, 0, 5, "TRUNCATED")]
+    live(buffer, 0, 5, "TRUNCATED")
+    (episode,) = helpers_test.stored(buffer)
     before = (list(episode.observations), list(episode.actions), list(episode.rewards), episode.status)
     for n in (1, 3, 9):
         buffer.sample_n_step_nowait(50, n, 0.9)
@@ -177,7 +179,8 @@ def test_p25_drawing_changes_nothing_stored() -> None:
 def test_p28_t_steps_have_t_plus_one_observations() -> None:
     """d3rlpy 98, Minari 199."""
     buffer = Buffer()
-    episode = buffer._store[live(buffer, 0, 5)]
+    live(buffer, 0, 5)
+    (episode,) = helpers_test.stored(buffer)
     assert len(episode.observations) == 6
     assert episode.observations[-1] == (0, 5)
 

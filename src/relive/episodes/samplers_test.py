@@ -90,7 +90,7 @@ def test_evicted_episodes_without_a_transition_are_forgotten() -> None:
     assert {sample.observation for sample in buffer.sample_n_step_nowait(9, 1, 0.9)} == {"5"}
 
 
-def test_what_breaks_its_rule_is_refused_and_nothing_has_changed() -> None:
+def test_draws_that_break_a_rule_change_nothing() -> None:
     other = filled([2])._store.finished[0]
     buffer = filled([2, 1])
     stored = buffer._store.finished[0]
@@ -112,7 +112,7 @@ def test_what_breaks_its_rule_is_refused_and_nothing_has_changed() -> None:
     assert buffer.rng.bit_generator.state == state
 
 
-def test_bad_samplers_are_refused() -> None:
+def test_samplers_of_other_classes_are_refused() -> None:
     with pytest.raises(relive.ArgumentTypeError, match="^sampler must be an instance of EpisodeSampler, got 3$"):
         relive.EpisodeReplayBuffer(sampler=3)  # type: ignore[arg-type]
     buffer = filled([2], NewestFew())

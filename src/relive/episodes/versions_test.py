@@ -138,7 +138,7 @@ def test_versions_go_in_the_order_of_evictions() -> None:
     buffer.check()
 
 
-def test_who_says_no_version_is_not_counted() -> None:
+def test_episodes_without_versions_are_not_counted() -> None:
     buffer = Buffer(max_episodes=3)
     for _ in range(5):
         lived(buffer, [None] * 3)
