@@ -157,7 +157,7 @@ async def test_waiting_learners_are_served_in_order(group_ids: list[str | None])
     buffer = Buffer(groups=relive.Groups(2))
     call: Any = buffer.next_episodes if group_ids[0] is None else buffer.next_groups
     learners = [asyncio.create_task(call(2 if group_ids[0] is None else 1)) for _ in range(2)]
-    lived = []
+    lived: list[str] = []
     for group_id in group_ids:
         await settle()
         assert not learners[len(lived) // 2].done()

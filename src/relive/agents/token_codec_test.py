@@ -106,7 +106,8 @@ def write(buffer: relive.EpisodeReplayBuffer[Any, Any], steps: list[relive.Token
 def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> list[relive.TokenStep]:
     (lived,) = helpers_test.stored(buffer)
     assert relive.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
-    return lived.actions
+    steps: list[relive.TokenStep] = lived.actions
+    return steps
 
 
 def test_steps_come_back_from_a_checkpoint_of_episodes(tmp_path: pathlib.Path) -> None:

@@ -421,7 +421,7 @@ def test_tensors_are_copied_and_stored_without_gradients(wrap: Any) -> None:
     for _ in range(2):
         (sample,) = buffer.sample_n_step_nowait(1, 1, 0.9)
         for value, expected in ((sample.observation, 0.0), (sample.next_observation, 1.0)):
-            drawn: Any = value if isinstance(value, copies_test.Tensor) else value["image"][0]  # type: ignore[call-overload]
+            drawn: Any = value if isinstance(value, copies_test.Tensor) else value["image"][0]
             assert (drawn.tolist(), drawn.requires_grad) == ([expected], False)
             drawn.add_(7)
     (episode,) = buffer.next_episodes_nowait(1)
