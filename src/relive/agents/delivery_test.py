@@ -150,17 +150,22 @@ def test_a_group_that_could_never_be_whole_is_refused(limits: Any, most: str, tm
         Buffer.load(tmp_path / "saved", groups=relive.Groups(5))
 
 
-def test_a_refused_start_leaves_the_ticket_as_it_was() -> None:
-    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(1))
+@pytest.mark.parametrize("make", [Buffer, helpers_test.make_tokens], ids=["episodes", "tokens"])
+def test_a_refused_start_leaves_the_ticket_as_it_was(make: Any) -> None:
+    buffer, other = (make(admission=relive.Admission(0, 2), groups=relive.Groups(1)) for _ in range(2))
+    with pytest.raises(relive.ArgumentError, match="needs a ticket"):
+        helpers_test.add(buffer)
     ticket = buffer.admit_nowait(2)
-    buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
-    refused: tuple[dict[str, Any], ...] = ({"group_id": "g"}, {"policy_version": -1}, {"group_id": 3})
+    helpers_test.add(buffer, group_id="g", ticket=ticket)
+    before = buffer.get_stats()
+    last: dict[str, Any] = {"policy_version": -1} if make is Buffer else {"status": "?"}
+    refused: tuple[dict[str, Any], ...] = ({"group_id": "g"}, {"group_id": 3}, last)
     for arguments in refused:
         with pytest.raises(relive.ArgumentError):
-            buffer.start_episode_nowait("a", ticket=ticket, **arguments)
-    assert ticket.left == 1
+            helpers_test.add(buffer, ticket=ticket, **arguments)
     with pytest.raises(relive.ArgumentError, match="ticket must be of this buffer"):
-        buffer.start_episode_nowait("a", ticket=Buffer().admit_nowait())
+        helpers_test.add(buffer, ticket=other.admit_nowait())
+    assert (ticket.left, buffer.get_stats()) == (1, before)
 
 
 # Audits and memory.

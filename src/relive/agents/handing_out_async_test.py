@@ -248,7 +248,9 @@ async def test_closing_frees_all_waiting_calls() -> None:
 
 async def test_impossible_calls_are_refused_before_they_wait() -> None:
     buffer = Buffer(admission=relive.Admission(0, 1), max_episodes=2)
-    for call in (buffer.admit(2), buffer.next_episodes(3), buffer.next_groups(1), buffer.next_episodes(1, max_lag=1)):
+    wrong: Any = 3
+    calls = (buffer.admit(2), buffer.next_episodes(3), buffer.next_groups(1), buffer.next_episodes(1, max_lag=1))
+    for call in (*calls, buffer.next_episodes(1, accept=wrong), buffer.next_groups(1, accept=wrong)):
         with pytest.raises(relive.ArgumentError):
             await asyncio.wait_for(call, PATIENCE)
 

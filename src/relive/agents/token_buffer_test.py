@@ -472,6 +472,9 @@ def test_extras_are_written_back_padded_or_row_by_row() -> None:
     assert found["t"].tolist() == [3, 2]
     assert found["logits"][0].tolist() == [[16, 17], [18, 19], [20, 21], [22, 23]]
     assert buffer.update([], t=[]) == buffer.update([]) == 0
+    assert buffer.update([7, 0, -1], advantages=[[1], [5, 5, 5, 5], []], t=[7, 8, 9]) == 1
+    assert buffer.read([0, 1]).extras["t"].tolist() == [8, 2]
+    assert buffer.get_stats().stale_keys == 2
 
 
 STEP = step_of([1], [2, 3])

@@ -294,6 +294,7 @@ async def test_an_agent_id_that_is_no_string_is_refused(agent_id: Any) -> None:
 def test_settings_of_an_episode_buffer_are_checked(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(relive.ArgumentError, match=f"^{message}"):
         Buffer(**settings)
+    Buffer(max_transitions=10, limiter=relive.MinSize(10))
 
 
 def test_everything_is_keyword_only() -> None:
