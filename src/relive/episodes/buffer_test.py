@@ -302,7 +302,7 @@ def test_everything_is_keyword_only() -> None:
         Buffer(10)  # type: ignore[call-arg]
 
 
-def test_a_second_open_event_loop_is_refused() -> None:
+def test_a_buffer_in_two_open_event_loops_is_refused() -> None:
     buffer = Buffer()
     with asyncio.Runner() as first:
         episode_id = first.run(buffer.start_episode("a"))

@@ -18,35 +18,18 @@ def test_appending_answers_how_many_transitions_it_completed() -> None:
     episode: relive.Episode[str, str] = relive.Episode(episode_id="e", agent_id="a")
     assert [episode.append_observation_action_reward("o", "a", 1.0) for _ in range(3)] == [0, 1, 1]
     assert episode.append_final_observation("o") == 1
-
-
-def test_a_final_observation_without_steps_completes_nothing() -> None:
-    episode = episode_of(0)
-    assert episode.append_final_observation(0) == 0
-    assert len(episode) == 0
     assert episode.status == "COMPLETED"
 
 
-@pytest.mark.parametrize(("steps", "transitions"), [(0, 0), (1, 0), (2, 1), (5, 4)])
-def test_a_running_episode_has_a_transition_less_than_steps(steps: int, transitions: int) -> None:
-    assert len(episode_of(steps)) == transitions
-
-
-@pytest.mark.parametrize("steps", [0, 1, 5])
-def test_an_ended_episode_has_a_transition_for_each_step(steps: int) -> None:
-    episode = episode_of(steps)
-    episode.append_final_observation(steps, "TRUNCATED")
-    assert len(episode) == len(episode.actions) == len(episode.rewards) == steps
-    assert episode.observations == list(range(steps + 1))
-    assert episode.status == "TRUNCATED"
-
-
-@pytest.mark.parametrize(("steps", "transitions"), [(0, 0), (1, 0), (5, 4)])
-def test_an_aborted_episode_keeps_complete_transitions(steps: int, transitions: int) -> None:
-    episode = episode_of(steps)
-    episode.abort()
-    assert len(episode) == transitions
-    assert episode.status == "ABORTED"
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_transitions_are_steps_whose_next_observation_is_known(steps: int) -> None:
+    running, ended, aborted = (episode_of(steps) for _ in range(3))
+    assert ended.append_final_observation(steps, "TRUNCATED") == min(steps, 1)
+    aborted.abort()
+    assert [len(each) for each in (running, ended, aborted)] == [max(steps - 1, 0), steps, max(steps - 1, 0)]
+    assert [each.status for each in (running, ended, aborted)] == ["IN_PROGRESS", "TRUNCATED", "ABORTED"]
+    assert len(ended.actions) == len(ended.rewards) == steps
+    assert ended.observations == list(range(steps + 1))
 
 
 def test_nothing_can_be_appended_after_the_end() -> None:

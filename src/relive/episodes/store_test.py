@@ -308,39 +308,6 @@ def test_draws_follow_the_number_of_transitions() -> None:
     testing.assert_frequencies(list(drawn.values()), [1 / 7] * 7)
 
 
-def break_id(store: Any) -> None:
-    store.finished[0].episode_id = "other"
-
-
-def break_observations(store: Any) -> None:
-    store.finished[0].observations.append(0)
-
-
-def break_rewards(store: Any) -> None:
-    next(iter(store.open.values())).rewards.pop()
-
-
-def break_open(store: Any) -> None:
-    store.open.clear()
-
-
-def break_open_identity(store: Any) -> None:
-    episode_id = next(iter(store.open))
-    store.open[episode_id] = relive.Episode(episode_id=episode_id, agent_id="a")
-
-
-def break_started(store: Any) -> None:
-    store._started.clear()
-
-
-def break_finished(store: Any) -> None:
-    store.finished.popleft()
-
-
-def break_finished_twice(store: Any) -> None:
-    store.finished.append(store.finished[0], 2)
-
-
 def break_finished_identity(store: Any) -> None:
     episode = store.finished[0]
     store.finished._items[0] = relive.Episode(
@@ -348,71 +315,54 @@ def break_finished_identity(store: Any) -> None:
     )
 
 
-def break_sums(store: Any) -> None:
-    store.finished._sums[1] += 1
-
-
-def break_finished_total(store: Any) -> None:
-    store.finished.total += 1
-
-
-def break_open_counts(store: Any) -> None:
-    store._open_counts.grow(next(iter(store.open.values())))
-
-
-def break_open_total(store: Any) -> None:
-    store._open_counts.total += 1
-
-
-def break_shelf(store: Any) -> None:
-    store._open_counts._shelves[1].units += 1
-
-
-def break_shelf_items(store: Any) -> None:
-    store._open_counts._rows["ghost"] = (store._open_counts._shelves[0], 0)
-
-
-def break_reward(store: Any) -> None:
-    store.finished[0].rewards[1] = float("nan")
-
-
-def break_status(store: Any) -> None:
-    store.finished[0].status = "WEIRD"
-
-
-def break_statuses(store: Any) -> None:
-    store._statuses["COMPLETED"] += 1
-
-
-def break_agents(store: Any) -> None:
-    store._agents["b"] += 1
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (break_id, "has the id other"),
-        (break_observations, "is COMPLETED with 4 observations, 2 actions and 2 rewards"),
-        (break_rewards, "is IN_PROGRESS with 3 observations, 3 actions and 2 rewards"),
-        (break_open, "^open episodes must be"),
-        (break_open_identity, "open episodes by id"),
-        (break_started, "open episodes with a start"),
-        (break_finished, "^finished episodes must be"),
-        (break_finished_twice, "number of finished episodes must be 2, found 3"),
+        (lambda store: setattr(store.finished[0], "episode_id", "other"), "has the id other"),
+        (
+            lambda store: store.finished[0].observations.append(0),
+            "is COMPLETED with 4 observations, 2 actions and 2 rewards",
+        ),
+        (
+            lambda store: next(iter(store.open.values())).rewards.pop(),
+            "is IN_PROGRESS with 3 observations, 3 actions and 2 rewards",
+        ),
+        (lambda store: store.open.clear(), "^open episodes must be"),
+        (
+            lambda store: store.open.update(
+                {each: relive.Episode(episode_id=each, agent_id="a") for each in store.open}
+            ),
+            "open episodes by id",
+        ),
+        (lambda store: store._started.clear(), "open episodes with a start"),
+        (lambda store: store.finished.popleft(), "^finished episodes must be"),
+        (lambda store: store.finished.append(store.finished[0], 2), "number of finished episodes must be 2, found 3"),
         (break_finished_identity, "finished episodes that are stored must be True, found False"),
-        (break_sums, r"transitions of finished episodes must be \[2, 3\], found \[3, 2\]"),
-        (break_finished_total, "total of finished transitions must be 5, found 6"),
-        (break_open_counts, "transitions of open episodes must be"),
-        (break_open_total, "total of open transitions must be 2, found 3"),
-        (break_shelf, "shelf 1 of growing counts does not agree with its items"),
-        (break_shelf_items, "growing counts have 2 items, but not on their shelves"),
-        (break_reward, "has reward nan at step 1"),
-        (break_status, "is WEIRD with 3 observations"),
-        (break_statuses, "statuses must be"),
-        (break_agents, "agents must be"),
+        (
+            lambda store: store.finished._sums[1:2].__iadd__(1),
+            r"transitions of finished episodes must be \[2, 3\], found \[3, 2\]",
+        ),
+        (lambda store: setattr(store.finished, "total", 6), "total of finished transitions must be 5, found 6"),
+        (
+            lambda store: store._open_counts.grow(next(iter(store.open.values()))),
+            "transitions of open episodes must be",
+        ),
+        (lambda store: setattr(store._open_counts, "total", 3), "total of open transitions must be 2, found 3"),
+        (
+            lambda store: setattr(store._open_counts._shelves[1], "units", store._open_counts._shelves[1].units + 1),
+            "shelf 1 of growing counts does not agree with its items",
+        ),
+        (
+            lambda store: store._open_counts._rows.update(ghost=(store._open_counts._shelves[0], 0)),
+            "growing counts have 2 items, but not on their shelves",
+        ),
+        (lambda store: store.finished[0].rewards.__setitem__(1, float("nan")), "has reward nan at step 1"),
+        (lambda store: setattr(store.finished[0], "status", "WEIRD"), "is WEIRD with 3 observations"),
+        (lambda store: store._statuses.update(["COMPLETED"]), "statuses must be"),
+        (lambda store: store._agents.update(["b"]), "agents must be"),
     ],
 )
-def test_the_audit_names_what_is_broken(damage: Any, message: str) -> None:
+def test_an_audit_names_damaged_parts_of_a_store(damage: Any, message: str) -> None:
     store = filled()
     damage(store)
     with pytest.raises(relive.CorruptionError, match=message):
