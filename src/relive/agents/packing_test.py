@@ -142,8 +142,7 @@ def test_steps_in_an_episode_buffer_come_back_bit_for_bit() -> None:
     for step, reward in zip(steps, [0.0, 1.0], strict=True):
         buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, reward)
     buffer.end_episode_nowait(episode_id, None)
-    (lived,) = buffer._store
-    batch = relive.TokenBatch.from_episodes([lived])
+    batch = relive.TokenBatch.from_episodes(buffer.next_episodes_nowait(1))
     assert batch.tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
     assert batch.logprobs[batch.loss_mask].tobytes() == np.concatenate(logs).tobytes()
     assert batch.rewards.tolist() == [[0, 0, 0, 0, 0, 1.0]]

@@ -213,7 +213,7 @@ async def run_fleet(
 
     def add_up() -> None:
         dropped = sum(sum(sources.values()) for sources in buffer.get_drops().values())
-        waiting = len(list(buffer._hand_outs._waiting()))
+        waiting = helpers_test.num_waiting(buffer)
         running = buffer.get_stats().in_progress
         assert len(started) == dropped + len(kept) + waiting + running
         assert helpers_test.queue_of(buffer)["admitted"] == len(kept) + waiting + running
@@ -229,8 +229,7 @@ async def run_fleet(
     gc.collect()
     add_up()
     assert buffer.get_stats().in_progress == 0
-    buffer._hand_outs.desk.can_admit(1)
-    assert buffer._hand_outs.desk._reserved == 0
+    assert helpers_test.num_reserved(buffer) == 0
     buffer.check()
 
 

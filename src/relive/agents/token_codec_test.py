@@ -10,7 +10,6 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import token_episode_test
-from relive.episodes import helpers_test
 
 step_of = token_episode_test.step_of
 NAMES = ("prompt", "response", "logprobs", "policy_version", "loss_mask", "reward")
@@ -104,10 +103,9 @@ def write(buffer: relive.EpisodeReplayBuffer[Any, Any], steps: list[relive.Token
 
 
 def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> list[relive.TokenStep]:
-    (lived,) = helpers_test.stored(buffer)
+    (lived,) = buffer.next_episodes_nowait(1)
     assert relive.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
-    steps: list[relive.TokenStep] = lived.actions
-    return steps
+    return lived.actions
 
 
 def test_steps_come_back_from_a_checkpoint_of_episodes(tmp_path: pathlib.Path) -> None:

@@ -426,7 +426,7 @@ def test_tensors_are_copied_and_stored_without_gradients(wrap: Any) -> None:
             assert (drawn.tolist(), drawn.requires_grad) == ([expected], False)
             drawn.add_(7)
     (episode,) = buffer.next_episodes_nowait(1)
-    stored: Any = buffer._store[episode_id]
+    (stored,) = helpers_test.stored(buffer)
     assert "Tensor([0.0])" in repr(stored.observations[0])
     assert stored.observations[0] is not episode.observations[0]
 

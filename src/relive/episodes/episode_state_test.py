@@ -87,7 +87,7 @@ def with_points() -> Buffer:
 
 def test_an_object_that_no_codec_takes_is_named(tmp_path: Any) -> None:
     buffer = with_points()
-    (episode_id,) = buffer._store.open
+    (episode_id,) = buffer.get_stats().open_ages
     for call in (buffer.state_dict, lambda: buffer.save(tmp_path / "saved")):
         message = f"^observation 0 of episode {episode_id} cannot be saved: .*Point.*codec=.*$"
         with pytest.raises(errors.CheckpointError, match=message):
@@ -99,7 +99,7 @@ def test_a_custom_codec_saves_and_loads(tmp_path: Any) -> None:
     buffer = with_points()
     buffer.save(tmp_path / "saved", codec=PointCodec())
     loaded = Buffer.load(tmp_path / "saved", codec=PointCodec())
-    (episode,) = loaded._store
+    (episode,) = helpers_test.stored(loaded)
     assert [point.x for point in episode.observations] == [0, 1, 2]
     assert [point.x for point in episode.actions] == [0, -1, -2]
     with pytest.raises(errors.CheckpointError, match="^codec must be the one of the checkpoint, point-1, got plain-1$"):
@@ -164,7 +164,7 @@ def test_a_value_that_changes_while_saved_is_noticed() -> None:
     buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
     buffer.append_observation_action_reward_nowait(episode_id, [1], 0, 0.0)
-    (episode,) = buffer._store
+    (episode,) = helpers_test.stored(buffer)
     column = episode_state.state_dict(buffer._store.snapshot(), PLAIN)["arrays"]["observations"]
     episode.observations[0].append(2)
     with pytest.raises(

@@ -69,6 +69,19 @@ def queue_of(buffer: Any) -> dict[str, Any]:
     return content
 
 
+def num_waiting(buffer: Any) -> int:
+    """Return how many episodes wait for a learner."""
+    return len(list(buffer._hand_outs._waiting()))
+
+
+def num_reserved(buffer: Any) -> int:
+    """Return how many places the unused tickets hold, those that were lost not counted."""
+    desk = buffer._hand_outs.desk
+    desk.can_admit(1)  # It looks for lost ones.
+    reserved: int = desk._reserved
+    return reserved
+
+
 def delivered(buffer: Any) -> list[list[str]]:
     """Deliver all that waits, and return the ids of each unit: single episodes first, then groups."""
     units: list[list[str]] = []

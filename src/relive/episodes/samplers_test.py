@@ -11,6 +11,7 @@ import pytest
 
 import relive
 from relive import testing
+from relive.episodes import helpers_test
 from relive.episodes import samplers
 
 Draws = list[tuple[relive.Episode[str, int], int]]
@@ -91,22 +92,23 @@ def test_evicted_episodes_without_a_transition_are_forgotten() -> None:
 
 
 def test_draws_that_break_a_rule_change_nothing() -> None:
-    other = filled([2])._store.finished[0]
-    buffer = filled([2, 1])
-    stored = buffer._store.finished[0]
+    (other,) = helpers_test.stored(filled([2]))
+    sampler = Told()
+    buffer = filled([2, 1], sampler)
+    stored = helpers_test.stored(buffer)[0]
     for draws, message in (
         ([(stored, 0)], "_draw must return batch_size = 2 draws, got 1"),
         ([(stored, 0), (other, 0)], "_draw must return stored episodes, got "),
         ([(stored, 0), (stored, 2)], r"_draw must return start steps in \[0, 2\) of episode "),
         ([(stored, 0), 3], "_draw must return pairs of an episode and an integer start: "),
     ):
-        buffer._sampler = Told(draws)
+        sampler.draws = draws
         state = copy.deepcopy(buffer.rng.bit_generator.state)
         with pytest.raises(relive.SamplerError, match=f"^{message}"):
             buffer.sample_n_step_nowait(2, 1, 0.9)
         assert buffer.rng.bit_generator.state == state
         assert buffer.get_stats().sampled == 0
-    buffer._sampler = Told(KeyError("mine"))
+    sampler.draws = KeyError("mine")
     with pytest.raises(KeyError, match="mine"):
         buffer.sample_n_step_nowait(2, 1, 0.9)
     assert buffer.rng.bit_generator.state == state
