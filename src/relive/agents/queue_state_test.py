@@ -128,6 +128,24 @@ def test_deliveries_are_not_repeated_after_a_crash(name: str, segment_bytes: int
         assert other.reject(everything) == buffer.reject(everything)
 
 
+@pytest.mark.parametrize("segment_bytes", [600, 2**26])
+def test_refused_episodes_are_not_delivered_after_a_crash(segment_bytes: int, tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(max_episodes=4, groups=relive.Groups(2))
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=segment_bytes) as log:
+        buffer.attach(log)
+        for number in range(40):
+            for group_id in (None, f"{number}", f"{number}"):
+                live(buffer, group_id=group_id)
+            for call in (buffer.next_episodes_nowait, buffer.next_groups_nowait):
+                with pytest.raises(relive.NotReadyError):
+                    call(1, accept=lambda unit: False)
+    other: Any = relive.recover(tmp_path / "log")
+    other.check()
+    assert helpers_test.delivered(other) == helpers_test.delivered(buffer) == []
+    if segment_bytes > 10_000:
+        assert other.get_drops() == buffer.get_drops() == {"rejected": {"a": 120}}
+
+
 def test_a_delivery_that_cannot_be_journaled_is_refused(tmp_path: pathlib.Path) -> None:
     buffer = Buffer()
     with relive.Journal(tmp_path / "log", fsync="never") as log:
