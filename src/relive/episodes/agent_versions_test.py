@@ -679,6 +679,7 @@ def test_forged_records_of_versions_are_refused(rule: str, tmp_path: pathlib.Pat
 def test_records_with_versions_are_played_back(tmp_path: pathlib.Path) -> None:
     records = started(["a", "g", 2**62]), stepped(2**62), learned(0), learned(0), learned(2**62)
     buffer = episode_journal_test.forged(tmp_path / "log", *records)
+    buffer.check()
     assert (buffer.policy_version, helpers_test.stored(buffer)[0].group_id) == (2**62, "g")
     assert helpers_test.stored(buffer)[0].policy_versions == [2**62]
     gone = episode_journal_test.forged(tmp_path / "gone", stepped(3))
