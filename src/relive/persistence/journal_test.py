@@ -601,8 +601,8 @@ def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, signal, sys
-        from relive import errors
         import relive
+        from relive import errors
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         log = relive.Journal(sys.argv[1], fsync="always", segment_bytes=10**6)
         log.begin(lambda: b"base")
@@ -631,8 +631,8 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
 def test_a_segment_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, sys
-        from relive import errors
         import relive
+        from relive import errors
         bases = [b"base", bytes(3000), b"base"]
         log = relive.Journal(sys.argv[1], fsync="never", segment_bytes=10)
         log.begin(lambda: bases.pop(0))
@@ -665,8 +665,8 @@ def test_a_journal_is_open_once(tmp_path: pathlib.Path) -> None:
 def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
     text = """
         import sys
-        from relive import errors
         import relive
+        from relive import errors
         try:
             relive.Journal(sys.argv[1])
         except errors.CheckpointError as error:
@@ -682,8 +682,8 @@ def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
 def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
     text = """
         import os, sys
-        from relive import errors
         import relive
+        from relive import errors
         log = relive.Journal(sys.argv[1], fsync="never")
         log.begin(lambda: b"base")
         log.append(1, b"parent")

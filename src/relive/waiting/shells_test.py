@@ -15,6 +15,7 @@ MISSING = {
     "can_sample": "as can_insert",
     "check_priorities": "update_priorities checks; this is for those who send priorities to another process",
     "detach": "as attach",
+    "from_state": "as load",
     "history": "the rows themselves, which the next step changes",
     "load": "a class is loaded, and a shell put around it",
     "from_state": "a shell is made around a buffer",
