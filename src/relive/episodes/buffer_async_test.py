@@ -1,7 +1,6 @@
-"""The buffer under asyncio: waiting, limiters, cancellation, closing, many actors."""
+"""What episodes under asyncio have beside `waiting_test`: blocks, appends that wait, memory, event loops."""
 
 import asyncio
-import collections
 from collections.abc import Coroutine
 import gc
 import pathlib
@@ -10,22 +9,15 @@ import sys
 import types
 from typing import Any
 
-import hypothesis
-from hypothesis import strategies as st
 import pytest
 
 import relive
 from relive import errors
 from relive.persistence import recover_test
+from relive.testing import zoo
+from relive.waiting import waiting_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, int]
-PATIENCE = 60.0
-"""Seconds after which a test has hung."""
-
-
-async def settle(rounds: int = 20) -> None:
-    for _ in range(rounds):
-        await asyncio.sleep(0)
 
 
 async def act(buffer: Buffer, steps: int, agent_id: str = "a") -> None:
@@ -55,7 +47,7 @@ async def test_a_block_writes_one_episode() -> None:
     }
 
 
-async def test_a_block_that_raises_ends_aborted_and_keeps_what_is_known() -> None:
+async def test_a_block_that_raises_ends_aborted() -> None:
     buffer = Buffer()
     with pytest.raises(ZeroDivisionError):
         async with buffer.episode("a") as writer:
@@ -115,7 +107,7 @@ async def test_a_block_survives_clear_and_close() -> None:
 async def test_a_cancelled_block_ends_aborted() -> None:
     buffer = Buffer()
     task = asyncio.create_task(act(buffer, 1000))
-    await settle(10)
+    await zoo.settle(10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -126,102 +118,23 @@ async def test_a_cancelled_block_ends_aborted() -> None:
 # Waiting to sample.
 
 
-async def test_waiting_samples_are_served_in_order_of_arrival() -> None:
-    buffer = Buffer()
-    served = []
-
-    async def learner(name: int) -> None:
-        await buffer.sample_n_step(1, 1, 0.9)
-        served.append(name)
-
-    tasks = [asyncio.create_task(learner(name)) for name in range(5)]
-    await settle()
-    assert served == []
-    await act(buffer, 1)
-    await asyncio.gather(*tasks)
-    assert served == [0, 1, 2, 3, 4]
-
-
-async def test_min_size_holds_the_first_batch_back() -> None:
-    buffer = Buffer(limiter=relive.MinSize(5))
-    waiter = asyncio.create_task(buffer.sample_n_step(2, 1, 0.9))
-    await act(buffer, 4)
-    await settle()
-    assert not waiter.done()
-    with pytest.raises(relive.NotReadyError, match=r"held back by MinSize\(5\) with 4 transitions: append more steps"):
-        buffer.sample_n_step_nowait(2, 1, 0.9)
-    await act(buffer, 1)
-    assert len(await waiter) == 2
-
-
-async def test_a_timeout_leaves_no_trace() -> None:
-    buffer = Buffer(seed=0)
-    twin = Buffer(seed=0)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await buffer.sample_n_step(4, 1, 0.9)
-    for each in (buffer, twin):
-        await act(each, 6)
-    draws = [[s.start_step for s in await each.sample_n_step(50, 1, 0.9)] for each in (buffer, twin)]
-    assert draws[0] == draws[1]
-    assert buffer.get_stats().sampled == 50
-
-
-async def test_a_cancelled_learner_does_not_hold_the_next_one_up() -> None:
-    buffer = Buffer()
-    first = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
-    second = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
-    await settle()
-    buffer_filled = asyncio.create_task(act(buffer, 1))
-    first.cancel()
-    await buffer_filled
-    assert len(await asyncio.wait_for(second, PATIENCE)) == 1
-
-
-async def test_a_producer_that_dies_takes_the_waiting_learner_with_it() -> None:
-    buffer = Buffer()
-
-    async def dying() -> None:
-        async with buffer.episode("a") as writer:
-            await writer.append(0, 0, 0.0)
-            await asyncio.sleep(0)
-            raise ConnectionError("the environment went away")
-
-    with pytest.raises(ExceptionGroup) as caught:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(buffer.sample_n_step(1, 1, 0.9))
-            group.create_task(dying())
-    assert caught.group_contains(ConnectionError)
-    assert buffer.get_stats().aborted == 1
-    assert len(buffer._gate._samplers.waiting) == 0
-
-
-async def test_a_producer_that_closes_when_it_dies_frees_the_waiting_learner() -> None:
-    buffer = Buffer()
-    waiter = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
-    await settle()
-    buffer.close()
-    with pytest.raises(relive.ClosedError):
-        await asyncio.wait_for(waiter, PATIENCE)
-
-
-async def test_a_start_that_evicts_below_the_least_size_frees_who_waits_to_insert() -> None:
+async def test_a_start_that_evicts_lets_inserts_in() -> None:
     """Inserts below min_size are free; a task held back above it must be woken."""
     limiter = relive.SampleToInsertRatio(1.0, 5, 5.0)
     buffer = Buffer(max_episodes=2, limiter=limiter, seed=0)
     await act(buffer, 6)
     tasks = [asyncio.create_task(act(buffer, 20, "b"))]
-    await settle(100)
-    assert len(buffer._gate._inserters.waiting) == 1
+    await zoo.settle(100)
+    assert waiting_test.num_waiting(buffer) == (1, 0)
     tasks.append(asyncio.create_task(act(buffer, 20, "c")))
-    await settle(100)
+    await zoo.settle(100)
 
     async def learn() -> None:
         while True:
             await buffer.sample_n_step(3, 1, 0.9)
 
     learner = asyncio.create_task(learn())
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(waiting_test.PATIENCE):
         await asyncio.gather(*tasks)
     learner.cancel()
     await asyncio.gather(learner, return_exceptions=True)
@@ -235,14 +148,14 @@ async def test_a_slow_learner_and_few_episodes_never_hang() -> None:
         async def learn(buffer: Buffer = buffer, rng: random.Random = rng) -> None:
             while True:
                 await buffer.sample_n_step(8, 2, 0.9)
-                await settle(rng.randint(0, 40))
+                await zoo.settle(rng.randint(0, 40))
 
         async def live(buffer: Buffer = buffer, rng: random.Random = rng) -> None:
             for _ in range(30):
                 await act(buffer, rng.randint(0, 15))
 
         learner = asyncio.create_task(learn())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(waiting_test.PATIENCE):
             await asyncio.gather(*(live() for _ in range(3)))
         learner.cancel()
         await asyncio.gather(learner, return_exceptions=True)
@@ -256,10 +169,10 @@ def limited() -> Buffer:
     return Buffer(limiter=relive.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0), seed=0)
 
 
-async def test_inserts_wait_while_they_run_ahead() -> None:
+async def test_appends_wait_for_draws() -> None:
     buffer = limited()
     actor = asyncio.create_task(act(buffer, 20))
-    await settle(100)
+    await zoo.settle(100)
     assert buffer.get_stats().appended == 8
     with pytest.raises(
         relive.NotReadyError,
@@ -267,42 +180,22 @@ async def test_inserts_wait_while_they_run_ahead() -> None:
     ):
         buffer.append_observation_action_reward_nowait(next(iter(buffer.get_stats().open_ages)), 0, 0, 0.0)
     await buffer.sample_n_step(4, 1, 0.9)
-    await settle(100)
+    await zoo.settle(100)
     assert buffer.get_stats().appended == 10
     actor.cancel()
     await asyncio.gather(actor, return_exceptions=True)
     buffer.check()
 
 
-async def test_the_other_calls_never_wait_for_the_limiter() -> None:
+async def test_starts_and_ends_never_wait_for_the_limiter() -> None:
     buffer = limited()
     actor = asyncio.create_task(act(buffer, 20))
-    await settle(100)
-    async with asyncio.timeout(PATIENCE):
+    await zoo.settle(100)
+    async with asyncio.timeout(waiting_test.PATIENCE):
         episode_id = await buffer.start_episode("b")
         await buffer.end_episode(episode_id, 0)
     actor.cancel()
     await asyncio.gather(actor, return_exceptions=True)
-
-
-async def test_actors_and_learner_keep_the_ratio() -> None:
-    buffer = limited()
-    surpluses = []
-
-    async def learn() -> None:
-        while True:
-            await buffer.sample_n_step(4, 2, 0.9)
-            stats = buffer.get_stats()
-            surpluses.append(2 * (stats.appended - 4) - stats.sampled)
-
-    learner = asyncio.create_task(learn())
-    await asyncio.gather(*(act(buffer, 50, f"agent-{i}") for i in range(4)))
-    learner.cancel()
-    await asyncio.gather(learner, return_exceptions=True)
-    assert buffer.get_stats().appended == 200
-    assert min(surpluses) >= -8
-    assert max(surpluses) <= 8
-    assert 2 * 196 - 8 <= buffer.get_stats().sampled <= 2 * 196 + 8
 
 
 @pytest.mark.parametrize(
@@ -314,24 +207,24 @@ async def test_actors_and_learner_keep_the_ratio() -> None:
     ],
     ids=["unknown", "nan", "finished"],
 )
-async def test_a_bad_append_is_refused_at_once_not_after_the_wait(call: Any, error: type[Exception]) -> None:
+async def test_bad_appends_are_refused_before_the_wait(call: Any, error: type[Exception]) -> None:
     buffer = limited()
     finished = await buffer.start_episode("b")
     opened = finished
     actor = asyncio.create_task(act(buffer, 20))
-    await settle(100)
+    await zoo.settle(100)
     await buffer.end_episode(finished, 0)
     with pytest.raises(error):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(waiting_test.PATIENCE):
             await call(buffer, opened)
     actor.cancel()
     await asyncio.gather(actor, return_exceptions=True)
 
 
-async def test_a_waiting_append_to_an_episode_that_went_away_is_refused() -> None:
+async def test_waiting_appends_to_removed_episodes_are_refused() -> None:
     buffer = limited()
     actor = asyncio.create_task(act(buffer, 20))
-    await settle(100)
+    await zoo.settle(100)
     buffer.clear()
     with pytest.raises(relive.UnknownEpisodeError):
         await actor
@@ -339,7 +232,7 @@ async def test_a_waiting_append_to_an_episode_that_went_away_is_refused() -> Non
     buffer.check()
 
 
-async def test_a_step_is_stored_as_it_was_when_the_call_was_made() -> None:
+async def test_steps_are_copied_when_an_append_waits() -> None:
     """An actor's array may change while its append waits for the limiter."""
     buffer = limited()
     episode_id = await buffer.start_episode("a")
@@ -347,19 +240,19 @@ async def test_a_step_is_stored_as_it_was_when_the_call_was_made() -> None:
         await buffer.append_observation_action_reward(episode_id, [t], 0, 0.0)
     observation = [8]
     append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
-    await settle()
-    assert len(buffer._gate._inserters.waiting) == 1
+    await zoo.settle()
+    assert waiting_test.num_waiting(buffer) == (1, 0)
     observation[0] = -1
     await buffer.sample_n_step(4, 1, 0.9)
     await append
     assert buffer._store[episode_id].observations == [[t] for t in range(9)]
 
 
-async def test_a_step_is_stored_as_it_was_before_the_others_ran() -> None:
+async def test_steps_are_copied_when_an_append_yields() -> None:
     buffer = Buffer()
     episode_id = await buffer.start_episode("a")
     observation = [5]
-    buffer._gate._calls = 31
+    waiting_test.give_way_next(buffer)
     append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
     await asyncio.sleep(0)
     assert buffer.get_stats().appended == 0
@@ -368,17 +261,14 @@ async def test_a_step_is_stored_as_it_was_before_the_others_ran() -> None:
     assert buffer._store[episode_id].observations == [[5]]
 
 
-async def test_closing_frees_waiting_actors() -> None:
-    buffer = limited()
-    actors = [asyncio.create_task(act(buffer, 20, str(i))) for i in range(3)]
-    await settle(100)
-    buffer.close()
-    assert all(isinstance(e, relive.ClosedError) for e in await asyncio.gather(*actors, return_exceptions=True))
-    assert buffer.get_stats().aborted == 3
-    buffer.check()
+async def test_refused_draws_say_how_many_transitions_there_are() -> None:
+    buffer = Buffer(limiter=relive.MinSize(5))
+    await act(buffer, 4)
+    with pytest.raises(relive.NotReadyError, match=r"held back by MinSize\(5\) with 4 transitions: append more steps"):
+        buffer.sample_n_step_nowait(2, 1, 0.9)
 
 
-async def test_a_batch_that_could_wait_for_ever_is_refused() -> None:
+async def test_batches_that_would_wait_forever_are_refused() -> None:
     buffer = limited()
     with pytest.raises(ValueError, match=r"^batch_size must be at most 14 with SampleToInsertRatio\(.*\), got 15$"):
         await buffer.sample_n_step(15, 1, 0.9)
@@ -386,38 +276,7 @@ async def test_a_batch_that_could_wait_for_ever_is_refused() -> None:
         buffer.sample_n_step_nowait(15, 1, 0.9)
 
 
-async def test_awaited_calls_cannot_keep_the_event_loop_to_themselves() -> None:
-    """An actor and a learner that await nothing else both make progress, and so does a third task."""
-    buffer = Buffer(seed=0)
-    turns = 0
-
-    async def bystander() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async def endless_actor() -> None:
-        async with buffer.episode("a") as writer:
-            while True:
-                await writer.append(0, 0, 0.0)
-
-    async def busy_learner() -> None:
-        while True:
-            await buffer.sample_n_step(4, 3, 0.9)
-
-    tasks = [asyncio.create_task(work()) for work in (bystander, endless_actor, endless_actor, busy_learner)]
-    await settle(50)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    stats = buffer.get_stats()
-    assert turns > 40
-    assert stats.sampled > 100
-    assert 32 * 40 < stats.appended < 32 * 120
-
-
-async def test_one_in_32_starts_and_appends_gives_way() -> None:
+async def test_one_in_32_starts_and_appends_yield() -> None:
     buffer = Buffer()
     ran: list[int] = []
     asyncio.get_running_loop().call_soon(ran.append, 1)
@@ -435,10 +294,10 @@ async def test_one_in_32_starts_and_appends_gives_way() -> None:
     assert ran == [1, 2]
 
 
-async def test_a_call_cancelled_while_the_others_run_has_left_no_trace() -> None:
+async def test_calls_cancelled_while_they_yield_change_nothing() -> None:
     buffer = Buffer()
     episode_id = await buffer.start_episode("a")
-    buffer._gate._calls = 31
+    waiting_test.give_way_next(buffer)
     append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, 0, 0, 0.0))
     draw = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
     await asyncio.sleep(0)
@@ -446,75 +305,10 @@ async def test_a_call_cancelled_while_the_others_run_has_left_no_trace() -> None
     draw.cancel()
     await asyncio.gather(append, draw, return_exceptions=True)
     assert (buffer.get_stats().appended, buffer.get_stats().sampled) == (0, 0)
-    assert len(buffer._gate._samplers.waiting) == len(buffer._gate._inserters.waiting) == 0
+    assert waiting_test.num_waiting(buffer) == (0, 0)
 
 
 # Many.
-
-
-async def storm(seed: int, actors: int, cancels: int, limiter: relive.RateLimiter | None) -> None:
-    """Actors and learners, cancelled anywhere: every invariant holds at all times, and no episodes are spliced."""
-    rng = random.Random(seed)
-    buffer = Buffer(max_transitions=400, limiter=limiter, seed=seed)
-    status: collections.Counter[str] = collections.Counter()
-
-    async def actor(number: int) -> None:
-        for _ in range(3):
-            async with buffer.episode(f"agent-{number}") as writer:
-                try:
-                    for t in range(rng.randint(0, 6)):
-                        await writer.append((writer.episode_id, t), t, float(t))
-                        if rng.random() < 0.7:
-                            await asyncio.sleep(0)
-                    await writer.end((writer.episode_id, len(buffer._store[writer.episode_id].actions)))
-                    status["COMPLETED"] += 1
-                except asyncio.CancelledError:
-                    status["ABORTED"] += 1
-                    raise
-
-    async def learner() -> None:
-        while True:
-            for s in await buffer.sample_n_step(8, 3, 0.9):
-                assert s.observation == (s.episode_id, s.start_step)
-                assert s.next_observation == (s.episode_id, s.start_step + s.actual_n)
-                assert s.rewards_seq == [float(s.start_step + k) for k in range(s.actual_n)]
-            await asyncio.sleep(0)
-
-    tasks = [asyncio.create_task(actor(number)) for number in range(actors)]
-    learners = [asyncio.create_task(learner()) for _ in range(2)]
-    for _ in range(cancels):
-        await settle(rng.randint(0, 3))
-        rng.choice(tasks).cancel()
-        if rng.random() < 0.3:
-            buffer.check()
-        if rng.random() < 0.1:
-            learners.append(asyncio.create_task(learner()))
-            learners.pop(0).cancel()
-    async with asyncio.timeout(PATIENCE):
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
-    for task in learners:
-        task.cancel()
-    ends = await asyncio.gather(*learners, return_exceptions=True)
-    assert {type(end) for end in ends} == {asyncio.CancelledError}
-    buffer.check()
-    stats = buffer.get_stats()
-    assert stats.in_progress == 0
-    assert len(buffer._gate._samplers.waiting) == len(buffer._gate._inserters.waiting) == 0
-    assert stats.completed + stats.aborted + stats.evicted_episodes == sum(status.values())
-
-
-@pytest.mark.parametrize("limiter", [None, relive.SampleToInsertRatio(2.0, 10, 64.0)])
-@pytest.mark.parametrize("actors", [150, pytest.param(1_000, marks=pytest.mark.long)])
-async def test_many_actors_with_random_cancellation(actors: int, limiter: relive.RateLimiter | None) -> None:
-    await storm(seed=1, actors=actors, cancels=actors * 7 // 10, limiter=limiter)
-
-
-@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2)
-@hypothesis.given(seed=st.integers(0, 10**6), limited=st.booleans())
-def test_small_storms_of_any_kind(seed: int, limited: bool) -> None:
-    limiter = relive.SampleToInsertRatio(4.0, 3, 16.0) if limited else None
-    asyncio.run(storm(seed, actors=6, cancels=8, limiter=limiter))
 
 
 def memory_of(root: object) -> int:
@@ -561,7 +355,7 @@ def left_behind(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]
         tasks = [asyncio.get_running_loop().create_task(coroutine) for coroutine in coroutines]
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        await settle()
+        await zoo.settle()
         return tasks
 
     loop = asyncio.new_event_loop()
@@ -571,7 +365,7 @@ def left_behind(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]
     return tasks
 
 
-def test_a_waiting_actor_and_a_waiting_learner_of_a_closed_loop_hold_nobody_up() -> None:
+def test_waiters_of_a_closed_loop_hold_nobody_up() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0), seed=0)
     buffer.set_policy_version(1)
     episode_id = buffer.start_episode_nowait("a", policy_version=0)
@@ -589,10 +383,10 @@ def test_a_waiting_actor_and_a_waiting_learner_of_a_closed_loop_hold_nobody_up()
             await buffer.start_episode("b")
             buffer.append_observation_action_reward_nowait(*held)
         learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
-        await settle()
+        await zoo.settle()
         left.clear()
         gc.collect()  # The learner of the first loop is finished; that of this one still lets steps in.
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(waiting_test.PATIENCE):
             for t in range(3, 5):
                 await buffer.append_observation_action_reward(episode_id, t, t, 0.0, policy_version=1)
             assert [sample.start_step for sample in await learner] == [3]
@@ -601,7 +395,7 @@ def test_a_waiting_actor_and_a_waiting_learner_of_a_closed_loop_hold_nobody_up()
     buffer.check()
 
 
-def test_a_held_up_actor_of_a_closed_loop_writes_nothing() -> None:
+def test_waiting_appends_of_a_closed_loop_write_nothing() -> None:
     buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0), seed=0)
     episode_id = buffer.start_episode_nowait("a")
     for t in range(2):
@@ -610,18 +404,18 @@ def test_a_held_up_actor_of_a_closed_loop_writes_nothing() -> None:
 
     async def go_on() -> None:
         await buffer.sample_n_step(1, 1, 0.9)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(waiting_test.PATIENCE):
             await buffer.append_observation_action_reward(episode_id, 3, 3, 0.0)
 
     asyncio.run(go_on())
     left.clear()
     gc.collect()
     assert buffer._store[episode_id].observations == [0, 1, 3]
-    assert not buffer._gate._inserters.waiting
+    assert waiting_test.num_waiting(buffer) == (0, 0)
 
 
 @pytest.mark.parametrize("way", ["an error", "a cancellation", "a return"])
-async def test_a_block_that_is_left_while_the_journal_cannot_be_written(
+async def test_blocks_end_although_the_journal_fails(
     way: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = Buffer(admission=relive.Admission(0, 1))
@@ -643,7 +437,7 @@ async def test_a_block_that_is_left_while_the_journal_cannot_be_written(
                     await asyncio.Event().wait()
 
         actor = asyncio.create_task(act())
-        await settle()
+        await zoo.settle()
         actor.cancel()
         await asyncio.wait([actor])
         (episode,) = buffer._store

@@ -25,6 +25,7 @@ import pytest
 
 import relive
 from relive.testing import zoo
+from relive.waiting import waiting_test
 
 Episodes = relive.EpisodeReplayBuffer[Any, int]
 Columns = relive.ColumnReplayBuffer[Any]
@@ -41,11 +42,6 @@ PATIENCE = 60.0
 
 MANY = [200, pytest.param(1_000, marks=pytest.mark.long)]
 """How many tasks there are in a storm, or in a queue."""
-
-
-async def settle(rounds: int) -> None:
-    for _ in range(rounds):
-        await asyncio.sleep(0)
 
 
 class Storm:
@@ -93,7 +89,7 @@ class Storm:
     async def rage(self, waves: int, most: int, closes: bool) -> None:
         """Cancel one, some or `most` at once, wave after wave; learners start again, and half of the actors."""
         for wave in range(waves):
-            await settle(self.rng.randint(0, 4))
+            await zoo.settle(self.rng.randint(0, 4))
             self._strike(most)
             if closes and wave == waves // 4:
                 self._buffer.close()
@@ -130,8 +126,7 @@ class Storm:
         gc.collect()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert self._complaints == []
-        gate = self._buffer._gate
-        assert len(gate._samplers.waiting) == len(gate._inserters.waiting) == 0
+        assert waiting_test.num_waiting(self._buffer) == (0, 0)
 
     def new_name(self) -> str:
         """Return a name that nobody has."""
@@ -221,7 +216,7 @@ async def learn(storm: Storm, buffer: Episodes) -> None:
         with contextlib.suppress(TimeoutError):
             async with sometimes_in_no_time(storm.rng):
                 await storm.call("sample", size, buffer.sample_n_step(size, 3, 0.9), without_ids)
-        await settle(storm.rng.randint(0, 2))
+        await zoo.settle(storm.rng.randint(0, 2))
 
 
 def as_it_is(answer: Any) -> Any:
@@ -335,7 +330,7 @@ async def assert_closed(buffer: Episodes) -> None:
 
 @pytest.mark.parametrize("limiter", LIMITERS)
 @pytest.mark.parametrize("actors", MANY)
-async def test_many_actors_have_done_what_their_calls_that_returned_say(actors: int, limiter: str) -> None:
+async def test_storms_over_episodes_repeat_on_a_twin(actors: int, limiter: str) -> None:
     storm = await storm_of_episodes(2, limiter, actors, most=actors // 3)
     assert storm.total("append") > actors
     assert storm.total("abort") > actors // 20
@@ -345,7 +340,7 @@ async def test_many_actors_have_done_what_their_calls_that_returned_say(actors: 
 
 @pytest.mark.parametrize("limiter", LIMITERS)
 @pytest.mark.parametrize("actors", MANY)
-async def test_closing_in_the_middle_loses_nothing_and_frees_everybody(actors: int, limiter: str) -> None:
+async def test_closing_in_a_storm_over_episodes_loses_nothing(actors: int, limiter: str) -> None:
     storm = await storm_of_episodes(2, limiter, actors, most=actors // 3, closes=True)
     assert storm.total("append") > actors // 10
     assert storm.refused > actors // 100
@@ -363,13 +358,13 @@ def test_small_storms_over_episodes_of_any_kind(seed: int, limiter: str, closes:
     asyncio.run(storm_of_episodes(seed, limiter, actors=12, most=8, closes=closes))
 
 
-async def test_an_actor_that_fails_takes_all_the_others_with_it() -> None:
+async def test_a_failing_actor_cancels_its_task_group() -> None:
     """A task group cancels all at once, whatever each of them waits for."""
     buffer = episodes("ratio", 300)
     storm = Storm(4, buffer)
 
     async def fail() -> None:
-        await settle(10)
+        await zoo.settle(10)
         raise ConnectionError("the environment went away")
 
     async def live_for_ever() -> None:
@@ -470,7 +465,7 @@ async def draw(storm: Storm, buffer: relive.AsyncReplayBuffer[Any]) -> None:
                 if rng.random() < 0.1:
                     change = {"keys": keys, "eligible": rng.random() < 0.5}
                     storm.note("set_eligible", change, buffer.set_eligible(**change))
-        await settle(rng.randint(0, 2))
+        await zoo.settle(rng.randint(0, 2))
 
 
 async def storm_of_columns(seed: int, kind: str, actors: int, most: int, *, closes: bool = False) -> Storm:
@@ -494,7 +489,7 @@ async def storm_of_columns(seed: int, kind: str, actors: int, most: int, *, clos
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("actors", MANY)
-async def test_many_writers_have_done_what_their_calls_that_returned_say(actors: int, kind: str) -> None:
+async def test_storms_over_columns_repeat_on_a_twin(actors: int, kind: str) -> None:
     storm = await storm_of_columns(2, kind, actors, most=actors // 3)
     assert storm.total("add", "extend", "add_episode") > 2 * actors
     assert {"add", "sample", "sample_keys"} <= storm.cancelled.keys()
@@ -502,7 +497,7 @@ async def test_many_writers_have_done_what_their_calls_that_returned_say(actors:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("actors", MANY)
-async def test_closing_the_shell_in_the_middle_loses_nothing_and_frees_everybody(actors: int, kind: str) -> None:
+async def test_closing_in_a_storm_over_columns_loses_nothing(actors: int, kind: str) -> None:
     storm = await storm_of_columns(2, kind, actors, most=actors // 3, closes=True)
     assert storm.refused > actors // 100
 
@@ -581,7 +576,7 @@ async def wait_in(line: Line, number: int, served: list[int]) -> None:
 async def many_in(line: Line, many: int, served: list[int]) -> list[asyncio.Task[None]]:
     """Return tasks that wait, and append their number when they need not wait any more."""
     tasks = [asyncio.create_task(wait_in(line, number, served)) for number in range(many)]
-    await settle(5)
+    await zoo.settle(5)
     assert served == []
     return tasks
 
@@ -589,7 +584,7 @@ async def many_in(line: Line, many: int, served: list[int]) -> list[asyncio.Task
 @pytest.mark.parametrize("make", LINES)
 @pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("pass_", [0, 1, 2])
-async def test_many_that_leave_at_once_pass_their_turns_on(
+async def test_waiters_cancelled_at_once_pass_their_turns_on(
     make: Callable[[], Awaitable[Line]], many: int, pass_: int
 ) -> None:
     """The first ones, who have just been told to ask again, are among them. Only some come, who wait behind."""
@@ -597,14 +592,14 @@ async def test_many_that_leave_at_once_pass_their_turns_on(
     served: list[int] = []
     tasks = await many_in(line, many, served)
     await line.make_room()
-    await settle(pass_)
+    await zoo.settle(pass_)
     already = len(served)
     victims = {*range(already, already + 40), *random.Random(pass_).sample(range(already, many), many // 3)}
     for victim in victims:
         tasks[victim].cancel()
     tasks += [asyncio.create_task(wait_in(line, number, served)) for number in range(many, many + 10)]
     left = [number for number in range(many + 10) if number not in victims]
-    await settle(2 * many + 100)
+    await zoo.settle(2 * many + 100)
     assert served == left[: line.room]
     line.buffer.check()
     for task in tasks:
@@ -616,7 +611,9 @@ async def test_many_that_leave_at_once_pass_their_turns_on(
 @pytest.mark.parametrize("make", LINES)
 @pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("share", [0.0, 0.4])
-async def test_closing_tells_all_who_do_not_leave(make: Callable[[], Awaitable[Line]], many: int, share: float) -> None:
+async def test_closing_tells_all_who_were_not_cancelled(
+    make: Callable[[], Awaitable[Line]], many: int, share: float
+) -> None:
     line = await make()
     served: list[int] = []
     tasks = await many_in(line, many, served)
@@ -635,7 +632,7 @@ async def test_closing_tells_all_who_do_not_leave(make: Callable[[], Awaitable[L
 # Checkpoints.
 
 
-async def test_checkpoints_of_a_storm_are_what_the_buffer_was_when_they_began(tmp_path: pathlib.Path) -> None:
+async def test_checkpoints_in_a_storm_are_snapshots(tmp_path: pathlib.Path) -> None:
     """A thread that has begun to save goes on when its task is cancelled, and the storm goes on beside it."""
     buffer = relive.AsyncReplayBuffer(KINDS["ring"](200))
     storm = Storm(5, buffer)
@@ -679,7 +676,7 @@ def is_written(path: pathlib.Path, appended: int) -> bool:
 # Threads: they cannot be cancelled, but they give up waiting, and the buffer is closed under them.
 
 
-def test_threads_that_give_up_and_are_closed_upon_have_done_what_their_calls_that_returned_say() -> None:
+def test_a_storm_of_threads_loses_nothing() -> None:
     inside = relive.RingReplayBuffer(500, streams=24, limiter=ratio(24), seed=7)
     shell = relive.ThreadSafeReplayBuffer(inside, timeout=0.001)
     added, drawn, gave_up = collections.Counter[int](), collections.Counter[int](), collections.Counter[int]()
@@ -720,7 +717,7 @@ def test_threads_that_give_up_and_are_closed_upon_have_done_what_their_calls_tha
         assert len(buffer.read(buffer.eligible_keys())) == buffer.num_eligible > 0
 
 
-async def test_a_task_that_is_cancelled_while_its_thread_adds_leaves_the_thread_to_add_whole_steps() -> None:
+async def test_threads_of_cancelled_tasks_add_whole_steps() -> None:
     """What the threads did is what was added; those that waited for them may be gone."""
     shell = relive.ThreadSafeReplayBuffer(relive.RingReplayBuffer(500, streams=300, seed=7))
     rng = random.Random(6)
