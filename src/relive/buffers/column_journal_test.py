@@ -3,7 +3,6 @@
 from collections.abc import Callable
 import os
 import pathlib
-import random
 import shutil
 import struct
 from typing import Any
@@ -52,21 +51,6 @@ def add_episode(buffer: Any, length: int = 3) -> None:
     buffer.add_episode(zeros, np.zeros(length, bool), np.zeros(length), terminated=True, stream=0, **extras)
 
 
-def end_episode(buffer: Any) -> None:
-    if not buffer.end_episode(stream=0):
-        add(buffer)
-
-
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "add": add,
-    "extend": extend,
-    "add_episode": add_episode,
-    "clear": lambda buffer: buffer.clear(),
-    "set_eligible": lambda buffer: buffer.set_eligible([0, 1], False),
-    "end_episode": end_episode,
-}
-
-
 def no_space(*_: object) -> Any:
     raise OSError(28, "No space left on device")
 
@@ -78,55 +62,7 @@ def records_of(path: pathlib.Path) -> list[tuple[int, bytes]]:
 # A step that cannot be written is not stored.
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-@pytest.mark.parametrize(
-    ("streams", "schema", "count"),
-    [(1, None, 0), (3, SCHEMA, 0), (1, SCHEMA, 4), (3, None, 4), (1, None, 20), (3, SCHEMA, 20)],
-    ids=lambda value: "schema" if value is SCHEMA else "inferred" if value is None else None,
-)
-class TestEveryCall:
-    def test_calls_on_a_full_disk_change_no_column(
-        self,
-        call: Callable[[Any], Any],
-        streams: int,
-        schema: relive.Schema | None,
-        count: int,
-        tmp_path: pathlib.Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        buffer = ring(streams, schema)
-        with recover_test.opened(tmp_path / "log") as log:
-            buffer.attach(log)
-            for t in range(count):
-                add(buffer, t)
-            before = zoo.plain(buffer.state_dict())
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "write", no_space)
-                with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on device$"):
-                    call(buffer)
-            assert zoo.plain(buffer.state_dict()) == before
-            buffer.check()
-            call(buffer)
-        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
-
-    def test_calls_on_a_closed_column_journal_change_nothing(
-        self, call: Callable[[Any], Any], streams: int, schema: relive.Schema | None, count: int, tmp_path: pathlib.Path
-    ) -> None:
-        buffer = ring(streams, schema)
-        with recover_test.opened(tmp_path / "log") as log:
-            buffer.attach(log)
-            for t in range(count):
-                add(buffer, t)
-        before = zoo.plain(buffer.state_dict())
-        with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
-            call(buffer)
-        assert zoo.plain(buffer.state_dict()) == before
-        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
-        buffer.detach()
-        call(buffer)
-
-
-def test_refused_calls_are_not_journaled_by_columns(tmp_path: pathlib.Path) -> None:
+def test_refused_steps_are_not_written(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(12, SCHEMA, limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
     wrong: Any = "x"
     with recover_test.opened(tmp_path / "log") as log:
@@ -143,9 +79,7 @@ def test_refused_calls_are_not_journaled_by_columns(tmp_path: pathlib.Path) -> N
         assert log.num_records == 1 + len(buffer) < 20
 
 
-def test_a_schema_that_was_not_written_is_not_remembered(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schema_that_was_not_written_is_not_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = ring(schema=None)
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -181,7 +115,7 @@ def test_rows_for_which_there_is_no_room_are_not_written(
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
-def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, tmp_path: pathlib.Path) -> None:
+def test_segments_are_deleted_with_their_rows(schema: relive.Schema | None, tmp_path: pathlib.Path) -> None:
     buffer = ring(schema=schema)
     most = 0
     with recover_test.opened(tmp_path / "log", 100) as log:
@@ -197,30 +131,7 @@ def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, 
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
-def test_column_journal_syncs_before_it_deletes_segments(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise a power failure could lose the steps that evicted it, when the evicted ones are already deleted."""
-    buffer = ring()
-    unsynced = []
-    with recover_test.opened(tmp_path / "log", 2000) as log:
-        prune = log.prune
-
-        def pruning(before: int) -> int:
-            unsynced.append(log.num_records - log.num_synced)
-            return prune(before)
-
-        monkeypatch.setattr(log, "prune", pruning)
-        buffer.attach(log)
-        for t in range(500):
-            add(buffer, t)
-    assert set(unsynced) == {0}
-    assert len(unsynced) > 5
-
-
-def test_a_segment_that_cannot_be_deleted_is_tried_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undeletable_segments_are_deleted_later(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = ring()
     with recover_test.opened(tmp_path / "log", 100) as log:
         buffer.attach(log)
@@ -267,7 +178,7 @@ def test_a_row_is_in_the_journal_until_it_was_evicted(tmp_path: pathlib.Path, mo
             add(buffer, t)
 
 
-def test_an_episode_longer_than_a_segment_comes_back(tmp_path: pathlib.Path) -> None:
+def test_episodes_longer_than_a_segment_are_recovered(tmp_path: pathlib.Path) -> None:
     buffer = ring()
     with recover_test.opened(tmp_path / "log", 10) as log:
         buffer.attach(log)
@@ -277,7 +188,7 @@ def test_an_episode_longer_than_a_segment_comes_back(tmp_path: pathlib.Path) -> 
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
-def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
+def test_the_first_step_without_a_schema_may_begin_a_segment(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The previous segment may be deleted at once."""
@@ -294,9 +205,7 @@ def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
-def test_rounds_whose_next_observations_are_not_known_come_back(
-    schema: relive.Schema | None, tmp_path: pathlib.Path
-) -> None:
+def test_rounds_without_next_observations_are_recovered(schema: relive.Schema | None, tmp_path: pathlib.Path) -> None:
     buffer = ring(3, schema)
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -314,16 +223,6 @@ def test_rounds_whose_next_observations_are_not_known_come_back(
                 **extras,
             )
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
-
-
-def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
-    rng = random.Random(0)
-    for name, make in zoo.COLUMNS.items():
-        buffer = make()
-        with recover_test.opened(tmp_path / name, 3000) as log:
-            buffer.attach(log)
-            zoo.work(buffer, rng, 200)
-        assert recover_test.content(relive.recover(tmp_path / name)) == recover_test.content(buffer)
 
 
 # Invalid records.
@@ -406,7 +305,7 @@ def test_forged_records_of_columns_are_refused(rule: str, tmp_path: pathlib.Path
         forged(tmp_path / "log", *FORGED[rule])
 
 
-def test_genuine_records_of_columns_are_accepted(tmp_path: pathlib.Path) -> None:
+def test_valid_records_of_columns_are_taken(tmp_path: pathlib.Path) -> None:
     steps = HEAD.pack(2, 0) + STREAMS + columns(2) + b"\1\0" + b"\1\0"
     assert len(forged(tmp_path / "steps", column_journal.STEPS, steps)) == 2
     assert len(forged(tmp_path / "step", column_journal.STEP, HEAD.pack(1, 3) + ROW)) == 1
@@ -414,7 +313,7 @@ def test_genuine_records_of_columns_are_accepted(tmp_path: pathlib.Path) -> None
     assert len(forged(tmp_path / "episode", column_journal.EPISODE, episode)) == 12
 
 
-def test_a_forged_end_without_a_final_observation_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_forged_end_without_an_observation_is_refused(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         buffer = ring()
         buffer.attach(log)
@@ -424,7 +323,7 @@ def test_a_forged_end_without_a_final_observation_is_refused(tmp_path: pathlib.P
         relive.recover(tmp_path / "log")
 
 
-def test_a_journal_that_missed_an_end_is_not_continued(tmp_path: pathlib.Path) -> None:
+def test_an_unrecorded_end_prevents_attaching(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         buffer = ring()
         buffer.attach(log)
@@ -461,7 +360,7 @@ class Refusing(relive.UniformSampler):
         raise ValueError(f"no to {slots}")
 
 
-def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.Path) -> None:
+def test_a_sampler_that_fails_in_recovery_is_an_error(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(12, SCHEMA, streams=3)
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -484,9 +383,7 @@ def draws_of(buffer: relive.PrioritizedReplayBuffer) -> Any:
 
 
 @pytest.mark.parametrize(("new_priority", "segment_bytes"), [("running", 300), ("running", 2**20), ("live", 2**20)])
-def test_priorities_come_back_if_they_are_written(
-    tmp_path: pathlib.Path, new_priority: Any, segment_bytes: int
-) -> None:
+def test_written_priorities_are_recovered(tmp_path: pathlib.Path, new_priority: Any, segment_bytes: int) -> None:
     rng = np.random.default_rng(0)
     buffer = prioritized(new_priority=new_priority)
     with recover_test.opened(tmp_path / "log", segment_bytes) as log:
@@ -515,7 +412,7 @@ def test_priorities_are_not_written_unless_told(tmp_path: pathlib.Path) -> None:
         assert log.num_records == 0
 
 
-def test_refused_priorities_are_not_journaled(tmp_path: pathlib.Path) -> None:
+def test_refused_priorities_are_not_written(tmp_path: pathlib.Path) -> None:
     buffer = prioritized(alpha=2.0)
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log, priorities=True)

@@ -27,22 +27,9 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 OTHER = "11234567-89ab-cdef-0123-456789abcdef"
 
 
-def plain(buffer: Any) -> Any:
-    return zoo.plain(buffer.state_dict())
-
-
 def first_open(buffer: Any) -> str:
     episode_id: str = next(iter(buffer.get_stats().open_ages))
     return episode_id
-
-
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "start": lambda buffer: buffer.start_episode_nowait("agent"),
-    "append": lambda buffer: buffer.append_observation_action_reward_nowait(first_open(buffer), [1], 2, 3.0),
-    "end": lambda buffer: buffer.end_episode_nowait(first_open(buffer), None),
-    "abort": lambda buffer: buffer._abort(first_open(buffer)),
-    "clear": lambda buffer: buffer.clear(),
-}
 
 
 def no_space(*_: object) -> Any:
@@ -60,58 +47,7 @@ def filled(count: int = 3, **limits: Any) -> Any:
     return buffer
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-class TestEveryCall:
-    def test_a_full_disk_refuses_it_and_nothing_has_changed(
-        self, call: Callable[[Any], Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        buffer = filled()
-        with recover_test.opened(tmp_path / "log") as log:
-            buffer.attach(log)
-            before = plain(buffer)
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "write", no_space)
-                with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on device$"):
-                    call(buffer)
-            assert plain(buffer) == before
-            buffer.check()
-            call(buffer)
-        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
-
-    def test_a_closed_journal_refuses_it_and_nothing_has_changed(
-        self, call: Callable[[Any], Any], tmp_path: pathlib.Path
-    ) -> None:
-        buffer = filled()
-        with recover_test.opened(tmp_path / "log") as log:
-            buffer.attach(log)
-        before = plain(buffer)
-        with pytest.raises(errors.CheckpointError, match="log cannot be written: it was closed$"):
-            call(buffer)
-        assert plain(buffer) == before
-        buffer.detach()
-        call(buffer)
-
-    def test_a_segment_that_cannot_be_made_refuses_it_and_nothing_has_changed(
-        self, call: Callable[[Any], Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        buffer = filled()
-        with recover_test.opened(tmp_path / "log", 1) as log:
-            buffer.attach(log)
-            while log._segment is not None and log._segment.size < log._limit:
-                buffer.append_observation_action_reward_nowait(first_open(buffer), b"x" * 100, 2, 3.0)
-            before = plain(buffer)
-            with monkeypatch.context() as patch:
-                patch.setattr(journal, "create", no_space)
-                for _ in range(2):
-                    with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on devi"):
-                        call(buffer)
-            assert plain(buffer) == before
-            call(buffer)
-            buffer.check()
-        assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
-
-
-def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
+def test_refused_calls_on_episodes_are_not_written(tmp_path: pathlib.Path) -> None:
     buffer = filled()
     (ended,) = [each.episode_id for each in buffer._store if each.status == "COMPLETED"]
     wrong: Any = "BOGUS"
@@ -135,7 +71,7 @@ def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> No
         assert log.num_records == 1
 
 
-async def test_a_block_that_is_left_early_ends_as_aborted_in_the_journal_too(tmp_path: pathlib.Path) -> None:
+async def test_a_block_left_early_is_journaled_as_aborted(tmp_path: pathlib.Path) -> None:
     buffer = relive.EpisodeReplayBuffer[int, int]()
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -149,7 +85,7 @@ async def test_a_block_that_is_left_early_ends_as_aborted_in_the_journal_too(tmp
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
-def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -> None:
+def test_strings_of_numpy_name_agents(tmp_path: pathlib.Path) -> None:
     """Such as numpy's `str_`, which a file stores as a plain string."""
     buffer = relive.EpisodeReplayBuffer[int, int]()
     with recover_test.opened(tmp_path / "log") as log:
@@ -168,11 +104,11 @@ class Unknown:
     """An object that no codec can encode."""
 
 
-def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path: pathlib.Path) -> None:
+def test_values_unknown_to_the_codec_are_refused(tmp_path: pathlib.Path) -> None:
     buffer = filled()
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
-        before = plain(buffer)
+        before = zoo.plain(buffer.state_dict())
         calls: list[Callable[[], Any]] = [
             lambda: buffer.append_observation_action_reward_nowait(first_open(buffer), Unknown(), 0, 0.0),
             lambda: buffer.append_observation_action_reward_nowait(first_open(buffer), 0, Unknown(), 0.0),
@@ -181,7 +117,7 @@ def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path:
         for call in calls:
             with pytest.raises(errors.ArgumentTypeError, match="Unknown"):
                 call()
-        assert plain(buffer) == before
+        assert zoo.plain(buffer.state_dict()) == before
         assert log.num_records == 1
     buffer.detach()
     buffer.append_observation_action_reward_nowait(first_open(buffer), Unknown(), 0, 0.0)
@@ -204,7 +140,7 @@ class JsonCodec:
         return json.loads(content)
 
 
-def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
+def test_a_custom_codec_writes_and_reads(tmp_path: pathlib.Path) -> None:
     buffer = filled()
     with recover_test.opened(tmp_path / "log", 200) as log:
         buffer.attach(log, codec=JsonCodec())
@@ -230,7 +166,7 @@ class FailingCodec(JsonCodec):
         raise ZeroDivisionError("no")
 
 
-def test_a_codec_that_fails_is_an_error_that_says_how(tmp_path: pathlib.Path) -> None:
+def test_a_codec_that_fails_to_decode_is_an_error(tmp_path: pathlib.Path) -> None:
     buffer = relive.EpisodeReplayBuffer[Any, Any]()
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log, codec=JsonCodec())
@@ -242,7 +178,7 @@ def test_a_codec_that_fails_is_an_error_that_says_how(tmp_path: pathlib.Path) ->
 # Segments and evictions.
 
 
-def test_segments_go_with_the_episodes_that_began_in_them(tmp_path: pathlib.Path) -> None:
+def test_segments_are_deleted_with_their_episodes(tmp_path: pathlib.Path) -> None:
     buffer = filled(2, max_episodes=6, max_transitions=50)
     most = 0
     with recover_test.opened(tmp_path / "log", 500) as log:
@@ -293,9 +229,7 @@ def step_alone(buffer: Any, episode_id: str, t: int) -> None:
     buffer.append_observation_action_reward_nowait(episode_id, ["observation", t], t, float(t), **versions)
 
 
-def test_a_journal_with_an_idle_episode_stays_about_as_large_as_the_buffer(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_episode_does_not_keep_old_segments(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P79: whenever the process is killed, the recovered buffer equals the one that there was."""
     for module, name in ((files, "fsync_file"), (files, "fsync_directory"), (journal.SegmentFile, "sync")):
         monkeypatch.setattr(module, name, lambda _: None)  # There are thousands.
@@ -349,7 +283,7 @@ def size_of(path: pathlib.Path) -> int:
     return sum(file.stat().st_size for file in path.iterdir())
 
 
-def test_what_is_carried_over_is_known_where_the_segments_before_are_there(tmp_path: pathlib.Path) -> None:
+def test_carried_episodes_are_recovered_once(tmp_path: pathlib.Path) -> None:
     """Also to a checkpoint that was saved just before the segment began."""
     buffer = filled(2)
     with recover_test.opened(tmp_path / "log", 1) as log:
@@ -366,28 +300,7 @@ def test_what_is_carried_over_is_known_where_the_segments_before_are_there(tmp_p
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
-def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = filled(2, max_episodes=3)
-    unsynced = []
-    with recover_test.opened(tmp_path / "log", 1000) as log:
-        prune = log.prune
-
-        def pruning(before: int) -> int:
-            unsynced.append(log.num_records - log.num_synced)
-            return prune(before)
-
-        monkeypatch.setattr(log, "prune", pruning)
-        buffer.attach(log)
-        for _ in range(300):
-            CALLS["end"](buffer)
-            CALLS["start"](buffer)
-    assert set(unsynced) == {0}
-    assert len(unsynced) > 5
-
-
-def test_an_eviction_that_cannot_be_written_is_written_the_next_time(
+def test_evictions_that_fail_to_be_written_are_written_later(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = filled(1, max_episodes=1)
@@ -406,12 +319,12 @@ def test_an_eviction_that_cannot_be_written_is_written_the_next_time(
             buffer.start_episode_nowait("agent")
         assert buffer.get_stats().evicted_episodes == 1
         unsettled: Any = len(list(journal_reader.records(tmp_path / "log")))
-        CALLS["append"](buffer)
+        buffer.append_observation_action_reward_nowait(first_open(buffer), [1], 2, 3.0)
         assert len(list(journal_reader.records(tmp_path / "log"))) == unsettled + 2
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
-def test_an_eviction_that_was_never_written_happens_again(tmp_path: pathlib.Path) -> None:
+def test_unwritten_evictions_happen_again(tmp_path: pathlib.Path) -> None:
     buffer = filled(1, max_episodes=1)
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -427,9 +340,7 @@ def test_an_eviction_that_was_never_written_happens_again(tmp_path: pathlib.Path
     recovered.check()
 
 
-def test_segments_that_cannot_be_deleted_by_a_clear_go_later(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_left_by_a_clear_are_deleted_later(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = filled(3)
     with recover_test.opened(tmp_path / "log", 300) as log:
         buffer.attach(log)
@@ -446,14 +357,14 @@ def test_segments_that_cannot_be_deleted_by_a_clear_go_later(
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
-def test_what_is_detached_hears_of_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_detached_journal_gets_no_records(tmp_path: pathlib.Path) -> None:
     buffer = filled(2, max_episodes=2)
     buffer.detach()
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.detach()
         for _ in range(3):
-            CALLS["start"](buffer)
+            buffer.start_episode_nowait("agent")
         assert log.num_records == 1
 
 
@@ -524,13 +435,13 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
 
 
 @pytest.mark.parametrize("rule", FORGED)
-def test_a_forged_record_is_refused(rule: str, tmp_path: pathlib.Path) -> None:
+def test_forged_records_of_episodes_are_refused(rule: str, tmp_path: pathlib.Path) -> None:
     records = FORGED[rule]
     with pytest.raises(errors.CheckpointError, match=f"log: record {len(records)} {rule.rstrip()}$"):
         forged(tmp_path / "log", *records)
 
 
-def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path) -> None:
+def test_valid_records_of_episodes_are_taken(tmp_path: pathlib.Path) -> None:
     buffer = forged(tmp_path / "log", started(), appended(), appended(), ended(2), started(OTHER))
     stats = buffer.get_stats()
     assert (len(buffer), stats.truncated, stats.in_progress, stats.appended) == (2, 1, 1, 2)
@@ -543,7 +454,7 @@ def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path)
     assert (buffer.get_stats().total_episodes, buffer.get_stats().evicted_episodes) == (0, validation.LARGEST)
 
 
-def test_what_is_told_of_an_episode_of_a_segment_that_has_gone_is_past(tmp_path: pathlib.Path) -> None:
+def test_records_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> None:
     counts = struct.pack("<QQ", 1, 2) + UUID.encode()
     records = appended(), appended(), ended(), ABORTED, (episode_journal.EVICT, counts)
     buffer = forged(tmp_path / "log", *records)
@@ -569,7 +480,7 @@ def test_more_steps_than_were_appended_are_refused(records: list[tuple[int, byte
         forged(tmp_path / "log", *records)
 
 
-async def test_a_write_that_leaves_the_sync_is_synced_when_the_policy_wants_it(tmp_path: pathlib.Path) -> None:
+async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Path) -> None:
     buffer = relive.EpisodeReplayBuffer[Any, Any]()
     episode = buffer._store.new_episode("agent")
     with relive.Journal(tmp_path / "log", fsync=relive.EveryRecords(3)) as log:
@@ -589,7 +500,7 @@ async def test_a_write_that_leaves_the_sync_is_synced_when_the_policy_wants_it(t
     assert len(relive.recover(tmp_path / "log")) == 1
 
 
-def test_an_episode_that_was_dropped_and_handed_out_all_the_same_is_handed_out(tmp_path: pathlib.Path) -> None:
+def test_dropped_episodes_may_still_be_delivered(tmp_path: pathlib.Path) -> None:
     lived = [started(), appended(), ended()]
     rejected = queue_journal.REJECTED, relive.PlainCodec().encode([[UUID], "mine"])
     buffer = forged(tmp_path / "log", *lived, rejected, handed([[UUID, "gone"], [], ""]))
