@@ -4,6 +4,7 @@ from collections.abc import Callable
 import os
 import pathlib
 import random
+import re
 import shutil
 import tracemalloc
 
@@ -53,6 +54,12 @@ def contents(path: pathlib.Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
+def tear(path: pathlib.Path) -> None:
+    """Let a journal end with bytes that are no record."""
+    with segments(path)[-1].open("ab") as file:
+        file.write(b"torn")
+
+
 def ends_of(twin: Twin) -> list[int]:
     """Return at which bytes the records of a single segment end."""
     ends = [journal_reader.SEGMENT_HEADER_BYTES]
@@ -64,7 +71,7 @@ def ends_of(twin: Twin) -> list[int]:
 @hypothesis.given(
     payloads=st.lists(st.binary(max_size=40), max_size=30), segment_bytes=st.integers(1, 400), splits=st.integers(1, 4)
 )
-def test_what_was_appended_is_read(
+def test_appended_records_are_read(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], segment_bytes: int, splits: int
 ) -> None:
     """Also when it was closed and opened in between; its base is only asked for when a segment begins."""
@@ -87,7 +94,7 @@ def test_what_was_appended_is_read(
     shutil.rmtree(path)
 
 
-def test_cut_at_any_byte_it_reads_the_whole_records_before(tmp_path: pathlib.Path) -> None:
+def test_journals_cut_at_any_byte_keep_whole_records(tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", [b"", b"one", b"x" * 40, b"\0" * 50, b"end"])
     (segment,) = segments(tmp_path / "log")
     content, ends = segment.read_bytes(), ends_of(twin)
@@ -121,7 +128,7 @@ def test_garbage_after_the_last_record_is_a_torn_tail(tmp_path: pathlib.Path, ta
 
 @pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="the system has no holes in files")
 @pytest.mark.parametrize("has_holes", [True, False])
-def test_a_tail_of_zeros_is_torn_and_a_record_behind_it_is_found(
+def test_a_tail_of_zeros_is_torn_unless_records_follow(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
 ) -> None:
     """A hole of 64 GiB costs nothing; the data after it may begin anywhere in a record."""
@@ -166,9 +173,7 @@ def test_zeros_before_whole_records_are_damage(tmp_path: pathlib.Path, begin: in
         read(tmp_path / "log")
 
 
-def test_whole_records_are_found_wherever_the_search_reads_on(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_records_after_damage_are_always_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_reader, "_CHUNK", 64)
     write(tmp_path / "log", [b"x" * 200])
     (segment,) = segments(tmp_path / "log")
@@ -209,7 +214,7 @@ def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathli
     assert read(tmp_path / "log") == twin
 
 
-def test_a_claim_of_four_gigabytes_costs_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_record_that_claims_4_gib_takes_no_memory(tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", [b"payload %d" % number for number in range(12)], segment_bytes=120)
     files = segments(tmp_path / "log")
     for segment in (files[-1], files[0]):
@@ -228,7 +233,7 @@ def test_a_claim_of_four_gigabytes_costs_nothing(tmp_path: pathlib.Path) -> None
         tracemalloc.stop()
 
 
-def test_a_tail_made_to_be_searched_for_ever_is_called_damaged(tmp_path: pathlib.Path) -> None:
+def test_a_tail_that_takes_long_to_search_is_damage(tmp_path: pathlib.Path) -> None:
     """Each ninth byte begins what could be a header of a long record."""
     write(tmp_path / "log", [b"one"])
     (segment,) = segments(tmp_path / "log")
@@ -252,7 +257,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) ->
     assert got == twin[:3]
 
 
-def test_a_reader_goes_on_where_a_writer_has_pruned(tmp_path: pathlib.Path) -> None:
+def test_a_reader_goes_on_after_pruned_segments(tmp_path: pathlib.Path) -> None:
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
         log.begin(lambda: b"base")
         for _ in range(10):
@@ -293,9 +298,7 @@ def test_a_listing_beside_a_pruning_writer_is_no_damage(
         assert log.num_records == 15
 
 
-def test_a_segment_that_nobody_has_pruned_stays_missing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_missing_while_reading_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
     names = sorted(os.listdir(tmp_path / "log"))
     reading = journal_reader.records(tmp_path / "log")
@@ -308,7 +311,7 @@ def test_a_segment_that_nobody_has_pruned_stays_missing(
         read(tmp_path / "log")
 
 
-def test_a_candidate_that_is_cut_short_meanwhile_is_no_record(tmp_path: pathlib.Path) -> None:
+def test_a_record_cut_while_it_is_checked_is_no_record(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"short")
     with (tmp_path / "file").open("rb") as file:
         assert not journal_reader._is_proven(file, 0, journal_reader.Head(6, 1, 1, 0, 0))
@@ -343,20 +346,25 @@ OPENINGS: dict[str, Callable[[pathlib.Path], object]] = {
     "records": read,
     "Journal": relive.Journal,
     "repair": repair.repair_journal,
+    "drop_damaged": lambda path: repair.repair_journal(path, drop_damaged=True),
+    "recover": relive.recover,
 }
-"""What refuses a journal that is damaged."""
+"""What refuses a directory that is no journal."""
+DAMAGED = {name: OPENINGS[name] for name in ("records", "Journal", "repair")}
+REFUSING = pytest.mark.parametrize("opening", DAMAGED.values(), ids=DAMAGED.keys())
 
 
-@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+@REFUSING
 @pytest.mark.parametrize("place", [1, 2, -1], ids=["second", "third", "last"])
 def test_a_segment_of_another_journal_is_refused(
     tmp_path: pathlib.Path, place: int, opening: Callable[[pathlib.Path], object]
 ) -> None:
-    """P81: also if the records of the other one have the same numbers."""
+    """P81: also if its records have the same numbers; and nothing is cut, though the end is torn."""
     for name in ("log", "other"):
         write(tmp_path / name, [b"payload %d" % number for number in range(20)], segment_bytes=120)
     strange = segments(tmp_path / "log")[place]
     shutil.copy(tmp_path / "other" / strange.name, strange)
+    tear(tmp_path / "log")
     before = contents(tmp_path / "log")
     message = f"{strange.name} is damaged at byte 0: it is of another journal than the one before it"
     with pytest.raises(errors.CheckpointError, match=message):
@@ -364,10 +372,10 @@ def test_a_segment_of_another_journal_is_refused(
     assert contents(tmp_path / "log") == before
 
 
-@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+@REFUSING
 @pytest.mark.parametrize("num_pruned", [0, 2], ids=["whole", "pruned"])
 @pytest.mark.parametrize("place", [0, 1], ids=["first", "middle"])
-def test_a_segment_that_is_missing_is_refused(
+def test_a_missing_segment_is_refused(
     tmp_path: pathlib.Path, num_pruned: int, place: int, opening: Callable[[pathlib.Path], object]
 ) -> None:
     """P81: a pruned segment is not missing."""
@@ -377,6 +385,7 @@ def test_a_segment_that_is_missing_is_refused(
     read(tmp_path / "log")
     gone, after, *_ = segments(tmp_path / "log")[place:]
     gone.unlink()
+    tear(tmp_path / "log")
     before = contents(tmp_path / "log")
     reason = "the segment before it ends before record" if place else "it is missing"
     with pytest.raises(
@@ -393,7 +402,7 @@ def test_a_mark_that_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
         read(path)
 
 
-def test_a_journal_without_any_segment_is_missing_where_it_began_later(tmp_path: pathlib.Path) -> None:
+def test_a_pruned_journal_without_segments_is_refused(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(log.num_records)
@@ -403,7 +412,7 @@ def test_a_journal_without_any_segment_is_missing_where_it_began_later(tmp_path:
         read(tmp_path / "log")
 
 
-def test_what_was_about_to_be_deleted_is_no_part_of_the_journal(tmp_path: pathlib.Path) -> None:
+def test_segments_about_to_be_deleted_are_not_read(tmp_path: pathlib.Path) -> None:
     """The process may have been killed before it had deleted each segment, and files go from a disk in any order."""
     twin = write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
     files = segments(tmp_path / "log")
@@ -428,7 +437,7 @@ def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:
     return path
 
 
-def test_a_segment_begins_with_its_one_base(tmp_path: pathlib.Path) -> None:
+def test_a_segment_begins_with_exactly_one_base(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: it ends before its base$"):
         read(forged(tmp_path / "empty"))
     with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: its record 0 is of kind 1$"):
@@ -472,7 +481,7 @@ def test_links_pipes_and_directories_are_no_segments(tmp_path: pathlib.Path) -> 
         read(path)
 
 
-def test_a_disk_that_fails_to_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_fails_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
 
     def failing(*_: object) -> None:
@@ -486,21 +495,30 @@ def test_a_disk_that_fails_to_read_is_an_error(tmp_path: pathlib.Path, monkeypat
         read(path)
 
 
-def test_what_is_no_journal_is_not_read(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
-        read(tmp_path / "nowhere")
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path, opening: Callable[[pathlib.Path], object]) -> None:
+    """No lock is left beside it either."""
+    path = tmp_path / "home"
+    path.mkdir()
+    for name in ("thesis.txt", "a\nb"):
+        (path / name).write_text("all of it")
+        message = f"home holds {name!a}, which is not part of a journal: move it away$"
+        with pytest.raises(errors.CheckpointError, match=re.escape(message[:-1]) + "$"):
+            opening(path)
+        assert contents(path) == {name: b"all of it"}
+        (path / name).unlink()
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(errors.CheckpointError, match="file could not be read: Not a directory$"):
-        read(tmp_path / "file")
-    path = forged(tmp_path / "log", (0, 0, b""))
-    (path / "a\nb").write_bytes(b"")
-    with pytest.raises(
-        errors.CheckpointError, match=r"log holds 'a\\nb', which is not part of a journal: move it away$"
-    ):
-        read(path)
+        opening(tmp_path / "file")
+    if opening is not relive.Journal:  # It makes one.
+        with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
+            opening(tmp_path / "nowhere")
+    with pytest.raises(errors.CheckpointError, match="deeper could not be (read|opened): No such file or directory$"):
+        opening(tmp_path / "nowhere" / "deeper")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "home"]
 
 
-def test_left_overs_are_passed_over(tmp_path: pathlib.Path) -> None:
+def test_incomplete_and_damaged_files_are_not_read(tmp_path: pathlib.Path) -> None:
     path = forged(tmp_path / "log", (0, 0, b"base"))
     for end in (".new", ".damaged", ".1.damaged"):
         (path / f"{journal_reader.segment_name(3)}{end}").write_bytes(b"anything")
@@ -512,5 +530,7 @@ def test_left_overs_are_passed_over(tmp_path: pathlib.Path) -> None:
 
 def test_a_directory_without_segments_has_no_records(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path) == []
+    with pytest.raises(errors.CheckpointError, match=" holds no record$"):
+        relive.recover(tmp_path)
     findings = journal_reader.examine(tmp_path)
     assert (findings.num_segments, findings.num_records, findings.num_torn_bytes, findings.damage) == (0, 0, 0, None)

@@ -62,7 +62,7 @@ async def append(log: relive.Journal, payload: bytes = b"") -> None:
     assert log.num_synced > number
 
 
-async def test_all_who_wait_share_a_sync(tmp_path: pathlib.Path, disk: Disk) -> None:
+async def test_waiting_callers_share_a_sync(tmp_path: pathlib.Path, disk: Disk) -> None:
     """P85: 200 actors; and none of the syncs is in the thread of the event loop."""
 
     async def act() -> None:
@@ -81,7 +81,7 @@ async def test_all_who_wait_share_a_sync(tmp_path: pathlib.Path, disk: Disk) -> 
     assert len(list(journal_reader.records(tmp_path / "log"))) == 4001
 
 
-async def test_the_loop_goes_on_while_the_disk_syncs(tmp_path: pathlib.Path, disk: Disk) -> None:
+async def test_the_event_loop_runs_during_a_sync(tmp_path: pathlib.Path, disk: Disk) -> None:
     with begun(tmp_path / "log") as log:
         disk.may_end.clear()
         first = asyncio.create_task(append(log))
@@ -97,7 +97,7 @@ async def test_the_loop_goes_on_while_the_disk_syncs(tmp_path: pathlib.Path, dis
         assert (log.num_synced, disk.num_syncs) == (7, 2)
 
 
-async def test_a_record_that_is_on_the_disk_is_not_waited_for_longer(tmp_path: pathlib.Path, disk: Disk) -> None:
+async def test_a_synced_record_is_not_waited_for(tmp_path: pathlib.Path, disk: Disk) -> None:
     with begun(tmp_path / "log") as log:
         log.append(1, b"")
         log.append(1, b"", sync=False)
@@ -111,7 +111,7 @@ async def test_a_record_that_is_on_the_disk_is_not_waited_for_longer(tmp_path: p
             await log.synced(4)
 
 
-async def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk: Disk) -> None:
+async def test_a_failed_sync_fails_all_waiting_callers(tmp_path: pathlib.Path, disk: Disk) -> None:
     log = begun(tmp_path / "log")
     disk.error = OSError(5, "Input/output error")
     found = await asyncio.gather(*[append(log) for _ in range(5)], return_exceptions=True)
@@ -129,7 +129,7 @@ async def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk
         log.close()
 
 
-async def test_who_is_cancelled_takes_the_sync_from_nobody_else(tmp_path: pathlib.Path, disk: Disk) -> None:
+async def test_a_cancelled_caller_leaves_the_sync_to_others(tmp_path: pathlib.Path, disk: Disk) -> None:
     with begun(tmp_path / "log") as log:
         disk.may_end.clear()
         tasks = [asyncio.create_task(append(log)) for _ in range(3)]
@@ -144,7 +144,7 @@ async def test_who_is_cancelled_takes_the_sync_from_nobody_else(tmp_path: pathli
 
 
 @pytest.mark.parametrize("fsync", ["always", "never"])
-async def test_closing_wakes_those_who_wait(tmp_path: pathlib.Path, disk: Disk, fsync: Any) -> None:
+async def test_closing_a_journal_wakes_waiting_callers(tmp_path: pathlib.Path, disk: Disk, fsync: Any) -> None:
     """After the final sync, or with an error if there is none."""
     log = begun(tmp_path / "log", fsync=fsync)
     disk.may_end.clear()
@@ -164,7 +164,7 @@ async def test_closing_wakes_those_who_wait(tmp_path: pathlib.Path, disk: Disk, 
     await log.synced(log.num_synced)
 
 
-def test_a_sync_that_comes_after_the_end_touches_no_file(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_a_sync_after_closing_touches_no_file(tmp_path: pathlib.Path, disk: Disk) -> None:
     log = begun(tmp_path / "log", fsync="never")
     log.append(1, b"")
     log.close()
@@ -172,7 +172,7 @@ def test_a_sync_that_comes_after_the_end_touches_no_file(tmp_path: pathlib.Path,
     assert disk.num_syncs == 0
 
 
-def test_another_event_loop_goes_on(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_a_second_event_loop_can_wait_for_syncs(tmp_path: pathlib.Path, disk: Disk) -> None:
     """The event that the first one waited for is never set."""
     with begun(tmp_path / "log") as log:
         loop = asyncio.new_event_loop()
@@ -188,7 +188,7 @@ def test_another_event_loop_goes_on(tmp_path: pathlib.Path, disk: Disk) -> None:
         assert log.num_synced == 3
 
 
-async def test_an_append_that_leaves_the_sync_says_when_one_is_due(tmp_path: pathlib.Path) -> None:
+async def test_is_due_says_when_a_sync_is_due(tmp_path: pathlib.Path) -> None:
     policies: list[Any] = ["always", relive.EveryRecords(3), relive.EverySeconds(1000.0), "never"]
     for place, fsync in enumerate(policies):
         with begun(tmp_path / str(place), fsync=fsync) as log:
@@ -202,7 +202,7 @@ async def test_an_append_that_leaves_the_sync_says_when_one_is_due(tmp_path: pat
             assert (log.num_synced, log.is_due) == (5, False)
 
 
-async def test_a_write_that_fails_while_the_disk_syncs_takes_back_itself_alone(
+async def test_a_failed_write_during_a_sync_keeps_the_others(
     tmp_path: pathlib.Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(tmp_path / "log") as log:
@@ -219,7 +219,7 @@ async def test_a_write_that_fails_while_the_disk_syncs_takes_back_itself_alone(
     assert [record.payload for record in journal_reader.records(tmp_path / "log")] == [b"base", b"kept"]
 
 
-async def test_a_segment_that_begins_syncs_for_those_who_wait(tmp_path: pathlib.Path, disk: Disk) -> None:
+async def test_a_new_segment_syncs_for_waiting_callers(tmp_path: pathlib.Path, disk: Disk) -> None:
     with begun(tmp_path / "log", segment_bytes=60) as log:
         disk.may_end.clear()
         task = asyncio.create_task(append(log, b"x" * 60))

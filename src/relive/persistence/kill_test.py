@@ -304,7 +304,7 @@ def note_syncs(path: str) -> None:
 @posix_test.FORKS
 @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(4, 15, 10))
 @pytest.mark.parametrize("family", MAKERS)
-def test_a_process_that_is_killed_loses_nothing_that_it_reported(
+def test_a_killed_process_loses_no_reported_call(
     family: str, seeds: range, nursery: subprocess.Popen[str], tmp_path: pathlib.Path
 ) -> None:
     log, synced, count, num_saved = tmp_path / "log", tmp_path / "synced", 0, 0
@@ -407,7 +407,7 @@ def with_small_files(directory: str) -> None:
 
 
 @posix_test.LIMITS
-def test_a_file_that_may_not_grow_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_file_size_limit_loses_nothing(tmp_path: pathlib.Path) -> None:
     program = f"from relive.persistence import kill_test; kill_test.with_small_files({str(tmp_path)!r})"
     command = [sys.executable, "-c", program]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -429,11 +429,11 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_a_disk_that_is_full_refuses_and_loses_nothing(family: str, small_disk: pathlib.Path) -> None:
+def test_a_full_file_system_loses_nothing(family: str, small_disk: pathlib.Path) -> None:
     until_full(str(small_disk), family)
 
 
-def test_a_disk_that_has_room_again_is_gone_on_with(small_disk: pathlib.Path) -> None:
+def test_a_disk_with_room_again_is_written_to(small_disk: pathlib.Path) -> None:
     filler = small_disk / "filler"
     buffer = ring()
     with relive.Journal(small_disk / "log", fsync="always") as log:
@@ -473,7 +473,7 @@ def read_only(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_directory_that_nobody_can_write_to_is_an_error(read_only: pathlib.Path) -> None:
+def test_a_read_only_file_system_is_an_error(read_only: pathlib.Path) -> None:
     buffer = ring()
     schema = relive.Schema(relive.Field(2, int), relive.Field((), int))
     calls: dict[str, Callable[[], object]] = {
@@ -515,7 +515,7 @@ HOLDER = """
 
 
 @pytest.mark.parametrize("kind", ["journal", "map", "checkpoint"])
-def test_of_two_processes_on_one_path_the_second_is_told_who_has_it(kind: str, tmp_path: pathlib.Path) -> None:
+def test_a_second_process_learns_the_pid_of_the_first(kind: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "place"
     schema = relive.Schema(relive.Field(2, int), relive.Field((), int))
     calls: dict[str, Any] = {
@@ -540,7 +540,7 @@ def test_of_two_processes_on_one_path_the_second_is_told_who_has_it(kind: str, t
         opened.close()
 
 
-def test_a_twin_sees_what_is_missing() -> None:
+def test_things_done_detects_missing_calls() -> None:
     for family, make in MAKERS.items():
         buffer = make()
         for t in doing(buffer, family, 0, random.Random(0)):

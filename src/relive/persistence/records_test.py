@@ -12,7 +12,7 @@ HEADER = journal_reader.segment_header(42, 7)
 SEED = journal_reader.seed_of(HEADER, 42)
 
 
-def test_the_bytes_are_as_described() -> None:
+def test_records_have_the_documented_bytes() -> None:
     start = b"relive journal 1\n" + struct.pack("<QQ", 42, 7)
     assert start + struct.pack("<I", zlib.crc32(start)) == HEADER
     record = journal_reader.framed(43, 9, b"abc", SEED)
@@ -44,7 +44,7 @@ def test_a_record_is_valid_in_its_own_segment_alone() -> None:
     assert zlib.crc32(b"abc", head.proof) != head.checksum
 
 
-def test_a_header_that_is_none_says_why() -> None:
+def test_invalid_segment_headers_are_refused() -> None:
     with pytest.raises(errors.CheckpointError, match="^does not begin with the header of a journal$"):
         journal_reader.seed_of(b"{}", 42)
     with pytest.raises(errors.CheckpointError, match="^is a journal of format '2', and this relive reads format '1'$"):
@@ -65,14 +65,14 @@ def test_the_largest_number_of_a_segment_is_2_to_the_62() -> None:
     assert journal_reader.seed_of(journal_reader.segment_header(2**62, 0), 2**62) > 0
 
 
-def test_names_and_numbers_of_segments_belong_together() -> None:
+def test_segment_names_hold_their_first_number() -> None:
     for first in (0, 1, 2**62):
         assert journal_reader.first_of(journal_reader.segment_name(first)) == first
     for name in ("segment-1.relive", "segment-" + "٣" * 20 + ".relive", journal_reader.segment_name(0) + ".new", ""):
         assert journal_reader.first_of(name) is None
 
 
-def test_what_cannot_be_framed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_records_are_not_framed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^payload must be bytes, got 'text'$"):
         journal_reader.framed(0, 1, "text", 0)  # type: ignore[arg-type]
     for kind in (-1, 256):

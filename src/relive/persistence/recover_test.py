@@ -256,8 +256,8 @@ class TestEveryBuffer:
                 if log.num_records == number:  # Not the second of two calls.
                     assert zoo.plain(buffer.state_dict()) == before
 
-        for _ in range(30 if fault == "closed" else 100):
-            if len(refusals) > 30:
+        for _ in range(15 if fault == "closed" else 100):
+            if len(refusals) > 12:
                 break
             if fault != "closed":
                 with monkeypatch.context() as patch:
@@ -267,7 +267,7 @@ class TestEveryBuffer:
             zoo.work(buffer, rng, 1)
         log.close()
         expected = content(buffer)
-        for _ in range(30 * (fault == "closed")):
+        for _ in range(15 * (fault == "closed")):
             try_one()
         reason = (
             "cannot be written: it was closed" if fault == "closed" else "could not be written: No space left on dev"
@@ -638,6 +638,32 @@ def test_recover_takes_a_class_with_its_types(tmp_path: pathlib.Path) -> None:
         relive.EpisodeReplayBuffer[str, int]().attach(log)
     buffer = relive.recover(tmp_path / "log", buffer_class=relive.EpisodeReplayBuffer[str, int])
     assert type(buffer) is relive.EpisodeReplayBuffer
+
+
+@pytest.mark.parametrize("fault", ["another journal", "missing", "the first is missing"])
+def test_recovery_refuses_foreign_and_missing_segments(tmp_path: pathlib.Path, fault: str) -> None:
+    """P81; and nothing was cut, though its end is torn."""
+    for name in ("log", "other"):
+        with opened(tmp_path / name, segment_bytes=300) as log:
+            buffer = relive.RingReplayBuffer(1_000)
+            buffer.attach(log)
+            for t in range(100):
+                buffer.add(float(t), t, 1.0, t + 1.0)
+    names = segments(tmp_path / "log")
+    assert len(names) > 3
+    wrong = names[0 if fault == "the first is missing" else 2]
+    if fault == "another journal":
+        shutil.copy(tmp_path / "other" / wrong, tmp_path / "log" / wrong)
+        fault = "of another journal than the one before it"
+    else:
+        (tmp_path / "log" / wrong).unlink()
+        wrong, fault = (wrong, "missing") if wrong == names[0] else (names[3], "the segment before it ends before")
+    with (tmp_path / "log" / names[-1]).open("ab") as file:
+        file.write(b"torn")
+    size = (tmp_path / "log" / names[-1]).stat().st_size
+    with pytest.raises(errors.CheckpointError, match=f"{wrong} is damaged at byte 0: .*{fault}"):
+        relive.recover(tmp_path / "log")
+    assert (tmp_path / "log" / names[-1]).stat().st_size == size
 
 
 def test_journals_in_use_are_refused_by_any_name(tmp_path: pathlib.Path) -> None:

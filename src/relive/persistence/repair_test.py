@@ -56,6 +56,8 @@ def test_a_whole_journal_needs_no_repair(tmp_path: pathlib.Path) -> None:
 def test_an_empty_directory_needs_no_repair(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log").mkdir()
     assert str(repair.repair_journal(tmp_path / "log")) == "0 whole records: nothing to repair"
+    with pytest.raises(errors.ArgumentTypeError, match="^drop_damaged must be True or False, got 'yes'$"):
+        repair.repair_journal(tmp_path / "log", drop_damaged="yes")  # type: ignore[arg-type]
 
 
 def test_a_torn_tail_is_cut_once(tmp_path: pathlib.Path) -> None:
@@ -92,7 +94,7 @@ def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path) -> None:
         assert log.num_records == len(kept)
 
 
-def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
+def test_files_set_aside_earlier_are_kept(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     for count in range(3):
         spoiled = flip(files[0], journal_reader.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
@@ -112,7 +114,7 @@ def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 20, 40, 56])
-def test_a_segment_without_header_or_base_is_set_aside_whole(tmp_path: pathlib.Path, offset: int) -> None:
+def test_segments_without_a_base_are_set_aside_whole(tmp_path: pathlib.Path, offset: int) -> None:
     twin, files = write(tmp_path / "log")
     flip(files[-1], offset)
     report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
@@ -120,7 +122,7 @@ def test_a_segment_without_header_or_base_is_set_aside_whole(tmp_path: pathlib.P
     assert read(tmp_path / "log") == twin[: int(files[-1].stem[-20:])]
 
 
-def test_what_follows_a_gap_is_set_aside(tmp_path: pathlib.Path) -> None:
+def test_segments_after_a_gap_are_set_aside(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     files[1].unlink()
     report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
@@ -128,7 +130,7 @@ def test_what_follows_a_gap_is_set_aside(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path / "log") == twin[: int(files[1].stem[-20:])]
 
 
-def test_a_journal_damaged_at_its_start_is_empty_afterwards(tmp_path: pathlib.Path) -> None:
+def test_a_journal_damaged_at_its_start_becomes_empty(tmp_path: pathlib.Path) -> None:
     _, files = write(tmp_path / "log")
     flip(files[0], 0)
     assert repair.repair_journal(tmp_path / "log", drop_damaged=True).num_records == 0
@@ -138,7 +140,7 @@ def test_a_journal_damaged_at_its_start_is_empty_afterwards(tmp_path: pathlib.Pa
     assert read(tmp_path / "log") == [(0, 0, b"again")]
 
 
-def test_a_journal_whose_first_segment_is_missing_is_set_aside_whole(tmp_path: pathlib.Path) -> None:
+def test_a_pruned_journal_damaged_at_its_start_becomes_empty(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log")
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(log.num_records)
@@ -155,7 +157,7 @@ def test_a_journal_whose_first_segment_is_missing_is_set_aside_whole(tmp_path: p
     assert read(tmp_path / "log") == [(0, 0, b"again")]
 
 
-def test_a_repair_that_fails_is_completed_by_the_next(tmp_path: pathlib.Path) -> None:
+def test_a_failed_repair_is_completed_by_the_next(tmp_path: pathlib.Path) -> None:
     passing = 0
     for passing in range(40):
         path = tmp_path / str(passing)
@@ -183,7 +185,7 @@ def test_a_repair_that_fails_is_completed_by_the_next(tmp_path: pathlib.Path) ->
     assert 4 <= passing < 39
 
 
-def test_what_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_tail_that_stays_is_not_repaired(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, files = write(tmp_path / "log")
     with files[-1].open("ab") as file:
         file.write(b"torn")
@@ -199,19 +201,6 @@ def test_a_journal_in_use_is_not_repaired(tmp_path: pathlib.Path) -> None:
         pytest.raises(errors.CheckpointError, match="log is in use by this process"),
     ):
         repair.repair_journal(tmp_path / "log")
-
-
-def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "home"
-    path.mkdir()
-    (path / "thesis.txt").write_text("all of it")
-    with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is not part of a journal"):
-        repair.repair_journal(path, drop_damaged=True)
-    with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
-        repair.repair_journal(tmp_path / "nowhere")
-    with pytest.raises(errors.ArgumentTypeError, match="^drop_damaged must be True or False, got 'yes'$"):
-        repair.repair_journal(path, drop_damaged="yes")  # type: ignore[arg-type]
-    assert [file.name for file in tmp_path.iterdir()] == ["home"]
 
 
 # Checkpoints.
@@ -250,7 +239,7 @@ def test_a_whole_checkpoint_needs_no_repair(path: str) -> None:
     assert everything(path) == before
 
 
-def test_what_was_never_completed_is_deleted(path: str) -> None:
+def test_incomplete_directories_are_deleted(path: str) -> None:
     save(path)
     new, old = files_lib.beside(path, "new"), files_lib.beside(path, "old")
     os.mkdir(new)
@@ -277,7 +266,7 @@ def test_a_checkpoint_gets_its_name_back(path: str) -> None:
     assert str(relive.repair(path)) == "nothing to repair"
 
 
-def test_a_first_checkpoint_that_lacks_its_name_alone_gets_it(path: str) -> None:
+def test_a_complete_first_checkpoint_gets_its_name(path: str) -> None:
     save(path)
     new = files_lib.beside(path, "new")
     os.rename(path, new)
@@ -285,12 +274,12 @@ def test_a_first_checkpoint_that_lacks_its_name_alone_gets_it(path: str) -> None
     assert len(relive.load(path)) == 60
 
 
-def test_a_first_checkpoint_that_was_never_completed_is_nothing(path: str) -> None:
+def test_an_incomplete_first_checkpoint_is_refused(path: str) -> None:
     os.mkdir(files_lib.beside(path, "new"))
     refused(path, r"/buffer does not exist, and .*/\.buffer\.new was never completed$")
 
 
-def test_of_a_damaged_checkpoint_nothing_goes_and_a_whole_one_is_named(path: str) -> None:
+def test_damaged_checkpoints_stay_and_a_whole_one_is_named(path: str) -> None:
     for steps in (40, 50, 60):
         save(path, steps, keep=3)
     os.mkdir(files_lib.beside(path, "new"))
@@ -306,7 +295,7 @@ def test_of_a_damaged_checkpoint_nothing_goes_and_a_whole_one_is_named(path: str
     refused(path, rf"{is_left}, but .*/\.buffer\.new is whole: load that$")
 
 
-def test_a_damaged_checkpoint_without_its_name_does_not_get_it(path: str) -> None:
+def test_a_damaged_checkpoint_gets_no_name(path: str) -> None:
     save(path, 50)
     save(path, keep=2)
     shutil.rmtree(path)
@@ -314,14 +303,14 @@ def test_a_damaged_checkpoint_without_its_name_does_not_get_it(path: str) -> Non
     refused(path, r"/buffer\.1/barred\.npy is missing: .*/buffer is left as it is: nothing beside it is whole$")
 
 
-def test_a_checkpoint_in_use_is_left_alone(path: str) -> None:
+def test_a_checkpoint_in_use_is_not_repaired(path: str) -> None:
     save(path)
     with files_lib.locked(path):
         refused(path, "/buffer is in use by this process")
 
 
 @pytest.mark.parametrize("kind", ["new", "old"])
-def test_what_is_not_ours_is_not_deleted(path: str, kind: str) -> None:
+def test_foreign_files_are_not_deleted_by_a_repair(path: str, kind: str) -> None:
     save(path, 50)
     save(path, keep=2)
     shutil.rmtree(path)
@@ -331,17 +320,17 @@ def test_what_is_not_ours_is_not_deleted(path: str, kind: str) -> None:
     refused(path, rf"/\.buffer\.{kind} holds 'thesis\.tex', which relive did not write: move it away$")
 
 
-def test_a_missing_path_leaves_no_trace(path: str) -> None:
+def test_repairing_a_missing_path_creates_nothing(path: str) -> None:
     refused(path, "/buffer does not exist$")
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_checkpoint_that_was_saved_by_a_name_with_a_number_keeps_it(path: str) -> None:
+def test_a_checkpoint_saved_under_a_number_keeps_it(path: str) -> None:
     save(f"{path}.1")
     refused(path, "/buffer does not exist$")
 
 
-def test_what_the_system_refuses_is_one_line(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_the_system_refuses_is_one_line(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     save(path, 50)
     save(path, keep=2)
     shutil.rmtree(path)
