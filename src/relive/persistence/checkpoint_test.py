@@ -302,9 +302,7 @@ def test_a_value_must_not_have_the_name_of_a_member(tmp_path: pathlib.Path, name
 
 
 @pytest.mark.parametrize("value", ["a" * (1 << 21), [[]] * 100_000])
-def test_what_is_too_long_for_a_manifest_is_refused_before_anything_is_written(
-    tmp_path: pathlib.Path, value: Any
-) -> None:
+def test_too_long_manifests_are_refused_before_writing(tmp_path: pathlib.Path, value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="^state must be at most 2097152 bytes and 100000 lists and dicts"):
         checkpoint.save({"a": value, "arrays": {}}, tmp_path / "state")
     assert not os.listdir(tmp_path)
@@ -330,7 +328,7 @@ def test_an_array_needs_an_axis_and_not_too_many(tmp_path: pathlib.Path, array: 
         checkpoint.save({"arrays": {"a": array}}, tmp_path / "state")
 
 
-def test_objects_are_refused(tmp_path: pathlib.Path) -> None:
+def test_checkpoints_of_objects_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ArgumentError, match="^array 'a' must hold no Python objects, got "):
         checkpoint.save({"arrays": {"a": np.array([{}])}}, tmp_path / "state")
     assert not os.listdir(tmp_path)
@@ -590,7 +588,7 @@ def test_where_directories_cannot_be_opened_paths_do(tmp_path: pathlib.Path, mon
         loaded(tmp_path / "file")
 
 
-def test_a_directory_that_is_replaced_again_and_again_is_given_up(
+def test_a_directory_replaced_again_and_again_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = iter(range(1000))

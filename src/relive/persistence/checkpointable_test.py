@@ -217,7 +217,7 @@ class TestSettings:
         with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as in this object, got array"):
             other.load_state_dict(state)
 
-    def test_a_buffer_without_a_schema_takes_that_of_the_state_or_stays_as_it_was(self) -> None:
+    def test_a_buffer_without_a_schema_takes_that_of_the_state(self) -> None:
         state = ring().state_dict()
         other = relive.RingReplayBuffer(10, seed=5)
         damaged = state | {"arrays": state["arrays"] | {"barred": state["arrays"]["barred"][1:]}}

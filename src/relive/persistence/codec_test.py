@@ -280,7 +280,7 @@ def test_a_subclass_of_a_number_is_refused_among_numbers(kind: Any) -> None:
             CODEC.encode([kind(1)] * 9)
 
 
-def test_an_array_comes_back_in_c_order_whatever_it_was_laid_out_like() -> None:
+def test_arrays_are_loaded_in_c_order() -> None:
     array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     for view in (
         np.asfortranarray(array),

@@ -93,7 +93,7 @@ def test_a_file_system_without_locks_is_an_error(
         files.locked(tmp_path / "state").__enter__()
 
 
-def test_where_there_is_no_flock_a_byte_behind_the_text_is_locked(
+def test_without_flock_a_byte_behind_the_text_is_locked(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []

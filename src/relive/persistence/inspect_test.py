@@ -357,9 +357,7 @@ def test_a_journal_that_is_written_to_is_not_rebuilt(tmp_path: pathlib.Path) -> 
     assert "is in use by this process" in said["notes"][0]
 
 
-def test_the_checkpoint_in_a_journal_is_verified_though_nothing_is_rebuilt(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verifying_a_journal_verifies_its_checkpoint(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_lib, "CHUNK", 64)  # What is larger is a checkpoint of its own.
     buffer = examples.prioritized()
     with relive.Journal(tmp_path / "journal", fsync="never") as journal:
@@ -429,7 +427,7 @@ def test_a_codec_is_for_objects_alone(saved: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("call", [relive.verify, relive.summary, relive.repair])
-def test_progress_must_be_callable(call: Any, saved: pathlib.Path) -> None:
+def test_progress_of_an_inspection_must_be_callable(call: Any, saved: pathlib.Path) -> None:
     with pytest.raises(relive.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
         call(saved, progress=3)
 

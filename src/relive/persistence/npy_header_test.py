@@ -95,7 +95,7 @@ def test_what_a_dtype_has_beside_its_values_is_left_out() -> None:
 @pytest.mark.parametrize(
     "dtype", [np.dtype(object), np.dtype([("a", "f4"), ("b", [("c", object)])]), np.dtypes.StringDType()]
 )
-def test_objects_are_refused(dtype: np.dtype[Any]) -> None:
+def test_headers_of_objects_are_refused(dtype: np.dtype[Any]) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^array 'a' must hold no Python objects, got dtype "):
         npy.check_dtype("array 'a'", dtype)
 

@@ -67,7 +67,7 @@ def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monke
         places.kind_of(str(path))
 
 
-def test_a_journal_that_was_killed_before_its_first_segment_is_one(tmp_path: pathlib.Path) -> None:
+def test_a_journal_without_a_segment_is_still_a_journal(tmp_path: pathlib.Path) -> None:
     (tmp_path / "journal" / "base").mkdir(parents=True)
     assert places.kind_of(str(tmp_path / "journal")) is places.Kind.JOURNAL
 
@@ -88,7 +88,7 @@ def test_an_empty_directory_and_one_of_much_else_are_named(tmp_path: pathlib.Pat
         places.kind_of(str(tmp_path))
 
 
-def test_a_directory_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_place_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
@@ -145,9 +145,7 @@ def test_a_manifest_without_end_is_not_read(saved: pathlib.Path) -> None:
         places.read_manifest(str(saved))
 
 
-def test_a_file_that_was_mended_meanwhile_is_a_fault_all_the_same(
-    saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_mended_meanwhile_is_still_a_fault(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples.change_byte(saved / "rows.reward.npy", 300)
     monkeypatch.setattr(places, "_faults_of_each", lambda path, progress: [])
     (fault,) = places.faults(str(saved))

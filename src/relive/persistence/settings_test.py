@@ -179,7 +179,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         settings.load(state.StateReader({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
 
 
-def test_a_class_that_was_defined_again_takes_the_place_of_the_older() -> None:
+def test_a_class_defined_again_replaces_the_older() -> None:
     def limiter() -> relive.RateLimiter:
         class Redefined(relive.MinSize):
             pass

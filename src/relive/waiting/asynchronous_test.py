@@ -229,7 +229,7 @@ def test_can_insert_and_can_sample_say_what_calls_will_do(
 # The end.
 
 
-def test_two_open_event_loops_are_refused() -> None:
+def test_a_second_open_event_loop_is_refused() -> None:
     buffer = ring()
     with asyncio.Runner() as first:
         first.run(live(buffer, 2))

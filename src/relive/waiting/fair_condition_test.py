@@ -44,7 +44,7 @@ def start(tokens: Tokens, names: str) -> dict[str, asyncio.Task[None]]:
     return {name: asyncio.create_task(tokens.take(name)) for name in names}
 
 
-async def test_who_need_not_wait_does_not_yield() -> None:
+async def test_calls_that_need_not_wait_do_not_yield() -> None:
     tokens = Tokens()
     tokens.give(1)
     ran: list[bool] = []
@@ -55,7 +55,7 @@ async def test_who_need_not_wait_does_not_yield() -> None:
     await settle()
 
 
-async def test_many_who_are_woken_together_are_served_in_one_pass() -> None:
+async def test_waiters_woken_together_are_served_in_one_pass() -> None:
     tokens = Tokens()
     tasks = start(tokens, "abcde")
     await settle()
@@ -98,7 +98,7 @@ def test_a_waiter_whose_loop_was_closed_is_dropped() -> None:
     assert tokens.taken == ["a", "b"]
 
 
-async def test_first_come_first_served() -> None:
+async def test_waiters_are_served_in_order() -> None:
     tokens = Tokens()
     tasks = start(tokens, "abcd")
     await settle()
@@ -165,7 +165,7 @@ async def test_a_waiter_cancelled_after_its_wake_up_passes_it_on() -> None:
     assert tokens.taken == ["b"]
 
 
-async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
+async def test_every_waiter_raises_what_ready_raises() -> None:
     queue = gate.FairCondition()
     answer: Callable[[], bool] = lambda: False  # noqa: E731
     tasks = [asyncio.create_task(queue.wait_for(lambda: answer())) for _ in range(3)]
@@ -180,7 +180,7 @@ async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
     assert len(queue.waiting) == 0
 
 
-async def test_waking_nobody_is_nothing() -> None:
+async def test_waking_nobody_changes_nothing() -> None:
     queue = gate.FairCondition()
     queue.notify()
     assert len(queue.waiting) == 0
@@ -199,7 +199,7 @@ async def test_waking_twice_is_waking_once() -> None:
     await asyncio.gather(*tasks.values())
 
 
-def test_who_comes_in_the_next_loop_does_not_wait_behind_those_of_a_closed_one() -> None:
+def test_waiters_of_a_closed_loop_hold_up_no_newcomer() -> None:
     tokens = Tokens()
     loop = asyncio.new_event_loop()
     stuck = tokens.queue.wait_for(tokens.ready)
@@ -215,7 +215,7 @@ def test_who_comes_in_the_next_loop_does_not_wait_behind_those_of_a_closed_one()
     stuck.close()
 
 
-async def test_who_steps_aside_lets_the_others_pass_and_keeps_its_place() -> None:
+async def test_a_waiter_that_steps_aside_keeps_its_place() -> None:
     tokens = Tokens()
     special = 0
 
@@ -237,7 +237,7 @@ async def test_who_steps_aside_lets_the_others_pass_and_keeps_its_place() -> Non
     assert len(tokens.queue.waiting) == 0
 
 
-async def test_who_is_told_to_ask_again_is_not_passed() -> None:
+async def test_a_woken_waiter_is_not_overtaken() -> None:
     tokens = Tokens()
     special = 0
 
@@ -276,7 +276,7 @@ async def test_a_waiter_may_begin_to_step_aside_and_may_stop() -> None:
     await tasks["b"]
 
 
-async def test_what_stands_for_a_waiter_is_in_the_queue_while_it_waits() -> None:
+async def test_a_given_waiter_is_in_the_queue_while_it_waits() -> None:
     tokens = Tokens()
     name = "the caller"
     waiting = asyncio.create_task(tokens.queue.wait_for(tokens.ready, waiter=name))

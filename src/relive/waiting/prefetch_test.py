@@ -147,7 +147,7 @@ AHEAD = [
 
 
 @pytest.mark.parametrize(("kind", "ahead"), AHEAD)
-def test_batches_are_what_sample_answers_at_the_draw_whatever_is_written_since(kind: str, ahead: int) -> None:
+def test_batches_are_those_of_sample_when_they_were_drawn(kind: str, ahead: int) -> None:
     """With room for six steps, most of what was drawn is overwritten before it is handed out."""
     rng = np.random.default_rng(ahead)
     buffer, twin = KINDS[kind](6), KINDS[kind](6)
@@ -165,7 +165,7 @@ def test_batches_are_what_sample_answers_at_the_draw_whatever_is_written_since(k
     assert buffer.rng.bit_generator.state == twin.rng.bit_generator.state
 
 
-def test_several_iterators_of_one_buffer_draw_in_the_order_of_the_calls() -> None:
+def test_several_iterators_draw_in_the_order_of_the_calls() -> None:
     buffer, twin = KINDS["priorities"](6), KINDS["priorities"](6)
     iterators = [buffer.batches(2, prefetch=1), buffer.batches(3, prefetch=2), buffer.batches(1, prefetch=0)]
     expected = [
@@ -224,7 +224,7 @@ def test_two_batches_are_drawn_ahead_unless_said_otherwise(kind: str) -> None:
     assert buffer.get_stats().sampled == 12
 
 
-def test_what_was_drawn_ahead_is_handed_out_before_the_next_batch_is_missed() -> None:
+def test_prefetched_batches_come_before_an_error() -> None:
     """The limiter allows three batches, then none until a step comes."""
     buffer = relive.RingReplayBuffer(10, limiter=relive.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
     iterator = buffer.batches(4, prefetch=5)
@@ -438,13 +438,13 @@ def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:
         ({"batch_size": 4, "gamma": 1.5}, r"gamma must be in \(0, 1], got 1.5"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_batches_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
     buffer = KINDS["ring"](10)
     with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
         buffer.batches(**arguments)
 
 
-def test_a_batch_larger_than_the_limiter_ever_allows_is_refused_at_once() -> None:
+def test_batches_larger_than_the_limiter_allows_are_refused() -> None:
     buffer = KINDS["limiter"](10)
     with pytest.raises(errors.ArgumentError, match="batch_size must be at most 12 with SampleToInsertRatio"):
         buffer.batches(13)
@@ -497,7 +497,7 @@ def test_an_iterator_that_nobody_has_any_more_leaves_no_thread() -> None:
     fill(buffer, 20, 5)
 
 
-def test_batches_that_were_handed_out_or_dropped_are_kept_by_nobody() -> None:
+def test_returned_and_dropped_batches_are_freed() -> None:
     buffer = KINDS["ring"](10)
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=1)

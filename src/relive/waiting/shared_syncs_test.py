@@ -71,7 +71,7 @@ def test_actors_share_few_syncs(tmp_path: pathlib.Path, disk: group_commit_test.
     journal.close()
 
 
-def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+def test_a_failed_sync_fails_all_waiting_inserts(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
     buffer, inside, journal = attached(tmp_path / "journal")
 
     async def main() -> list[Any]:
@@ -93,7 +93,7 @@ def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk: grou
         journal.close()
 
 
-def test_a_policy_that_wants_no_sync_waits_for_none(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+def test_inserts_do_not_wait_for_syncs_with_never(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
     buffer, _, journal = attached(tmp_path / "journal", fsync="never")
     disk.num_syncs = 0
     asyncio.run(buffer.add(0.0, 0, 1.0, 1.0, stream=0))

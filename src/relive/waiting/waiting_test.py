@@ -652,7 +652,7 @@ WRONG: list[tuple[Call, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("call", "error", "message"), WRONG)
 @pytest.mark.parametrize("is_held_back", [True, False])
-def test_wrong_arguments_are_refused_at_once(
+def test_wrong_arguments_are_refused_before_the_wait(
     call: Call, error: type[Exception], message: str, is_held_back: bool, share: Share
 ) -> None:
     """And not after the wait; nobody who waits is let in meanwhile."""
