@@ -17,6 +17,7 @@ from relive.agents import queue_journal
 from relive.agents import token_episode_test
 from relive.agents import token_journal
 from relive.persistence import journal_reader
+from relive.persistence import recover_test
 from relive.testing import zoo
 
 step_of = token_episode_test.step_of
@@ -42,7 +43,7 @@ def work(buffer: relive.TokenReplayBuffer, rng: random.Random, operations: int) 
             with contextlib.suppress(errors.NotReadyError):
                 buffer.next_episodes_nowait(1)
         elif choice == 3:
-            buffer.reject([each.episode_id for each in buffer._store if rng.random() < 0.2], reason="bad")
+            buffer.reject([each for each in recover_test.episodes_of(buffer) if rng.random() < 0.2], reason="bad")
         elif choice in (4, 5) and stored:
             keys = [rng.choice([*stored, -1]) for _ in range(3)]
             width = max(len(each) for each in buffer.read(stored).tokens)

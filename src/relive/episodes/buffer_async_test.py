@@ -245,7 +245,7 @@ async def test_steps_are_copied_when_an_append_waits() -> None:
     observation[0] = -1
     await buffer.sample_n_step(4, 1, 0.9)
     await append
-    assert buffer._store[episode_id].observations == [[t] for t in range(9)]
+    assert recover_test.episodes_of(buffer)[episode_id].observations == [[t] for t in range(9)]
 
 
 async def test_steps_are_copied_when_an_append_yields() -> None:
@@ -258,7 +258,7 @@ async def test_steps_are_copied_when_an_append_yields() -> None:
     assert buffer.get_stats().appended == 0
     observation[0] = -1
     await append
-    assert buffer._store[episode_id].observations == [[5]]
+    assert recover_test.episodes_of(buffer)[episode_id].observations == [[5]]
 
 
 async def test_refused_draws_say_how_many_transitions_there_are() -> None:
@@ -410,7 +410,7 @@ def test_waiting_appends_of_a_closed_loop_write_nothing() -> None:
     asyncio.run(go_on())
     left.clear()
     gc.collect()
-    assert buffer._store[episode_id].observations == [0, 1, 3]
+    assert recover_test.episodes_of(buffer)[episode_id].observations == [0, 1, 3]
     assert waiting_test.num_waiting(buffer) == (0, 0)
 
 
@@ -440,7 +440,7 @@ async def test_blocks_end_although_the_journal_fails(
         await zoo.settle()
         actor.cancel()
         await asyncio.wait([actor])
-        (episode,) = buffer._store
+        (episode,) = recover_test.episodes_of(buffer).values()
         if way == "a return":
             # Only the journal failed, and it can be written to again.
             assert isinstance(actor.exception(), errors.CheckpointError)

@@ -49,7 +49,7 @@ def filled(count: int = 3, **limits: Any) -> Any:
 
 def test_refused_calls_on_episodes_are_not_written(tmp_path: pathlib.Path) -> None:
     buffer = filled()
-    (ended,) = [each.episode_id for each in buffer._store if each.status == "COMPLETED"]
+    (ended,) = [each.episode_id for each in recover_test.episodes_of(buffer).values() if each.status == "COMPLETED"]
     wrong: Any = "BOGUS"
     calls: list[Callable[[], Any]] = [
         lambda: buffer.start_episode_nowait(3),
@@ -220,7 +220,7 @@ class Snapshots:
             recovered.check()
             if copy is self._copies[-1]:
                 assert recover_test.content(recovered) == recover_test.content(buffer)
-            assert {each.episode_id for each in recovered._store} >= {each.episode_id for each in buffer._store}
+            assert recover_test.episodes_of(recovered).keys() >= recover_test.episodes_of(buffer).keys()
         self._copies.clear()
 
 
@@ -259,7 +259,7 @@ def test_an_idle_episode_does_not_keep_old_segments(tmp_path: pathlib.Path, monk
             other = relive.EpisodeReplayBuffer[Any, Any]()
             other.attach(fresh)
             start = size_of(tmp_path / "fresh")
-            for episode in buffer._store:
+            for episode in recover_test.episodes_of(buffer).values():
                 other._journal.start(episode)
                 for step in zip(episode.observations, episode.actions, episode.rewards, strict=False):
                     other._journal.append(episode.episode_id, *step, None)

@@ -33,6 +33,7 @@ from relive.episodes import episode_journal
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
+from relive.persistence import recover_test
 from relive.persistence import seed_blocks_test
 
 PATIENCE = 120
@@ -124,7 +125,7 @@ def add_step(buffer: Any, t: int) -> None:
     """An episode is of 9 things: a start, seven steps and an end."""
     episode, step = divmod(t, 9)
     agent = f"agent {episode}"
-    ids = {each.agent_id: each.episode_id for each in buffer._store}
+    ids = {each.agent_id: each.episode_id for each in recover_test.episodes_of(buffer).values()}
     if step == 0:
         buffer.start_episode_nowait(agent)
     elif step < 8:
@@ -144,7 +145,7 @@ def add_tokens(buffer: Any, t: int) -> None:
 
 def tokens_done(buffer: Any) -> int:
     stats = buffer.get_stats()
-    batch: Any = buffer.read(list(buffer._store.owners)) if stats.sequences else None
+    batch: Any = buffer.read(buffer.eligible_keys()) if stats.sequences else None
     newest = -1
     for row in range(stats.sequences):
         key = int(batch.keys[row])
@@ -166,9 +167,10 @@ def things_done(buffer: Any, family: str) -> int:
     buffer.check()
     if family != "episodes":
         return {"columns": rows_done, "tokens": tokens_done}[family](buffer)
-    newest = max((episode_of(each) for each in buffer._store), default=-1)
+    stored = recover_test.episodes_of(buffer).values()
+    newest = max((episode_of(each) for each in stored), default=-1)
     count = 0
-    for each in buffer._store:
+    for each in stored:
         episode, steps = episode_of(each), len(each.actions)
         is_open = each.status == "IN_PROGRESS"
         assert is_open == (episode == newest and steps < 8 and is_open)
@@ -178,7 +180,7 @@ def things_done(buffer: Any, family: str) -> int:
         assert each.observations == [[episode, step] for step in range(1, last)]
         assert is_open or (steps == 7 and each.status == ("COMPLETED" if episode % 2 else "TRUNCATED"))
         count = max(count, 9 * episode + last)
-    numbers = [episode_of(each) for each in buffer._store]
+    numbers = [episode_of(each) for each in stored]
     assert numbers == list(range(numbers[0], newest + 1)) if numbers else count == 0
     assert buffer.get_stats().appended == sum(min(max(count - 9 * each - 1, 0), 7) for each in range(newest + 1))
     return count

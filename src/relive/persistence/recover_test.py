@@ -45,6 +45,11 @@ def content(buffer: Any) -> Any:
     return zoo.plain([state["settings"], arrays, stats])
 
 
+def episodes_of(buffer: Any) -> dict[str, Any]:
+    """Return the stored episodes by id; no public name lists them."""
+    return {episode.episode_id: episode for episode in buffer._store}
+
+
 def vars_of(stats: Any) -> dict[str, Any]:
     return {field.name: getattr(stats, field.name) for field in dataclasses.fields(stats)}
 
