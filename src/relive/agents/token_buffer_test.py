@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
@@ -411,6 +412,27 @@ def test_the_dtype_of_log_probabilities_is_a_setting(tmp_path: pathlib.Path) -> 
         loaded.add_episode([step_of([1], [2], logprobs=[-0.3])], agent_id="a")
     recovered: Any = relive.recover(tmp_path / "journal")
     assert recovered.read([1]).logprobs.tolist() == [[0.0, -0.3]]
+
+
+@pytest.mark.parametrize("stored", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("declared", [np.float16, np.float32, np.float64])
+def test_stored_log_probabilities_keep_their_dtype(stored: Any, declared: Any, tmp_path: pathlib.Path) -> None:
+    buffer = relive.TokenReplayBuffer(100)
+    buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.1], stored))], agent_id="a")
+    buffer.save(tmp_path / "saved")
+    with relive.Journal(tmp_path / "log") as journal:
+        buffer.attach(journal)
+    for restore in (
+        functools.partial(relive.load, tmp_path / "saved"),
+        functools.partial(relive.recover, tmp_path / "log"),
+        functools.partial(relive.TokenReplayBuffer.from_state, buffer.state_dict()),
+    ):
+        if stored is declared:
+            assert restore(logprobs_dtype=declared).read([0]).logprobs.dtype == stored
+        else:
+            named = f"must be {np.dtype(declared).name}, got '{np.dtype(stored).str}'$"
+            with pytest.raises(errors.CheckpointError, match=f"sequences/log_probability_dtype {named}"):
+                restore(logprobs_dtype=declared)
 
 
 def test_names_are_kept_as_plain_strings() -> None:

@@ -97,7 +97,8 @@ def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged
     if given.value("log_probability_dtype") is None:
         return None
     dtype = npy.dtype_of(given.value("log_probability_dtype"))
-    is_kept = dtype.isnative and store.logprobs_dtype in (None, dtype)
+    # numpy calls float64 equal to None.
+    is_kept = dtype.isnative and (store.logprobs_dtype is None or store.logprobs_dtype == dtype)
     if dtype.type not in tokens.FLOATS or not is_kept:
         rule = f"{store.logprobs_dtype or 'one of floats'}"
         raise given.refused("log_probability_dtype", rule, given.value("log_probability_dtype"))
