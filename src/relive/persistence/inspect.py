@@ -10,6 +10,7 @@ Memory maps and Parquet files hold no buffer, and are read by their own modules.
 """
 
 from collections.abc import Callable
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -389,8 +390,12 @@ def _num_bytes(place: str) -> int:
     """Return the bytes of a file, or of all files in a directory."""
     if not os.path.isdir(place):
         return os.path.getsize(place)
-    found = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
-    return sum(os.lstat(path).st_size for path in found)
+    total = 0
+    for folder, _, names in os.walk(place):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # A writer of the journal may have pruned it by now.
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def _codec(values: dict[str, Any]) -> codec_lib.Codec | None:

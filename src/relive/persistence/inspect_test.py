@@ -357,6 +357,25 @@ def test_a_journal_that_is_written_to_is_not_rebuilt(tmp_path: pathlib.Path) -> 
     assert "is in use by this process" in said["notes"][0]
 
 
+def test_a_summary_beside_a_pruning_writer_is_complete(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = os.walk
+    with relive.Journal(tmp_path / "journal", fsync="never", segment_bytes=2000) as journal:
+        buffer = relive.RingReplayBuffer(200)
+        buffer.attach(journal)
+        for t in range(100):
+            buffer.add(float(t), 0, 1.0, t + 1.0)
+
+        def pruned(place: str) -> Any:
+            for found in list(walk(place)):
+                assert journal.prune(journal.num_records)
+                yield found
+
+        monkeypatch.setattr(os, "walk", pruned)
+        said = relive.summary(tmp_path / "journal")
+        left = sum(each.stat().st_size for each in (tmp_path / "journal").iterdir())
+    assert (said["bytes"], said["faults"]) == (left, [])
+
+
 def test_verifying_a_journal_verifies_its_checkpoint(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_lib, "CHUNK", 64)  # What is larger is a checkpoint of its own.
     buffer = examples.prioritized()
