@@ -46,8 +46,8 @@ Batch = TypeVar("Batch")
 _RETRY = 0.2
 """So many seconds lie between two attempts to reach an actor that is being started again."""
 
-_ONE_AT_A_TIME = frozenset(("max_concurrency", "concurrency_groups", "allow_out_of_order_execution"))
-"""Options of Ray that would run the calls of a shard side by side, or in another order than they were made."""
+_REFUSED = frozenset(("max_concurrency", "concurrency_groups", "allow_out_of_order_execution", "get_if_exists"))
+"""Options of Ray by which a shard's calls would run side by side or in another order, or another's actor be taken."""
 
 _SHARD = re.compile(r"shard-(\d+)")
 """The name of a shard's directory, with its number."""
@@ -114,7 +114,7 @@ class _Plan:
         """Return an actor class whose actors Ray restarts when they die; calls in flight then fail."""
         ours = {"max_restarts": -1, "max_task_retries": 0, "name": name, "namespace": self.namespace}
         ours["lifetime"] = "detached" if self.is_detached else None
-        for key in (ours.keys() | _ONE_AT_A_TIME) & options.keys():
+        for key in (ours.keys() | _REFUSED) & options.keys():
             raise errors.ArgumentError(f"actor_options must leave {key} to the fleet, got {key}={options[key]!r}")
         try:
             return ray.remote(kind).options(**ours, **options)
@@ -222,6 +222,8 @@ class ShardedReplay(replay.Replay[Batch]):
         for setting, seconds in times.items():
             if validation.finite_number(setting, seconds) <= 0:
                 raise errors.ArgumentError(f"{setting} must be above 0 seconds, got {seconds}")
+        actor_options = {} if actor_options is None else actor_options
+        validation.require_instance("actor_options", actor_options, Mapping)
         fsync = journal.EverySeconds(1.0) if fsync is None else fsync
         journal.check(fsync)
         rng = validation.generator("seed", seed)
@@ -240,7 +242,7 @@ class ShardedReplay(replay.Replay[Batch]):
             lease=float(lease),
             recovery=float(recovery),
             start_timeout=float(start_timeout),
-            options=actor_options or {},
+            options=actor_options,
             fleet=f"relive-{os.urandom(8).hex()}",
             namespace=ray.get_runtime_context().namespace if namespace is None else namespace,
             is_detached=name is not None,

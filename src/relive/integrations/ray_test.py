@@ -761,6 +761,7 @@ def test_shards_that_cannot_be_placed_in_time_are_an_error() -> None:
 def test_unknown_and_reserved_options_of_ray_are_refused() -> None:
     refused: dict[str, Any] = {
         "max_restarts": 0,
+        "get_if_exists": True,
         "max_concurrency": 8,
         "concurrency_groups": {"io": 2},
         "allow_out_of_order_execution": True,
@@ -770,6 +771,10 @@ def test_unknown_and_reserved_options_of_ray_are_refused() -> None:
             relive_ray.ShardedReplay.start(ring, actor_options={name: value})
     with pytest.raises(errors.ArgumentError, match="actor_options must be options of Ray, got {'num_cpu': 1}"):
         relive_ray.ShardedReplay.start(ring, actor_options={"num_cpu": 1})
+    wrong: tuple[Any, ...] = (3, 0, "num_cpus", [("num_cpus", 1)])
+    for options in wrong:
+        with pytest.raises(errors.ArgumentTypeError, match="^actor_options must be an instance of Mapping, got "):
+            relive_ray.ShardedReplay.start(ring, actor_options=options)
 
 
 async def test_only_the_same_fleet_goes_on_from_a_directory(tmp_path: pathlib.Path) -> None:

@@ -372,7 +372,7 @@ def test_a_summary_beside_a_pruning_writer_is_complete(tmp_path: pathlib.Path, m
 
         monkeypatch.setattr(os, "walk", pruned)
         said = relive.summary(tmp_path / "journal")
-        left = sum(each.stat().st_size for each in (tmp_path / "journal").iterdir())
+        left = sum(each.stat().st_size for each in (tmp_path / "journal").iterdir() if each.suffix != ".oldest")
     assert (said["bytes"], said["faults"]) == (left, [])
 
 
