@@ -795,3 +795,30 @@ def as_a_process(insert: Any, fleet: local_test.LocalFleet) -> Any:
             raise RuntimeError from None
 
     return inserted
+
+
+async def add_tokens(writer: Any, group_id: str, status: str = "COMPLETED") -> None:
+    """Write an episode of a group of tokens."""
+    step = relive.TokenStep(prompt=[1], response=[2], logprobs=[0.0], policy_version=0)
+    await writer.add_episode([step], agent_id="agent", group_id=group_id, status=status)
+
+
+async def add_steps(writer: Any, group_id: str, status: str = "COMPLETED") -> None:
+    """Write an episode of a group of an episode buffer."""
+    async with writer.episode("agent", group_id=group_id) as episode:
+        await episode.append(0, 0, 1.0)
+        await episode.end(1, status)
+
+
+@pytest.mark.parametrize("make", [grouped, tokens])
+@local_test.virtual
+async def test_a_group_has_the_names_that_a_plain_buffer_takes(make: Any) -> None:
+    add = add_tokens if make is tokens else add_steps
+    client = local_test.LocalFleet(make(), 2).replay()
+    async with client.tokens_writer() if make is tokens else client.episodes_writer() as writer:
+        with pytest.raises(errors.ArgumentError, match="^group_id must be a string of at least 1 character, got ''$"):
+            await add(writer, "")
+        for _ in range(SIZE):
+            await add(writer, "\ud800")
+        ((first, *_),) = await client.next_groups(1)
+        assert first.group_id == "\ud800"

@@ -113,7 +113,8 @@ class Coordinator:
             self._places = {group: shard for shard, groups in begun.items() for group in groups or ()}
         shard = self._places.get(group_id, -1)
         if shard not in members.shards:
-            shard = self._places[group_id] = members.active[zlib.crc32(group_id.encode()) % len(members.active)]
+            place = zlib.crc32(group_id.encode("utf-8", "surrogatepass"))  # Any string is a name.
+            shard = self._places[group_id] = members.active[place % len(members.active)]
             if len(self._places) > _MOST_PLACES:
                 del self._places[next(iter(self._places))]
         return shard

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from relive import errors
+from relive.agents import delivery
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
@@ -57,13 +58,13 @@ class EpisodesWriter(writer.Writer):
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
-            ArgumentError: policy_version is below 0.
+            ArgumentError: group_id is empty, or policy_version is below 0.
             ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = validation.string("group_id", group_id)
+            group_id = delivery.checked_name("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
         shard = await self._outbox.place(group_id)

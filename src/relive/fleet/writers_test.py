@@ -456,6 +456,7 @@ async def test_a_closed_writer_aborts_open_episodes() -> None:
     [
         ({"agent_id": 3}, errors.ArgumentTypeError, "agent_id must be a string, got 3"),
         ({"group_id": 3}, errors.ArgumentTypeError, "group_id must be a string, got 3"),
+        ({"group_id": ""}, errors.ArgumentError, "group_id must be a string of at least 1 character, got ''"),
         ({"policy_version": -1}, errors.ArgumentError, "policy_version must be at least 0, got -1"),
         ({"colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
     ],
