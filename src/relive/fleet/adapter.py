@@ -7,12 +7,15 @@ An adapter tracks which open episode of the buffer belongs to which writer, and 
 """
 
 import abc
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 import dataclasses
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from relive import errors
 from relive.samplers import prioritized
 from relive.samplers import schedules
+
+T = TypeVar("T")
 
 
 class SamplingWeight(NamedTuple):
@@ -80,6 +83,19 @@ class Description:
     is_used_up: bool = False
     has_groups: bool = False
     padding: tuple[int, int] = (0, 1)
+
+
+def in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> T:
+    """Return what `begin` returns for an episode of that group.
+
+    A failed attempt that arrives when its group is whole already does not need it, and is of none.
+    """
+    try:
+        return begin(group_id=group_id)
+    except errors.ArgumentError:
+        if not is_failed:
+            raise
+        return begin(group_id=None)
 
 
 class Adapter(abc.ABC):

@@ -822,3 +822,17 @@ async def test_a_group_has_the_names_that_a_plain_buffer_takes(make: Any) -> Non
             await add(writer, "\ud800")
         ((first, *_),) = await client.next_groups(1)
         assert first.group_id == "\ud800"
+
+
+@local_test.virtual
+async def test_late_aborted_tokens_do_not_need_their_group() -> None:
+    client = local_test.LocalFleet(tokens(), 1).replay()
+    async with client.tokens_writer() as writer:
+        for status in [*["COMPLETED"] * SIZE, "ABORTED"]:
+            await add_tokens(writer, "group", status)
+        await writer.flush()
+        assert (writer.stored, writer.refused) == (SIZE + 1, 0)
+        assert len((await client.next_groups(1))[0]) == SIZE
+        await add_tokens(writer, "group")
+        with pytest.raises(errors.ArgumentError, match="no episode can start in group 'group'"):
+            await writer.flush()

@@ -1,11 +1,11 @@
 """EpisodeAdapter: the adapter of an episode buffer."""
 
 from collections.abc import Hashable, Mapping
+import functools
 import inspect
 import math
 from typing import Any
 
-from relive import errors
 from relive.common import validation
 from relive.episodes import buffer as buffer_lib
 from relive.episodes import versions
@@ -34,7 +34,8 @@ class EpisodeAdapter(adapter.Adapter):
         if place not in self._episodes:
             if not chunk.is_start and not chunk.rows:
                 return  # The episode has ended already.
-            self._episodes[place] = self._start(chunk)
+            start = functools.partial(buffer.start_episode_nowait, chunk.agent_id, policy_version=chunk.policy_version)
+            self._episodes[place] = adapter.in_group(start, chunk.group_id, chunk.is_failed)
         episode_id = self._episodes[place]
         try:
             for observation, action, reward, version in chunk.steps:
@@ -52,17 +53,6 @@ class EpisodeAdapter(adapter.Adapter):
             del self._episodes[place]
             raise
         del self._episodes[place]
-
-    def _start(self, chunk: chunks.EpisodeChunk) -> str:
-        """Start an episode, and return its id."""
-        start, version = self._buffer.start_episode_nowait, chunk.policy_version
-        try:
-            return start(chunk.agent_id, group_id=chunk.group_id, policy_version=version)
-        except errors.ArgumentError:
-            # A failed attempt may arrive when its group is whole already, which it does not need.
-            if not chunk.is_failed:
-                raise
-            return start(chunk.agent_id, policy_version=version)
 
     def is_sent_whole(self, chunk: chunks.EpisodeChunk) -> bool:
         """Return whether it is an episode of a group."""

@@ -1,6 +1,7 @@
 """TokenAdapter: the adapter of a token buffer, which counts its writers' episodes and draws their sequences."""
 
 from collections.abc import Hashable, Mapping
+import functools
 import inspect
 from typing import Any
 
@@ -30,7 +31,8 @@ class TokenAdapter(adapter.Adapter):
 
     def insert(self, writer: Hashable, chunk: chunks.TokenChunk) -> None:
         """Store an episode."""
-        self._buffer._add_joined(chunk.joined, **chunk.options)
+        add = functools.partial(self._buffer._add_joined, chunk.joined, **chunk.options)
+        adapter.in_group(add, chunk.options["group_id"], is_failed=chunk.options["status"] == "ABORTED")
 
     def abandon(self, writer: Hashable) -> int:
         """Return 0: no episode is open."""
