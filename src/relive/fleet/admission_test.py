@@ -224,6 +224,24 @@ async def test_tickets_of_an_actor_that_died_are_given_back() -> None:
     assert client._tickets._renewal.done()
 
 
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_lost_ticket_keeps_the_places_of_episodes_that_run(left: int) -> None:
+    async def main() -> None:
+        fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=3), lease=10.0)
+        client, other = fleet.replay(), fleet.replay()
+        async with client.episodes_writer() as writer, contextlib.AsyncExitStack() as stack:
+            ticket = await client.admit(3)
+            for _ in range(3 - left):
+                await stack.enter_async_context(writer.episode("agent", ticket=ticket))
+            assert await is_held(other, seconds=100.0)
+            del ticket
+            gc.collect()
+            assert left == 0 or not await is_held(other, left)
+            assert await is_held(other, left + 1, seconds=100.0)
+
+    local_test.run(main())
+
+
 def test_a_ticket_can_be_released_when_its_event_loop_is_gone() -> None:
     async def main() -> tickets.FleetTicket:
         return await fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2)).replay().admit()

@@ -25,15 +25,19 @@ class Grant:
 
     Attributes:
         name: Its name for the coordinator.
-        count: Number of episodes that it admits, used ones included, but for those that failed.
         used: Number of episodes that were started with it, but for those that failed while it was open.
         num_running: Number of those that have not been sent.
     """
 
     def __init__(self, ticket: "FleetTicket", count: int) -> None:
-        self.name, self.count = os.urandom(16), count
+        self.name, self._count = os.urandom(16), count
         self.used = self.num_running = self._newest = 0
-        self._ticket: weakref.ref[FleetTicket] | None = weakref.ref(ticket)
+        self._ticket: Callable[[], FleetTicket | None] = weakref.ref(ticket)
+
+    @property
+    def count(self) -> int:
+        """Number of episodes that it admits, used ones included; only these once the ticket is released or lost."""
+        return self.used if self._ticket() is None else self._count
 
     def use(self) -> chunks.Use:
         """Record that an episode starts, and return which one of the ticket's it is."""
@@ -43,7 +47,7 @@ class Grant:
 
     def take_back(self) -> bool:
         """Record that an episode has failed, and return whether the ticket, if it is open, has its place again."""
-        ticket = None if self._ticket is None else self._ticket()
+        ticket = self._ticket()
         if ticket is None:
             return False
         self.used -= 1
@@ -52,9 +56,8 @@ class Grant:
 
     def close(self) -> bool:
         """Keep only the places that are used, and return whether there were others."""
-        self._ticket = None
         had_more = self.count > self.used
-        self.count = self.used
+        self._ticket = lambda: None
         return had_more
 
 
