@@ -372,6 +372,19 @@ def test_lists_of_log_probabilities_become_the_columns_dtype(declared: Any, firs
     assert kept[1:, 1:].tolist() == np.array([[-0.1, -1, -0.3], [0, -1, 0]], expected).tolist()
 
 
+@pytest.mark.parametrize("scalar", [np.array, np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("declared", [None, np.float16, np.float64])
+def test_a_list_of_any_scalars_is_cast_as_a_list(scalar: Any, declared: Any) -> None:
+    buffer = relive.TokenReplayBuffer(100, logprobs_dtype=declared)
+    for kind in (list, tuple):
+        step = step_of([1], [2, 3], logprobs=kind(map(scalar, [-0.1, -1.0])))
+        assert step.logprobs.dtype == np.float64
+        buffer.add_episode([step], agent_id="a")
+    kept = buffer.read([0, 1]).logprobs
+    assert kept.dtype == (declared or np.float32)
+    assert kept[:, 1:].tolist() == np.array([[np.float64(scalar(-0.1)), -1.0]] * 2, kept.dtype).tolist()
+
+
 def test_a_list_takes_the_dtype_of_the_array_beside_it() -> None:
     steps = [step_of([1], [2], logprobs=[-0.1]), step_of([1, 2], [3], logprobs=np.array([-0.3], np.float16))]
     buffer = relive.TokenReplayBuffer(100)

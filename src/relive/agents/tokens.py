@@ -115,8 +115,8 @@ class TokenStep:
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         object.__setattr__(self, "reward", episode_lib.checked_reward(reward))
-        # Integers and Python's floats have no dtype to keep.
-        is_weak = casting.is_of_python(logprobs) or np.asarray(logprobs).dtype.kind in "iu"
+        # Lists, whatever numbers are in them, and integers have no dtype to keep.
+        is_weak = not hasattr(logprobs, "dtype") or np.asarray(logprobs).dtype.kind in "iu"
         object.__setattr__(self, "_is_weak", is_weak)
 
     def __repr__(self) -> str:
@@ -168,8 +168,9 @@ def are_logprobs(array: arrays.Array) -> arrays.Bools:
 def _logprobs(value: Any, count: int) -> arrays.Array:
     name = "logprobs"
     array = _row(name, value, "floats")
-    if array.dtype.kind in "iu" or (array.dtype.type in FLOATS and casting.is_of_python(value)):
-        array = casting.cast_exact(name, array, array.shape, np.dtype(np.float64))
+    is_float = array.dtype.kind == "f"
+    if array.dtype.kind in "iu" or (is_float and not hasattr(value, "dtype")):
+        array = casting.cast_exact(name, array, array.shape, np.dtype(np.float64), is_weak=is_float)
     if array.dtype.type not in FLOATS:
         raise _not_a_row(name, value, "floats")
     _check_count(name, array, count)

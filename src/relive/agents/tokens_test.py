@@ -147,6 +147,7 @@ LOGS = "logprobs must be finite numbers of at most 0, up to 0.01 for rounding"
         ({"logprobs": [-0.5, np.nan, 0]}, f"{LOGS}, got nan at position 1"),
         ({"logprobs": [-0.5, -0.5, -np.inf]}, f"{LOGS}, got -inf at position 2"),
         ({"logprobs": [0.011, -0.5, 0]}, f"{LOGS}, got 0.011 at position 0"),
+        ({"logprobs": [np.longdouble("-1e999")] * 3}, "logprobs must fit float64, got -1e[+]999.*"),
         ({"policy_version": -1}, "policy_version must be at least 0, got -1"),
         ({"policy_version": [0, 0, -1]}, r"policy_version must be integers in \[0, \d+\], got -1 at position 2"),
         (
@@ -184,6 +185,7 @@ def test_token_steps_that_break_a_rule_are_refused(changes: dict[str, Any], text
         ({"logprobs": np.zeros(3, bool)}, "logprobs must be a row of floats, got .*"),
         ({"logprobs": [-0.5, "a", 0]}, "logprobs must be a row of floats, got .*"),
         ({"logprobs": np.zeros(3, np.longdouble)}, "logprobs must be a row of floats, got .*"),
+        ({"logprobs": [np.zeros(1)] * 3}, "logprobs must be a row of floats, got .*"),
         ({"logprobs": -0.5}, "logprobs must be a row of floats, got -0.5"),
         ({"policy_version": 1.5}, "policy_version must be an integer of at least 0, got 1.5"),
         ({"policy_version": True}, "policy_version must be an integer of at least 0, got True"),

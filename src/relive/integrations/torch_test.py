@@ -417,3 +417,14 @@ def test_map_leaves_the_keys_alone_and_a_repr_shows_tensors() -> None:
     assert batch.keys.shape == (4,)
     assert "observation/image: torch.uint8[1, 4, 4, 4, 4]" in repr(batch)
     assert " keys: int64[4], " in repr(batch)
+
+
+def test_a_list_of_scalar_tensors_is_a_list_of_log_probabilities() -> None:
+    distribution = torch.distributions.Categorical(torch.tensor([0.25, 0.75]))
+    logprobs = [distribution.log_prob(torch.tensor(token)) for token in (0, 1)]
+    buffer = relive.TokenReplayBuffer(100, logprobs_dtype=np.float16)
+    step = relive.TokenStep(prompt=[], response=[0, 1], logprobs=logprobs, policy_version=0)
+    kept = buffer.read(buffer.add_episode([step], agent_id="a")).logprobs
+    assert kept.tolist() == np.log(np.array([[0.25, 0.75]], np.float32)).astype(np.float16).tolist()
+    with pytest.raises(relive.ArgumentTypeError, match=r"^logprobs must be .*: call \.detach\(\) first$"):
+        relive.TokenStep(prompt=[], response=[0], logprobs=[logprobs[0].requires_grad_()], policy_version=0)
