@@ -240,7 +240,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
                 invalid, or the group is complete, already delivered or given up.
             SchemaError: Log-probabilities do not fit the dtype of the buffer, or an extra its field.
             ClosedError: The buffer is closed.
-            CheckpointError: The journal could not be written or synced.
+            CheckpointError: The journal could not be written or synced, or the disk has no room for the tokens.
         """
         self._gate.refuse_if_closed()
         return self._add_joined(
@@ -267,10 +267,11 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         joined = self._store.fitted(dataclasses.replace(joined, columns=joined.columns | of_tokens))
         of_sequences = _sequence_columns(self._store.sequence_extras, extras, len(joined.lengths))
         self._hand_outs.check_start(names["group_id"], ticket, "add_episode")
+        rows = self._store.rows_for(joined)
         if self._journal is not None:
             self._journal.add(names, joined, of_sequences)
         self._hand_outs.desk.use(ticket, names["episode_id"])
-        episode = self._store.add(names, joined, of_sequences)
+        episode = self._store.add(names, joined, of_sequences, rows)
         self._queues.started(self._due())
         self._wake_ended()
         return episode.keys

@@ -2,9 +2,11 @@
 
 import copy
 import dataclasses
+import errno
 import functools
 import itertools
 import math
+import os
 import pathlib
 import pickle
 import tracemalloc
@@ -25,6 +27,7 @@ from relive.agents import token_episode_test
 from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
 from relive.storage import memmap
+from relive.testing import zoo
 
 ADVANTAGE = relive.Field((), np.float32)
 NUMBER = relive.Field((), float)
@@ -847,3 +850,96 @@ def test_tokens_may_be_in_files_and_are_loaded_into_files(tmp_path: pathlib.Path
     loaded.load_state_dict(loaded.state_dict())
     assert allocated == allocated[:6] * 3
     assert rows_of(loaded.sample(5)) == rows_of(in_memory.sample(5))
+
+
+def no_disk(shape: tuple[int, ...], dtype: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def no_memory(shape: tuple[int, ...], dtype: Any) -> Any:
+    raise MemoryError
+
+
+def nothing(shape: tuple[int, ...], dtype: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "text"),
+    [
+        (no_disk, errors.CheckpointError, r"allocate cannot hold \d+ bytes: No space left on device"),
+        (
+            no_memory,
+            errors.ArgumentError,
+            "max_tokens must fit in memory, got 100 tokens of 25 bytes each, 0.0 GiB in all",
+        ),
+        (nothing, errors.ArgumentError, r"allocate must return an array of shape \(100,\) and dtype .*"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 3])
+def test_an_episode_without_room_changes_nothing(
+    fails: Any, error: type[Exception], text: str, place: int, tmp_path: pathlib.Path
+) -> None:
+    calls = itertools.count()
+
+    def allocate(shape: tuple[int, ...], dtype: Any) -> Any:
+        return (fails if next(calls) == place else np.zeros)(shape, dtype)
+
+    buffer = relive.TokenReplayBuffer(
+        100,
+        allocate=allocate,
+        admission=relive.Admission(max_lag=0, episodes_per_version=2),
+        groups=relive.Groups(2),
+        seed=0,
+    )
+    with relive.Journal(tmp_path / "log") as journal:
+        buffer.attach(journal)
+        ticket = buffer.admit_nowait(2)
+        before, num_records = zoo.state_of(buffer), journal.num_records
+        given: dict[str, Any] = {"agent_id": "a", "group_id": "g", "ticket": ticket}
+        with pytest.raises(error, match=f"^{text}$"):
+            buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.5], np.float16))], **given)
+        assert (ticket.left, journal.num_records) == (2, num_records)
+        assert zoo.state_of(buffer) == before
+        for _ in range(2):  # Of another dtype: the one that was refused left none.
+            buffer.add_episode([step_of([1], [2])], **given)
+        assert len(buffer.next_groups_nowait(1)[0]) == 2
+        expected = buffer.get_stats()
+    recovered: Any = relive.recover(tmp_path / "log")
+    assert recovered.get_stats().appended == expected.appended == 2
+
+
+def test_rows_without_memory_change_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = relive.TokenReplayBuffer(200, admission=relive.Admission(max_lag=0, episodes_per_version=65), seed=0)
+    ticket, zeros = buffer.admit_nowait(65), np.zeros
+
+    def small_zeros(shape: Any, *dtype: Any) -> Any:
+        if np.prod(shape) > 100:
+            raise MemoryError
+        return zeros(shape, *dtype)
+
+    with relive.Journal(tmp_path / "log") as journal:
+        buffer.attach(journal)
+        for _ in range(64):
+            buffer.add_episode([step_of([1], [2])], agent_id="a", ticket=ticket)
+        before, num_records = zoo.state_of(buffer), journal.num_records
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(errors.ArgumentError, match="^max_tokens must fit in memory"),
+        ):
+            patched.setattr(np, "zeros", small_zeros)
+            buffer.add_episode([step_of([1], [2])], agent_id="a", ticket=ticket)
+        assert (ticket.left, journal.num_records) == (1, num_records)
+        assert zoo.state_of(buffer) == before
+        buffer.add_episode([step_of([1], [2])], agent_id="a", ticket=ticket)
+
+
+def test_a_fork_takes_no_ticket(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = relive.Admission(max_lag=0, episodes_per_version=2)
+    buffer = relive.TokenReplayBuffer(100, allocate=memmap.TemporaryMaps(tmp_path), admission=admission, seed=0)
+    ticket = buffer.admit_nowait(2)
+    buffer.add_episode([step_of([1], [2])], agent_id="a", ticket=ticket)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(errors.ArgumentError, match="must not be written by a fork"):
+        buffer.add_episode([step_of([1], [2])], agent_id="a", ticket=ticket)
+    assert (ticket.left, buffer.get_stats().episodes) == (1, 1)

@@ -141,7 +141,7 @@ class Replay(queue_journal.QueueReplay):
             joined = store.fitted(joined)
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
-        store.add(checked, joined, sequence_extras)
+        store.add(checked, joined, sequence_extras, store.rows_for(joined))
 
     def _update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
         store = self._store

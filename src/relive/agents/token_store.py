@@ -255,8 +255,27 @@ class TokenStore(duplicates.CopiedWhole):
         logprobs = casting.cast_exact("logprobs", logprobs, logprobs.shape, dtype, is_weak=True)
         return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs})
 
+    def rows_for(self, joined: tokens.TokenEpisode) -> ragged.RaggedColumns:
+        """Return the rows, or new ones before the first episode, with room for an episode from `fitted`.
+
+        Raises:
+            ArgumentError: Memory does not hold them, or this process is a fork, which must not write.
+            CheckpointError: There is no room for them on disk.
+        """
+        rows = self.rows
+        with self._room():
+            if rows is None:
+                fields = self.fields(joined.columns["logprobs"].dtype)
+                rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
+            rows.reserve(len(joined.lengths))
+        return rows
+
     def add(
-        self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
+        self,
+        names: Mapping[str, Any],
+        joined: tokens.TokenEpisode,
+        sequence_extras: Mapping[str, arrays.Array],
+        rows: ragged.RaggedColumns,
     ) -> EpisodeFacts:
         """Store an episode from `fitted`, evict the oldest ones for it, and return what is known of it.
 
@@ -264,12 +283,9 @@ class TokenStore(duplicates.CopiedWhole):
             names: Its episode_id, agent_id, group_id and status.
             joined: Its sequences; their columns include the extras of tokens.
             sequence_extras: The extras of its sequences [S, ...].
+            rows: What `rows_for` returned for it.
         """
-        if self.rows is None:
-            fields = self.fields(joined.columns["logprobs"].dtype)
-            with self._room():
-                self.rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
-        rows, count = self.rows, len(joined.lengths)
+        self.rows, count = rows, len(joined.lengths)
         while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
             self._evict()
         counts = _counted(joined.columns, joined.lengths)

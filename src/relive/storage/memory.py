@@ -11,6 +11,7 @@ array. Observations and rewards are also read alone, so they are separate.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
+import math
 import operator
 from typing import Any, Protocol, TypeAlias
 
@@ -20,12 +21,15 @@ import numpy.typing as npt
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.persistence import files
 from relive.schema import casting
 from relive.schema import schema as schemas
 
 Array: TypeAlias = arrays.Array
 Slots: TypeAlias = npt.NDArray[np.int64] | int
 """Addresses of rows, of any shape; an int is one of shape []."""
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Returns an array of a shape and dtype."""
 Rows: TypeAlias = Mapping[str, Array]
 """Columns by path, each of shape slots.shape + field.shape."""
 
@@ -112,6 +116,26 @@ def check_room(name: str, count: int, nbytes: int, what: str = "steps") -> None:
         np.empty(count * nbytes, np.uint8)
 
 
+def allocated(allocate: Allocate, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an array of that shape and dtype from `allocate`.
+
+    Raises:
+        ArgumentError: It returns something else.
+        CheckpointError: The disk has no room for it.
+    """
+    try:
+        array = np.asarray(allocate(shape, dtype))
+    except OSError as error:
+        nbytes = math.prod(shape) * dtype.itemsize
+        raise errors.CheckpointError(f"allocate cannot hold {nbytes} bytes: {files.reason(error)}") from error
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise errors.ArgumentError(
+            f"allocate must return an array of shape {shape} and dtype {dtype}, in the order of C, "
+            f"got {array.shape} and {array.dtype}"
+        )
+    return array
+
+
 def unknown_field(path: object, known: Iterable[str]) -> errors.ArgumentError:
     """Return the error for a field to read that the schema does not have."""
     return errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
@@ -141,7 +165,7 @@ class ColumnStorage(arrays.Derived):
         schema: schemas.Schema,
         capacity: int,
         *,
-        allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.zeros,
+        allocate: Allocate = np.zeros,
     ) -> None:
         """Allocate `capacity` rows of `schema`.
 
@@ -155,12 +179,15 @@ class ColumnStorage(arrays.Derived):
         Raises:
             ArgumentTypeError: `capacity` is not an integer.
             ArgumentError: `capacity` is below 1 or more than memory holds, or `allocate` returns something else.
+            CheckpointError: `allocate` finds no room on disk.
         """
         self._capacity = validation.positive_int("capacity", capacity)
         schemas.require("schema", schema)
         self._schema = schema
         self._blocks = schemas.blocks_of(schema)
-        self._arrays = [self._allocated(paths, allocate) for paths in self._blocks]
+        validation.require_function("allocate", allocate)
+        with room_for("capacity", self._capacity, schema.nbytes):
+            self._arrays = [allocated(allocate, *self._layout(paths)) for paths in self._blocks]
         self._derive()
 
     def _derive(self) -> None:
@@ -192,18 +219,6 @@ class ColumnStorage(arrays.Derived):
             return (self._capacity, *fields[0].shape), fields[0].dtype
         parts = [(path, field.dtype, field.shape) for path, field in zip(paths, fields, strict=True)]
         return (self._capacity,), np.dtype(parts)
-
-    def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
-        shape, dtype = self._layout(paths)
-        validation.require_function("allocate", allocate)
-        with room_for("capacity", self._capacity, self._schema.nbytes):
-            array = np.asarray(allocate(shape, dtype))
-        if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-            raise errors.ArgumentError(
-                f"allocate must return an array of shape {shape} and dtype {dtype} for {', '.join(paths)}, "
-                f"in the order of C, got {array.shape} and {array.dtype}"
-            )
-        return array
 
     @property
     def capacity(self) -> int:

@@ -12,7 +12,7 @@ length of a row is that of its longest field. Each field has its own offsets the
 double when it runs out of them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 import os
 from typing import Any, Self, TypeAlias
 
@@ -26,10 +26,11 @@ from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.schema import schema
+from relive.storage import memory
 
 FieldLike: TypeAlias = schema.Field | npt.DTypeLike
 """A Field, or the dtype of one of shape []."""
-Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], arrays_lib.Array]
+Allocate: TypeAlias = memory.Allocate
 """Returns an array of zeros of a shape and dtype."""
 _SMALLEST = 64
 
@@ -77,7 +78,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         validation.require_function("allocate", allocate)
         self._is_uneven, self._allocate, self._process = is_uneven, allocate, os.getpid()
         count = 1 if is_uneven else self._max_values
-        self._columns = {name: allocate(*_layout(count, field)) for name, field in fields.items()}
+        self._columns = {name: memory.allocated(allocate, *_layout(count, field)) for name, field in fields.items()}
         self._row_columns = {name: np.zeros(*_layout(_SMALLEST, field)) for name, field in (row_fields or {}).items()}
         # The offsets of the rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever
         # added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
@@ -211,6 +212,15 @@ class RaggedColumns(duplicates.CopiedWhole):
         self._offsets[:, place + 1 : place + 1 + count] = self._offsets[:, place, np.newaxis] + table.cumsum(axis=1)
         self._next += count
         return leaving
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more rows, so that `extend` needs no more memory for them; nothing else changes.
+
+        Raises:
+            ArgumentError: This process is a fork, which must not write.
+        """
+        self._refuse_forks()
+        self._make_room(count)
 
     def evict(self, count: int) -> None:
         """Evict the oldest `count` rows.
@@ -411,7 +421,8 @@ class RaggedColumns(duplicates.CopiedWhole):
         needed = min(end - begin + count, self._max_values)
         if needed <= len(column):
             return column
-        larger = self._allocate((min(2 * needed, self._max_values), *column.shape[1:]), column.dtype)
+        shape = (min(2 * needed, self._max_values), *column.shape[1:])
+        larger = memory.allocated(self._allocate, shape, column.dtype)
         stored = np.arange(begin, end)
         larger[stored % len(larger)] = column[stored % len(column)]
         return larger
