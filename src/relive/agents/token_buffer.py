@@ -237,7 +237,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         Raises:
             ArgumentTypeError: `steps` is not a sequence of TokenSteps, or an id is not a string.
             ArgumentError: There is no step, the sequences have more tokens together than max_tokens, an argument is
-                invalid, or the group is complete, already delivered or given up.
+                invalid, the group is complete, already delivered or given up, or memory does not hold max_tokens.
             SchemaError: Log-probabilities do not fit the dtype of the buffer, or an extra its field.
             ClosedError: The buffer is closed.
             CheckpointError: The journal could not be written or synced, or the disk has no room for the tokens.

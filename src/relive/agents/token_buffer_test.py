@@ -867,7 +867,11 @@ def nothing(shape: tuple[int, ...], dtype: Any) -> Any:
 @pytest.mark.parametrize(
     ("fails", "error", "text"),
     [
-        (no_disk, errors.CheckpointError, r"allocate cannot hold \d+ bytes: No space left on device"),
+        (
+            no_disk,
+            errors.CheckpointError,
+            r"allocate cannot hold \d+ bytes for (tokens|rewards): No space left on device",
+        ),
         (
             no_memory,
             errors.ArgumentError,
@@ -907,6 +911,17 @@ def test_an_episode_without_room_changes_nothing(
         expected = buffer.get_stats()
     recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.get_stats().appended == expected.appended == 2
+
+
+def test_tokens_are_loaded_only_where_there_is_room(tmp_path: pathlib.Path) -> None:
+    filled().save(tmp_path / "saved")
+    for fails, text in (
+        (no_disk, "allocate cannot hold"),
+        (no_memory, "there is no memory"),
+        (nothing, "there is no memory"),
+    ):
+        with pytest.raises(errors.CheckpointError, match=f"^{text}"):
+            relive.TokenReplayBuffer.load(tmp_path / "saved", allocate=fails)
 
 
 def test_rows_without_memory_change_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

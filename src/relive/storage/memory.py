@@ -116,8 +116,8 @@ def check_room(name: str, count: int, nbytes: int, what: str = "steps") -> None:
         np.empty(count * nbytes, np.uint8)
 
 
-def allocated(allocate: Allocate, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an array of that shape and dtype from `allocate`.
+def allocated(name: str, allocate: Allocate, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an array of that shape and dtype from `allocate`, for the fields of that name.
 
     Raises:
         ArgumentError: It returns something else.
@@ -127,11 +127,13 @@ def allocated(allocate: Allocate, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         array = np.asarray(allocate(shape, dtype))
     except OSError as error:
         nbytes = math.prod(shape) * dtype.itemsize
-        raise errors.CheckpointError(f"allocate cannot hold {nbytes} bytes: {files.reason(error)}") from error
+        raise errors.CheckpointError(
+            f"allocate cannot hold {nbytes} bytes for {name}: {files.reason(error)}"
+        ) from error
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         raise errors.ArgumentError(
-            f"allocate must return an array of shape {shape} and dtype {dtype}, in the order of C, "
-            f"got {array.shape} and {array.dtype}"
+            f"allocate must return an array of shape {shape} and dtype {dtype} for {name}, "
+            f"in the order of C, got {array.shape} and {array.dtype}"
         )
     return array
 
@@ -187,7 +189,7 @@ class ColumnStorage(arrays.Derived):
         self._blocks = schemas.blocks_of(schema)
         validation.require_function("allocate", allocate)
         with room_for("capacity", self._capacity, schema.nbytes):
-            self._arrays = [allocated(allocate, *self._layout(paths)) for paths in self._blocks]
+            self._arrays = [allocated(", ".join(paths), allocate, *self._layout(paths)) for paths in self._blocks]
         self._derive()
 
     def _derive(self) -> None:

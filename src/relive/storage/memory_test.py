@@ -1,5 +1,6 @@
 from collections.abc import Collection
 import copy
+import errno
 import itertools
 import pathlib
 import pickle
@@ -284,3 +285,11 @@ def test_results_of_allocate_are_checked() -> None:
             relive.ColumnStorage(schema, 4, allocate=allocate)
     with pytest.raises(errors.ArgumentError, match="^schema must be an instance of Schema, got None$"):
         relive.ColumnStorage(None, 4)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_of_allocate_is_one_line() -> None:
+    def full(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(errors.CheckpointError, match=r"^allocate cannot hold 32 bytes for observation: No space left"):
+        relive.ColumnStorage(PLAIN, 4, allocate=full)

@@ -78,7 +78,9 @@ class RaggedColumns(duplicates.CopiedWhole):
         validation.require_function("allocate", allocate)
         self._is_uneven, self._allocate, self._process = is_uneven, allocate, os.getpid()
         count = 1 if is_uneven else self._max_values
-        self._columns = {name: memory.allocated(allocate, *_layout(count, field)) for name, field in fields.items()}
+        self._columns = {
+            name: memory.allocated(name, allocate, *_layout(count, field)) for name, field in fields.items()
+        }
         self._row_columns = {name: np.zeros(*_layout(_SMALLEST, field)) for name, field in (row_fields or {}).items()}
         # The offsets of the rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever
         # added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
@@ -422,7 +424,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         if needed <= len(column):
             return column
         shape = (min(2 * needed, self._max_values), *column.shape[1:])
-        larger = memory.allocated(self._allocate, shape, column.dtype)
+        larger = memory.allocated(name, self._allocate, shape, column.dtype)
         stored = np.arange(begin, end)
         larger[stored % len(larger)] = column[stored % len(column)]
         return larger
