@@ -51,7 +51,7 @@ class TokenStep:
         response: The tokens that it generated [A]; at least one. Includes the token that ends a turn, if it was
             generated.
         logprobs: The log-probability with which each was drawn [A], by the policy at that time, in their original
-            dtype; float64 for a list, which a buffer casts to the dtype of its others.
+            dtype; float64 for a list, also one of scalar tensors, which a buffer casts to the dtype of its others.
         policy_version: The policy version that generated each [A].
         loss_mask: Which of them to train on [A].
         reward: The reward for the response.
