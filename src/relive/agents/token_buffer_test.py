@@ -913,6 +913,17 @@ def test_an_episode_without_room_changes_nothing(
     assert recovered.get_stats().appended == expected.appended == 2
 
 
+def test_an_episode_without_a_record_leaves_no_dtype(tmp_path: pathlib.Path) -> None:
+    buffer = relive.TokenReplayBuffer(100, seed=0)
+    journal = relive.Journal(tmp_path / "log")
+    buffer.attach(journal)
+    before = zoo.state_of(buffer)
+    journal.close()
+    with pytest.raises(errors.CheckpointError):
+        buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.5], np.float16))], agent_id="a")
+    assert zoo.state_of(buffer) == before
+
+
 def test_tokens_are_loaded_only_where_there_is_room(tmp_path: pathlib.Path) -> None:
     filled().save(tmp_path / "saved")
     for fails, text in (
