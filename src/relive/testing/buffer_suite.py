@@ -188,7 +188,7 @@ class BufferTests(abc.ABC):
             if writer.buffer.can_sample(5):
                 _assert_equal(_fields(twin.buffer.sample(5)), _fields(writer.buffer.sample(5)))
 
-    def test_global_randomness_is_left_alone(self) -> None:
+    def test_buffers_leave_global_randomness_alone(self) -> None:
         """Neither numpy's global generator nor Python's is drawn from."""
         with expectations.untouched_global_randomness():
             for writer in self._histories():

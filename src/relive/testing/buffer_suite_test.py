@@ -588,7 +588,7 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
         ring_with(num_eligible=property(len)),
     ],
     SUITE.test_the_same_seed_and_calls_give_the_same_batches: [without_a_seed],
-    SUITE.test_global_randomness_is_left_alone: [with_sampler(DrawsFromNumpy)],
+    SUITE.test_buffers_leave_global_randomness_alone: [with_sampler(DrawsFromNumpy)],
     SUITE.test_a_refused_call_leaves_an_empty_buffer_empty: [BelievesTheFirst, CountsBeforeItChecks],
     SUITE.test_writing_into_what_was_added_changes_nothing: [KeepsWhatItIsGiven],
 }

@@ -29,7 +29,7 @@ class EpisodeSamplerTests(abc.ABC):
     def make(self) -> samplers.EpisodeSampler[Any, Any]:
         """Return a sampler, which must use no randomness but `rng`."""
 
-    def test_draws_are_of_the_size_that_was_asked_for(self) -> None:
+    def test_episode_draws_have_the_size_that_was_asked_for(self) -> None:
         """There are as many samples as were asked for, more than there are transitions too."""
         for buffer in self._histories():
             for size in (1, 2, 7, 100):
@@ -47,7 +47,7 @@ class EpisodeSamplerTests(abc.ABC):
                 if name not in ("episode_drawn", "open_age"):
                     assert np.array_equal(array, after["arrays"][name]), f"a draw has changed {name}"
 
-    def test_the_same_generator_state_gives_the_same_draws(self) -> None:
+    def test_equal_generators_give_equal_episode_draws(self) -> None:
         """Two samplers that were made alike draw alike."""
         for buffer, twin in zip(self._histories(), self._histories(), strict=True):
             expected, drawn = (_places(each) for each in (buffer, twin))
@@ -64,7 +64,7 @@ class EpisodeSamplerTests(abc.ABC):
             )
             assert drawn == expected, f"{expected} were drawn, and {drawn} after it was loaded"
 
-    def test_global_randomness_is_left_alone(self) -> None:
+    def test_episode_draws_leave_global_randomness_alone(self) -> None:
         """Neither numpy's global generator nor Python's is drawn from."""
         with expectations.untouched_global_randomness():
             for buffer in self._histories():

@@ -210,7 +210,7 @@ class SamplerTests(abc.ABC):
                 _assert_drawn_well(ring)
             ring.clear()
 
-    def test_what_has_been_drawn_max_times_sampled_times_is_not_drawn(self) -> None:
+    def test_a_row_drawn_max_times_sampled_times_is_not_drawn(self) -> None:
         """The others are drawn while `can_sample` returns True."""
         rng = np.random.default_rng(8)
         ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), max_times_sampled=3, seed=9)

@@ -333,7 +333,7 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     ],
     SUITE.test_what_is_set_ineligible_in_a_ring_is_not_drawn: [IgnoresAllButOverwritten],
     SUITE.test_a_ring_that_was_cleared_is_drawn_from_anew: [IgnoresRemoved],
-    SUITE.test_what_has_been_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresAllButOverwritten],
+    SUITE.test_a_row_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresAllButOverwritten],
 }
 """What fails each test."""
 
