@@ -93,6 +93,18 @@ def strings(path: pathlib.Path) -> Iterator[tuple[int, str, dict[str, str]]]:
                     yield part.lineno, part.value, REFUSED_IN_STRINGS | REFUSED_IN_MESSAGES
 
 
+def names_of_tests() -> Iterator[str]:
+    """Yield what is wrong with the name of a test: it is long, or another test has it."""
+    places: dict[str, pathlib.Path] = {}
+    for path in sorted([*pathlib.Path("src").rglob("*.py"), *pathlib.Path("docs").rglob("*_test.py")]):
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")):
+            if len(name) > 60:
+                yield f"{path}: {name} has {len(name)} characters, and may have 60"
+            if name in places:
+                yield f"{path}: {name} is the name of a test in {places[name]}"
+            places[name] = path
+
+
 def main() -> int:
     """Print each refused word with its place, and return 1 if there is one."""
     lines = [(path, *line) for path in sorted(pathlib.Path("src").rglob("*.py")) for line in strings(path)]
@@ -101,6 +113,9 @@ def main() -> int:
             text = path.read_text(encoding="utf-8")
             lines += [(path, number, line, REFUSED) for number, line in enumerate(text.splitlines(), start=1)]
     faults = 0
+    for fault in names_of_tests():
+        faults += 1
+        print(fault)
     for path, number, line, refused in lines:
         for pattern, instead in refused.items():
             if found := re.search(pattern, line):
