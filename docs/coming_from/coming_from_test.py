@@ -116,17 +116,17 @@ def members(owner: Any, name: str) -> list[Any]:
     """Return an attribute of a module or class as a list of one, or the empty list if it has none of that name."""
     if name.startswith("_"):
         return []
-    if hasattr(owner, name):
-        return [getattr(owner, name)]
-    if inspect.isclass(owner) and name in arguments_of(owner) and owner in OBJECTS["batch"]:
-        return [None]  # A field of a dataclass.
-    if inspect.ismodule(owner) and hasattr(owner, "__path__"):
-        try:
+    try:
+        if hasattr(owner, name):
+            return [getattr(owner, name)]
+        if inspect.isclass(owner) and name in arguments_of(owner) and owner in OBJECTS["batch"]:
+            return [None]  # A field of a dataclass.
+        if inspect.ismodule(owner) and hasattr(owner, "__path__"):
             return [importlib.import_module(f"{owner.__name__}.{name}")]
-        except ModuleNotFoundError:
-            return []
-        except errors.MissingExtraError:
-            pytest.skip(f"{owner.__name__}.{name} needs its library")
+    except errors.MissingExtraError:
+        pytest.skip(f"{owner.__name__}.{name} needs its library")
+    except ModuleNotFoundError:
+        pass
     return []
 
 

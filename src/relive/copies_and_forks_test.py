@@ -188,7 +188,7 @@ PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "uniform sampler": (lambda: ring().sampler, use_sampler),
     "prioritized sampler": (lambda: prioritized().sampler, use_sampler),
     "live prioritized sampler": (lambda: prioritized(new_priority="live").sampler, use_sampler),
-    "sampler with hooks": (lambda: ring(sampler=zoo.NewestSampler()).sampler, use_sampler),
+    "sampler with hooks": (lambda: ring(sampler=zoo.AmongNewest()).sampler, use_sampler),
     "asyncio shell": (lambda: relive.AsyncReplayBuffer(prioritized()), use_shell),
 }
 WHOLE = BUFFERS | PARTS

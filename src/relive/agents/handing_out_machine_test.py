@@ -6,6 +6,7 @@ import math
 import time
 import types
 from typing import Any
+import weakref
 
 import hypothesis
 from hypothesis import stateful
@@ -341,6 +342,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         )
         self.max_episodes = max_episodes
         self.tickets: list[relive.Ticket] = []
+        self.started_with: dict[str, weakref.ref[relive.Ticket]] = {}
         self.records: dict[str, Record] = {}
 
     def teardown(self) -> None:
@@ -404,6 +406,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         naive.admitted += 1
         if ticket is not None:
             naive.reserved -= 1
+            self.started_with[episode_id] = weakref.ref(ticket)
             if not ticket.left:
                 self.tickets.remove(ticket)
         record = Record(episode_id, agent, group, version)
@@ -443,6 +446,9 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             record.status = final
         self.settle()
         self.naive.ended(record)
+        ticket = self.started_with.get(record.episode_id, lambda: None)()
+        if record.why_not is not None and ticket in self.tickets:
+            self.naive.reserved += 1  # Its place is its ticket's again.
 
     def refused(self, numbers: set[int]) -> tuple[set[str], Any]:
         """The episodes of those numbers, and what accepts all units that have none of them."""

@@ -59,7 +59,7 @@ SCHEMA = relive.Schema(
 )
 
 
-class NewestSampler(relive.Sampler):
+class AmongNewest(relive.Sampler):
     """A custom sampler with both hooks: it draws among the anchors that were added last."""
 
     def _attached(self, capacity: int) -> None:
@@ -194,7 +194,7 @@ COLUMNS: dict[str, Make] = {
     "ring, schema inferred": lambda: relive.RingReplayBuffer(17, seed=12),
     "ring with min_size": lambda: _ring(17, limiter=relive.MinSize(5), seed=13),
     "ring with a ratio": lambda: _ring(17, limiter=relive.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14),
-    "ring with its own sampler": lambda: _ring(17, sampler=NewestSampler(), seed=15),
+    "ring with its own sampler": lambda: _ring(17, sampler=AmongNewest(), seed=15),
     "ring with its own storage": lambda: relive.RingReplayBuffer(17, storage=OwnStorage(SCHEMA, 17), seed=16),
     "prioritized": lambda: _prioritized(17, seed=6),
     "prioritized of 3 streams, n_step": lambda: _prioritized(
