@@ -70,7 +70,7 @@ def journal_files(maker: int, seed: int) -> Files:
         size = [300, 10_000, 1 << 20][seed % 3]
         with relive.Journal(f"{directory}/log", fsync="never", segment_bytes=size) as log:
             buffer.attach(log)
-            zoo.work(buffer, random.Random(seed), 60)
+            zoo.work(buffer, random.Random(f"journaled {seed}"), 60)
         return files_of(pathlib.Path(directory, "log"))
 
 

@@ -155,7 +155,8 @@ def _played_back(
         )
     try:
         replay.end()
-    except errors.CheckpointError as error:
+        buffer.check()  # Records may contradict each other although each is whole.
+    except (errors.CheckpointError, errors.CorruptionError) as error:
         raise errors.CheckpointError(f"{label} {error}") from error
     buffer._restarted()
     repair.cut_tail(path, journal.ending)

@@ -710,3 +710,15 @@ def test_a_checkpoint_is_not_recovered_as_a_journal(tmp_path: pathlib.Path) -> N
     relive.RingReplayBuffer(10).save(tmp_path / "buffer")
     with pytest.raises(errors.CheckpointError, match="buffer is a checkpoint, not a journal: load it$"):
         relive.recover(tmp_path / "buffer")
+
+
+def test_records_that_contradict_each_other_are_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(buffer: object) -> None:
+        raise errors.CorruptionError("the rows are not those of their episodes")
+
+    written(tmp_path / "log", relive.RingReplayBuffer(9))
+    monkeypatch.setattr(relive.RingReplayBuffer, "check", check)
+    with pytest.raises(errors.CheckpointError, match="log the rows are not those of their episodes$"):
+        relive.recover(tmp_path / "log")
