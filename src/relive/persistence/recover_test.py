@@ -712,9 +712,7 @@ def test_a_checkpoint_is_not_recovered_as_a_journal(tmp_path: pathlib.Path) -> N
         relive.recover(tmp_path / "buffer")
 
 
-def test_contradictory_records_are_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contradictory_records_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(buffer: object) -> None:
         raise errors.CorruptionError("the rows are not those of their episodes")
 
