@@ -246,9 +246,9 @@ def calls() -> Iterator[tuple[str, Callable[[], Any], str | None, dict[str, Any]
 
 def contents(made: Any) -> Any:
     """Return all that a buffer holds, apart from times, in a form that can be compared."""
-    buffer = getattr(made, "_buffer", made)
-    has_state = not inspect.isclass(buffer) and hasattr(buffer, "state_dict")
-    return _plain(buffer.state_dict()) if has_state else None
+    buffer: Any = getattr(made, "_buffer", made)
+    state_dict = None if isinstance(buffer, type) else getattr(buffer, "state_dict", None)
+    return None if state_dict is None else _plain(state_dict())
 
 
 def _plain(value: Any) -> Any:
@@ -278,7 +278,7 @@ def test_wrong_arguments_are_refused_in_one_line(tmp_path: pathlib.Path, monkeyp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, make, method, arguments in calls():
-            made = None
+            made = before = None
             for parameter, wrong in itertools.product(arguments, WRONG):
                 if made is None:
                     made = make()

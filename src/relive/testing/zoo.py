@@ -589,8 +589,9 @@ def plain(value: Any) -> Any:
         return [plain(part) for part in value]
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.str, value.shape, value.tobytes()
-    if hasattr(value, "detach"):  # A tensor.
-        return plain(value.detach().numpy())
+    detach = getattr(value, "detach", None)
+    if detach is not None:  # A tensor.
+        return plain(detach().numpy())
     if isinstance(value, registry.Configurable):
         return type(value).__name__, plain(value.settings())
     if isinstance(value, Exception):

@@ -1,7 +1,7 @@
 """Limiters whose answer changes from one question to the next, as one that reads a clock: one question, one answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
 import random
 import threading
@@ -51,7 +51,7 @@ async def wake(shell: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def woken(shell: Any) -> Any:
+async def woken(shell: Any) -> AsyncIterator[None]:
     async with asyncio.timeout(PATIENCE):
         waker = asyncio.create_task(wake(shell))
         try:
