@@ -67,7 +67,7 @@ def test_an_inconsistent_buffer_is_broken(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(relive.PrioritizedReplayBuffer, "check", refuse)
     monkeypatch.setattr(relive.RingReplayBuffer, "check", refuse)
     assert verified(capsys)[2] == ["buffer cannot be loaded: the sum tree is not a tree"]
-    assert verified(capsys, "journal")[2] == ["journal cannot be recovered: the sum tree is not a tree"]
+    assert verified(capsys, "journal")[2] == ["journal cannot be recovered: journal: the sum tree is not a tree"]
 
 
 def test_a_buffer_that_does_not_fit_is_not_loaded(

@@ -156,8 +156,10 @@ def _played_back(
     try:
         replay.end()
         buffer.check()  # Records may contradict each other although each is whole.
-    except (errors.CheckpointError, errors.CorruptionError) as error:
+    except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} {error}") from error
+    except errors.CorruptionError as error:
+        raise errors.CheckpointError(f"{label}: {error}") from error
     buffer._restarted()
     repair.cut_tail(path, journal.ending)
     if journal.num_records > skipped:

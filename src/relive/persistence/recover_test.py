@@ -718,5 +718,5 @@ def test_contradictory_records_are_refused(tmp_path: pathlib.Path, monkeypatch: 
 
     written(tmp_path / "log", relive.RingReplayBuffer(9))
     monkeypatch.setattr(relive.RingReplayBuffer, "check", check)
-    with pytest.raises(errors.CheckpointError, match="log the rows are not those of their episodes$"):
+    with pytest.raises(errors.CheckpointError, match="log: the rows are not those of their episodes$"):
         relive.recover(tmp_path / "log")
