@@ -4,8 +4,11 @@ The grid and the machine compare the rest with a naive twin. Storages are poison
 as a number that no test writes. Observations tell where they are from: 1000 * (episode + 1) + time.
 """
 
+import collections
+from collections.abc import Callable
 import itertools
 import tracemalloc
+import types
 from typing import Any
 
 import numpy as np
@@ -910,3 +913,19 @@ def test_check_finds_what_is_damaged(message: str) -> None:
     DAMAGE[message](buffer.history)
     with pytest.raises(relive.CorruptionError, match=f"^{message}"):
         buffer.check()
+
+
+@pytest.mark.parametrize("mapping", [collections.OrderedDict, types.MappingProxyType, collections.UserDict])
+@pytest.mark.parametrize("streams", [1, 2])
+def test_observations_may_be_any_mapping(mapping: Callable[[Any], Any], streams: int) -> None:
+    """P96: those of another kind than a dict are read by the schema."""
+    buffers = [relive.RingReplayBuffer(9, streams=streams, n_step=2, seed=0) for _ in range(2)]
+    for buffer, make in zip(buffers, (dict, mapping), strict=True):
+        for t in range(6):
+            seen = make({"pose": np.full((streams, 2), t), "speed": np.full(streams, t / 2)})
+            following = None if t % 3 == 1 else make({"pose": seen["pose"] + 1, "speed": seen["speed"] + 0.5})
+            buffer.extend(seen, np.full(streams, t), np.ones(streams), following, terminated=np.full(streams, t == 4))
+        one, two = (make({"pose": np.array([t, t]), "speed": t / 2}) for t in (7, 8))
+        buffer.add(one, 7, 1.0, two, stream=0)
+        buffer.add(two, 8, 1.0, stream=0)
+    assert zoo.state_of(buffers[1]) == zoo.state_of(buffers[0])
