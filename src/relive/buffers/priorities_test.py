@@ -613,3 +613,12 @@ def test_priorities_of_minus_zero_are_saved_as_zero(name: str) -> None:
     buffer.update_priorities(keys, [-0.0, 1.0])
     assert not np.signbit(buffer.get_priorities(keys)).any()
     zoo.assert_same(buffer, type(buffer).from_state(buffer.state_dict()))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="a long double is a float64 here")
+def test_a_priority_that_no_float64_holds_is_refused() -> None:
+    buffer = zoo.worked(zoo.COLUMNS["prioritized"])
+    keys, before = buffer.eligible_keys()[:1], zoo.state_of(buffer)
+    with pytest.raises(relive.ArgumentError, match="^priority of row 0 must be a finite number of at least 0, got inf"):
+        buffer.update_priorities(keys, np.full(1, np.finfo(np.longdouble).max))
+    assert zoo.state_of(buffer) == before

@@ -338,8 +338,10 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
         raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")
     if array.shape not in ((count,), (count, 1)):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
-    with np.errstate(over="ignore"):
-        numbers_ = array.astype(np.float64).reshape(-1)
+    if array.dtype.itemsize > np.dtype(np.float64).itemsize:
+        with np.errstate(over="ignore"):  # A long double that no float64 holds becomes infinite, and is refused below.
+            array = array.astype(np.float64)
+    numbers_ = array.astype(np.float64).reshape(-1)
     numbers_ += 0.0  # -0.0 is 0.0.
     # Where there is a NaN, `argmin` finds it.
     if count and not (numbers_.item(numbers_.argmin()) >= 0 and numbers_.item(numbers_.argmax()) < math.inf):

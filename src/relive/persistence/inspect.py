@@ -304,7 +304,7 @@ def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
         if reason:
             return dataclasses.replace(found, reason=reason, faults=_base_faults(path))
         buffer = recover.recover(path, codec=_codec(values), progress=progress)
-        return dataclasses.replace(found, buffer=_checked(buffer))
+        return dataclasses.replace(found, buffer=buffer)
     except errors.ReplayError as error:
         return dataclasses.replace(found, faults=[f"{files.named(path)} cannot be recovered: {error}"])
 

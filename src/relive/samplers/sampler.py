@@ -52,9 +52,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     anchors: anchors_lib.Anchors
 
-    if TYPE_CHECKING:
-        pass  # A type checker would take any attribute for one that exists.
-    else:
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; of a sampler without a buffer it is an ArgumentError, which says so."""
