@@ -8,7 +8,6 @@
 Eligibility is decided when something changes, so a draw never has to reject a row.
 """
 
-import collections
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +33,6 @@ else:
 
 _MOST_TIMES = 2**31 - 1
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
-LAST = 256
-"""How many of the last draws are kept."""
 
 
 class Draws:
@@ -74,9 +71,6 @@ class Draws:
         self.sampler = sampler
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
-        # The last draws, each with the key of the next row at that time; the newest last.
-        self._last: collections.deque[tuple[arrays_lib.Ints, int]] = collections.deque()
-        self._num_last = 0
         # The anchors that the sampler's hooks were told are eligible.
         self._told: arrays_lib.Bools = np.zeros(0, np.bool_)
 
@@ -217,11 +211,6 @@ class Draws:
         # What may fail for memory comes first.
         spent = 0 if most is None else int(np.count_nonzero(self._times[np.unique(slots)] == most))
         self.sampler.drawn()
-        append.mark(self._store.facts, slots, append.DRAWN)
-        self._last.append((slots, self._store.num_view[append.NEXT_KEY]))
-        self._num_last += size
-        while self._num_last - len(self._last[0][0]) >= LAST:
-            self._num_last -= len(self._last.popleft()[0])
         self.num_spent += spent
         return size
 
@@ -254,19 +243,6 @@ class Draws:
             self.take_back(np.concatenate(slots))
             raise
 
-    def last_draws(self) -> tuple[arrays_lib.Keys, arrays_lib.Ints]:
-        """Return the keys of the last draws, newest last, and their ages in rows [at most LAST]."""
-        capacity = self._store.capacity
-        ages = [np.remainder(next_key - 1 - slots, capacity) for slots, next_key in self._last]
-        keys = [next_key - 1 - age for (_, next_key), age in zip(self._last, ages, strict=True)]
-        empty = np.zeros(0, np.int64)
-        return np.concatenate([empty, *keys])[-LAST:], np.concatenate([empty, *ages])[-LAST:]
-
-    def num_never_drawn(self) -> int:
-        """Return how many eligible anchors were never drawn. O(capacity)."""
-        flags = self._store.facts & (append.ELIGIBILITY | append.DRAWN)
-        return int(np.count_nonzero(flags == append.READABLE))
-
     def _shortfall(self) -> str:
         """Return why no anchor is eligible."""
         if not len(self._store):
@@ -284,8 +260,8 @@ class Draws:
         """
         arrays: dict[str, npt.NDArray[Any]] = {"barred": self.anchors.has(append.BARRED, slots)}
         times = self.times_sampled(slots)
-        arrays |= {"drawn": self.anchors.has(append.DRAWN, slots)} if times is None else {"times_sampled": times}
-        arrays["draw_key"], arrays["draw_age"] = self.last_draws()
+        if times is not None:
+            arrays["times_sampled"] = times
         sampler = self.sampler.state(slots)
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
@@ -298,14 +274,11 @@ class Draws:
         if most is not None:
             times = given.integers("times_sampled", rows, 0, most)
             num_drawn, num_spent = int(times.sum()), int(np.count_nonzero(times == most))
-        else:
-            num_drawn = int(np.count_nonzero(given.booleans("drawn", rows)))
-        if num_drawn > sampled:
-            raise errors.CheckpointError(
-                f"counters/sampled must be at least the {num_drawn} draws of rows, got {sampled}"
-            )
+            if num_drawn > sampled:
+                raise errors.CheckpointError(
+                    f"counters/sampled must be at least the {num_drawn} draws of rows, got {sampled}"
+                )
         given.integer("num_spent", num_spent, num_spent if most is None else given.integer("next_key"))
-        _last_draws(given)
         self.sampler.check_state(given.part("sampler"), rows)
 
     def rehearse(self, kept: steps_state.StepsState, given: state_lib.StateReader) -> None:
@@ -326,19 +299,10 @@ class Draws:
         if most is not None:
             times = given.integers("times_sampled", len(slots), 0, most)
             flags[times == most] |= append.SPENT
-            flags[times > 0] |= append.DRAWN
             self._times[slots] = times
-        else:
-            flags[given.booleans("drawn", len(slots))] |= append.DRAWN
         store.facts[slots] |= flags
         self.anchors.recount(slots)
         self.num_spent = given.integer("num_spent")
-        self._last.clear()
-        keys, ages = _last_draws(given)
-        # As draws of one row each, since the keys of the next row differ.
-        for key, age in zip(keys.tolist(), ages.tolist(), strict=True):
-            self._last.append((np.array([key % store.capacity]), key + age + 1))
-        self._num_last = len(keys)
         if len(self._told):
             self._told[slots] = self.anchors.is_eligible(slots)
         self.sampler.restore(given.part("sampler"), slots)
@@ -356,8 +320,6 @@ class Draws:
                 raise errors.CorruptionError(f"an anchor was drawn more often than max_times_sampled = {most}")
             if not np.array_equal(times == most, self.anchors.has(append.SPENT, slots)):
                 raise errors.CorruptionError("the anchors that count as spent are not those that were drawn so often")
-            if not np.array_equal(times > 0, self.anchors.has(append.DRAWN, slots)):
-                raise errors.CorruptionError("the rows that count as drawn are not those of which draws are counted")
         self.sampler.check()
 
 
@@ -371,19 +333,3 @@ def _times_before(slots: arrays_lib.Ints) -> arrays_lib.Ints:
     before = np.empty(len(slots), np.int64)
     before[order] = positions - firsts
     return before
-
-
-def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-    """Return keys and ages of the last draws.
-
-    Raises:
-        CheckpointError: The draws are impossible for the keys given out so far.
-    """
-    next_key = given.integer("next_key")
-    keys = given.integers("draw_key", None, 0, next_key - 1)
-    if len(keys) > LAST:
-        raise errors.CheckpointError(f"array draw_key must hold at most {LAST} keys, got {len(keys)}")
-    ages = given.integers("draw_age", len(keys), 0, next_key - 1)
-    if (keys + ages >= next_key).any():
-        raise errors.CheckpointError("array draw_age must hold how many rows were added after each of draw_key")
-    return keys, ages

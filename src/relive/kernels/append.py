@@ -6,8 +6,7 @@
 
     flags           READABLE    a window may start here           COMPLETE    the observation after it is known
                     BARRED      a user said no                    TERMINAL    the task ended with it
-                    SPENT       drawn as often as it may be       DRAWN       a draw has had it
-                    RATED       it has a raw priority
+                    SPENT       drawn as often as it may be       RATED       it has a raw priority
 
 A row is eligible where, of the first three flags, READABLE alone is set. A slot without a row has the fact 0.
 
@@ -28,7 +27,7 @@ import numpy.typing as npt
 
 from relive.common import arrays
 
-READABLE, BARRED, SPENT, COMPLETE, TERMINAL, DRAWN, RATED = 1, 2, 4, 8, 16, 1 << 8, 1 << 16
+READABLE, BARRED, SPENT, COMPLETE, TERMINAL, RATED = 1, 2, 4, 8, 16, 1 << 8
 ELIGIBILITY = READABLE | BARRED | SPENT
 GONE, NONE = -1, -2
 LINK = 32
@@ -455,7 +454,7 @@ def append_many(
 _ARE_ELIGIBLE = bytes(flags & ELIGIBILITY == READABLE for flags in range(256))
 _IS_LITTLE = sys.byteorder == "little"
 _UPPER_HALF = 1 if _IS_LITTLE else 0
-_BYTES = {READABLE: 0, DRAWN: 1, RATED: 2} if _IS_LITTLE else {READABLE: 7, DRAWN: 6, RATED: 5}
+_BYTES = {READABLE: 0, RATED: 1} if _IS_LITTLE else {READABLE: 7, RATED: 6}
 """Where the bytes of a fact are that begin with those flags."""
 
 
@@ -498,9 +497,9 @@ def links_of(facts: arrays.Ints) -> npt.NDArray[np.int32]:
     return facts.view(np.int32)[_UPPER_HALF::2]
 
 
-def mark(facts: arrays.Ints, slots: arrays.Ints, flag: int) -> None:
-    """Set a flag that has a byte of its own, DRAWN or RATED, of the rows in `slots`, which may repeat."""
-    facts.view(np.uint8)[_BYTES[flag] :: 8][slots] = 1
+def mark_rated(facts: arrays.Ints, slots: arrays.Ints) -> None:
+    """Set RATED, which has a byte of its own, of the rows in `slots`, which may repeat."""
+    facts.view(np.uint8)[_BYTES[RATED] :: 8][slots] = 1
 
 
 def record(into: arrays.Ints, num: arrays.Ints, place: int, slots: arrays.Ints) -> None:

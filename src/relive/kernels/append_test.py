@@ -230,7 +230,7 @@ def assert_agrees(state: State, twin: Twin) -> None:
         assert bool(fact & append.TERMINAL) == twin.is_terminal(key)
         assert bool(fact & append.READABLE) == twin.is_readable(key)
         assert bool(fact & append.BARRED) == (key in twin.barred)
-        assert not fact & (append.SPENT | append.DRAWN)
+        assert not fact & append.SPENT
         assert state.places[slot] & append.STEP == step
         assert state.episodes[append.STREAM][number] == episode.stream
         assert state.episodes[append.FIRST_KEY][number] == episode.keys[0]

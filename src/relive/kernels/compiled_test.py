@@ -118,7 +118,7 @@ def programs(
     ]
     for _ in range(num_writes):
         write = any_write(rng, both[0])
-        flag = int(rng.choice([append_lib.BARRED, append_lib.SPENT, append_lib.DRAWN, append_lib.RATED]))
+        flag = int(rng.choice([append_lib.BARRED, append_lib.SPENT, append_lib.RATED]))
         flagged = rng.permutation(both[0].alive)[: rng.integers(3)]
         for rows in both:
             rows.flag(flag, flagged)

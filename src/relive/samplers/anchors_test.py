@@ -10,7 +10,7 @@ from relive.kernels import append
 from relive.samplers import anchors as anchors_lib
 
 FLAGS = (append.READABLE, append.BARRED, append.SPENT)
-OTHERS = append.COMPLETE | append.DRAWN
+OTHERS = append.COMPLETE | append.TERMINAL
 STEP = strategies.tuples(
     strategies.sampled_from(["set", "unset"]),
     strategies.sampled_from(FLAGS),

@@ -382,7 +382,7 @@ class PrioritizedSampler(sampler.Sampler):
         """Keep the raw priorities [k] of the rows in `slots` [k]."""
         raw = self._weights.raw
         raw[slots] = priorities
-        append.mark(self.anchors.facts, slots, append.RATED)
+        append.mark_rated(self.anchors.facts, slots)
         if priorities.item(priorities.argmax()) > self._running_maximum:
             # For a repeated row, its current priority counts.
             self._running_maximum = max(self._running_maximum, float(raw[slots].max()))
@@ -440,7 +440,7 @@ class PrioritizedSampler(sampler.Sampler):
             raise errors.CheckpointError("array sampler/priorities must hold a number for each eligible anchor")
         rated = slots[is_rated]
         self._weights.raw[rated] = priorities[is_rated]
-        append.mark(self.anchors.facts, rated, append.RATED)
+        append.mark_rated(self.anchors.facts, rated)
         if not self._weights.is_live:
             self._weights.set_top(self._running_maximum)
         self._weights.put(rated, self._weights_of(priorities[is_rated], self._alpha) * is_eligible[is_rated])
