@@ -60,9 +60,9 @@ INTERNAL = {
     "Schema": "description finite_rewards from_description observation_paths observation_rows rows",
     "ColumnStorage": "blocks gather rewards write_rows",
     "MemmapStorage": "id",
-    "Sampler": "added appended attach check_state draw drawn exponent has_hooks importance removed restore state "
-    "unweigh weigh",
-    "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight weigh_rated",
+    "Sampler": "added appended attach check_state draw has_hooks removed restore state unweigh weigh",
+    "PrioritizedSampler": "check_priorities exponent importance least_weight note_priority tick ticks total_weight "
+    "weigh_rated weights",
     "SumTree": "draw read settle write",
     "TransitionWindow": "assembled",
     "Window": "is_readable newly_readable older read why_not_ready",

@@ -160,8 +160,8 @@ def use_tree(tree: Any) -> Any:
 def use_sampler(sampler: Any) -> Any:
     rng = np.random.default_rng(1)
     answer = plain(sampler.draw(6, rng))
-    sampler.drawn()
     if isinstance(sampler, relive.PrioritizedSampler):
+        sampler.tick()
         slots = sampler.anchors.slots()
         sampler.set_priorities(slots, sampler.priorities(slots) * 1.5)
         sampler.alpha /= 2

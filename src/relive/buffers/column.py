@@ -562,7 +562,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     ) -> prefetch_lib.Batches[Batch]:
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            self.sampler.exponent(beta)
+            self._draws.exponent(beta)
 
         def draw() -> Callable[[], Batch]:
             """Return a function that returns the next batch; no step may be written until it returns."""
@@ -578,8 +578,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if not self._store.has_begun:
             raise errors.NotReadyError("read has no schema yet: add a step first")
         probabilities = self.sampler.probabilities(slots)
-        exponent = self.sampler.exponent(beta)
-        weights = self.sampler.weights(self.sampler.importance(probabilities), exponent)
+        exponent = self._draws.exponent(beta)
+        weights = self._draws.weights(self._draws.importance(probabilities), exponent)
         return window.read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
@@ -588,14 +588,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         If anything raises, nothing is counted, and the generator has not moved.
         """
         batch_size = self._limited.checked_batch_size(batch_size)
-        exponent = None if beta is None else self.sampler.exponent(beta)
+        exponent = None if beta is None else self._draws.exponent(beta)
         if not self._limited.can_sample(batch_size):
             self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
         self._draws.require_draw(batch_size)
         if beta is None:
             # A schedule is evaluated once per draw, so only when everything else allows the draw.
-            exponent = self.sampler.exponent()
+            exponent = self._draws.exponent()
         bits, draw = self._rng.bit_generator, None
         state = bits.state
         try:

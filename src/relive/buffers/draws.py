@@ -21,6 +21,7 @@ from relive.common import validation
 from relive.kernels import append
 from relive.persistence import state as state_lib
 from relive.samplers import anchors as anchors_lib
+from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
@@ -69,6 +70,7 @@ class Draws:
         self.max_times_sampled = max_times_sampled
         self.anchors = anchors_lib.Anchors(store.facts, store.num, store.read_rows)
         self.sampler = sampler
+        self._priorities = sampler if isinstance(sampler, prioritized.PrioritizedSampler) else None
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
         # The anchors that the sampler's hooks were told are eligible.
@@ -130,7 +132,7 @@ class Draws:
         was, now = self._told[changed], self.anchors.is_eligible(changed)
         is_other = np.isin(changed, evicted)
         self._told[changed] = now
-        self.sampler.appended(changed[now & (~was | is_other)], evicted, changed[was & (~now | is_other)])
+        self.sampler.appended(changed[now & (~was | is_other)], changed[was & (~now | is_other)])
 
     def _tell(self, entered: arrays_lib.Ints, left: arrays_lib.Ints) -> None:
         """Notify the sampler which anchors became or ceased to be eligible, other than by a write."""
@@ -153,7 +155,7 @@ class Draws:
         if len(self._told):
             self._told[:] = False
         self._store.clear()
-        self.sampler.appended(eligible[:0], slots, eligible)
+        self.sampler.appended(eligible[:0], eligible)
 
     # Drawing.
 
@@ -183,6 +185,38 @@ class Draws:
             "asked for: add steps first"
         )
 
+    def exponent(self, beta: float | None = None) -> float | None:
+        """Return the beta of the next draw, None without priorities; a schedule is evaluated here, once per draw.
+
+        Args:
+            beta: Overrides the sampler's own.
+
+        Raises:
+            ArgumentError: beta is not a finite number of at least 0, or there are no priorities.
+        """
+        if self._priorities is not None:
+            return self._priorities.exponent(beta)
+        if beta is not None:
+            raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
+        return None
+
+    def importance(self, probabilities: arrays_lib.Floats) -> arrays_lib.Floats:
+        """Return what `weights` needs of anchors [B] that have those probabilities now."""
+        return probabilities if self._priorities is None else self._priorities.importance(probabilities)
+
+    def weights(self, importance: arrays_lib.Floats, beta: float | None) -> arrays_lib.Floats:
+        """Return the importance weights [B] of a batch, 1 without priorities.
+
+        Args:
+            importance: What `importance` returned when each of its rows was drawn [B].
+            beta: What `exponent` returned.
+        """
+        if self._priorities is not None and beta is not None:
+            return self._priorities.weights(importance, beta)
+        ones = np.empty(len(importance))
+        ones.fill(1.0)
+        return ones
+
     def _num_left(self, most: int) -> int:
         """Return how many draws all anchors together have left."""
         return int(np.sum(most - self._times[self.sampler.drawable()].astype(np.int64)))
@@ -197,20 +231,21 @@ class Draws:
         Args:
             size: The number of draws; `require_draw` has passed.
             rng: The randomness.
-            beta: What the sampler's `exponent` returned.
+            beta: What `exponent` returned.
         """
         sampler, most = self.sampler, self.max_times_sampled
         if most is not None:
             return self._draw_limited(size, rng, beta, most)
         draw = sampler.draw(size, rng)
-        return draw, sampler.weights(sampler.importance(draw.probabilities), beta)
+        return draw, self.weights(self.importance(draw.probabilities), beta)
 
     def count(self, slots: arrays_lib.Ints) -> int:
         """Count a draw of the anchors in `slots` [B], and return B."""
         size, most = len(slots), self.max_times_sampled
         # What may fail for memory comes first.
         spent = 0 if most is None else int(np.count_nonzero(self._times[np.unique(slots)] == most))
-        self.sampler.drawn()
+        if self._priorities is not None:
+            self._priorities.tick()
         self.num_spent += spent
         return size
 
@@ -232,12 +267,12 @@ class Draws:
                 kept = self._times[draw.slots] + _times_before(draw.slots) < most
                 drawn = draw.slots[kept]
                 probabilities.append(draw.probabilities[kept])
-                importance.append(sampler.importance(draw.probabilities[kept]))
+                importance.append(self.importance(draw.probabilities[kept]))
                 np.add.at(self._times, drawn, 1)
                 slots.append(drawn)
                 self._tell(*self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most])))
                 size -= len(drawn)
-            weights = sampler.weights(np.concatenate(importance), beta)
+            weights = self.weights(np.concatenate(importance), beta)
             return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), weights
         except BaseException:
             self.take_back(np.concatenate(slots))

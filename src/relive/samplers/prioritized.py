@@ -294,14 +294,13 @@ class PrioritizedSampler(sampler.Sampler):
             return probabilities / (tree.min / tree.total)
         return len(self.anchors) * probabilities
 
-    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
+    def weights(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
         """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is.
 
         Args:
             importance: What `importance` returned when each of the rows was drawn [B].
-            beta: The value from `exponent`; None to call it.
+            exponent: What `exponent` returned, beta.
         """
-        exponent = self.exponent() if beta is None else beta
         weights = np.zeros(len(importance))
         if not len(importance):
             return weights
@@ -316,12 +315,9 @@ class PrioritizedSampler(sampler.Sampler):
         """Return beta, or the sampler's own if None; a schedule is evaluated here, once per draw.
 
         Raises:
-            ArgumentError: That is not a finite number of at least 0, or a subclass's `weights` refuses it.
+            ArgumentError: That is not a finite number of at least 0.
         """
-        exponent = self.beta if beta is None else validation.non_negative_float("beta", beta)
-        if type(self).weights is not PrioritizedSampler.weights:
-            self.weights(np.zeros(0), exponent)
-        return exponent
+        return self.beta if beta is None else validation.non_negative_float("beta", beta)
 
     def _normalized(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
         """Return the importance weights [k >= 1] of importance above 0 [k]."""
@@ -358,7 +354,8 @@ class PrioritizedSampler(sampler.Sampler):
         slots = self.anchors.slots()
         return slots[self._weights.leaves[slots] > 0]
 
-    def _drawn(self) -> None:
+    def tick(self) -> None:
+        """Count a draw for a schedule of beta."""
         self._ticks += 1
 
     def weigh(self, slots: arrays.Slots) -> None:

@@ -1,10 +1,9 @@
 """Sampler: draws anchors, by slot. The buffer notifies it of changes to the anchors and validates its draws.
 
-A custom sampler is a subclass with one method, `_draw`. To keep track of the anchors it may override three hooks:
+A custom sampler is a subclass with one method, `_draw`. To keep track of the anchors it may override two hooks:
 
-    _added         anchors became eligible: they may be drawn from now on
-    _removed       anchors ceased to be eligible: they must not be drawn
-    _overwritten   new rows take these slots: forget the old rows
+    _added     anchors became eligible: they may be drawn from now on
+    _removed   anchors ceased to be eligible, or new rows took their slots: they must not be drawn
 
 The buffer calls the public methods, which validate; subclasses override the underscored ones. A sampler belongs to one
 buffer.
@@ -87,13 +86,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     @property
     def has_hooks(self) -> bool:
-        """Whether `_added`, `_removed` or `_overwritten` is overridden."""
-        kind = type(self)
-        return (kind._added, kind._removed, kind._overwritten) != (
-            Sampler._added,
-            Sampler._removed,
-            Sampler._overwritten,
-        )
+        """Whether `_added` or `_removed` is overridden."""
+        return (type(self)._added, type(self)._removed) != (Sampler._added, Sampler._removed)
 
     def added(self, slots: arrays.Slots) -> None:
         """Tell the sampler that the anchors in `slots` became eligible."""
@@ -107,15 +101,9 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             self.unweigh(slots)
             self._removed(slots)
 
-    def appended(self, slots: arrays.Slots, overwritten: arrays.Slots, left: arrays.Slots) -> None:
-        """Call the hooks after a write: anchors removed, rows overwritten, anchors added.
-
-        Args:
-            slots: Anchors that became eligible.
-            overwritten: Slots that were overwritten.
-            left: Anchors that ceased to be eligible.
-        """
-        for hook, changed in ((self._removed, left), (self._overwritten, overwritten), (self._added, slots)):
+    def appended(self, entered: arrays.Slots, left: arrays.Slots) -> None:
+        """Call the hooks after a write: anchors in `left` were removed, then those in `entered` added."""
+        for hook, changed in ((self._removed, left), (self._added, entered)):
             if len(changed):
                 hook(changed)
 
@@ -149,10 +137,6 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise errors.SamplerError(f"_draw must return probabilities in (0, 1], got {probabilities[~likely][0]}")
         return Draw(slots.astype(np.int64, copy=False), probabilities)
 
-    def drawn(self) -> None:
-        """Notify the sampler that a batch was drawn, weighted and read."""
-        self._drawn()
-
     def can_draw(self) -> bool:
         """Return whether anything can be drawn, given that there are anchors. O(1)."""
         return True
@@ -179,41 +163,6 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         if squares != squares:
             return None
         return float(shares.sum()) ** 2 / squares if squares else 0.0
-
-    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return what `weights` needs for anchors [B] with those probabilities, at the time of the draw."""
-        return probabilities
-
-    def exponent(self, beta: float | None = None) -> float | None:
-        """Return the beta of the next draw. The buffer calls it once per draw, before anything changes.
-
-        By default, `beta` itself, if `weights` accepts it.
-
-        Args:
-            beta: Overrides the sampler's own exponent.
-
-        Raises:
-            ArgumentError: `weights` refuses beta.
-        """
-        if beta is not None or type(self).weights is not Sampler.weights:
-            self.weights(np.zeros(0), beta)
-        return beta
-
-    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
-        """Return the importance weights [B] of a batch; 1 by default.
-
-        Args:
-            importance: What `importance` returned when each of its rows was drawn [B].
-            beta: What `exponent` returned.
-
-        Raises:
-            ArgumentError: A beta was given, and there are no priorities.
-        """
-        if beta is not None:
-            raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
-        ones = np.empty(len(importance))
-        ones.fill(1.0)
-        return ones
 
     # As a whole: see `relive.persistence.state`.
 
@@ -248,12 +197,6 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     def _removed(self, slots: arrays.Slots) -> None:
         """Handle anchors that ceased to be eligible."""
-
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        """Forget the rows in `slots`, which are overwritten."""
-
-    def _drawn(self) -> None:
-        """Handle the end of a draw."""
 
     # Priorities.
 

@@ -38,12 +38,6 @@ class Fixed(relive.Sampler):
     def _removed(self, slots: arrays.Slots) -> None:
         self.heard.append(("removed", slots.tolist()))
 
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        self.heard.append(("overwritten", slots.tolist()))
-
-    def _drawn(self) -> None:
-        self.heard.append(("drawn",))
-
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self.answer  # type: ignore[no-any-return]
 
@@ -93,10 +87,8 @@ def test_a_sampler_is_told_of_changes_alone() -> None:
     for hear in (sampler.added, sampler.removed):
         hear(nothing)
         hear(np.array([3]))
-    sampler.appended(nothing, nothing, nothing)
-    sampler.appended(np.array([4]), nothing, np.array([5]))
-    sampler.appended(nothing, np.array([6]), nothing)
-    sampler.drawn()
+    sampler.appended(nothing, nothing)
+    sampler.appended(np.array([4]), np.array([5]))
     assert sampler.heard == [
         ("attached", 8),
         ("added", [1, 3]),
@@ -104,8 +96,6 @@ def test_a_sampler_is_told_of_changes_alone() -> None:
         ("removed", [3]),
         ("removed", [5]),
         ("added", [4]),
-        ("overwritten", [6]),
-        ("drawn",),
     ]
 
 
@@ -126,14 +116,15 @@ def test_a_sampler_needs_draw_alone() -> None:
     sampler = attached(First(), [2, 5])
     assert sampler.draw(3, RNG).slots.tolist() == [2, 2, 2]
     sampler.removed(np.array([2]))
-    sampler.appended(np.array([2]), np.array([2]), np.array([2]))
-    sampler.drawn()
+    sampler.appended(np.array([2]), np.array([2]))
     sampler.check()
     assert sampler.drawable().tolist() == [2, 5]
     assert np.isnan(sampler.probabilities(np.array([2, 5]))).all()
-    assert sampler.weights(np.array([0.5, 0.25])).tolist() == [1.0, 1.0]
+    buffer = relive.RingReplayBuffer(4, sampler=First(), seed=0)
+    buffer.add(0.0, 0, 0.0, next_observation=1.0)
+    assert buffer.sample(2).weights.tolist() == [1.0, 1.0]
     with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.4$"):
-        sampler.weights(np.array([0.5]), 0.4)
+        buffer.read([0], beta=0.4)
 
 
 def test_a_sampler_that_does_not_say_otherwise_can_draw() -> None:
@@ -206,7 +197,7 @@ def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
     kinds |= {relive.PrioritizedSampler: False, Fixed: True, WithHook: True, Heir: True}
     for kind, has_hooks in kinds.items():
         assert kind.__new__(kind).has_hooks is has_hooks
-    for name in ("_added", "_removed", "_overwritten"):
+    for name in ("_added", "_removed"):
         assert type("One", (First,), {name: lambda self, slots: None})().has_hooks
 
 
@@ -215,7 +206,6 @@ class Diarist(relive.Sampler):
 
     buffer: Any
     told: dict[int, int]
-    num_overwritten = 0
 
     def _attached(self, capacity: int) -> None:
         super()._attached(capacity)
@@ -235,10 +225,6 @@ class Diarist(relive.Sampler):
     def _removed(self, slots: arrays.Slots) -> None:
         for slot in slots.tolist():
             self.told.pop(slot)
-
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        assert not self.told.keys() & set(slots.tolist())
-        self.num_overwritten += len(slots)
 
 
 class Plain(Diarist, First):
@@ -302,8 +288,6 @@ def test_hooks_are_told_of_every_change_when_the_rows_are_there(
             buffer.sample_keys(2)
         keys = buffer.eligible_keys()
         assert sampler.told == dict(zip((keys % capacity).tolist(), keys.tolist(), strict=True))
-        stats = buffer.get_stats()
-        assert sampler.num_overwritten == stats.evicted + stats.cleared
         buffer.check()
 
 

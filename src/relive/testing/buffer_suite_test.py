@@ -156,6 +156,10 @@ def add_an_axis(store: steps.StepStore, slots: Any, batch: Any) -> Any:
     return dataclasses.replace(batch, action=batch.action[:, np.newaxis])
 
 
+def weigh_nothing(store: steps.StepStore, slots: Any, batch: Any) -> Any:
+    return dataclasses.replace(batch, weights=batch.weights * np.nan)
+
+
 def spoils(name: str) -> Callable[[steps.StepStore, Any, Any], Any]:
     return lambda store, slots, batch: spoiled(batch, name)
 
@@ -213,11 +217,6 @@ class IsSure(relive.UniformSampler):
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), 2.0)
-
-
-class WeighsNothing(relive.UniformSampler):
-    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
-        return importance * np.nan
 
 
 class DrawsFromNumpy(relive.UniformSampler):
@@ -521,7 +520,7 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
         with_window(relive.TransitionWindow(gamma=0.9)),
         with_window(NeverReadable()),
         with_sampler(IsSure),
-        with_sampler(WeighsNothing),
+        with_batches(relive.TransitionWindow(), weigh_nothing),
         TrustsEverySuccessor,
         CountsNoSplices,
         IsCorrupt,

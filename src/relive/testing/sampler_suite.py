@@ -288,7 +288,6 @@ class _Anchors:
         if len(self._rating.raw):
             self._rating.make_room(len(old))
             append.record(self._rating.changed, self.eligible.num, append.CHANGED, old)
-        self._check_unchanged(old, lambda heard: self.sampler.appended(none, heard, none))
         self._is_used[slots] = True
         self._tell(*self.eligible.set(append.READABLE, readable))
 
@@ -311,10 +310,8 @@ class _Anchors:
 
 
 def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:
-    """Draw, if possible, and assert that the batch has eligible steps and valid weights."""
+    """Draw, if possible, and assert that the batch has eligible steps."""
     ring.check()
     if ring.can_sample(6):
         batch = ring.sample(6)
         assert np.isin(batch.keys, ring.eligible_keys()).all(), f"keys {batch.keys} were drawn, not all are eligible"
-        assert batch.weights.shape == (6,), f"importance weights of 6 steps are of shape {batch.weights.shape}"
-        assert np.isfinite(batch.weights).all(), f"importance weights are {batch.weights}"

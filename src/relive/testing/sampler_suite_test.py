@@ -148,11 +148,6 @@ class IgnoresRemoved(Honest):
         pass
 
 
-class IgnoresAllButOverwritten(IgnoresRemoved):
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        Honest._removed(self, slots)
-
-
 class Unchecked(IgnoresRemoved):
     def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self._draw(size, rng)
@@ -289,7 +284,6 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IgnoresRemoved,
-        IgnoresAllButOverwritten,
         Unchecked,
         honest_with(drawable=lambda self: np.array(self.kept[1:], np.int64)),
         honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
@@ -328,12 +322,10 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
         IgnoresRemoved,
         Unchecked,
         IsOutOfOrder,
-        honest_with(weights=lambda self, importance, beta=None: importance[:1]),
-        honest_with(weights=lambda self, importance, beta=None: importance * np.nan),
     ],
-    SUITE.test_what_is_set_ineligible_in_a_ring_is_not_drawn: [IgnoresAllButOverwritten],
+    SUITE.test_what_is_set_ineligible_in_a_ring_is_not_drawn: [IgnoresRemoved],
     SUITE.test_a_ring_that_was_cleared_is_drawn_from_anew: [IgnoresRemoved],
-    SUITE.test_a_row_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresAllButOverwritten],
+    SUITE.test_a_row_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresRemoved],
 }
 """What fails each test."""
 
