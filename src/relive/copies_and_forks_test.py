@@ -187,7 +187,6 @@ PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "sum tree": (lambda: relive.SumTree(20), use_tree),
     "uniform sampler": (lambda: ring().sampler, use_sampler),
     "prioritized sampler": (lambda: prioritized().sampler, use_sampler),
-    "live prioritized sampler": (lambda: prioritized(new_priority="live").sampler, use_sampler),
     "sampler with hooks": (lambda: ring(sampler=zoo.AmongNewest()).sampler, use_sampler),
     "asyncio shell": (lambda: relive.AsyncReplayBuffer(prioritized()), use_shell),
 }

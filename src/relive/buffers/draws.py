@@ -126,9 +126,6 @@ class Draws:
 
     def _tell_hooks(self, changed: arrays_lib.Ints, evicted: arrays_lib.Ints) -> None:
         """Notify the sampler's hooks of the changed slots, some of which hold new rows."""
-        if self._store.rating.is_live and self._store.older > 0:
-            # Evicted rows, and rows whose frame stacks contained them, were removed before the new rows came.
-            changed = self._store.alive_slots()
         was, now = self._told[changed], self.anchors.is_eligible(changed)
         is_other = np.isin(changed, evicted)
         self._told[changed] = now

@@ -38,8 +38,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             transition ("buffer"), or 1 ("none").
         stratified: Whether to draw one transition from each of B equal shares of the probability, shuffled, instead of
             B independently.
-        new_priority: The priority of a new step: the largest raw priority ever written ("running"), or of those stored
-            ("live").
+        new_priority: The priority of a new step: the largest raw priority ever written ("running").
         max_times_sampled: How many times a transition may be drawn before it is retired; None for no limit.
         seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 

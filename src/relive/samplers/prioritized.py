@@ -18,7 +18,7 @@ from relive.samplers import sum_tree
 from relive.storage import steps
 
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
-NewPriority: TypeAlias = Literal["running", "live"]
+NewPriority: TypeAlias = Literal["running"]
 
 
 SETTINGS = ("alpha", "beta", "epsilon", "weight_normalization", "stratified", "new_priority")
@@ -34,17 +34,14 @@ class _Weights(steps.Rating):
     Args:
         anchors: The rows.
         weigh: Returns the weight of a raw priority.
-        is_live: Whether a new row gets the largest raw priority that is stored, which is looked up before each write.
     """
 
     _DERIVED = ("views", "leaves")
 
-    def __init__(self, anchors: anchors_lib.Anchors, weigh: Callable[[float], float], *, is_live: bool) -> None:
-        self._anchors, self._weigh, self.is_live = anchors, weigh, is_live
+    def __init__(self, anchors: anchors_lib.Anchors, weigh: Callable[[float], float]) -> None:
+        self._anchors, self._weigh = anchors, weigh
         capacity = anchors.capacity
         self._tree = sum_tree.SumTree(capacity)
-        # A sum tree for its maximum: the raw priorities, 0 where there is none.
-        self.stored = sum_tree.SumTree(capacity if is_live else 1)
         super().__init__(np.zeros(capacity), self._tree.leaves, np.zeros(_MOST_UNSETTLED, np.int64))
 
     def _derive(self) -> None:
@@ -59,10 +56,7 @@ class _Weights(steps.Rating):
         return self._tree
 
     def _settle(self) -> None:
-        changed = self.changed[: self._anchors.num.item(append.CHANGED)]
-        self._tree.settle(changed)
-        if self.is_live:
-            self.stored.write(changed, np.where(self._anchors.has(append.RATED, changed), self.raw[changed], 0.0))
+        self._tree.settle(self.changed[: self._anchors.num.item(append.CHANGED)])
         self._anchors.num[append.CHANGED] = 0
 
     def forget_changes(self, num: arrays.Ints) -> None:
@@ -74,15 +68,6 @@ class _Weights(steps.Rating):
         self._settle()
         if count > len(self.changed):
             super().make_room(count)
-
-    def prepare(self) -> None:
-        """Look up the priority of new rows."""
-        self.set_top(self.largest_stored())
-
-    def largest_stored(self) -> float:
-        """Return the largest raw priority stored; 1 while there is none above 0."""
-        _ = self.tree
-        return self.stored.max if self.stored.total > 0.0 else 1.0
 
     def set_top(self, priority: float) -> None:
         """Set the priority that an unrated row gets when it first becomes eligible."""
@@ -106,15 +91,8 @@ class _Weights(steps.Rating):
         self.put(slots, 0.0)
 
     def check(self) -> None:
-        """Raise CorruptionError if the trees are broken or the priorities disagree with theirs."""
+        """Raise CorruptionError if the tree is broken."""
         self.tree.check()
-        if self.is_live:
-            self.stored.check()
-            slots = np.arange(len(self.raw))
-            if not np.array_equal(
-                self.stored.get(slots), np.where(self._anchors.has(append.RATED, slots), self.raw, 0)
-            ):
-                raise errors.CorruptionError("the tree of raw priorities does not hold them")
 
 
 class PrioritizedSampler(sampler.Sampler):
@@ -131,8 +109,7 @@ class PrioritizedSampler(sampler.Sampler):
             eligible anchor ("buffer"), or 1 ("none").
         stratified: Whether to draw one anchor from each of B equal shares of the weights, shuffled, instead of B
             independently.
-        new_priority: The priority of an unrated row: the largest raw priority so far ("running"), or the largest of
-            those stored ("live"), except those evicted in the same call; 1 while there is none above 0.
+        new_priority: The priority of an unrated row: the largest raw priority so far ("running"), at least 1.
 
     Raises:
         ArgumentError: A setting is invalid.
@@ -152,7 +129,7 @@ class PrioritizedSampler(sampler.Sampler):
         self._epsilon = validation.non_negative_float("epsilon", epsilon)
         self._beta = beta if isinstance(beta, schedules.Schedule) else validation.non_negative_float("beta", beta)
         validation.require_choice("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
-        validation.require_choice("new_priority", new_priority, ("running", "live"))
+        validation.require_choice("new_priority", new_priority, ("running",))
         self._weight_normalization: WeightNormalization = weight_normalization
         self._new_priority = new_priority
         self._stratified = validation.boolean("stratified", stratified)
@@ -160,11 +137,7 @@ class PrioritizedSampler(sampler.Sampler):
         self._running_maximum = 1.0
 
     def _rated(self, capacity: int) -> steps.Rating:
-        self._weights = _Weights(
-            self.anchors,
-            functools.partial(_weight_of, self),
-            is_live=self._new_priority == "live",
-        )
+        self._weights = _Weights(self.anchors, functools.partial(_weight_of, self))
         try:
             self._weights.set_top(self._running_maximum)
         except errors.ArgumentError:
@@ -184,11 +157,10 @@ class PrioritizedSampler(sampler.Sampler):
             slots = self.anchors.slots()
             # Also check rows that are not eligible now, and the priority of new rows: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
-            top = self._first_priority()
-            self._weights_of(np.array([top]), alpha)
+            self._weights_of(np.array([self._running_maximum]), alpha)
             self._weights.put(slots, self._weights_of(self._weights.raw[slots], alpha))
             self._alpha = alpha
-            self._weights.set_top(top)
+            self._weights.set_top(self._running_maximum)
         self._alpha = alpha
 
     @property
@@ -229,13 +201,13 @@ class PrioritizedSampler(sampler.Sampler):
         return tree.min if tree.total > 0.0 else 0.0
 
     def note_priority(self, priority: float) -> None:
-        """Record a raw priority assigned elsewhere: with "running", new rows get the largest of all.
+        """Record a raw priority assigned elsewhere: new rows get the largest of all.
 
         Raises:
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
         """
         priority = validation.non_negative_float("priority", priority)
-        if not self._weights.is_live and priority > self._running_maximum:
+        if priority > self._running_maximum:
             self._weights.set_top(priority)
             self._running_maximum = priority
 
@@ -246,7 +218,7 @@ class PrioritizedSampler(sampler.Sampler):
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
         priorities = self._weights.raw[slots]
-        priorities[~self.anchors.has(append.RATED, slots)] = self._first_priority()
+        priorities[~self.anchors.has(append.RATED, slots)] = self._running_maximum
         return priorities
 
     def set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
@@ -257,7 +229,7 @@ class PrioritizedSampler(sampler.Sampler):
         """
         if not len(slots):
             return
-        weights = self._checked_weights(priorities)
+        weights = self._weights_of(priorities, self._alpha)
         if not self.anchors.are_eligible(slots):
             weights *= self.anchors.is_eligible(slots)
         self._keep(slots, priorities)
@@ -265,18 +237,7 @@ class PrioritizedSampler(sampler.Sampler):
 
     def check_priorities(self, priorities: arrays.Floats) -> None:
         """Raise ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
-        self._checked_weights(priorities)
-
-    def _checked_weights(self, priorities: arrays.Floats) -> arrays.Floats:
-        """Return the weights of the raw priorities [k]; raise ArgumentError as `check_priorities` does."""
-        weights = self._weights_of(priorities, self._alpha)
-        if self._new_priority == "live":
-            most = self._weights.stored.heaviest
-            too_large = np.flatnonzero(priorities > most)
-            if len(too_large):
-                row = too_large[0]
-                raise errors.ArgumentError(f"priority of row {row} must be at most {most:.6g}, got {priorities[row]}")
-        return weights
+        self._weights_of(priorities, self._alpha)
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the probability of each of `slots` [B] in a single draw now; 0 if not eligible."""
@@ -383,12 +344,7 @@ class PrioritizedSampler(sampler.Sampler):
         if priorities.item(priorities.argmax()) > self._running_maximum:
             # For a repeated row, its current priority counts.
             self._running_maximum = max(self._running_maximum, float(raw[slots].max()))
-            if not self._weights.is_live:
-                self._weights.set_top(self._running_maximum)
-
-    def _first_priority(self) -> float:
-        """Return the raw priority of an unrated row."""
-        return self._weights.largest_stored() if self._weights.is_live else self._running_maximum
+            self._weights.set_top(self._running_maximum)
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
         """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
@@ -423,8 +379,7 @@ class PrioritizedSampler(sampler.Sampler):
         if rated.max(initial=0.0) > most:
             raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
         try:
-            # Without it, new rows get the largest stored priority; evicted ones may be too large for another alpha.
-            self._checked_weights(rated if self._weights.is_live else np.append(rated, most))
+            self._weights_of(np.append(rated, most), self._alpha)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
 
@@ -438,8 +393,7 @@ class PrioritizedSampler(sampler.Sampler):
         rated = slots[is_rated]
         self._weights.raw[rated] = priorities[is_rated]
         append.mark_rated(self.anchors.facts, rated)
-        if not self._weights.is_live:
-            self._weights.set_top(self._running_maximum)
+        self._weights.set_top(self._running_maximum)
         self._weights.put(rated, self._weights_of(priorities[is_rated], self._alpha) * is_eligible[is_rated])
 
     def check(self) -> None:

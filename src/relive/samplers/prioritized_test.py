@@ -21,14 +21,6 @@ def attached(capacity: int = 4, **settings: Any) -> relive.PrioritizedSampler:
     return sampler
 
 
-def overwrite(sampler: relive.PrioritizedSampler, slots: Any) -> None:
-    """Overwrite `slots` with new rows."""
-    slots = np.asarray(slots)
-    sampler.removed(sampler.anchors.set(append.BARRED, slots)[1])
-    sampler.anchors.facts[slots] = append.NO_LINK
-    sampler.unweigh(slots)
-
-
 def rated(**settings: Any) -> relive.PrioritizedSampler:
     """Return a sampler whose four anchors have the priorities 1, 2, 3, 4."""
     sampler = attached(**settings)
@@ -40,32 +32,6 @@ def rated(**settings: Any) -> relive.PrioritizedSampler:
 def test_a_batch_of_nothing_likely_has_no_weights(normalization: Any) -> None:
     sampler = rated(weight_normalization=normalization)
     assert sampler.weights(sampler.importance(np.zeros(2)), 0.4).tolist() == [0.0, 0.0]
-
-
-def test_the_live_maximum_forgets_what_was_overwritten() -> None:
-    sampler = attached(capacity=5, new_priority="live")
-    assert sampler.priorities(np.arange(5)).tolist() == [1.0] * 5
-    sampler.set_priorities(FOUR, np.array([100.0, 0.5, 0.25, 0.125]))
-    assert sampler.priorities(np.array([4])).tolist() == [100.0]
-    overwrite(sampler, [0])
-    assert sampler.priorities(np.array([4])).tolist() == [0.5]
-    overwrite(sampler, FOUR[1:])
-    sampler.check()
-    assert sampler.priorities(np.array([4])).tolist() == [1.0]
-    sampler.check()
-    sampler.set_priorities(np.array([4]), np.array([0.0]))
-    assert sampler.priorities(np.array([4, 0])).tolist() == [0.0, 1.0]
-    sampler._weights.raw[4] = 2.0
-    with pytest.raises(errors.CorruptionError, match="^the tree of raw priorities does not hold them$"):
-        sampler.check()
-
-
-def test_a_live_maximum_too_large_is_refused() -> None:
-    sampler = attached(alpha=0.5, new_priority="live")
-    with pytest.raises(errors.ArgumentError, match="1e[+]308"):
-        sampler.set_priorities(np.array([0]), np.array([1e308]))
-    assert sampler.priorities(FOUR).tolist() == [1.0] * 4
-    sampler.check()
 
 
 def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
@@ -118,7 +84,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         assert sorted(default.draw(2, np.random.default_rng(seed)).slots.tolist()) == [0, 1], "one draw in each half"
 
 
-@pytest.mark.parametrize("settings", [{}, {"new_priority": "live"}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
+@pytest.mark.parametrize("settings", [{}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
 @pytest.mark.parametrize("streams", [1, 3, 9])
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[str, Any]) -> None:
@@ -131,9 +97,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
     raw: dict[int, float] = {}
     barred: set[int] = set()
     largest, alpha, epsilon = 1.0, settings.get("alpha", 0.6), settings.get("epsilon", 1e-6)
-    is_live = "new_priority" in settings
     for t in range(300):
-        top = max(raw.values(), default=0.0) or 1.0 if is_live else largest
         change = rng.integers(6)
         before = buffer.appended
         stored = range(before - len(buffer), before)
@@ -154,8 +118,6 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
             count = streams if change == 3 else 1
             surplus = max(len(buffer) + count - capacity, 0)
             gone = range(before - len(buffer), before - len(buffer) + surplus)
-            if is_live:
-                top = max((raw[key] for key in raw if key not in gone), default=0.0) or 1.0
             if change == 3:
                 buffer.extend(now, zeros, zeros, following)
             else:
@@ -166,10 +128,9 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
         eligible = buffer.eligible_keys().tolist()
         for key in eligible:
             assert key not in barred
-            raw.setdefault(key, top)
+            raw.setdefault(key, largest)
         stored = range(buffer.appended - len(buffer), buffer.appended)
-        first = max(raw.values(), default=0.0) or 1.0 if is_live else largest
-        assert buffer.get_priorities(stored).tolist() == [raw.get(key, first) for key in stored]
+        assert buffer.get_priorities(stored).tolist() == [raw.get(key, largest) for key in stored]
         weights = np.zeros(capacity)
         slots = [key % capacity for key in eligible]
         sums = np.array([raw[key] + epsilon for key in eligible])
@@ -201,12 +162,11 @@ def test_a_subclass_is_told_of_added_rows() -> None:
     buffer.check()
 
 
-@pytest.mark.parametrize("new_priority", ["running", "live"])
 @pytest.mark.parametrize("streams", [1, 9])
-def test_hooks_of_its_own_take_nothing_from_the_weights(new_priority: Any, streams: int) -> None:
+def test_hooks_of_its_own_take_nothing_from_the_weights(streams: int) -> None:
     own, ours = (
         relive.RingReplayBuffer(40, sampler=sampler, streams=streams, seed=0)
-        for sampler in (Heard(new_priority=new_priority), relive.PrioritizedSampler(new_priority=new_priority))
+        for sampler in (Heard(), relive.PrioritizedSampler())
     )
     for t in range(60):
         now = np.full(streams, float(t))
@@ -297,9 +257,8 @@ def test_impossible_states_of_priorities_are_refused(
         relive.PrioritizedReplayBuffer.from_state(state)
 
 
-@pytest.mark.parametrize("new_priority", ["running", "live"])
-def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: Any) -> None:
-    state = state_of_three(new_priority=new_priority)
+def test_a_restored_sampler_gives_new_rows_what_the_other_gives() -> None:
+    state = state_of_three()
     buffer = relive.PrioritizedReplayBuffer.from_state(state)
     key = buffer.add([0.0], 0, 0.0, [0.0])
     assert buffer.get_priorities([key]).tolist() == [2.0]
@@ -307,7 +266,7 @@ def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: An
     state["arrays"]["sampler/priorities"][:] = 0.0
     zeros = relive.PrioritizedReplayBuffer.from_state(state)
     key = zeros.add([0.0], 0, 0.0, [0.0])
-    assert zeros.get_priorities([key]).tolist() == [2.0 if new_priority == "running" else 1.0]
+    assert zeros.get_priorities([key]).tolist() == [2.0]
     zeros.check()
 
 

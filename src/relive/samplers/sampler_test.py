@@ -238,7 +238,6 @@ class Rated(Diarist, relive.PrioritizedSampler):
 SAMPLERS: dict[str, Callable[[], Diarist]] = {
     "plain": Plain,
     "rated": Rated,
-    "live": lambda: Rated(new_priority="live"),
 }
 HOOKED: dict[str, dict[str, Any]] = {
     "transitions": {"window": relive.TransitionWindow(2)},

@@ -54,11 +54,9 @@ class Rating(arrays_lib.Derived):
         top_weight: Its weight.
         views: Memoryviews of the three arrays.
         is_tracked: Whether changes are tracked.
-        is_live: Whether `prepare` must be called before writes.
     """
 
     _DERIVED: ClassVar[tuple[str, ...]] = ("views",)
-    is_live = False
 
     def __init__(self, raw: arrays_lib.Floats, leaves: arrays_lib.Floats, changed: arrays_lib.Ints) -> None:
         self.raw, self.leaves, self.changed = raw, leaves, changed
@@ -73,9 +71,6 @@ class Rating(arrays_lib.Derived):
         """Make room for `count` more slots in `changed`."""
         self.changed = np.concatenate([self.changed, np.zeros(count, np.int64)])
         self._derive()
-
-    def prepare(self) -> None:
-        """Look up the priority of new rows; called before a write, after the evictions for it."""
 
     def forget_changes(self, num: arrays_lib.Ints) -> None:
         """Reset `changed` after it was read."""
@@ -290,9 +285,6 @@ class StepStore(ring.Ring):
             self._write_rows(key % self.capacity, count, rows)
         else:
             self._write_and_record(steps, journal)
-        if rating.is_live:
-            self.evict(len(self) + count - self.capacity)
-            rating.prepare()
         if older < 0:
             cut = np.asarray(streams)[np.bitwise_and(events, append.CUT) > 0]
             self.ended = self.current[cut[self.is_open(cut)]]
@@ -408,17 +400,6 @@ class StepStore(ring.Ring):
         self.ended = self.current[stream : stream + 1].copy()
         _, places, _, *others = self._views
         _close(places, *others, stream)
-
-    def evict(self, count: int) -> None:
-        """Evict the `count` oldest rows; none if it is not positive."""
-        if count > 0:
-            rating, older = self.rating, max(self.older, 0)
-            append.evict_many(
-                self.facts, self.places, self.last, self.episodes, self.free, self.num, self.oldest_key, count, older,
-                rating.leaves, rating.changed,
-            )  # fmt: skip
-            self.facts[append.run_from(self.oldest_key, count, self.capacity)] = 0
-            self.num_view[append.ROWS] -= count
 
     def _make_room(self, count: int) -> None:
         """Make room for at least `count` more episodes."""

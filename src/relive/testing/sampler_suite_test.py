@@ -113,7 +113,7 @@ TESTS = [name for name in vars(sampler_suite.SamplerTests) if name.startswith("t
     [
         relive.UniformSampler,
         lambda: BySlot(stratified=True),
-        lambda: BySlot(stratified=False, epsilon=0.0, new_priority="live"),  # Some, of priority 0, are never drawn.
+        lambda: BySlot(stratified=False, epsilon=0.0),  # Some, of priority 0, are never drawn.
         pytest.param(Even, marks=pytest.mark.long),
         Honest,
     ],
