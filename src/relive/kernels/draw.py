@@ -6,7 +6,7 @@ running sum of the top, from 0.0 to the total. No weight is -0.0. Sums are added
 `relive.kernels.compiled`, so both write the same bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import itertools
 
 import numpy as np
@@ -24,7 +24,7 @@ _MOST_FOUND = 1 << 10
 def settle(nodes: arrays.Floats, offsets: arrays.Ints, leaves: arrays.Ints, masses: arrays.Floats) -> None:
     """Bring the sums above `leaves` [k] and the running sum of the top up to date. O(k log c) and the top."""
     levels = split(nodes, offsets)
-    reduce_above(levels, leaves, sums)
+    sum_above(levels, leaves)
     levels[-1].cumsum(out=masses[1:])
 
 
@@ -90,15 +90,12 @@ def split(nodes: arrays.Floats, offsets: arrays.Ints) -> list[arrays.Floats]:
     return [nodes[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
-def reduce_above(
-    levels: Sequence[arrays.Floats], leaves: arrays.Ints, reduce: Callable[[arrays.Floats], arrays.Floats]
-) -> None:
-    """Compute anew each entry above `leaves` [k]: the reduction of its block of the level below.
+def sum_above(levels: Sequence[arrays.Floats], leaves: arrays.Ints) -> None:
+    """Compute anew each entry above `leaves` [k]: the sum of its block of the level below.
 
     Args:
         levels: The leaves, and the levels above them.
         leaves: Some leaves, each as often as it may be.
-        reduce: Returns the reductions [n] of blocks [n, 8], each from its block alone.
     """
     places = leaves
     for below, level in itertools.pairwise(levels):
@@ -110,7 +107,7 @@ def reduce_above(
             (places,) = is_above.nonzero()
         for start in range(0, len(places), _MOST_SUMMED):
             some = places[start : start + _MOST_SUMMED]
-            level[some] = reduce(blocks.take(some, axis=0))
+            level[some] = sums(blocks.take(some, axis=0))
 
 
 def sums(blocks: arrays.Floats) -> arrays.Floats:
