@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -855,50 +855,30 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def get_stats(self) -> column_stats.ColumnBufferStats:
         """Return statistics of the buffer. O(capacity), without reading rows.
 
-        The one exception is the extra `policy_version`, read for the oldest, the newest and recently drawn rows.
+        The one exception is the extra `policy_version`, read for the oldest and the newest row.
         """
         return column_stats.of(self._store, self._draws, self._counters)
 
-    @overload
-    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
-
-    @overload
-    def explain(self, batch: AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
-
-    def explain(self, asked: Any, /) -> Any:
-        """Return the origin of a row, given its key, or of each row of a batch [B].
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin":
+        """Return the origin of the step with that key: stream, episode, step, age, draws, priority.
 
         Changes nothing; the cost hardly depends on the number of stored steps.
 
-        Args:
-            asked: The key of a step; or a batch drawn from this buffer, for the first steps of its windows.
-
-        Returns:
-            For a key, a RowOrigin: stream, episode, step, age, draws, priority. For a batch, a tuple of them, with None
-            for rows that are no longer stored.
-
         Raises:
             UnknownKeyError: No step of that key is stored.
-            ArgumentTypeError: `asked` is neither an integer nor a batch.
+            ArgumentTypeError: The key is not an integer.
 
         >>> import relive
         >>> buffer = relive.RingReplayBuffer(10, seed=0)
         >>> keys = buffer.add_episode(range(4), [0, 1, 0], [0.0, 0.0, 1.0], terminated=True)
         >>> print(buffer.explain(2))
         key 2: step 2 of 3, episode from key 0, stream 0, TERMINATED, slot 2, age 0, eligible, probability 0.333333
-        >>> [origin.step for origin in buffer.explain(buffer.sample(4)) if origin]
-        [1, 0, 0, 0]
         """
-        if isinstance(asked, batches.KeyedBatch):
-            return origins.rows(self._store, self._draws, asked.keys)
         try:
-            key = operator.index(asked)
+            number = operator.index(key)
         except TypeError:
-            raise errors.ArgumentTypeError(
-                f"explain must be given a key or a batch, got {validation.short_repr(asked)}"
-            ) from None
-        self._stored_slots(key)
-        return origins.rows(self._store, self._draws, np.array([key]))[0]
+            raise errors.ArgumentTypeError(f"explain must be given a key, got {validation.short_repr(key)}") from None
+        return origins.of(self._store, self._draws, self._stored_slots(number))
 
     def clear(self) -> None:
         """Remove every step and every open episode.
