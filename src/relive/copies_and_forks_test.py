@@ -161,7 +161,7 @@ def use_sampler(sampler: Any) -> Any:
     rng = np.random.default_rng(1)
     answer = plain(sampler.draw(6, rng))
     if isinstance(sampler, relive.PrioritizedSampler):
-        sampler.tick()
+        sampler.drawn()
         slots = sampler.anchors.slots()
         sampler.set_priorities(slots, sampler.priorities(slots) * 1.5)
         sampler.alpha /= 2

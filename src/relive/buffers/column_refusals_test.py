@@ -95,7 +95,6 @@ SETTINGS: list[tuple[Any, dict[str, Any], str]] = [
         {"weight_normalization": "max"},
         "^weight_normalization must be 'batch' or 'buffer' or 'none', got 'max'$",
     ),
-    (prioritized, {"new_priority": "live"}, "^new_priority must be 'running', got 'live'$"),
     (prioritized, {"stratified": 1}, "^stratified must be True or False, got 1$"),
 ]
 

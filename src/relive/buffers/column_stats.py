@@ -49,7 +49,7 @@ class Counters:
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
-        return len(self.anchors)
+        return self.anchors.num.item(append.ELIGIBLE)
 
     def values(self) -> dict[str, int]:
         """Return the counts by name."""

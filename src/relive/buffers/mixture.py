@@ -102,7 +102,7 @@ class MixtureSampler(Generic[Batch]):
             if buffer.schema != schema and schema is not None and buffer.schema is not None:
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
             if options.get("beta") is not None:
-                buffer._draws.exponent(options["beta"])
+                buffer.sampler.exponent(options["beta"])
         drawn = [source for source, count in enumerate(counts) if count]
         calls = [self._call(self._buffers[source], options) for source in drawn]
         # Invalid arguments and mismatches show even in empty batches.
@@ -119,7 +119,7 @@ class MixtureSampler(Generic[Batch]):
     @staticmethod
     def _call(buffer: column.ColumnReplayBuffer[Batch], options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of one draw from a buffer; evaluates a schedule of beta."""
-        exponent = buffer._draws.exponent(options.get("beta"))
+        exponent = buffer.sampler.exponent(options.get("beta"))
         return {**options} if exponent is None else {**options, "beta": exponent}
 
     def sources(self, keys: Any) -> arrays.Ints:

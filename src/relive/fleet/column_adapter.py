@@ -100,7 +100,7 @@ class ColumnAdapter(adapter.Adapter):
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise TypeError for an unknown option, and ArgumentError for an invalid beta."""
         self._signature.bind(1, **options)
-        self._buffer._draws.exponent(options.get("beta"))
+        self._buffer.sampler.exponent(options.get("beta"))
 
     def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
         """Return the number of eligible anchors, or the sum of their weights."""

@@ -5,8 +5,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.kernels import append
-from relive.samplers import anchors_test
+from relive.samplers import sampler_test
 
 FOUR = np.arange(4)
 ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
@@ -15,9 +14,7 @@ ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
 def attached(capacity: int = 4, **settings: Any) -> relive.PrioritizedSampler:
     """Return a sampler with an anchor in each of four slots."""
     sampler = relive.PrioritizedSampler(**{"epsilon": 0.0, **settings})
-    anchors = anchors_test.made(capacity)
-    sampler.attach(anchors)
-    sampler.added(anchors.set(append.READABLE, FOUR)[0])
+    sampler_test.attached(sampler, FOUR.tolist(), capacity)
     return sampler
 
 
@@ -62,7 +59,7 @@ def test_with_alpha_0_only_a_priority_of_0_is_never_drawn() -> None:
 
 def test_check_finds_a_wrong_weight() -> None:
     sampler = rated()
-    sampler._weights.tree.set([1], [7.0])
+    sampler.tree.set([1], [7.0])
     with pytest.raises(
         errors.CorruptionError, match="^the sum tree does not hold the weights of the eligible anchors$"
     ):
@@ -73,9 +70,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     sampler = attached(epsilon=1e-6)
     assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
     default = relive.PrioritizedSampler()
-    anchors = anchors_test.made(2)
-    default.attach(anchors)
-    default.added(anchors.set(append.READABLE, np.arange(2))[0])
+    sampler_test.attached(default, [0, 1], 2)
     default.set_priorities(np.arange(2), np.array([0.0, 1.0]))
     expected = np.array([1e-6, 1.0 + 1e-6]) ** 0.6
     assert default.probabilities(np.arange(2)).tolist() == (expected / expected.sum()).tolist()
@@ -135,7 +130,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
         slots = [key % capacity for key in eligible]
         sums = np.array([raw[key] + epsilon for key in eligible])
         weights[slots] = sums**alpha * (sums > 0)
-        assert sampler._weights.tree.get(np.arange(capacity)).tolist() == weights.tolist()
+        assert sampler.tree.get(np.arange(capacity)).tolist() == weights.tolist()
         buffer.check()
 
 
@@ -187,10 +182,7 @@ class Wrong(relive.PrioritizedSampler):
 
 
 def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
-    sampler = Wrong()
-    anchors = anchors_test.made(9)
-    sampler.attach(anchors)
-    sampler.added(anchors.set(append.READABLE, FOUR)[0])
+    sampler = sampler_test.attached(Wrong(), FOUR.tolist(), 9)
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
         sampler.draw(3, np.random.default_rng(0))
 
@@ -199,7 +191,8 @@ def test_a_priority_of_minus_zero_is_one_of_zero() -> None:
     sampler = attached()
     sampler.set_priorities(np.array([1]), np.array([-0.0]))
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
-    sampler.added(np.array([1, 2]))
+    for is_readable in (False, True):
+        sampler_test.change(sampler, [1, 2], is_readable)
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
 
 

@@ -62,11 +62,11 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
-    _DERIVED = ("leaves",)
+    _DERIVED = ("leaves", "_kernels")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
-        self._kernels = choice.chosen()
+        self._kernel_name = choice.chosen()
         sizes = _sizes(self._capacity)
         with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
             self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
@@ -86,6 +86,7 @@ class SumTree(arrays.Derived):
         self._derive()
 
     def _derive(self) -> None:
+        self._kernels = choice.named(self._kernel_name)
         self.leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
         """The weights, and zeros beyond them; who writes to them calls `settle` before asking anything else."""
 
@@ -197,7 +198,7 @@ class SumTree(arrays.Derived):
         if is_wrong.any():
             row = int(is_wrong.argmax())
             raise errors.ArgumentError(f"masses must be in [0, {self._total}], got {points[row]} in row {row}")
-        return self._find(np.minimum(points, self._highest()))
+        return self._find(np.minimum(points, math.nextafter(self._total, 0)))
 
     def sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
         """Return `size` leaves [size], each drawn in proportion to the weights, with replacement.
@@ -225,11 +226,11 @@ class SumTree(arrays.Derived):
         return self.draw(size, rng, True)
 
     def draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
-        """Do what `stratified_sample` or `sample` does without checks; a weight must be above zero."""
-        points, total = rng.random(size), self.total
+        """Do what `stratified_sample` or `sample` does without checks; `total` was asked for, and is above zero."""
+        points, highest = rng.random(size), math.nextafter(self._total, 0)
         if not is_stratified:
-            return self._find(np.minimum(points * total, self._highest()))
-        self._kernels.stratify(points, *_strata(size), total / size, self._highest())
+            return self._find(np.minimum(points * self._total, highest))
+        self._kernels.stratify(points, *_strata(size), self._total / size, highest)
         leaves = self._find(points)
         rng.shuffle(leaves)
         return leaves
@@ -268,10 +269,6 @@ class SumTree(arrays.Derived):
         """Update the sums; raise NotReadyError if all weights are zero."""
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
-
-    def _highest(self) -> float:
-        """Return the largest mass that lies in the interval of a leaf."""
-        return math.nextafter(self._total, 0)
 
     def _find(self, points: arrays.Floats) -> arrays.Ints:
         """Return the leaves [k] of `points` [k] in [0, total), which are overwritten."""

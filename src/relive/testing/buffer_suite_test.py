@@ -164,32 +164,33 @@ def spoils(name: str) -> Callable[[steps.StepStore, Any, Any], Any]:
     return lambda store, slots, batch: spoiled(batch, name)
 
 
-class ReadsBrokenStacks(relive.TransitionWindow):
-    """Reads stacks of which a frame was evicted."""
-
-    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
-        return (store.facts[slots] & append.COMPLETE) > 0
+def all_complete(store: steps.StepStore, slots: Any) -> Any:
+    """Return whether each step is complete, whether its stack is or not."""
+    return (store.flags[slots] & append.COMPLETE) > 0
 
 
-class KeepsBrokenStacks(relive.ColumnReplayBuffer[Any]):
-    """Lets every complete step be drawn."""
-
-    def __init__(self, capacity: int, streams: int, seed: int) -> None:
-        super().__init__(capacity, window=ReadsBrokenStacks(frame_stack=2), streams=streams, seed=seed)
-
-    def _append(self, steps: encoding.Steps) -> int:
-        key = super()._append(steps)
-        slots = self._store.alive_slots()
-        self._draws.anchors.set(append.READABLE, slots[self.window.is_readable(self._store, slots)])
-        return key
+def all_ended(store: steps.StepStore, slots: Any) -> Any:
+    """Return whether each step is the first of an ended episode, of which no step may be complete."""
+    has_ended = store.episodes[append.END][store.episodes_of(slots)] != append.OPEN
+    return has_ended & (store.steps_of(slots) == 0)
 
 
-class IsHasty(relive.EpisodeWindow):
-    """Reads episodes of which no step is complete."""
+def readable_by(window: Any, is_readable: Callable[[steps.StepStore, Any], Any]) -> Make:
+    """Return buffers that let all those steps be drawn."""
 
-    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
-        has_ended = store.episodes[append.END][store.episodes_of(slots)] != append.OPEN
-        return has_ended & (store.steps_of(slots) == 0)
+    class Lenient(relive.ColumnReplayBuffer[Any]):
+        def __init__(self, capacity: int, streams: int, seed: int | None) -> None:
+            super().__init__(capacity, window=window, streams=streams, seed=seed)
+            store: Any = self._store
+            store.is_readable = lambda slots: is_readable(store, slots)
+
+        def _append(self, steps: encoding.Steps) -> int:
+            key = super()._append(steps)
+            slots = self._store.alive_slots()
+            self._draws.anchors.set(append.READABLE, slots[self._store.is_readable(slots)])
+            return key
+
+    return Lenient
 
 
 def spoiled(batch: Any, name: str) -> Any:
@@ -205,11 +206,8 @@ def spoiled(batch: Any, name: str) -> Any:
 
 class NeverReadable(relive.TransitionWindow):
     @property
-    def older(self) -> int:
-        return -1
-
-    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
-        return np.zeros(len(slots), np.bool_)
+    def rule(self) -> steps.Rule:
+        return 0, 10_000, 1, 0
 
 
 class IsSure(relive.UniformSampler):
@@ -516,8 +514,8 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
     SUITE.test_nothing_is_spliced: [
         with_batches(relive.TransitionWindow(), go_on_in_the_ring),
         with_batches(relive.SequenceWindow(3), go_on_in_the_ring_for_a_sequence),
-        KeepsBrokenStacks,
-        with_window(IsHasty()),
+        readable_by(relive.TransitionWindow(frame_stack=2), all_complete),
+        readable_by(relive.EpisodeWindow(), all_ended),
         with_batches(relive.TransitionWindow(2), stop_early),
         *(with_batches(relive.TransitionWindow(), spoils(name)) for name in OF_TRANSITIONS),
         *(with_batches(relive.SequenceWindow(3, 1), spoils(name)) for name in OF_SEQUENCES),

@@ -11,7 +11,6 @@ import relive
 from relive import errors
 from relive.common import arrays
 from relive.samplers import anchors as anchors_lib
-from relive.storage import steps
 from relive.testing import sampler_suite
 
 
@@ -159,12 +158,6 @@ class IsOutOfOrder(Honest):
             raise errors.CorruptionError("something is wrong")
 
 
-class WritesIntoWhatItHears(Honest):
-    def _removed(self, slots: arrays.Slots) -> None:
-        super()._removed(slots)
-        slots[...] = 0
-
-
 class RefusesSilently(Honest):
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         if len(self.kept) < 3:
@@ -259,20 +252,24 @@ class DrawsFromPython(Honest):
 
 
 class BelongsToAll(Honest):
-    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
         self.anchors = anchors
-        return steps.unrated(tracked=True)
+        self._told = np.full(anchors.capacity, -1)
 
 
-class GoesOver(Honest):
-    """Refuses a second buffer, but then works with it."""
+class GoesOver(relive.UniformSampler):
+    """Refuses a second buffer, but then draws for it."""
 
-    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
         is_another = self.is_attached
+        if not is_another:
+            super().attach(anchors)
         self.anchors = anchors
         if is_another:
             raise errors.ArgumentError("sampler must belong to one buffer alone")
-        return steps.unrated(tracked=True)
+
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(np.resize(np.append(self.anchors.slots(), 0), size), np.ones(size))
 
 
 SUITE = sampler_suite.SamplerTests
@@ -288,7 +285,6 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
         honest_with(drawable=lambda self: np.array(self.kept[1:], np.int64)),
         honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
         IsOutOfOrder,
-        WritesIntoWhatItHears,
     ],
     SUITE.test_a_draw_that_cannot_be_made_is_told_of: [RefusesSilently, DrawsThoughItCannot],
     SUITE.test_a_single_anchor_is_drawn: [
