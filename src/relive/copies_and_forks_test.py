@@ -14,10 +14,8 @@ import os
 import pathlib
 import pickle
 import random
-import signal
 import threading
 import time
-import traceback
 from typing import Any
 
 import numpy as np
@@ -35,7 +33,6 @@ from relive.waiting import prefetch
 from relive.waiting import threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
-PATIENCE = 10
 SCHEMA = relive.Schema(relive.Field(2, np.float32), relive.Field((), np.int64), extras={"x": relive.Field((), "u1")})
 Make = Callable[[pathlib.Path], Any]
 
@@ -325,11 +322,7 @@ def records() -> dict[str, Any]:
         "statistics": [each.get_stats() for each in (columns, episodes, tokens, both, relive.ItemReplayBuffer(3))],
         "training bias": episodes.get_training_bias(),
         "fields": [
-            SCHEMA.fields["observation"],
-            SCHEMA,
-            columns.window,
-            relive.SequenceWindow(3),
-            relive.EpisodeWindow(),
+            SCHEMA.fields["observation"], SCHEMA, columns.window, relive.SequenceWindow(3), relive.EpisodeWindow(),
         ],
         "rules": [
             relive.MinSize(2),
@@ -345,7 +338,7 @@ def records() -> dict[str, Any]:
         ],
         "codecs": [each.encode([1, "a"]) for each in (relive.PlainCodec(), relive.TokenStepCodec())],
         "errors": raised,
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", records())
@@ -391,10 +384,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     ),
     "ticket": (ticket, "^a ticket cannot be copied or pickled: admit again where it is needed$"),
     "writer of steps": (lambda path: column_writer.ColumnWriter(NO_OUTBOX, 10), f"^ColumnWriter {ELSEWHERE}"),
-    "writer of episodes": (
-        lambda path: episodes_writer.EpisodesWriter(NO_OUTBOX, 10),
-        f"^EpisodesWriter {ELSEWHERE}",
-    ),
+    "writer of episodes": (lambda path: episodes_writer.EpisodesWriter(NO_OUTBOX, 10), f"^EpisodesWriter {ELSEWHERE}"),
 }
 
 
@@ -469,27 +459,8 @@ def test_a_copied_async_buffer_has_no_loop_and_no_waiters(copied: Callable[[Any]
 # Forks.
 
 
-def in_a_fork(call: Callable[[], object]) -> None:
-    """Make the call in a forked process; fail if it raises there, or does not return."""
-    child = os.fork()
-    if not child:  # pragma: no cover
-        signal.alarm(PATIENCE)
-        status = 1
-        try:
-            call()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-
-
-IGNORED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 @pytest.mark.parametrize("name", WHOLE | REFERRING)
 def test_parent_and_fork_are_independent(name: str) -> None:
     make, use = (WHOLE | REFERRING)[name]
@@ -499,12 +470,12 @@ def test_parent_and_fork_are_independent(name: str) -> None:
     def compare() -> None:
         assert plain(use(thing)) == answers
 
-    in_a_fork(compare)
+    posix_test.in_a_fork(compare)
     compare()
 
 
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 def test_a_fork_does_not_wait_for_prefetching_threads() -> None:
     buffer = ring()
     iterator = buffer.batches(3)
@@ -525,7 +496,7 @@ def test_a_fork_does_not_wait_for_prefetching_threads() -> None:
         iterator.close()
         buffer.check()
 
-    in_a_fork(go_on)
+    posix_test.in_a_fork(go_on)
     for end in buffer._gathers.ends:
         end.set()
     next(iterator)
@@ -548,10 +519,10 @@ def test_batches_of_another_process_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 def test_batches_without_prefetching_go_on_in_a_fork() -> None:
     iterator = ring().batches(3, prefetch=0)
-    in_a_fork(iterator.__next__)
+    posix_test.in_a_fork(iterator.__next__)
 
 
 @contextlib.contextmanager
@@ -560,7 +531,7 @@ def thread_at(work: Callable[[threading.Event, threading.Event], None]) -> Itera
     begun, may_end = threading.Event(), threading.Event()
     thread = threading.Thread(target=work, args=(begun, may_end))
     thread.start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(posix_test.PATIENCE)
     try:
         yield
     finally:
@@ -569,7 +540,7 @@ def thread_at(work: Callable[[threading.Event, threading.Event], None]) -> Itera
 
 
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 def test_a_fork_does_not_wait_for_locks_of_its_parent() -> None:
     shell = threaded()
     iterator = shell.batches(3)
@@ -577,7 +548,7 @@ def test_a_fork_does_not_wait_for_locks_of_its_parent() -> None:
     def hold(begun: threading.Event, may_end: threading.Event) -> None:
         with shell._changed:
             begun.set()
-            assert may_end.wait(PATIENCE)
+            assert may_end.wait(posix_test.PATIENCE)
 
     def go_on() -> None:
         calls: list[Callable[[], Any]] = [lambda: add_steps(shell, 1), lambda: shell.sample(3), shell.check]
@@ -591,7 +562,7 @@ def test_a_fork_does_not_wait_for_locks_of_its_parent() -> None:
         assert shell.capacity == 12
 
     with thread_at(hold):
-        in_a_fork(go_on)
+        posix_test.in_a_fork(go_on)
     assert len(shell.sample(3).keys) == 3
     free = threaded()
     with thread_at(hold):
@@ -601,7 +572,7 @@ def test_a_fork_does_not_wait_for_locks_of_its_parent() -> None:
 
 
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 def test_a_fork_uses_a_buffer_at_which_threads_wait() -> None:
     shell = threaded(relive.RingReplayBuffer(12, SCHEMA, seed=0))
     waiting = threading.Thread(target=shell.sample, args=(3,))
@@ -614,15 +585,15 @@ def test_a_fork_uses_a_buffer_at_which_threads_wait() -> None:
         assert len(shell.sample(3).keys) == 3
         shell.check()
 
-    in_a_fork(go_on)
+    posix_test.in_a_fork(go_on)
     with shell.locked():
-        in_a_fork(go_on)
+        posix_test.in_a_fork(go_on)
     go_on()
     waiting.join()
 
 
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 def test_a_fork_can_only_read_a_memory_map(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "rows"
     fresh = relive.MemmapStorage(tmp_path / "others", SCHEMA, 12)
@@ -644,7 +615,7 @@ def test_a_fork_can_only_read_a_memory_map(tmp_path: pathlib.Path) -> None:
         rows.close()
         fresh.close()
 
-    in_a_fork(go_on)
+    posix_test.in_a_fork(go_on)
     assert (path / "dirty.json").exists()
     assert not fresh.is_dirty
     with pytest.raises(errors.CheckpointError, match=rf"is in use by this process \(pid {os.getpid()}\)"):
@@ -675,7 +646,7 @@ def test_a_memory_map_opened_elsewhere_is_read_only(tmp_path: pathlib.Path, monk
 
 
 @posix_test.FORKS
-@IGNORED
+@posix_test.THREADED
 def test_a_fork_does_not_use_the_event_loop_of_its_parent() -> None:
     shell = relive.AsyncReplayBuffer(ring())
 
@@ -687,7 +658,7 @@ def test_a_fork_does_not_use_the_event_loop_of_its_parent() -> None:
                 asyncio.run(shell.sample(3))
             assert len(shell.buffer.sample(3).keys) == 3
 
-        in_a_fork(go_on)
+        posix_test.in_a_fork(go_on)
 
     asyncio.run(fork())
 

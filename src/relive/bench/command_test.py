@@ -139,17 +139,8 @@ def test_threads_are_held_to_one_by_starting_anew(monkeypatch: pytest.MonkeyPatc
         command_line.main(["bench", "--repeats", "9", "--workload", "add", "--quick", "--json", "b.json"])
     [(arguments, environment)] = started
     assert arguments[1:] == [
-        "-m",
-        "relive",
-        "bench",
-        "--workload",
-        "add",
-        "--repeats",
-        "9",
-        "--quick",
-        "--json",
-        "b.json",
-    ]
+        "-m", "relive", "bench", "--workload", "add", "--repeats", "9", "--quick", "--json", "b.json",
+    ]  # fmt: skip
     assert machine.ONE_THREAD.items() <= environment.items()
 
 

@@ -17,14 +17,10 @@ def outcome(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
 
 
 OUTCOMES = [
-    outcome("relive", 100.0),
-    outcome("relive-numba", 50.0),
-    outcome("cpprb", 70.0, reward=0.5),
-    outcome("rllib", 24_000.0),
-    outcome("flashbax", 350.0, discount=0.25),
-    outcome("take", 10.0),
+    outcome("relive", 100.0), outcome("relive-numba", 50.0), outcome("cpprb", 70.0, reward=0.5),
+    outcome("rllib", 24_000.0), outcome("flashbax", 350.0, discount=0.25), outcome("take", 10.0),
     results.Outcome(peer="torchrl", not_measured="does not load"),
-]
+]  # fmt: skip
 RUN = results.Run(
     command="",
     machine={},
@@ -56,13 +52,8 @@ def test_a_bar_shows_its_figure_and_faults(drawn: list[figure.Figure]) -> None:
     picture.save(RUN, "p.png")
     panel = drawn[0].axes[0]
     assert [text.get_text() for text in panel.texts] == [
-        "50",
-        "70, wrong: reward in 50.0%",
-        "100",
-        "350, wrong: discount in 25.0%",
-        "24,000 (bar cut)",
-        "10",
-    ]
+        "50", "70, wrong: reward in 50.0%", "100", "350, wrong: discount in 25.0%", "24,000 (bar cut)", "10",
+    ]  # fmt: skip
     bars = [bar for bar in panel.patches if isinstance(bar, patches.Rectangle)]
     widths = [bar.get_width() for bar in bars]
     assert widths == [50.0, 70.0, 100.0, 350.0, 400.0, 10.0]

@@ -44,12 +44,9 @@ MEMORY = results.Row(
     ],
 )
 RUN = results.Run(
-    command="relive bench --quick",
-    machine={"python": "3.11"},
-    versions={"relive": "", "sb3": "2.9"},
-    settings="Medians of 7 rounds",
-    rows=[DRAW, MEMORY],
-)
+    command="relive bench --quick", machine={"python": "3.11"}, versions={"relive": "", "sb3": "2.9"},
+    settings="Medians of 7 rounds", rows=[DRAW, MEMORY],
+)  # fmt: skip
 
 
 def test_the_fastest_peer_is_the_fastest_correct_one() -> None:

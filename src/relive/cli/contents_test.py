@@ -18,14 +18,8 @@ def test_episodes_of_columns_are_as_they_were_added() -> None:
         is_terminated = bool(number % 3)
         for t, reward in enumerate(rewards):
             is_last = t == len(rewards) - 1
-            buffer.add(
-                t,
-                0,
-                float(reward),
-                t + 1,
-                terminated=is_last and is_terminated,
-                truncated=is_last and not is_terminated,
-            )
+            ends = {"terminated": is_last and is_terminated, "truncated": is_last and not is_terminated}
+            buffer.add(t, 0, float(reward), t + 1, **ends)
         episodes.append(rewards)
     buffer.add(0, 0, 5.0, 1)
     found = contents.of(buffer)
@@ -50,12 +44,9 @@ def test_rows_without_a_priority_are_counted_apart() -> None:
 def test_an_empty_buffer_has_no_episodes_to_show() -> None:
     schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
     empty: list[Any] = [
-        relive.PrioritizedReplayBuffer(10, schema, seed=0),
-        relive.EpisodeReplayBuffer(seed=0),
-        relive.RingReplayBuffer(10, seed=0),
-        relive.RolloutBuffer(10),
-        None,
-    ]
+        relive.PrioritizedReplayBuffer(10, schema, seed=0), relive.EpisodeReplayBuffer(seed=0),
+        relive.RingReplayBuffer(10, seed=0), relive.RolloutBuffer(10), None,
+    ]  # fmt: skip
     for buffer in empty:
         assert all(values.size == 0 for values in contents.of(buffer).values())
 

@@ -95,11 +95,15 @@ def test_a_checkpoint_becomes_a_dataset_and_one_again(capsys: pytest.CaptureFixt
     source = buffer()
     source.save("replay")
     assert converted(capsys, "replay", "minari:mine/test-v0") == (
-        0, "wrote 10 steps in 3 episodes to minari:mine/test-v0\n", ""
-    )  # fmt: skip
+        0,
+        "wrote 10 steps in 3 episodes to minari:mine/test-v0\n",
+        "",
+    )
     assert converted(capsys, "minari:mine/test-v0", "again", "--capacity", "50") == (
-        0, "wrote 10 steps in 3 episodes to again\n", ""
-    )  # fmt: skip
+        0,
+        "wrote 10 steps in 3 episodes to again\n",
+        "",
+    )
     again = relive.RingReplayBuffer.load("again")
     assert facts(again) == closed(facts(source))
     assert (again.capacity, again.streams) == (50, 1)
@@ -125,8 +129,10 @@ def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) ->
     assert error.startswith("to_dataset needs the observation after the newest step of every episode")
     assert error.endswith(", or pass --incomplete as_sampled\n")
     assert converted(capsys, "steps.parquet", "minari:mine/test-v0", "--incomplete", "as_sampled") == (
-        0, "wrote 9 steps in 3 episodes to minari:mine/test-v0\n", ""
-    )  # fmt: skip
+        0,
+        "wrote 9 steps in 3 episodes to minari:mine/test-v0\n",
+        "",
+    )
     code, out, error = converted(capsys, "steps.parquet", "minari:mine/test-v0", "--incomplete", "as_sampled")
     assert (code, out, error) == (1, "", "dataset_id must be a new one, got 'mine/test-v0'\n")
     assert relive_minari.infos_of("mine/test-v0") == {"logp": "logp", "version": "version"}
@@ -205,65 +211,38 @@ def test_a_destination_created_meanwhile_stays(
     assert pathlib.Path(target).read_text() == "mine"
 
 
-def test_the_kind_of_source_is_told_by_its_content(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slash_or_an_existing_directory_means_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    """What there is is told by its content."""
     source = buffer()
     source.save("steps.csv")
-    arrow.write_parquet(source, "old.parquet")
-    os.rename("old.parquet", "steps")
-    assert converted(capsys, "steps.csv", "copy.parquet")[0] == 0
-    assert converted(capsys, "steps", "copy")[0] == 0
-    assert facts(relive.RingReplayBuffer.load("copy")) == facts(source)
-
-
-def test_a_slash_or_an_existing_directory_means_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
-    arrow.write_parquet(buffer(), "steps.parquet")
+    assert converted(capsys, "steps.csv", "steps.parquet")[0] == 0
+    os.rename("steps.parquet", "steps")
     for target in ("run.v2/", "run.v2", "run.v2/"):
-        assert converted(capsys, "steps.parquet", target, "--overwrite")[0] == 0
-        assert len(relive.RingReplayBuffer.load("run.v2")) == 10
+        assert converted(capsys, "steps", target, "--overwrite")[0] == 0
+        assert facts(relive.RingReplayBuffer.load("run.v2")) == facts(source)
     message = "path must be a directory, got 'odd.parquet': a checkpoint is one, so leave .parquet out\n"
-    assert converted(capsys, "steps.parquet", "odd.parquet/") == (1, "", message)
+    assert converted(capsys, "steps", "odd.parquet/") == (1, "", message)
 
 
 def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is not whole is left as it is."""
     source = examples.journal(pathlib.Path("journal"))
+    segments = examples.segments(pathlib.Path("journal"))
+    whole = segments[-1].read_bytes()
     assert converted(capsys, "journal", "steps.parquet") == (0, "wrote 30 steps in 6 episodes to steps.parquet\n", "")
     again = relive.RingReplayBuffer(40)
     arrow.add_parquet(again, "steps.parquet")
     assert facts(again) == facts(source)
-
-
-def test_a_journal_that_is_not_whole_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    examples.journal(pathlib.Path("journal"))
-    segments = examples.segments(pathlib.Path("journal"))
-    whole = segments[-1].read_bytes()
     segments[-1].write_bytes(whole[:-3])
     torn = "journal cannot be converted: it ends with a torn record of 51 B: relive repair cuts it off\n"
-    assert converted(capsys, "journal", "steps.parquet") == (1, "", torn)
+    assert converted(capsys, "journal", "other.parquet") == (1, "", torn)
     assert segments[-1].read_bytes() == whole[:-3]
     segments[-1].write_bytes(whole)
     examples.change_byte(segments[0], 100)
-    code, out, error = converted(capsys, "journal", "steps.parquet")
+    code, out, error = converted(capsys, "journal", "other.parquet")
     assert (code, out) == (1, "")
     assert "is damaged at byte" in error
-    assert not os.path.exists("steps.parquet")
-
-
-def test_an_empty_journal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkdir("journal")
-    pathlib.Path(f"journal/segment-{0:020}.relive.new").touch()
-    message = "journal cannot be converted: it holds no record\n"
-    assert converted(capsys, "journal", "steps.parquet") == (1, "", message)
-
-
-def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    examples.episodes().save("episodes")
-    message = "episodes cannot be converted: it is of EpisodeReplayBuffer, whose steps are no columns\n"
-    assert converted(capsys, "episodes", "steps.parquet") == (1, "", message)
-    buffer().save("replay")
-    examples.forge(pathlib.Path("replay"), **{"class": "os.system"})
-    remedy = "a class that is not defined here: import its module"
-    message = f"replay cannot be converted: it is of a 'os.system', {remedy}\n"
-    assert converted(capsys, "replay", "steps.parquet") == (1, "", message)
+    assert not os.path.exists("other.parquet")
 
 
 @pytest.mark.parametrize(
@@ -290,10 +269,10 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["saved", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
         (["unknown", "steps.parquet"], "unknown holds no step and no schema: nothing to convert\n"),
         (["unknown", "minari:mine/test-v0"], "unknown holds no step and no schema: nothing to convert"),
-        (
-            ["rollout", "a.parquet"],
-            "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n",
-        ),
+        (["rollout", "a.parquet"], "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n"),
+        (["episodes", "a.parquet"], "episodes cannot be converted: it is of EpisodeReplayBuffer, whose steps are no "),
+        (["own", "a.parquet"], "own cannot be converted: it is of a 'os.system', a class that is not defined here: im"),
+        (["begun", "a.parquet"], "begun cannot be converted: it holds no record\n"),
         (["old.parquet", "saved"], "saved exists: name another path, or pass --overwrite\n"),
         (["saved", "old.parquet"], "old.parquet exists: name another path, or pass --overwrite\n"),
         (["saved", "letter.parquet", "--overwrite"], "letter.parquet is not a Parquet file, or was cut: "),
@@ -311,6 +290,11 @@ def test_a_failed_conversion_prints_one_line_and_exits_with_1(
     os.makedirs("datasets/mine")
     relive.RingReplayBuffer(9).save("unknown")
     relive.RolloutBuffer(9).save("rollout")
+    examples.episodes().save("episodes")
+    buffer().save("own")
+    examples.forge(pathlib.Path("own"), **{"class": "os.system"})
+    os.mkdir("begun")
+    pathlib.Path(f"begun/segment-{0:020}.relive.new").touch()
     relive.MemmapStorage("map", relive.Schema(relive.Field((), "i8"), relive.Field((), "i8")), 10).close()
     pathlib.Path("letter.parquet").write_text("a letter")
     buffer().save("saved")

@@ -105,23 +105,32 @@ def test_the_demo_reports_its_duration_and_each_check(capsys: pytest.CaptureFixt
 
 
 def test_quiet_prints_the_last_line_alone(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    """Steps below the warm-up end without learning."""
     assert run("Acrobot-v1", steps=50) == 0
     assert re.fullmatch(r"not solved Acrobot-v1 \(threshold -100\): .*curve in curve\.png\n", capsys.readouterr().out)
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+    training = trained(0, steps=100)
+    assert training.steps == 100
+    assert training.buffer.get_stats().sampled == 0
+    assert training.check_steps == [0, 100]
 
 
 @pytest.mark.usefixtures("_quick")
-def test_an_environment_without_a_threshold_is_learned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("Corridor-v0", steps=1500) == 0
-    assert capsys.readouterr().out.startswith("learned Corridor-v0 (it has no threshold): mean return -1.0 over 20 ")
-
-
-@pytest.mark.usefixtures("_quick")
-def test_a_solved_task_ends_the_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("env", "steps", "said"),
+    [
+        ("Corridor-v0", 1500, "learned Corridor-v0 (it has no threshold): mean return -1.0 over 20 "),
+        ("Short-v0", 100_000, "solved Short-v0 (threshold -4): mean return -1.0 over 20 "),
+    ],
+)
+def test_a_solved_task_ends_the_training(
+    env: str, steps: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One without a threshold is learned to the end."""
     monkeypatch.setattr(demo, "LEAST_STEPS", 150)
     gym.register("Short-v0", lambda **_: Corridor(), max_episode_steps=20, reward_threshold=-4.0)
-    assert run("Short-v0", steps=100_000) == 0
-    assert capsys.readouterr().out.startswith("solved Short-v0 (threshold -4): mean return -1.0 over 20 ")
+    assert run(env, steps=steps) == 0
+    assert capsys.readouterr().out.startswith(said)
 
 
 def test_an_environment_without_a_limit_gets_one() -> None:
@@ -210,24 +219,6 @@ def test_the_demo_stores_the_steps_it_took() -> None:
     assert 400 < sum(training.returns) <= 600
 
 
-def test_steps_below_the_warm_up_end_without_learning() -> None:
-    training = trained(0, steps=100)
-    assert training.steps == 100
-    assert training.buffer.get_stats().sampled == 0
-    assert training.check_steps == [0, 100]
-
-
-def test_a_network_learns_values_that_it_is_told() -> None:
-    rng = np.random.default_rng(0)
-    network = demo.QNetwork((2, 32, 32, 2), rng)
-    observations = rng.uniform(-1.0, 1.0, (64, 2))
-    wanted = observations @ [[1.0, -2.0], [0.5, 0.0]]
-    for _ in range(1_000):
-        for action in (0, 1):
-            network.improve(observations, np.full(64, action), wanted[:, action], 1e-3)
-    np.testing.assert_allclose(network.values(observations), wanted, atol=0.1)
-
-
 def test_adam_first_steps_against_the_gradient() -> None:
     """The gradient by backpropagation has the signs of that by finite differences."""
     rng = np.random.default_rng(0)
@@ -301,28 +292,23 @@ def test_a_first_interrupt_ends_with_what_was_learned(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_two_interrupts_exit_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    press_ctrl_c(monkeypatch, step=10, times=2)
-    assert command_line.main(["demo", "--env", "Corridor-v0", "--quiet"]) == 130
-    gc.collect()
-    assert capsys.readouterr() == ("", "\nrelive demo: interrupted\n")
-
-
-@pytest.mark.parametrize("name", ["play", "draw"])
+@pytest.mark.parametrize("name", ["", "play", "draw"])
 def test_an_interrupt_while_evaluating_or_drawing_is_one_line(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    press_ctrl_c(monkeypatch, step=10)
+    """Also two of them while it learns."""
+    press_ctrl_c(monkeypatch, step=10, times=1 if name else 2)
     owner = demo if name == "draw" else demo.Training
-    original = getattr(owner, name)
+    original = getattr(owner, name or "play")
 
     def interrupted(training: demo.Training, *arguments: Any) -> Any:
-        if training.was_interrupted:  # Before that, `play` is a check.
+        if name and training.was_interrupted:  # Before that, `play` is a check.
             signal.raise_signal(signal.SIGINT)
         return original(training, *arguments)
 
-    monkeypatch.setattr(owner, name, interrupted)
+    monkeypatch.setattr(owner, name or "play", interrupted)
     assert command_line.main(["demo", "--env", "Corridor-v0", "--quiet"]) == 130
+    gc.collect()
     assert capsys.readouterr() == ("", "\nrelive demo: interrupted\n")
 
 
@@ -351,27 +337,6 @@ if sys.platform != "win32":  # which has no terminals of this kind, and no SIGIN
         assert process.returncode == 0
         assert "/300" in shown.decode()
         assert "not solved CartPole-v1" in shown.decode()
-
-    def test_ctrl_c_ends_tidily_with_what_was_learned(tmp_path: pathlib.Path) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "relive", "demo", "--env", "MountainCar-v0", "--plot", "curve.png"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        )
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
-        assert "steps   exploring" in lines[-1]
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, err) == (130, "")
-        assert re.search(
-            r"^interrupted, not solved MountainCar-v0 \(threshold -110\): mean return .*, curve in curve.png$",
-            out,
-            re.M,
-        )
-        assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
 
 
 @pytest.mark.long

@@ -6,40 +6,16 @@ import pytest
 
 from relive.cli import formatting
 
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0, "0"),
-        (-3.0, "-3"),
-        (1 / 3, "0.3333"),
-        (-1.5, "-1.5"),
-        (123456.7, "123,457"),
-        (999.99, "1000"),
-        (1e-9, "1e-09"),
-        (0.00012345678, "0.0001235"),
-        (1e20, "1e+20"),
-        (float("inf"), "inf"),
-        (None, "—"),
-    ],
-)
-def test_numbers_have_four_digits(value: float | None, words: str) -> None:
-    assert formatting.number(value) == words
+NUMBERS = {
+    0: "0", -3.0: "-3", 1 / 3: "0.3333", -1.5: "-1.5", 123456.7: "123,457", 999.99: "1000", 1e-9: "1e-09",
+    0.00012345678: "0.0001235", 1e20: "1e+20", float("inf"): "inf", None: "—",
+}  # fmt: skip
+SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1 << 30: "1.0 GiB", 1 << 40: "1.0 TiB", 1 << 51: "2,048.0 TiB"}
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "words"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1 << 30, "1.0 GiB"),
-        (1 << 40, "1.0 TiB"),
-        (1 << 51, "2,048.0 TiB"),
-    ],
-)
-def test_sizes_have_a_unit(nbytes: int, words: str) -> None:
-    assert formatting.size(nbytes) == words
+def test_numbers_have_four_digits_and_sizes_a_unit() -> None:
+    assert {value: formatting.number(value) for value in NUMBERS} == NUMBERS
+    assert {nbytes: formatting.size(nbytes) for nbytes in SIZES} == SIZES
 
 
 @pytest.mark.parametrize(

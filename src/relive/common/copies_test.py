@@ -116,23 +116,12 @@ def copiers() -> Iterator[copies.Copiers]:
 @pytest.mark.parametrize(
     "value",
     [
-        [1, [2]],
-        {"a": 1, "b": {"c": 2}},
-        collections.OrderedDict(a=1),
-        {1, 2},
-        bytearray(b"x"),
-        collections.deque([1, 2], maxlen=2),
-        collections.defaultdict(list, a=[1]),
-        collections.Counter("aab"),
-        Batch([1, 2]),
-        array.array("d", [1.0]),
-        ([1], 2),
-        Point([1], 2),
-        Turn([1]),
-        Counter(1),
+        [1, [2]], {"a": 1, "b": {"c": 2}}, collections.OrderedDict(a=1), {1, 2}, bytearray(b"x"),
+        collections.deque([1, 2], maxlen=2), collections.defaultdict(list, a=[1]), collections.Counter("aab"),
+        Batch([1, 2]), array.array("d", [1.0]), ([1], 2), Point([1], 2), Turn([1]), Counter(1),
     ],
     ids=lambda value: type(value).__name__,
-)
+)  # fmt: skip
 def test_containers_come_back_equal_and_new(value: Any) -> None:
     copy = copies.copied(value)
     assert copy == value
@@ -143,21 +132,12 @@ def test_containers_come_back_equal_and_new(value: Any) -> None:
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda a: a,
-        lambda a: [a],
-        lambda a: (1, a),
-        lambda a: (1, (2, [a])),
-        lambda a: {"image": a},
-        lambda a: collections.OrderedDict(image=a),
-        lambda a: collections.deque([a], maxlen=4),
-        lambda a: Point(1, a),
-        lambda a: Batch([a]),
-        lambda a: collections.defaultdict(list, a=[a]),
-        lambda a: Turn([], a),
-        lambda a: Turn([Turn([a])]),
-        lambda a: {"nested": [({"image": a},)]},
+        lambda a: a, lambda a: [a], lambda a: (1, a), lambda a: (1, (2, [a])), lambda a: {"image": a},
+        lambda a: collections.OrderedDict(image=a), lambda a: collections.deque([a], maxlen=4), lambda a: Point(1, a),
+        lambda a: Batch([a]), lambda a: collections.defaultdict(list, a=[a]), lambda a: Turn([], a),
+        lambda a: Turn([Turn([a])]), lambda a: {"nested": [({"image": a},)]},
     ],
-)
+)  # fmt: skip
 def test_no_array_at_any_depth_is_shared(wrap: Any) -> None:
     array = np.zeros(3)
     copy = copies.copied(wrap(array))
@@ -165,22 +145,18 @@ def test_no_array_at_any_depth_is_shared(wrap: Any) -> None:
     assert "7." not in str(copy)
 
 
-def test_inner_lists_are_not_shared() -> None:
-    history: list[list[str]] = [["hello"]]
-    copy = copies.copied((history,))
-    history[0].append("world")
-    history.append([])
-    assert copy == ([["hello"]],)
-
-
-def test_a_default_dict_keeps_its_default() -> None:
+def test_containers_and_arrays_keep_their_settings() -> None:
     twin = copies.copied(collections.defaultdict(list, a=[1]))
     twin["b"].append(2)
     assert twin == {"a": [1], "b": [2]}
-
-
-def test_a_deque_keeps_its_length_limit() -> None:
     assert copies.copied(collections.deque([1], maxlen=3)).maxlen == 3
+    array = np.zeros((3, 4), order="F")
+    array.flags.writeable = False
+    assert copies.copied(array).flags.f_contiguous
+    assert copies.copied(array).flags.writeable
+    frame = np.zeros(3).view(Frame)
+    assert type(copies.copied(frame)) is Frame
+    assert not np.shares_memory(copies.copied(frame), frame)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", "?", "M8[s]", "U3", [("a", "f4"), ("b", "u1")]])
@@ -193,36 +169,11 @@ def test_arrays_keep_their_dtype_and_values(dtype: Any) -> None:
     assert not np.shares_memory(copy, array)
 
 
-def test_a_read_only_array_comes_back_writeable() -> None:
-    array = np.zeros(3)
-    array.flags.writeable = False
-    assert copies.copied(array).flags.writeable
-
-
-def test_subclasses_of_arrays_are_copied() -> None:
-    frame = np.zeros(3).view(Frame)
-    copy = copies.copied(frame)
-    assert type(copy) is Frame
-    assert not np.shares_memory(copy, frame)
-
-
 @pytest.mark.parametrize(
     "value",
     [
         *(
-            None,
-            True,
-            1,
-            0.5,
-            1j,
-            "text",
-            b"bytes",
-            frozenset({1}),
-            range(3),
-            ...,
-            object(),
-            Reply,
-            Reply.YES,
+            None, True, 1, 0.5, 1j, "text", b"bytes", frozenset({1}), range(3), ..., object(), Reply, Reply.YES,
             math.sin,
         ),
         *(np.float32(1), np.datetime64("2026-01-02"), np.str_("text"), np.bool_(True), np.float32),
@@ -232,7 +183,7 @@ def test_subclasses_of_arrays_are_copied() -> None:
         *(Message("hi"), (Message("hi"), 1), Turn((Message("hi"),), (1, 2))),  # type: ignore[arg-type]
     ],
     ids=lambda value: type(value).__name__,
-)
+)  # fmt: skip
 def test_immutable_values_are_not_copied(value: Any) -> None:
     assert copies.copied(value) is value
     assert copies.copied([value, {"key": value}])[0] is value
@@ -292,12 +243,6 @@ def test_a_buffer_returns_the_immutable_values_it_was_given() -> None:
     assert len({id(sample.next_observation[0]), id(episode.observations[1][0]), id(board[0])}) == 3
 
 
-def test_a_member_of_an_enum_stays_as_it_is() -> None:
-    values = Reply.YES.count
-    copies.copied([Reply.YES])
-    assert Reply.YES.count is values
-
-
 def test_a_scalar_of_fields_does_not_change_with_its_array() -> None:
     rows = np.zeros(2, [("x", "i4"), ("y", "f8")])
     twin = copies.copied({"row": rows[0]})["row"]
@@ -320,10 +265,6 @@ def test_a_dataclass_is_copied_without_running_its_initialiser() -> None:
     original.value.append(2)
     original.runs = 7
     assert (twin.value, twin.runs, twin.seen) == ([1], 1, True)
-
-
-def test_a_dataclass_itself_is_not_copied() -> None:
-    assert copies.copied(Message) is Message
 
 
 def test_a_subclass_of_tuple_is_kept_by_reference() -> None:
@@ -370,9 +311,12 @@ def test_shared_references_and_cycles_are_preserved() -> None:
     assert twin_turn is not turn
     assert twin_turn.messages[0] is twin_turn
 
-    mapping: dict[str, Any] = collections.OrderedDict()
-    mapping["self"] = mapping
-    assert copies.copied(mapping)["self"] is not mapping
+    for mapping in (dict[str, Any](), collections.OrderedDict[str, Any]()):
+        mapping["self"] = mapping
+        twin = copies.copied(mapping)
+        assert twin is not mapping
+        assert twin["self"] is not mapping
+        assert twin["self"] is twin or type(twin) is not dict
 
 
 def test_many_references_to_one_object_cost_one_copy() -> None:
@@ -384,34 +328,19 @@ def test_many_references_to_one_object_cost_one_copy() -> None:
 
 
 def test_an_unset_field_stays_unset() -> None:
+    """Attributes beside the fields are copied."""
+
     @dataclasses.dataclass
     class Late:
         value: list[int]
         later: int = dataclasses.field(init=False)
 
-    twin = copies.copied(Late([1]))
-    assert twin.value == [1]
+    late: Any = Late([1])
+    late.history = [1]
+    twin = copies.copied(late)
+    late.history.append(2)
+    assert (twin.value, twin.history) == ([1], [1])
     assert not hasattr(twin, "later")
-
-
-def test_arrays_keep_their_order_in_memory() -> None:
-    assert copies.copied(np.zeros((3, 4), order="F")).flags.f_contiguous
-
-
-def test_a_dict_that_holds_itself_stays_a_cycle() -> None:
-    mapping: dict[str, Any] = {}
-    mapping["self"] = mapping
-    twin = copies.copied(mapping)
-    assert twin is not mapping
-    assert twin["self"] is twin
-
-
-def test_attributes_of_a_dataclass_beside_its_fields_are_copied() -> None:
-    counter = Counter(1)
-    counter.history = [1]  # type: ignore[attr-defined]
-    twin = copies.copied(counter)
-    counter.history.append(2)  # type: ignore[attr-defined]
-    assert twin.history == [1]  # type: ignore[attr-defined]
 
 
 def test_objects_with_clone_and_detach_are_cloned_and_detached() -> None:

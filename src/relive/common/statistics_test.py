@@ -62,17 +62,12 @@ def test_numbers_that_are_not_finite_have_no_scalar() -> None:
 @pytest.mark.parametrize(
     "buffer",
     [
-        ring(3),
-        relive.PrioritizedReplayBuffer(10),
-        relive.AsyncReplayBuffer(ring(3)),
-        relive.ThreadSafeReplayBuffer(ring(3)),
-        relive.EpisodeReplayBuffer(),
-        relive.ItemReplayBuffer(10),
-        relive.TokenReplayBuffer(10),
-        relive.JointReplayBuffer(10, agents=["walker"]),
+        ring(3), relive.PrioritizedReplayBuffer(10), relive.AsyncReplayBuffer(ring(3)),
+        relive.ThreadSafeReplayBuffer(ring(3)), relive.EpisodeReplayBuffer(), relive.ItemReplayBuffer(10),
+        relive.TokenReplayBuffer(10), relive.JointReplayBuffer(10, agents=["walker"]),
     ],
     ids=lambda buffer: type(buffer).__name__,
-)
+)  # fmt: skip
 def test_every_buffer_that_has_statistics_has_scalars(buffer: Any) -> None:
     numbers = buffer.get_stats().scalars()
     assert numbers["sampled"] == 0

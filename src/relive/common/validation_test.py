@@ -20,9 +20,18 @@ def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
     assert checked == value
 
 
-@pytest.mark.parametrize("value", [0, -1, np.int8(-3)])
-def test_integers_below_one_are_refused(value: Any) -> None:
-    with pytest.raises(errors.ArgumentError, match=rf"^n must be at least 1, got {int(value)}$"):
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        *((value, f"at least 1, got {int(value)}") for value in (0, -1, np.int8(-3))),
+        (2**62 + 1, r"at most 2\*\*62, got 4611686018427387905"),
+        (-(10**5000), "at least 1, got an integer of 16610 bits"),
+    ],
+    ids=range(5),
+)
+def test_integers_below_one_are_refused(value: Any, rule: str) -> None:
+    """And those above 2**62."""
+    with pytest.raises(errors.ArgumentError, match=f"^n must be {rule}$"):
         validation.positive_int("n", value)
 
 
@@ -84,13 +93,6 @@ def test_values_that_are_not_discounts_are_refused(value: Any) -> None:
         validation.discount("gamma", value)
 
 
-def test_values_are_shown_on_one_short_line() -> None:
-    assert validation.short_repr("x") == "'x'"
-    shown = validation.short_repr(np.zeros((100, 100)))
-    assert "\n" not in shown
-    assert len(shown) < 100
-
-
 def test_a_seed_becomes_a_generator() -> None:
     rng = np.random.default_rng(1)
     assert validation.generator("seed", rng) is rng
@@ -102,16 +104,8 @@ def test_a_seed_becomes_a_generator() -> None:
 def test_values_that_are_not_seeds_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^seed must be an integer, a numpy Generator or None, got "):
         validation.generator("seed", value)
-
-
-def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^seed must be at least 0, got -1$"):
         validation.generator("seed", -1)
-
-
-def test_counts_above_2_to_the_62_are_refused() -> None:
-    with pytest.raises(errors.ArgumentError, match=r"^n must be at most 2\*\*62, got 4611686018427387905$"):
-        validation.positive_int("n", 2**62 + 1)
 
 
 def test_a_version_never_goes_down() -> None:
@@ -268,13 +262,12 @@ def test_a_tensor_that_numpy_refuses_is_refused_by_name() -> None:
         relive.RingReplayBuffer(4).add(elsewhere, 0, 0.0, elsewhere)
 
 
-def test_huge_integers_are_shown_by_their_bits() -> None:
+def test_values_are_shown_on_one_short_line() -> None:
+    assert validation.short_repr("x") == "'x'"
     assert validation.short_repr([10**5000]) == "[an integer of 16610 bits]"
-    with pytest.raises(errors.ArgumentError, match="^n must be at least 1, got an integer of 16610 bits$"):
-        validation.positive_int("n", -(10**5000))
-
-
-def test_text_that_cannot_be_printed_is_shown_by_its_repr() -> None:
+    shown = validation.short_repr(np.zeros((100, 100)))
+    assert "\n" not in shown
+    assert len(shown) < 100
     assert [validation.shown(text) for text in ("an id", "a\nb", "\ud800", 5)] == ["an id", "'a\\nb'", "'\\ud800'", "5"]
 
 

@@ -8,7 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +18,7 @@ from relive import errors
 from relive.common import arrays
 from relive.testing import zoo
 
-Columns: TypeAlias = relive.ColumnReplayBuffer[Any]
 KINDS, SCHEMA, plain = zoo.KINDS, zoo.SCHEMA, zoo.plain
-RING, EPISODES = KINDS["ring"], KINDS["episodes with a ratio"]
 
 
 def ring(**settings: Any) -> relive.RingReplayBuffer:
@@ -39,29 +37,21 @@ class OwnSchedule(relive.Schedule):
         return 0.5
 
 
-class OwnSampler(relive.Sampler):
-    """Draws the anchor that became eligible last, and remembers how often it was asked."""
+class OwnWindow(relive.TransitionWindow):
+    pass
+
+
+class CountingSampler(zoo.AmongNewest):
+    """A custom sampler with a state: how often it was asked."""
 
     num_asked = 0
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         self.num_asked += 1
-        newest = self._newest[self.anchors.is_eligible(self._newest)][-1:]
-        return relive.Draw(np.repeat(newest, size), np.ones(size))
+        return super()._draw(size, rng)
 
-    def _attached(self, capacity: int) -> None:
-        self._newest = np.zeros(0, np.int64)
-
-    def _added(self, slots: arrays.Slots) -> None:
-        self._newest = np.concatenate([self._newest, slots])
-
-    def _removed(self, slots: arrays.Slots) -> None:
-        self._newest = self._newest[~np.isin(self._newest, slots)]
-
-
-class CountingSampler(OwnSampler):
     def _state(self, slots: arrays.Slots) -> dict[str, Any]:
-        return {"num_asked": self.num_asked, "arrays": {"newest": self._newest}}
+        return {"num_asked": self.num_asked, "arrays": {"newest": np.array(self._newest, np.int64)}}
 
     def _check_state(self, given: Any, rows: int) -> None:
         given.integer("num_asked")
@@ -69,11 +59,7 @@ class CountingSampler(OwnSampler):
 
     def _restore(self, given: Any, slots: arrays.Slots) -> None:
         self.num_asked = given.integer("num_asked")
-        self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1)
-
-
-class OwnWindow(relive.TransitionWindow):
-    pass
+        self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1).tolist()
 
 
 class OwnBuffer(relive.RingReplayBuffer):
@@ -91,231 +77,209 @@ class WarmBuffer(relive.RingReplayBuffer):
         return {**super().settings(), "temperature": self.temperature}
 
 
-def limited_state() -> Any:
-    return ring(limiter=OwnLimiter(3)).state_dict()
+CUSTOM: dict[str, zoo.Make] = {
+    "limiter": lambda: relive.RingReplayBuffer(10, SCHEMA, limiter=OwnLimiter(3), seed=0),
+    "schedule": lambda: relive.PrioritizedReplayBuffer(10, SCHEMA, beta=OwnSchedule(), seed=0),
+    "window": lambda: relive.ColumnReplayBuffer(10, SCHEMA, window=OwnWindow(), seed=0),
+    "sampler": lambda: relive.RingReplayBuffer(10, SCHEMA, sampler=CountingSampler(), seed=0),
+    "buffer": lambda: OwnBuffer(10, SCHEMA, seed=0),
+    "buffer with an argument": lambda: WarmBuffer(10, SCHEMA, temperature=0.5, seed=0),
+}
 
 
-class TestClassesOfOnesOwn:
-    def test_its_settings_come_back(self, tmp_path: pathlib.Path) -> None:
-        """Pitfall P92."""
-        zoo.assert_same(ring(limiter=OwnLimiter(3)), loaded := relive.RingReplayBuffer.from_state(limited_state()))
-        assert type(loaded.limiter) is OwnLimiter
-        relive.PrioritizedReplayBuffer(10, beta=OwnSchedule()).save(tmp_path / "saved")
-        scheduled = relive.PrioritizedReplayBuffer.load(tmp_path / "saved")
-        assert isinstance(scheduled.sampler, relive.PrioritizedSampler)
-        assert scheduled.sampler.beta == 0.5
-
-    def test_a_window_comes_back(self) -> None:
-        buffer: Columns = relive.ColumnReplayBuffer(10, SCHEMA, window=OwnWindow(), seed=0)
-        zoo.work(buffer, random.Random(0), 60)
-        loaded = relive.ColumnReplayBuffer[Any].from_state(buffer.state_dict())
-        assert type(loaded.window) is OwnWindow
-        zoo.assert_same(buffer, loaded)
-
-    def test_a_sampler_is_told_of_all_anchors(self) -> None:
-        loaded = relive.RingReplayBuffer.from_state(ring(sampler=OwnSampler()).state_dict())
-        assert loaded.sample(2).keys.tolist() == ring(sampler=OwnSampler()).sample(2).keys.tolist() == [12, 12]
-
-    def test_a_subclass_of_a_buffer_saves_what_it_takes(self, tmp_path: pathlib.Path) -> None:
-        """Pitfall P92."""
-        buffer = WarmBuffer(10, SCHEMA, temperature=0.5, seed=0)
-        buffer.save(tmp_path / "saved")
-        loaded = WarmBuffer.load(tmp_path / "saved")
-        assert loaded.temperature == 0.5
-        assert WarmBuffer.load(tmp_path / "saved", temperature=2.0).temperature == 2.0
-        zoo.assert_same(buffer, loaded)
-        other = WarmBuffer(10, SCHEMA, temperature=2.0, seed=0)
-        with pytest.raises(
-            errors.CheckpointError, match="^settings/temperature must be 2.0, as in this object, got 0.5$"
-        ):
-            other.load_state_dict(buffer.state_dict())
-
-    def test_a_subclass_that_does_not_say_what_it_takes_is_not_saved(self, tmp_path: pathlib.Path) -> None:
-        class Silent(relive.RingReplayBuffer):
-            def __init__(self, *arguments: Any, temperature: float = 1.0, **named: Any) -> None:
-                super().__init__(*arguments, **named)
-
-        rule = "settings.. of Silent must return what its constructor takes beyond RingReplayBuffer's"
-        with pytest.raises(errors.CheckpointError, match=f"^{rule}, got no temperature$"):
-            Silent(10).save(tmp_path / "saved")
-        assert not (tmp_path / "saved").exists()
-
-    def test_a_subclass_that_could_not_be_made_again_is_not_saved(self) -> None:
-        class Fixed(relive.RingReplayBuffer):
-            def __init__(self, temperature: float) -> None:
-                super().__init__(10)
-                self.temperature = temperature
-
-            def settings(self) -> dict[str, Any]:
-                return {"temperature": self.temperature}
-
-        class Short(Fixed):
-            def __init__(self, seed: Any = None) -> None:
-                super().__init__(1.0)
-
-        with pytest.raises(errors.CheckpointError, match="^the constructor of Fixed must take seed to be loaded$"):
-            Fixed(0.5).state_dict()
-        with pytest.raises(
-            errors.CheckpointError, match="^the constructor of Short must take temperature to be loaded$"
-        ):
-            Short().state_dict()
-
-    def test_none_takes_the_place_of_what_was_saved(self) -> None:
-        state = relive.RingReplayBuffer(10, max_times_sampled=2, limiter=relive.MinSize(5)).state_dict()
-        loaded = relive.RingReplayBuffer.from_state(state, limiter=None)
-        assert isinstance(loaded.limiter, relive.MinSize)
-        assert loaded.limiter.min_size == 1
-
-    def test_a_sampler_may_keep_a_state(self, tmp_path: pathlib.Path) -> None:
-        buffer = ring(sampler=CountingSampler())
-        buffer.sample(3)
-        buffer.save(tmp_path / "saved")
-        loaded = relive.RingReplayBuffer.load(tmp_path / "saved", sampler=CountingSampler())
-        assert isinstance(loaded.sampler, CountingSampler)
-        assert loaded.sampler.num_asked == 1
-        other = ring(sampler=CountingSampler())
-        state = buffer.state_dict()
-        other.load_state_dict(state)
-        zoo.assert_same(loaded, other)
-        state["sampler"]["num_asked"] = -1
-        before = plain(other.state_dict())
-        with pytest.raises(errors.CheckpointError, match="^sampler/num_asked must be an integer in"):
-            other.load_state_dict(state)
-        assert plain(other.state_dict()) == before
-
-    def test_a_subclass_of_a_buffer_loads_what_it_saved(self, tmp_path: pathlib.Path) -> None:
-        buffer = OwnBuffer(10, SCHEMA, seed=0)
-        zoo.work(buffer, random.Random(0), 60)
-        buffer.save(tmp_path / "saved")
-        loaded = OwnBuffer.load(tmp_path / "saved")
-        assert type(loaded) is OwnBuffer
-        zoo.assert_same(buffer, loaded)
-        with pytest.raises(errors.CheckpointError, match="^the state is of a OwnBuffer, and not of a RingReplayBuffer"):
-            relive.RingReplayBuffer.load(tmp_path / "saved")
-
-    def test_a_generator_has_to_be_one_of_numpys(self) -> None:
-        class Bits(np.random.PCG64):
-            pass
-
-        buffer = relive.RingReplayBuffer(10, seed=np.random.Generator(Bits(0)))
-        with pytest.raises(errors.CheckpointError, match="^a generator of the kind Bits cannot be saved"):
-            buffer.state_dict()
+@pytest.mark.parametrize("make", CUSTOM.values(), ids=CUSTOM.keys())
+def test_objects_of_custom_classes_come_back(make: zoo.Make, tmp_path: pathlib.Path) -> None:
+    """P92."""
+    buffer = zoo.worked(make)
+    buffer.save(tmp_path / "saved")
+    loaded = type(buffer).load(tmp_path / "saved")
+    assert type(loaded) is type(buffer)
+    assert vars(loaded).get("temperature", 0.5) == 0.5
+    zoo.assert_same(buffer, loaded)
 
 
-class TestSettings:
-    def test_a_state_of_other_settings_is_refused(self) -> None:
-        state = ring().state_dict()
-        other = relive.RingReplayBuffer(10, n_step=2)
-        with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as in this object, got 1$"):
-            other.load_state_dict(state)
-        limited = relive.RingReplayBuffer(10, max_times_sampled=3).state_dict()
-        with pytest.raises(
-            errors.CheckpointError, match="^settings/max_times_sampled must be None, as in this object, got 3$"
-        ):
-            relive.RingReplayBuffer(10).load_state_dict(limited)
-        state["settings"]["n_step"] = np.ones(2)
-        with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as in this object, got array"):
-            other.load_state_dict(state)
+class Silent(relive.RingReplayBuffer):
+    def __init__(self, *arguments: Any, temperature: float = 1.0, **named: Any) -> None:
+        super().__init__(*arguments, **named)
 
-    def test_a_buffer_without_a_schema_takes_that_of_the_state(self) -> None:
-        state = ring().state_dict()
-        other = relive.RingReplayBuffer(10, seed=5)
-        damaged = state | {"arrays": state["arrays"] | {"barred": state["arrays"]["barred"][1:]}}
-        with pytest.raises(errors.CheckpointError, match="^array barred must be"):
-            other.load_state_dict(damaged)
-        assert other.schema is None
-        other.load_state_dict(state)
-        zoo.assert_same(ring(), other)
 
-    def test_what_was_written_to_does_not_forget_its_schema(self) -> None:
-        buffer = ring()
-        before = plain(buffer.state_dict())
-        with pytest.raises(errors.CheckpointError, match="^settings/schema must be "):
-            buffer.load_state_dict(relive.RingReplayBuffer(10, seed=0).state_dict())
-        assert plain(buffer.state_dict()) == before
+class Fixed(relive.RingReplayBuffer):
+    def __init__(self, temperature: float) -> None:
+        super().__init__(10)
+        self.temperature = temperature
 
-    def test_a_schema_that_no_memory_holds_is_refused(self) -> None:
-        state = relive.RingReplayBuffer(10, SCHEMA, seed=0).state_dict()
-        state["settings"]["schema"][0][2] = [2**60]
-        for load in (
-            relive.RingReplayBuffer(10, seed=5).load_state_dict,
-            lambda s: relive.RingReplayBuffer.from_state(s),
-        ):
-            with pytest.raises(errors.CheckpointError):
-                load(state)
+    def settings(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
 
-    def test_what_no_memory_holds_beside_the_rows_is_refused(self) -> None:
-        """An open episode without rows has room for its final observation, and brings nothing."""
-        buffer = relive.RingReplayBuffer(1, SCHEMA, streams=1, seed=0)
-        zoo.work(buffer, random.Random(1), 3)
-        state = buffer.state_dict()
-        arrays = state["arrays"]
-        for name, array in arrays.items():
-            arrays[name] = array[:0]
-        state.update(next_key=1, num_evicted=1)
-        state["counters"].update(inserted=1, spliced_episodes=0)
-        arrays.update(
-            episode_stream=np.array([0]),
-            episode_length=np.array([1]),
-            episode_first_key=np.array([0]),
-            episode_end=np.array([0], np.uint8),
-            episode_has_tail=np.array([False]),
-        )
-        assert len(relive.RingReplayBuffer.from_state(state)) == 0
-        for exponent in range(30, 47):
-            state["settings"]["schema"][0][2] = [2**exponent]
-            for name in ("rows/observation/image", "final/observation/image"):
-                arrays[name] = np.zeros((0, 2**exponent), np.uint8)
-            # Too much for some machines, and none of it used.
-            with contextlib.suppress(errors.CheckpointError):
-                relive.RingReplayBuffer.from_state(state)
 
-    def test_a_state_that_finds_no_memory_is_said_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def restore(*arguments: object, **options: object) -> None:
-            raise MemoryError("unable to allocate")
+class Short(Fixed):
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(1.0)
 
-        state = ring().state_dict()
-        monkeypatch.setattr(relive.RingReplayBuffer, "_restore", restore)
-        message = "^a RingReplayBuffer of that state does not fit in memory: unable to allocate$"
-        with pytest.raises(errors.CheckpointError, match=message):
-            relive.RingReplayBuffer.from_state(state)
 
-    def test_another_n_step_may_be_given(self) -> None:
-        state = ring().state_dict()
-        loaded = relive.RingReplayBuffer.from_state(state, n_step=3)
-        assert loaded.read([5]).steps.tolist() == ring(n_step=3).read([5]).steps.tolist() == [3]
-        with pytest.raises(errors.CheckpointError, match="^a RingReplayBuffer cannot be made of its settings: n_step"):
-            relive.RingReplayBuffer.from_state(state, n_step=0)
+class Bits(np.random.PCG64):
+    """A custom generator."""
 
-    def test_a_storage_may_be_given(self) -> None:
-        """It need not be the one that the buffer had."""
-        state = ring().state_dict()
-        own = relive.ColumnStorage(ring().history.schema, 10)
-        loaded = relive.RingReplayBuffer.from_state(state, storage=own)
-        assert loaded.history.storage is own
-        zoo.assert_same(ring(), loaded)
-        empty = relive.RingReplayBuffer(10, seed=0).state_dict()
-        fresh = relive.RingReplayBuffer.from_state(empty, storage=relive.ColumnStorage(SCHEMA, 10))
-        assert (len(fresh), fresh.schema) == (0, SCHEMA)
 
-    def test_a_column_that_is_no_array_is_no_part_of_a_state(self) -> None:
-        """It could turn out to be damaged when half of it is already read."""
-        buffer, state = ring(), ring().state_dict()
-        state["arrays"]["rows/reward"] = buffer._full_state()["arrays"]["rows/reward"]
-        with pytest.raises(errors.CheckpointError, match="^array rows/reward must be an array, got "):
-            buffer.load_state_dict(state)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Silent(10),
+            "settings.. of Silent must return what its constructor takes beyond RingReplayBuffer's, got no temper",
+        ),
+        (lambda: Fixed(0.5), "the constructor of Fixed must take seed to be loaded$"),
+        (Short, "the constructor of Short must take temperature to be loaded$"),
+        (
+            lambda: relive.RingReplayBuffer(10, seed=np.random.Generator(Bits(0))),
+            "a generator of the kind Bits cannot be saved",
+        ),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_saved(make: zoo.Make, message: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+        make().save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
-    def test_rows_have_a_schema(self) -> None:
-        state = ring().state_dict()
-        state["settings"]["schema"] = None
-        with pytest.raises(errors.CheckpointError, match="^schema must be there where a row was written$"):
-            relive.RingReplayBuffer.from_state(state)
 
-    def test_more_streams_than_any_file_is_for_are_refused(self) -> None:
-        state = ring().state_dict()
-        state["settings"].update(streams=2**21, capacity=2**22)
-        with pytest.raises(errors.CheckpointError, match=r"streams must be at most 524288, got 2097152$"):
-            relive.RingReplayBuffer.from_state(state)
+# States that do not fit.
+
+
+def changed(state: Any, **changes: Any) -> Any:
+    """Return a state with other members of its mappings."""
+    return state | {name: state[name] | change for name, change in changes.items()}
+
+
+def with_image(state: Any, size: int) -> Any:
+    """Return a state whose images have that many bytes."""
+    state["settings"]["schema"][0][2] = [size]
+    return state
+
+
+REFUSED: dict[str, tuple[zoo.Make, Callable[[], Any], str]] = {
+    "another temperature": (
+        lambda: WarmBuffer(10, SCHEMA, temperature=2.0),
+        lambda: CUSTOM["buffer with an argument"]().state_dict(),
+        "settings/temperature must be 2.0, as in this object, got 0.5$",
+    ),
+    "no count": (
+        CUSTOM["sampler"],
+        lambda: changed(CUSTOM["sampler"]().state_dict(), sampler={"num_asked": -1}),
+        "sampler/num_asked must be an integer in",
+    ),
+    "another n_step": (
+        lambda: relive.RingReplayBuffer(10, n_step=2),
+        lambda: ring().state_dict(),
+        "settings/n_step must be 2, as in this object, got 1$",
+    ),
+    "max_times_sampled": (
+        lambda: relive.RingReplayBuffer(10),
+        lambda: relive.RingReplayBuffer(10, max_times_sampled=3).state_dict(),
+        "settings/max_times_sampled must be None, as in this object, got 3$",
+    ),
+    "an array": (
+        lambda: relive.RingReplayBuffer(10, n_step=2),
+        lambda: changed(ring().state_dict(), settings={"n_step": np.ones(2)}),
+        "settings/n_step must be 2, as in this object, got array",
+    ),
+    "no schema for rows": (ring, lambda: relive.RingReplayBuffer(10, seed=0).state_dict(), "settings/schema must be "),
+    "a schema and a damaged array": (
+        lambda: relive.RingReplayBuffer(10, seed=5),
+        lambda: changed(ring().state_dict(), arrays={"barred": np.zeros(3, bool)}),
+        "array barred must be",
+    ),
+    "a schema too large for memory": (
+        lambda: relive.RingReplayBuffer(10, seed=5),
+        lambda: with_image(relive.RingReplayBuffer(10, SCHEMA, seed=0).state_dict(), 2**60),
+        "",
+    ),
+    # It could turn out to be damaged when half of it is already read.
+    "a column that is no array": (
+        ring,
+        lambda: changed(ring().state_dict(), arrays={"rows/reward": ring()._full_state()["arrays"]["rows/reward"]}),
+        "array rows/reward must be an array, got ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "state", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_state_that_does_not_fit_changes_nothing(make: zoo.Make, state: Callable[[], Any], message: str) -> None:
+    buffer = make()
+    before = plain(buffer.state_dict())
+    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+        buffer.load_state_dict(state())
+    assert plain(buffer.state_dict()) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "overrides", "message"),
+    [
+        ({"schema": None}, {}, "schema must be there where a row was written$"),
+        ({"streams": 2**21, "capacity": 2**22}, {}, ".*streams must be at most 524288, got 2097152$"),
+        ({}, {"n_step": 0}, "a RingReplayBuffer cannot be made of its settings: n_step"),
+        ({"schema": [["observation", "<f8", [2**60]], ["action", "<i8", []], ["reward", "<f8", []]]}, {}, ""),
+    ],
+)
+def test_no_buffer_is_made_of_wrong_settings(settings: Any, overrides: Any, message: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+        relive.RingReplayBuffer.from_state(changed(ring().state_dict(), settings=settings), **overrides)
+
+
+def test_what_no_memory_holds_beside_the_rows_is_refused() -> None:
+    """An open episode without rows has room for its final observation, and brings nothing."""
+    buffer = relive.RingReplayBuffer(1, SCHEMA, streams=1, seed=0)
+    zoo.work(buffer, random.Random(1), 3)
+    state = buffer.state_dict()
+    arrays = state["arrays"] = {name: array[:0] for name, array in state["arrays"].items()}
+    state.update(next_key=1, num_evicted=1)
+    state["counters"].update(inserted=1, spliced_episodes=0)
+    arrays.update(
+        episode_stream=np.array([0]), episode_length=np.array([1]), episode_first_key=np.array([0]),
+        episode_end=np.array([0], np.uint8), episode_has_tail=np.array([False]),
+    )  # fmt: skip
+    assert len(relive.RingReplayBuffer.from_state(state)) == 0
+    for exponent in range(30, 47):
+        for name in ("rows/observation/image", "final/observation/image"):
+            arrays[name] = np.zeros((0, 2**exponent), np.uint8)
+        # Too much for some machines, and none of it used.
+        with contextlib.suppress(errors.CheckpointError):
+            relive.RingReplayBuffer.from_state(with_image(state, 2**exponent))
+
+
+def test_a_state_that_finds_no_memory_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def restore(*arguments: object, **options: object) -> None:
+        raise MemoryError("unable to allocate")
+
+    state = ring().state_dict()
+    monkeypatch.setattr(relive.RingReplayBuffer, "_restore", restore)
+    message = "^a RingReplayBuffer of that state does not fit in memory: unable to allocate$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        relive.RingReplayBuffer.from_state(state)
+
+
+def test_settings_can_be_given_instead_of_those_saved() -> None:
+    state = ring().state_dict()
+    loaded = relive.RingReplayBuffer.from_state(state, n_step=3)
+    assert loaded.read([5]).steps.tolist() == ring(n_step=3).read([5]).steps.tolist() == [3]
+    warm = CUSTOM["buffer with an argument"]().state_dict()
+    assert WarmBuffer.from_state(warm, temperature=2.0).temperature == 2.0
+    limited = relive.RingReplayBuffer(10, max_times_sampled=2, limiter=relive.MinSize(5)).state_dict()
+    limiter = relive.RingReplayBuffer.from_state(limited, limiter=None).limiter
+    assert isinstance(limiter, relive.MinSize)
+    assert limiter.min_size == 1
+    own = relive.ColumnStorage(ring().history.schema, 10)
+    loaded = relive.RingReplayBuffer.from_state(state, storage=own)
+    assert loaded.history.storage is own
+    zoo.assert_same(ring(), loaded)
+    empty = relive.RingReplayBuffer(10, seed=0).state_dict()
+    fresh = relive.RingReplayBuffer.from_state(empty, storage=relive.ColumnStorage(SCHEMA, 10))
+    assert (len(fresh), fresh.schema) == (0, SCHEMA)
+
+
+def test_a_buffer_without_a_schema_takes_that_of_the_state() -> None:
+    other = relive.RingReplayBuffer(10, seed=5)
+    other.load_state_dict(ring().state_dict())
+    zoo.assert_same(ring(), other)
 
 
 def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
@@ -331,42 +295,6 @@ def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
         zoo.assert_same(buffer, loaded)
 
 
-class TestLimiters:
-    def test_a_ratio_neither_hangs_nor_bursts(self) -> None:
-        """P74: the counts of inserts and samples go on."""
-        limiter = relive.SampleToInsertRatio(1.0, 5, error_buffer=4.0)
-        buffer = relive.RingReplayBuffer(50, limiter=limiter, seed=0)
-        for t in range(20):
-            while not buffer.can_insert():
-                buffer.sample(1)
-            buffer.add([float(t)], t, 0.0, [t + 1.0])
-        loaded = relive.RingReplayBuffer.from_state(buffer.state_dict())
-        for each in (buffer, loaded):
-            drawn = 0
-            while each.can_sample(1):
-                each.sample(1)
-                drawn += 1
-            assert 0 < drawn <= 8
-            assert each.can_insert()
-        zoo.assert_same(buffer, loaded)
-
-    def test_waiting_actors_hear_of_a_loaded_state(self) -> None:
-        buffer, other = zoo.worked(EPISODES.make, 3), EPISODES.make()
-        other.load_state_dict(buffer.state_dict())
-        assert zoo.drawn(other) == zoo.drawn(buffer)
-
-
-def test_a_map_is_not_overwritten_by_a_checkpoint(tmp_path: pathlib.Path) -> None:
-    """P71."""
-    mapped = relive.MemmapStorage(tmp_path / "map", SCHEMA, 20)
-    buffer = relive.RingReplayBuffer(20, storage=mapped, seed=0)
-    zoo.work(buffer, random.Random(0), 60)
-    before = plain(buffer.state_dict())
-    with pytest.raises(errors.ReplayError, match="map"):
-        buffer.save(tmp_path / "map")
-    assert plain(buffer.state_dict()) == before
-    buffer.save(tmp_path / "saved")
-    zoo.assert_same(buffer, relive.RingReplayBuffer.load(tmp_path / "saved"))
 
 
 def test_batches_drawn_ahead_are_what_they_were() -> None:

@@ -92,18 +92,14 @@ KEYS = st.recursive(
     max_leaves=4,
 )
 LEAVES = st.one_of(
-    KEYS,
-    st.integers(-(2**2000), 2**2000),
-    st.builds(complex, FLOATS, FLOATS),
-    st.binary().map(bytearray),
-    st.sets(KEYS, max_size=3),
-    ARRAYS,
+    KEYS, st.integers(-(2**2000), 2**2000), st.builds(complex, FLOATS, FLOATS), st.binary().map(bytearray),
+    st.sets(KEYS, max_size=3), ARRAYS,
     ARRAYS.filter(lambda array: array.size > 0).map(lambda array: array.reshape(-1)[0]),
     TEXTS.map(np.str_),
     st.binary().map(np.bytes_),
     RUNS,
     RUNS.map(tuple),
-)
+)  # fmt: skip
 VALUES = st.recursive(
     LEAVES,
     lambda values: (
@@ -124,75 +120,23 @@ def test_a_value_comes_back_as_it_was(value: Any) -> None:
 
 
 SAMPLES: list[Any] = [
-    None,
-    True,
-    False,
-    *(
-        sign * 2**bits + step
-        for bits in (0, 7, 8, 15, 31, 63, 64, 1015, 8000, 100_000)
-        for sign in (1, -1)
-        for step in (-1, 0)
-    ),
-    0.0,
-    -0.0,
-    math.inf,
-    -math.inf,
-    math.nan,
-    struct.unpack("<d", bytes.fromhex("0102030405f4ff7f"))[0],
-    complex(-0.0, math.nan),
-    "",
-    "a" * 127,
-    "é" * 64,
-    "\ud800 \U0001f600\0",
-    b"x" * 128,
-    bytearray(b"x" * 20_000),
-    [],
-    (),
-    {},
-    set(),
-    frozenset(),
-    [None] * 128,
-    (None,) * 300,
-    [*range(-4, 4)],
+    None, True, False, 0.0, -0.0, math.inf, -math.inf, math.nan, complex(-0.0, math.nan), "", "a" * 127, "é" * 64,
+    struct.unpack("<d", bytes.fromhex("0102030405f4ff7f"))[0], "\ud800 \U0001f600\0", b"x" * 128,
+    *(s * 2**bits + step for bits in (0, 7, 8, 15, 31, 63, 64, 1015, 8000, 10**5) for s in (1, -1) for step in (-1, 0)),
+    bytearray(b"x" * 20_000), [], (), {}, set(), frozenset(), [None] * 128, (None,) * 300, [*range(-4, 4)],
     (0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, 1.7e308, struct.unpack("<d", b"\1\2\3\4\5\6\xf0\x7f")[0]),
-    [*range(7), True],
-    [*range(7), 1.0],
-    [*range(1, 8), 2**64],
-    [2**15] * 200,
-    {number: -number for number in range(300)},
-    {1: "a", "1": "b", (1,): "c", None: "d", frozenset([2]): "e", b"1": "f"},
-    {"b": 1, "a": 2},
-    {1, "1", b"1", (1, 2), None},
-    [[1, (2, [3])], {"x": {"y": ()}}],
-    np.float64(1.5),
-    np.float32(-0.0),
-    np.float16(np.nan),
-    np.longdouble(1) / 3,
-    np.int8(-1),
-    np.uint64(2**64 - 1),
-    np.bool_(True),
-    np.complex64(1 + 2j),
-    np.datetime64("2026-01-02T03:04:05.678"),
-    np.datetime64("NaT", "s"),
-    np.timedelta64(3, "W"),
-    np.void(b"abc"),
-    np.array([(1, 2.5)], [("x", ">i4"), ("y", "<f8")])[0],
-    np.str_("a\0"),
-    np.str_("\ud800"),
-    np.bytes_(b"a\0"),
-    np.array(3.0),
-    np.zeros((0, 3), np.uint8),
-    np.zeros((10**9, 0), np.float32),
-    np.arange(6, dtype=">i2").reshape(2, 3),
-    np.array(["é", "abc"]),
-    np.array([b"", b"abc"]),
-    np.array(["2026-01-01", "NaT"], "M8[D]"),
-    np.array([True, False]),
-    np.zeros(65_536, "V0"),
-    np.zeros((1,) * 64, np.int8),
-    np.zeros(2, [("pose", [("x", "<f4"), ("name", "<U3", (2,))]), ("seen", "?")]),
+    [*range(7), True], [*range(7), 1.0], [*range(1, 8), 2**64], [2**15] * 200, {n: -n for n in range(300)},
+    {1: "a", "1": "b", (1,): "c", None: "d", frozenset([2]): "e", b"1": "f"}, {"b": 1, "a": 2},
+    {1, "1", b"1", (1, 2), None}, [[1, (2, [3])], {"x": {"y": ()}}], np.float64(1.5), np.float32(-0.0),
+    np.float16(np.nan), np.longdouble(1) / 3, np.int8(-1), np.uint64(2**64 - 1), np.bool_(True), np.complex64(1 + 2j),
+    np.datetime64("2026-01-02T03:04:05.678"), np.datetime64("NaT", "s"), np.timedelta64(3, "W"), np.void(b"abc"),
+    np.array([(1, 2.5)], [("x", ">i4"), ("y", "<f8")])[0], np.str_("a\0"), np.str_("\ud800"), np.bytes_(b"a\0"),
+    np.array(3.0), np.zeros((0, 3), np.uint8), np.zeros((10**9, 0), np.float32),
+    np.arange(6, dtype=">i2").reshape(2, 3), np.array(["é", "abc"]), np.array([b"", b"abc"]),
+    np.array(["2026-01-01", "NaT"], "M8[D]"), np.array([True, False]), np.zeros(65_536, "V0"),
+    np.zeros((1,) * 64, np.int8), np.zeros(2, [("pose", [("x", "<f4"), ("name", "<U3", (2,))]), ("seen", "?")]),
     np.zeros(3, np.dtype([("x", "u1"), ("y", "<f8")], align=True)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", SAMPLES, ids=range(len(SAMPLES)))
@@ -204,32 +148,19 @@ def test_each_kind_of_value_comes_back_as_it_was(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "content"),
     [
-        (None, "4e"),
-        ((True, False), "74025446"),
-        (0, "690100"),
-        (-1, "6901ff"),
-        (128, "69028000"),
-        (-128, "690280ff"),
-        (1.0, "66000000000000f03f"),
-        (1j, "630000000000000000000000000000f03f"),
-        ("é\ud800", "7305c3a9eda080"),
-        (b"a" * 300, "79ac02" + "61" * 300),
-        (bytearray(b"a"), "590161"),
-        ([None], "6c014e"),
-        ([7] * 7, "6c07" + "690107" * 7),
-        ([7] * 8, "726208" + "07" * 8),
-        ((7,) * 7 + (-129,), "526808" + "0700" * 7 + "7fff"),
-        ((1.0,) * 200, "5264c801" + "000000000000f03f" * 200),
-        ({"a": 1}, "64017301616901" + "01"),
-        ({5}, "6501690105"),
-        (frozenset([5]), "4501690105"),
+        (None, "4e"), ((True, False), "74025446"), (0, "690100"), (-1, "6901ff"), (128, "69028000"),
+        (-128, "690280ff"), (1.0, "66000000000000f03f"), (1j, "630000000000000000000000000000f03f"),
+        ("é\ud800", "7305c3a9eda080"), (b"a" * 300, "79ac02" + "61" * 300), (bytearray(b"a"), "590161"),
+        ([None], "6c014e"), ([7] * 7, "6c07" + "690107" * 7), ([7] * 8, "726208" + "07" * 8),
+        ((7,) * 7 + (-129,), "526808" + "0700" * 7 + "7fff"), ((1.0,) * 200, "5264c801" + "000000000000f03f" * 200),
+        ({"a": 1}, "64017301616901" + "01"), ({5}, "6501690105"), (frozenset([5]), "4501690105"),
         (np.array([[1, 2]], ">i2"), "610d" + b'[">i2",[1,2]]'.hex() + "00010002"),
         (np.float32(1), "670a" + b'["<f4",[]]'.hex() + "0000803f"),
         (np.str_("a"), "750161"),
         (np.bytes_(b"a"), "7a0161"),
     ],
     ids=range(23),
-)
+)  # fmt: skip
 def test_the_bytes_are_those_of_the_description(value: Any, content: str) -> None:
     assert CODEC.encode(value).hex() == content
     assert are_same(CODEC.decode(bytes.fromhex(content)), value)
@@ -257,6 +188,7 @@ def test_a_run_of_numbers_comes_back_as_it_was(numbers: list[Any]) -> None:
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_a_run_is_as_wide_as_its_largest_number_asks(bits: int) -> None:
+    """A run of any width and length is read."""
     edges = [2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
     for numbers in (edges * 4, [0] * 7 + edges):
         assert len(CODEC.encode(numbers)) == 3 + len(numbers) * bits // 8
@@ -264,11 +196,7 @@ def test_a_run_is_as_wide_as_its_largest_number_asks(bits: int) -> None:
             wider = CODEC.encode([*numbers, beyond])
             assert wider[:1] == (b"l" if bits == 64 else b"r")
             assert CODEC.decode(wider) == [*numbers, beyond]
-
-
-def test_a_run_of_any_width_and_length_is_read() -> None:
-    assert CODEC.decode(b"rq\x01" + (5).to_bytes(8, "little")) == [5]
-    assert CODEC.decode(b"Rb\x00") == ()
+    assert (CODEC.decode(b"rq\x01" + (5).to_bytes(8, "little")), CODEC.decode(b"Rb\x00")) == ([5], ())
 
 
 @pytest.mark.parametrize("kind", [Colour, type("Token", (int,), {}), type("Score", (float,), {})])
@@ -281,25 +209,19 @@ def test_a_subclass_of_a_number_is_refused_among_numbers(kind: Any) -> None:
 
 
 def test_arrays_are_loaded_in_c_order() -> None:
+    """They own their memory."""
     array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     for view in (
-        np.asfortranarray(array),
-        array[:, ::-1],
-        array.transpose(2, 0, 1),
-        np.broadcast_to(array[0, 0], (5, 4)),
-    ):
-        decoded = CODEC.decode(CODEC.encode(view))
+        np.asfortranarray(array), array[:, ::-1], array.transpose(2, 0, 1), np.broadcast_to(array[0, 0], (5, 4))
+    ):  # fmt: skip
+        content = CODEC.encode(view)
+        decoded = CODEC.decode(content)
         assert decoded.flags.c_contiguous
+        assert decoded.flags.owndata
+        assert decoded.flags.writeable
         assert are_same(decoded, np.ascontiguousarray(view))
-
-
-def test_an_array_that_comes_back_owns_its_memory() -> None:
-    content = CODEC.encode(np.arange(4.0))
-    decoded = CODEC.decode(content)
-    assert decoded.flags.owndata
-    assert decoded.flags.writeable
-    decoded[:] = 7
-    assert are_same(CODEC.decode(content), np.arange(4.0))
+        decoded[:] = 7
+        assert are_same(CODEC.decode(content), np.ascontiguousarray(view))
 
 
 def test_a_structured_scalar_is_a_key_where_it_was_one() -> None:
@@ -351,34 +273,23 @@ def nested(levels: int) -> list[Any]:
 
 
 def test_values_are_nested_as_deep_as_is_said() -> None:
-    value = nested(100)
-    assert CODEC.decode(CODEC.encode(value)) == value
-    inner: dict[str, Any] = {}
-    for _ in range(99):
-        inner = {"x": inner}
-    assert CODEC.decode(CODEC.encode(inner)) == inner
+    inner: Any = {}
     run: Any = [*range(8)]
     for _ in range(99):
-        run = (run,)
-    assert CODEC.decode(CODEC.encode(run)) == run
-    for deeper in ((run,), [value], {"x": inner}, {"x": value}, nested(100_000)):
+        inner, run = {"x": inner}, (run,)
+    for value in (nested(100), inner, run):
+        assert CODEC.decode(CODEC.encode(value)) == value
+    for deeper in ((run,), [nested(100)], {"x": inner}, nested(100_000)):
         with pytest.raises(errors.ArgumentError, match="^value must be nested at most 100 levels deep$"):
             CODEC.encode(deeper)
-
-
-def test_content_is_nested_as_deep_as_is_said() -> None:
-    for levels in (101, 100_000):
-        for level in (b"l\x01", b"t\x01", b"e\x01", b"d\x01N"):
-            with pytest.raises(
-                errors.CheckpointError, match="^plain-1 content is nested more than 100 levels deep, at byte"
-            ):
-                CODEC.decode(level * levels + b"N")
     for run in (b"rb\x01\x07", b"Rb\x01\x07"):
         assert CODEC.decode(b"l\x01" * 99 + run)
+    levels = [level * count + b"N" for count in (101, 100_000) for level in (b"l\x01", b"t\x01", b"e\x01", b"d\x01N")]
+    for content in (*levels, b"l\x01" * 100 + b"rb\x01\x07", b"l\x01" * 100 + b"Rb\x01\x07"):
         with pytest.raises(
             errors.CheckpointError, match="^plain-1 content is nested more than 100 levels deep, at byte"
         ):
-            CODEC.decode(b"l\x01" * 100 + run)
+            CODEC.decode(content)
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
@@ -386,9 +297,6 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     values.append({"again": values})
     with pytest.raises(errors.ArgumentError, match=r"^value\[1\]\['again'\] must not contain itself, got \[1"):
         CODEC.encode(values)
-
-
-def test_what_is_shared_is_written_twice() -> None:
     shared = [1]
     first, second = CODEC.decode(CODEC.encode([shared, shared]))
     assert first == second == [1]
@@ -464,14 +372,10 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "ends in the middle of a value"),
-        (b"i", "ends in the middle of a value"),
-        (b"f1234567", "ends in the middle of a value"),
-        (b"c123456781234567", "ends in the middle of a value"),
+        *((content, "ends in the middle of a value") for content in (b"", b"i", b"f1234567", b"c123456781234567")),
+        *((content, "ends in the middle of a value") for content in (b"l\x02i\x01N", b"s\x80", b"r", b"rb")),
         (b"l\x01", "says 1, where 0 bytes are left, at byte 1"),
         (b"l\x02l\x01", "says 1, where 0 bytes are left, at byte 3"),
-        (b"l\x02i\x01N", "ends in the middle of a value"),
-        (b"s\x80", "ends in the middle of a value"),
         (b"NN", "has bytes after its value, at byte 1"),
         (b"?", "has no value of tag 63, at byte 0"),
         (b"l\x01\xff", "has no value of tag 255, at byte 2"),
@@ -480,8 +384,6 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (b"y\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "says 9223372036854775807, where 0 bytes are left, at byte 1"),
         (b"y\xff\xff\xff\xff\xff\xff\xff\xff\x80\x00", "has a size of more than nine bytes, at byte 1"),
         (b"l\x80\xa0\x94\xa5\x8d\x1dNNN", "says 1000000000000, where 3 bytes are left, at byte 1"),
-        (b"r", "ends in the middle of a value"),
-        (b"rb", "ends in the middle of a value"),
         (b"Rx\x00", "has a run of numbers of code 120, at byte 1"),
         (b"rb\x02\x00", "says 2, where 1 bytes are left, at byte 2"),
         (b"Rq\x02" + b"0" * 15, "says 2, where 15 bytes are left, at byte 2"),
@@ -492,14 +394,10 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (b"d\x02NNNN", "has a key twice, at byte 1"),
         (b"d\x02Ti\x01\x00i\x01\x01N", "has a key twice, at byte 1"),
         (b"e\x02NN", "has a key twice, at byte 1"),
-        (b"e\x01l\x00", "has a key that is not hashable, at byte 1"),
-        (b"d\x01l\x00N", "has a key that is not hashable, at byte 1"),
-        (b"d\x01t\x01e\x00N", "has a key that is not hashable, at byte 1"),
+        *((key, "a key that is not hashable, at byte 1") for key in (b"e\x01l\0", b"d\x01l\0N", b"d\x01t\x01e\0N")),
         (b"a\x01\xff", "has an array without a dtype and a shape"),
         (b"a\x01x", "'x' is not JSON"),
-        (array_of(["<f4"]), "has an array without a dtype and a shape"),
-        (array_of(["<f4", 3]), "has an array without a dtype and a shape"),
-        (array_of({"x": 1}), "has an array without a dtype and a shape"),
+        *((array_of(head), "has an array without a dtype and a shape") for head in (["<f4"], ["<f4", 3], {"x": 1})),
         (array_of(["|O", [1]], b"12345678"), r"'\|O' is not a dtype that files may have"),
         (array_of(["<f4", [2]], b"1234567"), "says 8, where 7 bytes are left, at byte 1"),
         (array_of(["<f4", [-1]]), r"has an array of shape \[-1\]"),
@@ -507,15 +405,10 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (array_of(["<f4", [1.0]], b"1234"), r"has an array of shape \[1.0\]"),
         (array_of(["|u1", [1] * 65], b"1"), r"has an array of shape \[1, 1, 1, 1, 1, 1, \.\.\.\]"),
         (array_of(["<f4", [2**60 + 1, 0]]), r"has an array of shape \[1152921504606846977, 0\]"),
-        (array_of(["<f4", [2**32, 2**32]]), "has an array of shape .*"),
-        (array_of(["|V0", [2**32, 2**32]]), "has an array of shape .*"),
-        (array_of(["|V0", [65_537]]), "has an array of shape .*"),
-        (array_of([[], [2**70, 0]]), "has an array of shape .*"),
+        *((array_of([dtype, [2**32, 2**32]]), "has an array of shape .*") for dtype in ("<f4", "|V0")),
+        *((array_of(head), "has an array of shape .*") for head in (["|V0", [65_537]], [[], [2**70, 0]])),
         (array_of(["|b1", [2]], b"\x01\x02"), "an array must hold bools that are 0 or 1, .*"),
-        (
-            array_of(["<U1", []], b"\xff\xff\xff\xff"),
-            "an array must hold bools that are 0 or 1, .*",
-        ),
+        (array_of(["<U1", []], b"\xff\xff\xff\xff"), "an array must hold bools that are 0 or 1, .*"),
         (array_of(["<f4", [1]], b"1234").replace(b"a", b"g", 1), "has a scalar with axes, at byte 1"),
         (array_of([[["x" * 65_530, "<f4"]], []], b"1234"), "has an array with a dtype that is too long, at byte 1"),
         (array_of([[[f"{n:100}", "<f4"] for n in range(20)], []]), "says 80, where 0 bytes are left, at byte 1"),
@@ -542,11 +435,7 @@ def test_only_bytes_are_read(content: Any) -> None:
 
 RICH = CODEC.encode(
     [
-        *(
-            value
-            for value in SAMPLES
-            if getattr(value, "size", 1) < 100 and not (isinstance(value, int) and abs(value) > 2**70)
-        ),
+        *(each for each in SAMPLES if getattr(each, "size", 1) < 100 and not (type(each) is int and abs(each) > 2**70)),
         {"messages": [{"role": "user", "tokens": np.arange(5)}, ("x", {1, 2}, frozenset("ab"))]},
     ]
 )
@@ -576,18 +465,16 @@ def forged(source: random.Random) -> bytes:
 @pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(500, 10_000, 5))
 def test_forged_content_is_a_value_or_refused(cases: range) -> None:
     """A decoded value can be encoded and decoded again."""
-    outcomes = collections.Counter[str]()
+    messages: list[str] = []
     for case in cases:
         try:
             value = CODEC.decode(forged(random.Random(case)))
         except errors.CheckpointError as refused:
-            outcomes["refused in several lines"] += "\n" in str(refused)
-            outcomes["refused"] += 1
+            messages.append(str(refused))
         else:
             assert are_same(CODEC.decode(CODEC.encode(value)), value), case
-            outcomes["read"] += 1
-    assert outcomes["refused in several lines"] == 0
-    assert min(outcomes["refused"], outcomes["read"]) > len(cases) / 50
+    assert not any("\n" in message for message in messages)
+    assert len(cases) / 50 < len(messages) < len(cases) * 49 / 50
 
 
 @pytest.mark.parametrize(
@@ -604,21 +491,11 @@ def test_no_part_of_a_content_is_a_content(value: Any) -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        b"N",
-        b"l\x00",
-        b"d\x00",
-        b"Y\x00",
-        b"t\x01N",
-        b"d\x01NN",
-        b"e\x00",
-        b"s\x03\xe6\x97\xa5",
-        b"f12345678",
-        b"rb\x00",
-        b"Rb\x08\x81\x81\x81\x81\x81\x81\x81\x81",
-        array_of(["|b1", [0]]),
+        b"N", b"l\x00", b"d\x00", b"Y\x00", b"t\x01N", b"d\x01NN", b"e\x00", b"s\x03\xe6\x97\xa5", b"f12345678",
+        b"rb\x00", b"Rb\x08\x81\x81\x81\x81\x81\x81\x81\x81", array_of(["|b1", [0]]),
     ],
     ids=range(12),
-)
+)  # fmt: skip
 def test_memory_is_a_small_multiple_of_the_content(unit: bytes) -> None:
     """The most expensive value is an empty set: 2 bytes of content, 216 in memory and 8 in its list."""
     count = 4_000

@@ -1,50 +1,118 @@
+"""How dtypes are described, the headers of files, and which bytes are values."""
+
+import io
 import json
 import re
+from typing import Any
+import warnings
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from relive import errors
 from relive.persistence import dtypes
+from relive.persistence import npy
 
-SIMPLE = [
-    "|b1",
-    "|u1",
-    "|i1",
-    "<i2",
-    ">u4",
-    "<i8",
-    "<f2",
-    ">f4",
-    "<f8",
-    "<c8",
-    ">c16",
-    "|S0",
-    "|S5",
-    "<U0",
-    ">U7",
-    "|V3",
-]
-DATES = ["<m8", "<M8[D]", ">m8[25s]", "<M8[as]", "<M8[999999999us]", "<m8[generic]"]
-ALL = [
-    *map(np.dtype, SIMPLE),
-    *map(np.dtype, DATES),
-    np.dtype(np.longdouble),
+SCALARS = (
+    "?", "i1", "u1", "<i2", ">i2", "<u4", ">i8", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", "S1", "S7", "<U3", ">U3",
+    "<M8[ns]", ">M8[25s]", "<M8", "<m8[D]", "<m8", "V3", "g", "G",
+)  # fmt: skip
+NAMES = st.text("abcxyz_ 9", min_size=1, max_size=4)
+SHAPES = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
+
+
+def structured(dtypes: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    fields = st.lists(
+        st.tuples(NAMES, dtypes, st.none() | SHAPES), min_size=1, max_size=4, unique_by=lambda field: field[0]
+    )
+    return st.builds(
+        lambda fields, align: np.dtype(
+            [(name, part) if shape is None else (name, part, shape) for name, part, shape in fields], align=align
+        ),
+        fields,
+        st.booleans(),
+    ).filter(lambda dtype: dtype.itemsize > 0)
+
+
+DTYPES: st.SearchStrategy[np.dtype[Any]] = st.recursive(
+    st.sampled_from(SCALARS).map(np.dtype), structured, max_leaves=6
+)
+
+
+def saved(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def as_json(description: Any) -> Any:
+    return [as_json(part) for part in description] if isinstance(description, list | tuple) else description
+
+
+@hypothesis.given(DTYPES)
+def test_a_dtype_is_described_as_numpy_does_and_comes_back(dtype: np.dtype[Any]) -> None:
+    description = dtypes.described(dtype)
+    assert description == as_json(np.lib.format.dtype_to_descr(dtype))
+    assert npy.dtype_of(description) == dtype
+    npy.check_dtype("array", dtype)
+
+
+EMPTY = [
+    *map(np.dtype, ("|S0", "<U0")),
     np.dtype([]),
-    np.dtype([("x", "<f4"), ("y", ">i8", (2, 3))]),
     np.dtype([("pose", [("x", "<f4"), ("y", "<U3", (0,))]), ("é\ud800", "|b1")]),
-    np.dtype([("x", "u1"), ("y", "<f8")], align=True),
     np.dtype({"names": ["x"], "formats": ["<f4"], "offsets": [4], "itemsize": 20}),
+    *map(np.dtype, ("|u1", "|V3", ">m8[25s]", "<M8[as]", "<M8[999999999us]", "<m8[generic]")),
+    np.dtype(np.longdouble),
+    np.dtype([("x", "u1"), ("y", "<f8", (2, 3))], align=True),
 ]
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=ascii)
+@pytest.mark.parametrize("dtype", EMPTY, ids=ascii)
 def test_a_dtype_equals_what_its_text_says(dtype: dtypes.DType) -> None:
     text = dtypes.text(dtype)
     assert text.isascii()
     assert dtypes.parsed(text) == dtype
-    descr = dtype.str if dtype.names is None else dtype.descr
-    assert dtypes.from_descr(descr) == dtype
+    assert dtypes.from_descr(dtype.str if dtype.names is None else dtype.descr) == dtype
+
+
+@hypothesis.given(DTYPES, SHAPES)
+def test_a_header_is_that_of_numpy(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    array = np.zeros(shape, dtype)
+    assert saved(array) == npy.header(dtype, shape) + array.tobytes()
+    assert npy.size_of(dtype, shape) == len(saved(array))
+
+
+@pytest.mark.parametrize("length", [0, 9, 10, 10**18])
+def test_the_length_may_grow_in_place(length: int) -> None:
+    assert len(npy.header(np.dtype("f4"), (length, 3))) == 128
+
+
+@pytest.mark.parametrize("characters", [*range(1, 70), 65_400, 65_470, 65_480, 65_490, 65_500, 65_534, 70_000])
+def test_a_long_header_is_that_of_numpy(characters: int) -> None:
+    dtype = np.dtype([("a" * characters, "<f4")])
+    array = np.zeros(2, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert saved(array) == npy.header(dtype, (2,)) + array.tobytes()
+
+
+@pytest.mark.parametrize("name", ["é", "日本", "it's", "\n"])
+def test_a_name_of_any_characters_is_one_that_numpy_reads(name: str) -> None:
+    dtype = np.dtype([(name, "<f4")])
+    array = np.ones(2, dtype)
+    read = np.load(io.BytesIO(npy.header(dtype, (2,)) + array.tobytes()), allow_pickle=False)
+    assert read.dtype == dtype
+    assert (read == array).all()
+
+
+def test_what_a_dtype_has_beside_its_values_is_left_out() -> None:
+    dtype = np.dtype([("a", np.dtype("f4", metadata={"unit": "m"}))], metadata={"a": 1})
+    npy.check_dtype("array", dtype)
+    assert dtypes.described(dtype) == [["a", "<f4"]]
+    npy.check_dtype("array", np.dtype((np.record, [("a", "<f4")])))
 
 
 def deep(levels: int) -> dtypes.DType:
@@ -54,78 +122,100 @@ def deep(levels: int) -> dtypes.DType:
     return dtype
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        np.dtype(object),
-        np.dtype([("x", object)]),
-        np.dtype([(("title", "x"), "<f4")]),
-        np.dtype({"names": ["x", "y"], "formats": ["<f4", "<f4"], "offsets": [0, 2]}),
-        np.dtype({"names": ["x", "y"], "formats": ["<f4", "<f4"], "offsets": [4, 0]}),
-        np.dtype(("<f4", (2,))),
-        np.dtype([("x", np.dtype([]), (2,))]),
-        deep(dtypes.DEEPEST + 1),
-        np.dtype([(f"{name:010}", "<f4") for name in range(4000)]),
-    ],
-    ids=range(9),
-)
+OVERLAPPING = np.dtype({"names": ["a", "b"], "formats": ["<f4", "<f4"], "offsets": [0, 2]})
+DISORDERED = np.dtype({"names": ["a", "b"], "formats": ["<f4", "<f4"], "offsets": [4, 0]})
+TITLED = np.dtype([(("title", "a"), "<f4")])
+OBJECTS = [np.dtype(object), np.dtype([("a", "f4"), ("b", [("c", object)])]), np.dtypes.StringDType()]
+ENDLESS = [np.dtype(("<f4", (2,))), np.dtype([("x", np.dtype([]), (2,))]), deep(dtypes.DEEPEST + 1)]
+LONG = np.dtype([(f"{name:010}", "<f4") for name in range(4000)])
+
+
+@pytest.mark.parametrize("dtype", [*OBJECTS[:2], OVERLAPPING, DISORDERED, TITLED, *ENDLESS, LONG], ids=range(9))
 def test_a_dtype_without_a_text_is_refused(dtype: dtypes.DType) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^dtype must be of bools, .* that lie one behind another, got .*$"):
         dtypes.text(dtype)
 
 
+UNNAMED = np.dtype({"names": ["", "a"], "formats": ["V4", "<f4"]})
+NOTHING = [np.dtype("S0"), np.dtype([("a", "S0")]), np.dtype([])]
+
+
+@pytest.mark.parametrize("dtype", [*OBJECTS, *NOTHING, TITLED, OVERLAPPING, DISORDERED, UNNAMED])
+def test_headers_of_objects_are_refused(dtype: np.dtype[Any]) -> None:
+    """Also of what would come back as another dtype."""
+    rule = "hold no Python objects" if dtype.hasobject else r"be of a dtype that a \.npy file can hold"
+    with pytest.raises(errors.ArgumentError, match=rf"^array 'a' must {rule}, got "):
+        npy.check_dtype("array 'a'", dtype)
+
+
 def test_fields_are_as_deep_as_is_said() -> None:
     dtype = deep(dtypes.DEEPEST)
-    assert dtypes.parsed(dtypes.text(dtype)) == dtype
+    assert dtypes.parsed(dtypes.text(dtype)) == npy.dtype_of(dtypes.described(dtype)) == dtype
+
+
+WRONG: dict[str, list[Any]] = {
+    "is not a dtype that files may have": [
+        "|O", "O", "O8", "|O8", "<O8", "object", "f4", "=f4", "<f3", "<f04", "<b1", "|f4", "<i1", "float32", "", "<f4 ",
+        " <f4", "<f4\n", "<f٤", "|S05", "(2,)<f4", "<f4,<f4", "2<f4", "|V8,", "<M8[B]", "<M8[0s]", "<M8[s/2]",
+        "<M8[xx]", "<M8[9999999999s]", "<M8[μs]", "T", "|T16", "|V-1", "__import__('os')", "<f9999999999",
+        [["a", [["b", "|O8"]]]],
+    ],
+    "a text or a list of fields, got": [None, 3, True, 1.5, {"x": 1}],
+    r"at most 2147483647 bytes, got (\|S|<U|\|V|2147483648|4294967294)": [
+        "|S2147483648", "<U536870912", "|V4294967297", [["x", "|S2147483647"], ["y", "|u1"]],
+        [["a", [["b", "|S2147483647"], ["c", "|S2147483647"]], [0]]],
+    ],
+    r"fields of different names, got \['x', 'x'\]": [[["x", "<f4"], ["x", "<f8"]]],
+    "field of a dtype must be a name, a dtype and a shape, got": [
+        ["x", "<f4"], [["x"]], [["x", "<f4", [1], 2]], [[["t", "x"], "<f4"]], [[1, "<f4"]], [["a", "<f4"], {}],
+    ],
+    "gap in a dtype must be bytes": [[["", "<f4"]], [["", "|V4", [2]]], [["", [["x", "|V4"]]]]],
+    "field 'x' of a dtype has no shape": [
+        [["x", "<f4", 2]], [["x", "<f4", [True]]], [["x", "<f4", [2.0]]], [["x", "<f4", [-1]]], [["x", "<f4", ["2"]]],
+        [["x", "|V0", [2]]], [["x", "|u1", [1] * 33]],
+    ],
+    "field 'x' of a dtype has more than 2147483647 bytes": [[["x", "<f4", [2**29]]], [["x", "<f4", [0, 2**63]]]],
+    "at most 16 levels of fields": [dtypes.described(deep(17)), dtypes.described(deep(30))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("description", "reason"), [(each, reason) for reason, wrong in WRONG.items() for each in wrong]
+)
+def test_what_describes_no_dtype_is_refused(description: Any, reason: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=reason) as refused:
+        dtypes.parsed(json.dumps(description))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(errors.CheckpointError, match="^dtype must be a description of values without objects, got "):
+        npy.dtype_of(description)
+
+
+@pytest.mark.parametrize("description", [[], "|S0", "<M8[1s]", [["a", "<f4", []]], [["a", "<f4", [0]]], [["a", []]]])
+def test_files_have_one_description_of_a_dtype_with_bytes(description: Any) -> None:
+    with pytest.raises(errors.CheckpointError, match="^dtype must be a description of values without objects, got "):
+        npy.dtype_of(description)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("", "is not JSON"),
-        ("<f4", "is not JSON"),
-        ("[" * 60_000, "is not JSON"),
-        ('"' + " " * 65_534 + '"', "more than 65535"),
-        ("1" * 5000, "is not JSON"),
-        ("3", "dtype must be a text or a list of fields, got 3"),
-        ('{"x": 1}', "dtype must be a text or a list"),
-        *(
-            (json.dumps(name), "is not a dtype that files may have")
-            for name in ("|O", "O8", "f4", "<b1", "|f4", "<f4,<f4")
-        ),
-        *(
-            (json.dumps(name), "is not a dtype that files may have")
-            for name in ("float32", "", "<f4 ", "<f٤", "|S05", "(2,)<f4", "<M8[B]")
-        ),
-        *(
-            (json.dumps(name), "is not a dtype that files may have")
-            for name in ("<M8[0s]", "<M8[s/2]", "T", "|V-1", "__import__('os')")
-        ),
-        ('"|S2147483648"', r"at most 2147483647 bytes, got \|S2147483648"),
-        ('"<U536870912"', "at most 2147483647 bytes, got <U536870912"),
-        ('[["x", "|S2147483647"], ["y", "|u1"]]', "at most 2147483647 bytes, got 2147483648"),
-        ('[["x", "<f4"], ["x", "<f8"]]', r"fields of different names, got \['x', 'x'\]"),
-        ('["x", "<f4"]', "field of a dtype must be a name, a dtype and a shape, got 'x'"),
-        ('[["x"]]', "field of a dtype must be"),
-        ('[["x", "<f4", [1], 2]]', "field of a dtype must be"),
-        ('[[["t", "x"], "<f4"]]', "field of a dtype must be"),
-        ('[["", "<f4"]]', "gap in a dtype must be bytes"),
-        ('[["", "|V4", [2]]]', "gap in a dtype must be bytes"),
-        ('[["", [["x", "|V4"]]]]', "gap in a dtype must be bytes"),
-        ('[["x", "<f4", 2]]', "field 'x' of a dtype has no shape"),
-        ('[["x", "<f4", [true]]]', "field 'x' of a dtype has no shape"),
-        ('[["x", "<f4", [2.0]]]', "field 'x' of a dtype has no shape"),
-        ('[["x", "<f4", [-1]]]', "field 'x' of a dtype has no shape"),
-        ('[["x", "|V0", [2]]]', "field 'x' of a dtype has no shape"),
-        (json.dumps([["x", "|u1", [1] * 33]]), "field 'x' of a dtype has no shape"),
-        ('[["x", "<f4", [536870912]]]', "field 'x' of a dtype has more than 2147483647 bytes"),
-        ('[["x", "<f4", [0, 9223372036854775808]]]', "field 'x' of a dtype has more than"),
-    ],
+    [(text, "is not JSON") for text in ("", "<f4", "[" * 60_000, "1" * 5000)]
+    + [('"' + " " * 65_534 + '"', "more than 65535")],
+    ids=range(5),
 )
 def test_a_text_of_no_dtype_is_refused(text: str, reason: str) -> None:
     with pytest.raises(errors.CheckpointError, match=reason) as refused:
         dtypes.parsed(text)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, "3", [], {}, [3.0], [True], ["3"], [-1], [2**63], [None], [[3]], [1] * 33, (3,)]
+)
+def test_what_is_no_shape_is_refused(value: Any) -> None:
+    with pytest.raises(errors.CheckpointError, match="^shape must "):
+        npy.shape_of(value)
+    for shape in ([2**63 - 1, 0, 3], [1] * 32):
+        assert npy.shape_of(shape) == tuple(shape)
 
 
 def test_the_largest_items_are_read() -> None:
@@ -149,22 +239,17 @@ def test_a_dtype_of_another_machine_is_refused() -> None:
 NESTED = np.dtype([("pad", "|u1"), ("rows", [("flag", "|b1", (2,)), ("name", ">U2")], (3,))])
 
 
-def test_values_that_numpy_makes_are_values() -> None:
-    for array in (np.array([True, False]), np.array("\U0010ffff"), np.zeros((2, 3), NESTED), np.zeros(3, "<f4")):
-        dtypes.check_values(array)
-
-
-def test_no_values_are_values() -> None:
-    for array in (np.zeros((3, 0), bool), np.ndarray((3,), "<U0"), np.zeros((0, 5), NESTED), np.zeros((2, 0), "<U3")):
-        dtypes.check_values(array)
+VALUES = (np.array([True, False]), np.array("\U0010ffff"), np.zeros((2, 3), NESTED), np.zeros(3, "<f4"))
+NONE = (np.zeros((3, 0), bool), np.ndarray((3,), "<U0"), np.zeros((0, 5), NESTED), np.zeros((2, 0), "<U3"))
+BAD = (np.array([0, 1, 2], np.uint8).view(bool), *(np.array([0x110000], f"{c}u4").view(f"{c}U1") for c in "<>"))
 
 
 def test_what_numpy_would_break_on_is_refused() -> None:
-    with pytest.raises(errors.CheckpointError, match="an array must hold bools that are 0 or 1"):
-        dtypes.check_values(np.array([0, 1, 2], np.uint8).view(bool))
-    for order in "<>":
+    for array in (*VALUES, *NONE):
+        dtypes.check_values(array)
+    for array in BAD:
         with pytest.raises(errors.CheckpointError, match="an array must hold bools that are 0 or 1"):
-            dtypes.check_values(np.array([0x10FFFF, 0x110000], order + "u4").view(order + "U2"))
+            dtypes.check_values(array)
 
 
 @pytest.mark.parametrize("position", range(1, NESTED.itemsize))

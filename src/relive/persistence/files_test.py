@@ -1,7 +1,8 @@
+from collections.abc import Callable
+import contextlib
 import errno
 import os
 import pathlib
-import subprocess
 import sys
 import types
 from typing import Any
@@ -12,53 +13,29 @@ from relive import errors
 from relive.persistence import files
 from relive.persistence import posix_test
 
-HOLD = """
-import sys
-from relive.persistence import files
-with files.locked(sys.argv[1]):
-    sys.stdout.write("locked\\n")
-    sys.stdout.flush()
-    sys.stdin.read()
-"""
 
+def refusing(code: int) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise OSError(code, os.strerror(code))
 
-def test_a_second_process_is_told_who_is_first(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "state"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "locked\n"
-        rule = rf"^{path} is in use by another process \(pid {holder.pid}\): wait for it, or name another path$"
-        with pytest.raises(errors.CheckpointError, match=rule), files.locked(path):
-            pass
-        holder.kill()
-    with files.locked(path):
-        pass
+    return refuse
 
 
 def test_a_second_holder_is_told_so(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "state"
-    with files.locked(path):
-        rule = rf"^{path} is in use by this process \(pid {os.getpid()}\): "
-        with pytest.raises(errors.CheckpointError, match=rule), files.locked(path):
-            pass
-        with files.locked(tmp_path / "other"):
-            pass
-        with pytest.raises(errors.CheckpointError, match=rule), files.locked(path):
-            pass
+    rule = rf"^{path} is in use by this process \(pid {os.getpid()}\): wait for it, or name another path$"
+    with pytest.raises(ZeroDivisionError), files.locked(path):
+        for _ in range(2):
+            with pytest.raises(errors.CheckpointError, match=rule), files.locked(path):
+                pass
+            with files.locked(tmp_path / "other"):
+                pass
+        raise ZeroDivisionError
     with files.locked(path):
         (tmp_path / ".state.lock").write_text("")
         with pytest.raises(errors.CheckpointError, match="is in use by another process: "), files.locked(path):
             pass
     assert (tmp_path / ".state.lock").read_text() == ""
-
-
-def test_a_lock_is_given_back_when_its_block_raises(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ZeroDivisionError), files.locked(tmp_path / "state"):
-        raise ZeroDivisionError
-    with files.locked(tmp_path / "state"):
-        pass
 
 
 @pytest.mark.parametrize("kind", ["text", "directory", "link", pytest.param("pipe", marks=posix_test.PIPES)])
@@ -84,11 +61,7 @@ def test_what_is_no_lock_file_is_left_alone(tmp_path: pathlib.Path, kind: str) -
 def test_a_file_system_without_locks_is_an_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    fcntl = types.SimpleNamespace(flock=refuse, LOCK_EX=2, LOCK_NB=4)
-    monkeypatch.setitem(sys.modules, "fcntl", fcntl)
+    monkeypatch.setitem(sys.modules, "fcntl", types.SimpleNamespace(flock=refusing(code), LOCK_EX=2, LOCK_NB=4))
     with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/state cannot be locked: {os.strerror(code)}$"):
         files.locked(tmp_path / "state").__enter__()
 
@@ -109,19 +82,13 @@ def test_without_flock_a_byte_behind_the_text_is_locked(
     with files.locked(tmp_path / "state"):
         assert (tmp_path / ".state.lock").read_text() == f"{os.getpid()}\n"
         is_held = True
-        with (
-            pytest.raises(errors.CheckpointError, match="is in use by this process"),
-            files.locked(tmp_path / "state"),
-        ):
+        with pytest.raises(errors.CheckpointError, match="is in use by this process"), files.locked(tmp_path / "state"):
             pass
     assert calls == [(1 << 30, 2, 1)] * 2
 
 
 def test_a_lock_holds_where_nothing_can_be_noted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(os, "write", refusing(errno.ENOSPC))
     rule = "is in use by another process: "
     with files.locked(tmp_path / "state"), pytest.raises(errors.CheckpointError, match=rule):
         files.locked(tmp_path / "state").__enter__()
@@ -160,25 +127,20 @@ def test_a_number_of_ones_own_is_not_deleted(tmp_path: pathlib.Path) -> None:
     assert texts(tmp_path) == {"s": "6", "s.2": "mine"}
 
 
-def test_a_rename_that_fails_is_undone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_fails_is_undone(tmp_path: pathlib.Path) -> None:
     path, new = made(tmp_path / "s", "5"), str(tmp_path / ".s.new")
-    with pytest.raises(FileNotFoundError):
-        files.replace_directory(new, path, 1)
-    assert texts(tmp_path) == {"s": "5"}
-    (tmp_path / "s").rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError):
-        files.replace_directory(new, path, 1)
-    assert texts(tmp_path) == {"elsewhere": "5"}
+    for name in ("s", "elsewhere"):
+        with pytest.raises(FileNotFoundError):
+            files.replace_directory(new, path, 1)
+        assert texts(tmp_path) == {name: "5"}
+        (tmp_path / name).rename(tmp_path / "elsewhere")
 
 
 def test_a_directory_that_cannot_be_deleted_stays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "s", "5")
 
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse)
+        patch.setattr(os, "unlink", refusing(errno.EACCES))
         files.replace_directory(made(tmp_path / ".s.new", "6"), path, 1)
     assert texts(tmp_path) == {"s": "6", ".s.old": "5"}
     files.remove_directory(str(tmp_path / ".s.old"))
@@ -215,12 +177,157 @@ class Odd:
         return 5
 
 
-def test_a_path_that_no_file_can_have_is_refused() -> None:
-    for path in ("a\ud800b", b"a\0b", ""):
-        with pytest.raises(errors.ArgumentError, match="^path must be the path of a directory in another, got "):
-            files.absolute("path", path)
-    others: list[Any] = [5, None, Odd(), ["a"]]
-    for other in others:
-        with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got "):
-            files.absolute("path", other)
+@pytest.mark.parametrize("path", ["a\ud800b", b"a\0b", "", 5, None, Odd(), ["a"]])
+def test_a_path_that_no_file_can_have_is_refused(path: Any) -> None:
+    rule = "the path of a directory in another" if isinstance(path, str | bytes) else "a path"
+    with pytest.raises(errors.ArgumentError, match=f"^path must be {rule}, got ") as refused:
+        files.absolute("path", path)
+    assert isinstance(refused.value, errors.ArgumentTypeError) != isinstance(path, str | bytes)
     assert files.absolute("path", b"a\xff").endswith("a\udcff")
+
+
+def test_a_path_on_one_line_stays_as_it_is() -> None:
+    assert files.named("/a b/é") == "/a b/é"
+    assert files.named("/a\nb\udcff") == r"'/a\nb\udcff'"
+
+
+def test_a_reason_is_the_systems_or_what_there_is() -> None:
+    assert files.reason(OSError(errno.ENOSPC, "full")) == "full"
+    assert files.reason(OSError("odd")) == "odd"
+
+
+@pytest.mark.parametrize("path", ["a", b"a", pathlib.Path("a"), "a/", "./b/../a"])
+def test_a_path_becomes_absolute(path: Any) -> None:
+    assert files.absolute("path", path) == os.path.join(os.getcwd(), "a")
+
+
+# Syncing.
+
+
+def test_files_are_synced_by_the_strongest_call_there_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(("fsync", descriptor)))
+    files.fsync_file(7)
+    strong = types.SimpleNamespace(F_FULLFSYNC=51, fcntl=lambda *values: calls.append(values))
+    monkeypatch.setitem(sys.modules, "fcntl", strong)
+    files.fsync_file(7)
+
+    strong.fcntl = refusing(errno.ENOTSUP)
+    files.fsync_file(8)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    files.fsync_file(9)
+    assert calls == [("fsync", 7), (7, 51), ("fsync", 8), ("fsync", 9)]
+
+
+@posix_test.DIRECTORIES
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_directories_are_synced_where_they_can_be(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    files.fsync_directory(str(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", refusing(code))
+    with pytest.raises(OSError, match=os.strerror(code)) if code == errno.EIO else contextlib.nullcontext():
+        files.fsync_directory(str(tmp_path))
+    monkeypatch.setattr(files, "_HAS_DIRECTORIES", False)
+    files.fsync_directory(str(tmp_path / "missing"))
+
+
+# Directories.
+
+
+@pytest.fixture(params=[True, False])
+def has_directories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(files, "_HAS_DIRECTORIES", request.param)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("has_directories")
+def test_files_are_made_read_and_deleted_in_a_directory(tmp_path: pathlib.Path) -> None:
+    with files.Directory(str(tmp_path)) as directory:
+        with open(directory.create("a"), "wb") as file:
+            file.write(b"text")
+        with pytest.raises(FileExistsError):
+            directory.create("a")
+        with open(directory.open("a"), "rb") as file:
+            assert file.read() == b"text"
+        assert directory.names() == ["a"]
+        assert (directory.has("a"), directory.has("b"), directory.is_regular("a")) == (True, False, True)
+        directory.unlink("a")
+        assert directory.names() == []
+
+
+@posix_test.DIRECTORIES
+def test_a_directory_stays_the_same_one_when_its_name_goes(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a").write_text("1")
+    with files.Directory(str(tmp_path / "one")) as directory:
+        os.rename(tmp_path / "one", tmp_path / "two")
+        (tmp_path / "one").mkdir()
+        assert directory.names() == ["a"]
+        with open(directory.open("a")) as file:
+            assert file.read() == "1"
+
+
+@pytest.mark.usefixtures("has_directories")
+def test_what_is_no_directory_is_not_opened(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        files.Directory(str(tmp_path / "file"))
+    with pytest.raises(FileNotFoundError):
+        files.Directory(str(tmp_path / "missing"))
+
+
+@pytest.mark.usefixtures("has_directories")
+def test_a_link_to_a_directory_is_opened_if_asked_for(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with files.Directory(str(tmp_path / "link"), follow=True) as directory:
+        assert directory.names() == ["link"]
+    with pytest.raises(OSError, match="link"):
+        files.Directory(str(tmp_path / "link"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        ("missing", "is missing"),
+        ("link", "is a link"),
+        ("dangling", "is a link"),
+        ("directory", "is not a regular file"),
+        pytest.param("pipe", "is not a regular file", marks=posix_test.PIPES),
+        ("device", "is a link"),
+        ("long", "cannot be opened: File name too long"),
+    ],
+)
+def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str, rule: str) -> None:
+    name = "a" * 300 if kind == "long" else "a"
+    (tmp_path / "file").write_text("")
+    if kind == "directory":
+        (tmp_path / "a").mkdir()
+    elif kind == "pipe":
+        os.mkfifo(tmp_path / "a")
+    elif kind in ("link", "dangling", "device"):
+        targets = {"link": "file", "dangling": "nowhere", "device": "/dev/zero"}
+        (tmp_path / "a").symlink_to(targets[kind])
+    with files.Directory(str(tmp_path)) as directory:
+        with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/{name} {rule}$"):
+            directory.open(name)
+        if kind not in ("missing", "long"):
+            assert not directory.is_regular(name)
+
+
+@pytest.mark.parametrize("target", ["file", "nowhere"])
+def test_a_link_is_refused_where_the_system_follows_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr(files, "STRICT", files.STRICT & ~getattr(os, "O_NOFOLLOW", 0))
+    monkeypatch.setattr(files, "_HAS_DIRECTORIES", False)
+    monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "a").symlink_to(target)
+    with files.Directory(str(tmp_path)) as directory:
+        with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/a is a link$"):
+            directory.open("a")
+        os.close(directory.open("file"))

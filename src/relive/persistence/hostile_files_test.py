@@ -1,14 +1,16 @@
-"""Checkpoints and journals of buffers of every class, damaged and forged, by the hundred and by the thousand.
+"""Checkpoints and journals, damaged and forged, by the hundred and by the thousand.
 
     damaged      bits flipped, files cut, lost, swapped, or something else in their place
     forged       what is in them is changed, and then sealed as relive itself would seal it
 
-Each gives a CheckpointError, or a buffer that passes its audit and can be written to, drawn from and saved.
+Each gives a CheckpointError, or the state that it says, or a buffer that passes its audit and can be written to, drawn
+from and saved. The buffers are of every class.
 """
 
 from collections.abc import Callable, Iterator
 import contextlib
 import functools
+import json
 import os
 import pathlib
 import pickle
@@ -17,8 +19,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from typing import Any, TypeAlias
 import uuid
+import zlib
 
 import numpy as np
 import pytest
@@ -26,11 +30,17 @@ import pytest
 import relive
 from relive import errors
 from relive.persistence import checkpoint
-from relive.persistence import checkpoint_fuzz_test
+from relive.persistence import checkpoint_test
+from relive.persistence import dtypes_test
+from relive.persistence import files as files_lib
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
+from relive.persistence import manifest
+from relive.persistence import manifest_test
+from relive.persistence import npy
 from relive.persistence import posix_test
 from relive.persistence import seed_blocks_test
+from relive.persistence import state as state_lib
 from relive.persistence import states_test
 from relive.testing import zoo
 
@@ -81,14 +91,57 @@ def files_of(path: pathlib.Path) -> Files:
 # Damages.
 
 
-def by_numpy(change: Callable[[pathlib.Path, np.random.Generator], None]) -> Change:
-    return lambda path, rng: change(path, np.random.default_rng(rng.randrange(2**32)))
+class Touched:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
 
 
-def resize(path: pathlib.Path, rng: random.Random) -> None:
-    file = path / rng.choice(sorted(os.listdir(path)))
+def written(directory: pathlib.Path, files: Files) -> None:
+    """Empty a directory, of whatever it holds, and fill it."""
+    for each in directory.iterdir() if directory.exists() else ():
+        if each.is_dir() and not each.is_symlink():
+            each.rmdir()
+        else:
+            each.unlink()
+    directory.mkdir(exist_ok=True)
+    for name, raw in files.items():
+        (directory / name).write_bytes(raw)
+
+
+def any_file(directory: pathlib.Path, rng: random.Random) -> pathlib.Path:
+    return directory / rng.choice(sorted(os.listdir(directory)))
+
+
+def flip(directory: pathlib.Path, rng: random.Random) -> None:
+    file = any_file(directory, rng)
+    raw = bytearray(file.read_bytes())
+    first = 128 if len(raw) > 128 and rng.random() < 0.5 else 0  # Behind the header of an array, or anywhere.
+    for _ in range(rng.randrange(1, 4)):
+        raw[rng.randrange(first, len(raw))] ^= 1 << rng.randrange(8)
+    file.write_bytes(raw)
+
+
+def resize(directory: pathlib.Path, rng: random.Random) -> None:
+    file = any_file(directory, rng)
     size = file.stat().st_size
-    os.truncate(file, rng.choice([0, 1, 10, 37, 54, size // 2, size - 1, size + 1, size + 10_000, rng.randrange(size)]))
+    sizes = [0, 1, 10, 37, 54, 127, 128, 129, size // 2, size - 1, size + 1, size + 10_000, rng.randrange(size)]
+    os.truncate(file, rng.choice(sizes))
+
+
+def remove(directory: pathlib.Path, rng: random.Random) -> None:
+    any_file(directory, rng).unlink()
+
+
+def swap(directory: pathlib.Path, rng: random.Random) -> None:
+    one, two = any_file(directory, rng), any_file(directory, rng)
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
 
 
 def rename(path: pathlib.Path, rng: random.Random) -> None:
@@ -99,60 +152,139 @@ def rename(path: pathlib.Path, rng: random.Random) -> None:
     os.rename(path / rng.choice(names), path / rng.choice([journal_reader.segment_name(number), *others]))
 
 
-DAMAGES: list[Change] = [
-    *map(by_numpy, (checkpoint_fuzz_test.flip, checkpoint_fuzz_test.remove, checkpoint_fuzz_test.swap)),
-    by_numpy(checkpoint_fuzz_test.flip),
-    by_numpy(checkpoint_fuzz_test.replace),
-    resize,
-    resize,
-    rename,
-]
+def replace(directory: pathlib.Path, rng: random.Random) -> None:
+    """Put something else in the place of a file: a link to the same bytes, a pipe, a directory, pickles."""
+    file = any_file(directory, rng)
+    raw = file.read_bytes()
+    file.unlink()
+    victim, touched = directory.parent / "victim", Touched(directory.parent / "touched")
+    kind = rng.randrange(7)
+    if kind == 0:
+        victim.write_bytes(raw)
+        file.symlink_to(victim)
+    elif kind in (1, 2):
+        file.symlink_to("/dev/zero" if kind == 1 else file.name)
+    elif kind == 3 and hasattr(os, "mkfifo"):
+        os.mkfifo(file)
+    elif kind == 4:
+        file.mkdir()
+    elif kind == 5:
+        file.write_bytes(pickle.dumps(touched))
+    else:
+        with file.open("wb") as opened:
+            np.save(opened, np.array([touched], object), allow_pickle=True)
 
+
+DAMAGES: list[Change] = [flip, flip, remove, swap, replace, resize, resize, rename]
 
 # Forgeries of checkpoints.
+
+
+HOSTILE: list[Any] = [
+    None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64, 10**15, 10**300, 0.5, 1e300, "", "a", "|O", "O", "<f8", "|b1",
+    "<U1", "../x", "..", "/etc/passwd", "a\0b", "manifest.json", ".", "x" * 5000, [], {}, [0], [10**15],
+    [10**15, 10**15], [-1], [True], [[]], [["a", "|O"]], [["a", "<f8"], ["a", "<f8"]], [["", "|V8"]],
+    {"a": 1}, [1] * 40, [[[[[[]]]]]],
+]  # fmt: skip
+TEXTS = [
+    b"NaN", b"Infinity", b"[" * 5000, b"{" * 99, b'"', b"\\", b"\0", b"\xff", b",", b":", b"9" * 5000, b"-", b"1e999",
+]  # fmt: skip
+
+
+def resigned(directory: pathlib.Path, members: dict[str, Any]) -> None:
+    """Write a manifest whose checksum is right."""
+    members.pop("crc32", None)
+    text = json.dumps(members, indent=1).removesuffix("\n}")
+    (directory / "manifest.json").write_bytes(manifest_test.signed(text))
+
+
+def members_of(directory: pathlib.Path) -> dict[str, Any]:
+    members: dict[str, Any] = json.loads((directory / "manifest.json").read_bytes())
+    return members
+
+
+def forge_value(directory: pathlib.Path, rng: random.Random) -> None:
+    """Put a hostile value, or drop one, anywhere in the manifest."""
+    members = members_of(directory)
+    place: Any = members
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return
+        key = rng.choice(keys)
+        if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.2:
+            break
+        place = place[key]
+    if rng.random() < 0.1:
+        del place[key]
+    elif isinstance(place, dict) and rng.random() < 0.1:
+        place[rng.choice(HOSTILE[14:27])] = place.pop(key)
+    else:
+        place[key] = rng.choice(HOSTILE)
+    resigned(directory, members)
+
+
+def forge_text(directory: pathlib.Path, rng: random.Random) -> None:
+    """Put text anywhere in the manifest, or leave some out."""
+    raw = (directory / "manifest.json").read_bytes()
+    begin = raw[: raw.rindex(b',\n "crc32"')]
+    start = rng.randrange(len(begin))
+    changed = begin[:start] + rng.choice(TEXTS) + begin[start + rng.randrange(4) :]
+    (directory / "manifest.json").write_bytes(manifest_test.signed(changed))
+
+
+def any_array(directory: pathlib.Path, rng: random.Random) -> tuple[Any, Any, pathlib.Path]:
+    """Return a manifest, the entry of an array in it, and its file."""
+    members = members_of(directory)
+    entry = members["arrays"][rng.choice(sorted(members["arrays"]))]
+    return members, entry, directory / entry["file"]
+
+
+def forge_rows(directory: pathlib.Path, rng: random.Random) -> None:
+    """Change bytes of an array, and its checksum."""
+    members, entry, file = any_array(directory, rng)
+    raw = bytearray(file.read_bytes())
+    for place in [rng.randrange(len(raw) if rng.random() < 0.3 else 128, len(raw) + 1) for _ in range(3)]:
+        raw[min(place, len(raw) - 1)] = rng.randrange(256)
+    file.write_bytes(raw)
+    entry["crc32"] = zlib.crc32(raw)
+    resigned(directory, members)
+
+
+def forge_shape(directory: pathlib.Path, rng: random.Random) -> None:
+    """Claim another dtype and shape, consistently, but for the rows."""
+    members, entry, file = any_array(directory, rng)
+    shapes = [[10**15], [2**62, 4], [0, 2**62, 2**62], [10**15, 0], [0], [5], [40], [320], [4, 10], [1] * 32]
+    dtype, shape = rng.choice(["|u1", "<f8", "|b1", "<U2", "|S320", "|V1"]), rng.choice(shapes)
+    old = npy.header(npy.dtype_of(entry["dtype"]), tuple(entry["shape"]))
+    raw = npy.header(np.dtype(dtype), tuple(shape)) + file.read_bytes()[len(old) :]
+    file.write_bytes(raw)
+    size = npy.size_of(np.dtype(dtype), tuple(shape))
+    entry.update(dtype=dtype, shape=shape, crc32=zlib.crc32(raw), nbytes=size)
+    resigned(directory, members)
 
 
 def forge_saved_state(path: pathlib.Path, rng: random.Random) -> None:
     """Save the state anew, with a few changes."""
     with checkpoint.opened(path) as state:
-        arrays = {name: column.read(0, len_of(column)) for name, column in state["arrays"].items()}
-        state = state | {"arrays": arrays}
+        arrays = {name: state_lib.in_memory(column) for name, column in state["arrays"].items()}
     for each in path.iterdir():
         each.unlink()
     with contextlib.suppress(errors.ReplayError):
-        checkpoint.save(states_test.forged(state, rng), path)
-
-
-def len_of(column: Any) -> int:
-    return int(column.shape[0])
+        checkpoint.save(states_test.forged(state | {"arrays": arrays}, rng), path)
 
 
 def swap_arrays(path: pathlib.Path, rng: random.Random) -> None:
     """Give an array the name of another."""
-    members = checkpoint_fuzz_test.members_of(path)
-    names = sorted(members["arrays"])
+    members = members_of(path)
+    arrays, names = members["arrays"], sorted(members["arrays"])
     one, two = rng.choice(names), rng.choice(names)
-    arrays = members["arrays"]
     arrays[one], arrays[two] = arrays[two], arrays[one]
-    checkpoint_fuzz_test.resigned(path, members)
+    resigned(path, members)
 
 
-CHECKPOINT_FORGERIES: list[Change] = [
-    *[forge_saved_state] * 5,
-    swap_arrays,
-    *map(
-        by_numpy,
-        (
-            checkpoint_fuzz_test.forge_value,
-            checkpoint_fuzz_test.forge_value,
-            checkpoint_fuzz_test.forge_text,
-            checkpoint_fuzz_test.forge_rows,
-            checkpoint_fuzz_test.forge_rows,
-            checkpoint_fuzz_test.forge_shape,
-        ),
-    ),
-]
-
+FORGERIES: list[Change] = [*[forge_value] * 2, forge_text, *[forge_rows] * 2, forge_shape, swap_arrays]
+CHECKPOINT_FORGERIES: list[Change] = [*[forge_saved_state] * 5, *FORGERIES]
 
 # Forgeries of journals.
 
@@ -279,14 +411,8 @@ def forge_base(segments: Segments, rng: random.Random) -> None:
 
 
 RECORD_FORGERIES: list[Callable[[Segments, random.Random], None]] = [
-    *[forge_payload] * 5,
-    *[forge_base] * 4,
-    forge_kind,
-    forge_order,
-    forge_order,
-    forge_segments,
-    forge_stranger,
-]
+    *[forge_payload] * 5, *[forge_base] * 4, forge_kind, forge_order, forge_order, forge_segments, forge_stranger,
+]  # fmt: skip
 
 
 # Cases.
@@ -351,7 +477,7 @@ def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     """Load a changed checkpoint; return whether that gave a buffer."""
     rng, maker = random.Random(case), case % len(MAKERS)
     bad = parent / "bad"
-    checkpoint_fuzz_test.written(bad, checkpoint_of(case))
+    written(bad, checkpoint_of(case))
     change(bad, rng, CHECKPOINT_FORGERIES)
     return is_usable(lambda: type(MAKERS[maker]()).load(bad), rng, guard)
 
@@ -360,7 +486,7 @@ def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     """Recover a changed journal; return whether that gave a buffer, which can then go on with it."""
     rng = random.Random(case)
     bad = parent / "bad"
-    checkpoint_fuzz_test.written(bad, journal_of(case))
+    written(bad, journal_of(case))
     change(bad, rng, [forge_records])
     buffers: list[Any] = []
 
@@ -451,3 +577,113 @@ def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: 
     answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr[-5000:]
     assert 0 < int(answer.stdout) < len(cases)
+
+
+# Directories of any state.
+
+
+STATE = {
+    "class": "Some",
+    "settings": {"gamma": 0.99, "names": ["a", "é", None], "is_on": True},
+    "count": 2**70,
+    "arrays": {
+        "rows/reward": np.arange(40.0),
+        "rows/terminated": np.arange(40) % 3 == 0,
+        "rows/observation/RGB": np.arange(96, dtype=np.uint8).reshape(4, 2, 2, 6),
+        "ids": np.array(["a", "bc", "日本"]),
+        "block": np.zeros(5, [("a", "<f4", (2,)), ("b", [("c", "?"), ("d", "<M8[s]")])]),
+        "none": np.zeros((0, 3), np.float32),
+    },
+}
+
+
+def outcome(path: pathlib.Path) -> Any:
+    """Return the state that a directory gives, or its error."""
+    try:
+        return checkpoint_test.loaded(path, verify=True)
+    except errors.CheckpointError as error:
+        return error
+
+
+def said(path: pathlib.Path) -> Any:
+    """Return the state in the files of a directory, without any check."""
+    values, entries = manifest.decoded((path / files_lib.MANIFEST).read_bytes(), "m")
+    arrays = {}
+    for name, entry in entries.items():
+        raw = (path / entry.file).read_bytes()
+        size = len(npy.header(entry.dtype, entry.shape))
+        arrays[name] = entry.dtype, entry.shape, raw[size:]
+    return {**values, "arrays": arrays}
+
+
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(200, 2000, 3))
+def test_a_hostile_directory_gives_an_error_or_what_it_says(cases: range, tmp_path: pathlib.Path) -> None:
+    checkpoint.save(STATE, tmp_path / "good")
+    resigned(tmp_path / "good", members_of(tmp_path / "good"))
+    good, bad, loads = files_of(tmp_path / "good"), tmp_path / "bad", 0
+    right = checkpoint_test.whole(STATE)
+    assert checkpoint_test.loaded(tmp_path / "good") == right
+    tracemalloc.start()
+    try:
+        for case in cases:
+            rng = random.Random(case)
+            written(bad, good)
+            is_forged = change(bad, rng, FORGERIES)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            found = outcome(bad)
+            assert tracemalloc.get_traced_memory()[1] - before < MOST_BYTES, case
+            if isinstance(found, errors.CheckpointError):
+                text = str(found)
+                assert text.startswith(str(bad)), case
+                assert "\n" not in text, case
+                assert len(text) < 1000, case
+            else:
+                loads += 1
+                assert found == (said(bad) if is_forged else right), case
+            assert sorted({*os.listdir(tmp_path)} - {"victim"}) == [".good.lock", "bad", "good"], case
+    finally:
+        tracemalloc.stop()
+    assert 0 < loads < len(cases) / 2
+
+
+@pytest.mark.parametrize(
+    "kind", ["missing", "file", "empty", "foreign", pytest.param("pipe", marks=posix_test.PIPES), "dangling"]
+)
+def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path, kind: str) -> None:
+    path = tmp_path / "state"
+    rule = "is not a checkpoint: it has no manifest.json"
+    if kind == "missing":
+        rule = "does not exist"
+    elif kind == "file":
+        path.write_bytes(dtypes_test.saved(np.zeros(3)))
+        rule = "cannot be opened: Not a directory"
+    elif kind == "pipe":
+        os.mkfifo(path)
+        rule = "cannot be opened: Not a directory"
+    elif kind == "dangling":
+        path.symlink_to("nowhere")
+        rule = "does not exist"
+    else:
+        path.mkdir()
+        if kind == "foreign":
+            (path / "weights.npy").write_text("")
+    with pytest.raises(errors.CheckpointError, match=f"^{path} {rule}$"):
+        checkpoint_test.loaded(path)
+
+
+def test_a_manifest_that_is_too_long_is_not_read(tmp_path: pathlib.Path) -> None:
+    checkpoint.save(STATE, tmp_path / "state")
+    os.truncate(tmp_path / "state" / "manifest.json", 10**12)
+    with pytest.raises(errors.CheckpointError, match=r"state/manifest\.json must have at most 2097152 bytes$"):
+        checkpoint_test.loaded(tmp_path / "state")
+
+
+def test_a_manifest_that_the_system_cannot_read_is_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(STATE, tmp_path / "state")
+    place = tmp_path / "state" / "manifest.json"
+    monkeypatch.setattr(files_lib.Directory, "open", lambda *_: os.open(place, os.O_WRONLY))
+    with pytest.raises(errors.CheckpointError, match=r"state/manifest\.json cannot be read: "):
+        checkpoint_test.loaded(tmp_path / "state")

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,10 @@ import relive
 from relive.cli import saved_examples_test as examples
 from relive.persistence import checkpoint
 from relive.persistence import inspect
+from relive.persistence import places
+from relive.persistence import posix_test
 from relive.persistence import state as state_lib
+from relive.testing import zoo
 
 
 @pytest.fixture
@@ -38,33 +42,6 @@ def fill(buffer: Any) -> Any:
     return buffer
 
 
-def items() -> relive.ItemReplayBuffer:
-    buffer = relive.ItemReplayBuffer(100, "fragments", seed=0)
-    buffer.add({"a": [1], "b": [2, 3, 4]})
-    return buffer
-
-
-def joint(buffer: Any = None) -> Any:
-    if buffer is None:
-        buffer = relive.JointReplayBuffer(9, agents=("a", "b"), seed=0)
-    both = {"a": 1.0, "b": 2.0}
-    buffer.add(both, {"a": 0, "b": 1}, both, both)
-    return buffer
-
-
-def rollout() -> relive.RolloutBuffer:
-    buffer = relive.RolloutBuffer(4)
-    buffer.add([1.0], 1, 1.0)
-    return buffer
-
-
-def tokens() -> relive.TokenReplayBuffer:
-    buffer = relive.TokenReplayBuffer(100, seed=0)
-    step = relive.TokenStep(prompt=[1, 2], response=[3], logprobs=[-0.5], policy_version=0, reward=1.0)
-    buffer.add_episode([step], agent_id="agent")
-    return buffer
-
-
 MAKERS: dict[str, Callable[[], Any]] = {
     "ColumnReplayBuffer": lambda: fill(
         relive.ColumnReplayBuffer(
@@ -72,14 +49,14 @@ MAKERS: dict[str, Callable[[], Any]] = {
         )
     ),
     "EpisodeReplayBuffer": examples.episodes,
-    "ItemReplayBuffer": items,
-    "JointReplayBuffer": joint,
-    "JointSequenceReplayBuffer": lambda: joint(relive.JointSequenceReplayBuffer(9, agents=("a", "b"), length=1)),
+    "ItemReplayBuffer": lambda: zoo.worked(zoo.KINDS["items, fragments"].make),
+    "JointReplayBuffer": lambda: zoo.worked(zoo.KINDS["joint"].make),
+    "JointSequenceReplayBuffer": lambda: zoo.worked(zoo.KINDS["joint sequences"].make),
     "PrioritizedReplayBuffer": examples.prioritized,
     "RingReplayBuffer": lambda: fill(relive.RingReplayBuffer(100, seed=0)),
-    "RolloutBuffer": rollout,
+    "RolloutBuffer": lambda: zoo.worked(zoo.KINDS["rollout"].make, 0, 5),
     "SequenceReplayBuffer": lambda: fill(relive.SequenceReplayBuffer(100, length=3, seed=0)),
-    "TokenReplayBuffer": tokens,
+    "TokenReplayBuffer": lambda: zoo.worked(zoo.KINDS["tokens"].make),
 }
 SHELLS = ["AsyncReplayBuffer", "ThreadSafeReplayBuffer"]
 JOURNALED = [name for name in MAKERS if hasattr(getattr(relive, name), "attach")]
@@ -100,7 +77,7 @@ def check_summary(path: pathlib.Path, buffer: Any, kind: str) -> dict[str, Any]:
     settings = buffer._encoded_settings()
     assert said["settings"] | ({"schema": said["schema"]} if "schema" in settings else {}) == settings
     expected: dict[str, Any] = (
-        dataclasses.asdict(buffer.get_stats()) if hasattr(buffer, "get_stats") else {"size": 1, "capacity": 4}
+        dataclasses.asdict(buffer.get_stats()) if hasattr(buffer, "get_stats") else {"size": 5, "capacity": 9}
     )
     if "open_ages" in expected:
         assert said["stats"].pop("open_ages").keys() == expected.pop("open_ages").keys()
@@ -161,12 +138,11 @@ def test_a_fresh_python_knows_all_of_our_classes(name: str, tmp_path: pathlib.Pa
 
 
 def test_schemas_are_there_where_they_are_no_setting(tmp_path: pathlib.Path) -> None:
-    joint().save(tmp_path / "joint")
+    for name in ("joint", "rollout"):
+        zoo.worked(zoo.KINDS[name].make, 0, 5).save(tmp_path / name)
     schemas = relive.summary(tmp_path / "joint")["schema"]
-    names = ["observation", "action", "reward"]
-    assert {agent: [row[0] for row in rows] for agent, rows in schemas.items()} == {"a": names, "b": names}
-    rollout().save(tmp_path / "rollout")
-    assert relive.summary(tmp_path / "rollout")["schema"][0] == ["observation", "<f8", [1]]
+    assert [row[0] for row in schemas["left"]] == ["observation", "action", "reward"]
+    assert relive.summary(tmp_path / "rollout")["schema"][0] == ["observation/image", "|u1", [2, 2]]
 
 
 # Files that hold no buffer.
@@ -242,17 +218,6 @@ def test_without_pyarrow_a_parquet_file_names_the_extra(tmp_path: pathlib.Path) 
 
 
 # Buffers that cannot be loaded.
-
-
-def test_a_broken_checkpoint_says_what_its_manifest_does(saved: pathlib.Path) -> None:
-    examples.change_byte(saved / "rows.reward.npy", 300)
-    (saved / "barred.npy").unlink()
-    said = relive.summary(saved)
-    assert (said["class"], said["settings"]["capacity"], said["stats"]) == ("PrioritizedReplayBuffer", 100, {})
-    assert (len(said["faults"]), len(said["arrays"]), said["notes"]) == (2, 13, [])
-    examples.change_byte(saved / "manifest.json", 100)
-    with pytest.raises(relive.CheckpointError, match=r"manifest\.json was changed or cut"):
-        relive.summary(saved)
 
 
 def test_forged_values_are_faults_or_left_out(saved: pathlib.Path) -> None:
@@ -408,15 +373,12 @@ def test_a_journal_without_a_record_has_no_buffer(tmp_path: pathlib.Path) -> Non
 # What is asked for.
 
 
-def test_a_journal_is_recovered(tmp_path: pathlib.Path) -> None:
-    examples.journal(tmp_path / "journal")
-    relive.verify(tmp_path / "journal")
-    assert len(relive.load(tmp_path / "journal")) == len(relive.recover(tmp_path / "journal")) > 0
-
-
 def test_overrides_and_codecs_reach_the_class(tmp_path: pathlib.Path) -> None:
     examples.prioritized().save(tmp_path / "steps")
     assert relive.load(tmp_path / "steps", limiter=relive.MinSize(7)).limiter.min_size == 7
+    message = "^codec must be left out for a PrioritizedReplayBuffer, which holds no objects$"
+    with pytest.raises(relive.ArgumentError, match=message):
+        relive.load(tmp_path / "steps", codec=relive.PlainCodec())
     examples.episodes().save(tmp_path / "episodes")
     assert len(relive.load(tmp_path / "episodes", codec=relive.PlainCodec())) > 0
 
@@ -430,32 +392,158 @@ def test_a_class_that_is_not_defined_here_is_named(saved: pathlib.Path) -> None:
     assert inspect.examine(str(saved)).reason == message
 
 
-def test_all_that_is_broken_is_said_at_once(saved: pathlib.Path) -> None:
-    for name in ("rows.reward.npy", "barred.npy"):
-        examples.change_byte(saved / name, 140)
-    with pytest.raises(relive.CheckpointError, match=r"rows\.reward\.npy.*; .*barred\.npy|barred.*; .*rows\.reward"):
+def test_each_broken_file_is_named_and_no_other(saved: pathlib.Path) -> None:
+    assert places.faults(str(saved)) == []
+    examples.change_byte(saved / "rows.reward.npy", 300)
+    (saved / "barred.npy").unlink()
+    (saved / "rows.action.npy").write_bytes(b"short")
+    (saved / "times_sampled.npy").unlink()
+    (saved / "times_sampled.npy").symlink_to("/etc/passwd")
+    heard: list[tuple[int, int]] = []
+    found = places.faults(str(saved), lambda done, total: heard.append((done, total)))
+    names = {re.sub(r".*/([\w.]+npy) .*", r"\1", line) for line in found}
+    assert names == {"rows.reward.npy", "barred.npy", "rows.action.npy", "times_sampled.npy"}
+    assert len(found) == 4
+    assert heard[-1][0] == heard[-1][1]
+    with pytest.raises(relive.CheckpointError) as broken:
         relive.verify(saved)
-    with pytest.raises(relive.CheckpointError, match="/nothing does not exist$"):
-        relive.verify(saved / "nothing")
+    assert str(broken.value) == "; ".join(places.faults(str(saved)))
+    said = relive.summary(saved)
+    assert (said["class"], said["settings"]["capacity"], said["stats"]) == ("PrioritizedReplayBuffer", 100, {})
+    assert (said["faults"], len(said["arrays"]), said["notes"]) == (found, 15, [])
 
 
-def test_a_codec_is_for_objects_alone(saved: pathlib.Path) -> None:
-    message = "codec must be left out for a PrioritizedReplayBuffer, which holds no objects"
-    with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
-        relive.load(saved, codec=relive.PlainCodec())
+def test_a_broken_manifest_is_the_one_fault(saved: pathlib.Path) -> None:
+    examples.change_byte(saved / "manifest.json", 100)
+    (fault,) = places.faults(str(saved))
+    assert fault.endswith("manifest.json was changed or cut: its CRC-32 does not match")
+    with pytest.raises(relive.CheckpointError, match=r"manifest\.json was changed or cut"):
+        relive.summary(saved)
+    (saved / "manifest.json").unlink()
+    (saved / "manifest.json").symlink_to("/etc/passwd")
+    assert places.faults(str(saved))[0].endswith("manifest.json is a link")
+    (saved / "manifest.json").unlink()
+    (saved / "manifest.json").touch()
+    os.truncate(saved / "manifest.json", 1 << 40)
+    with pytest.raises(relive.CheckpointError, match="must have at most 2097152 bytes$"):
+        places.read_manifest(str(saved))
+    with pytest.raises(relive.CheckpointError, match="cannot be read: Not a directory$"):
+        places.read_manifest(str(saved / "rows.reward.npy"))
 
 
-@pytest.mark.parametrize("call", [relive.verify, relive.summary, relive.repair])
-def test_progress_of_an_inspection_must_be_callable(call: Any, saved: pathlib.Path) -> None:
-    with pytest.raises(relive.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
-        call(saved, progress=3)
-
-
-def test_repair_asks_for_a_flag_and_a_path(saved: pathlib.Path) -> None:
+def test_wrong_arguments_of_an_inspection_are_refused(saved: pathlib.Path) -> None:
+    wrong: Any = "yes"
+    for call in (relive.verify, relive.summary, relive.repair):
+        with pytest.raises(relive.ArgumentTypeError, match="^progress must be callable or None, got 'yes'$"):
+            call(saved, progress=wrong)
+        with pytest.raises(relive.ArgumentError, match="^path must be the path of a directory in another, got ''$"):
+            call("")
+        with pytest.raises(relive.CheckpointError, match="/nothing does not exist$"):
+            call(saved.parent / "nothing")
     with pytest.raises(relive.ArgumentTypeError, match="^drop_damaged must be True or False, got 'yes'$"):
-        relive.repair(saved, drop_damaged="yes")  # type: ignore[arg-type]
-    with pytest.raises(relive.ArgumentError, match="^path must be the path of a directory in another, got ''$"):
-        relive.repair("")
-    with pytest.raises(relive.CheckpointError, match="/nothing does not exist$"):
-        relive.repair(saved.parent / "nothing")
+        relive.repair(saved, drop_damaged=wrong)
     assert sorted(os.listdir(saved.parent)) == [".buffer.lock", "buffer"]
+
+
+# What is at a path.
+
+
+def test_what_was_saved_is_told_apart(saved: pathlib.Path) -> None:
+    examples.journal(saved.parent / "journal")
+    (saved.parent / "new" / "base").mkdir(parents=True)
+    for name in ("journal", "new"):
+        assert places.kind_of(str(saved.parent / name)) is places.Kind.JOURNAL
+    assert places.kind_of(str(saved)) is places.Kind.CHECKPOINT
+    saved.rename(f"{saved}.1")
+    assert places.kind_of(str(saved)) is places.Kind.CHECKPOINT
+
+
+@pytest.mark.parametrize(
+    ("made", "typed", "message"),
+    [
+        (None, "buffer", "/buffer does not exist"),
+        ("buffer/x.txt", "buffer", r"/buffer is neither a checkpoint nor a journal: it holds 'x\.txt'"),
+        (
+            "buffer/storage.json",
+            "buffer",
+            r"/buffer is a memory map, which holds rows and no buffer: "
+            r"load its checkpoint with storage=relive\.MemmapStorage\('.*/buffer'\)$",
+        ),
+        ("buffer", "buffer", "/buffer is not a directory: a checkpoint or a journal is a directory"),
+        ("b/manifest.json", "b/manifest.json", r"/manifest\.json is not a directory: name the directory that it is in"),
+        ("b/rows.reward.npy", "b/rows.reward.npy", r"\.npy is not a directory: name the directory that it is in"),
+        (f"segment-{0:020}.relive", f"segment-{0:020}.relive", "is not a directory: name the directory that it is in"),
+    ],
+)
+def test_what_is_something_else_is_named(tmp_path: pathlib.Path, made: str | None, typed: str, message: str) -> None:
+    if made:
+        (tmp_path / made).parent.mkdir(exist_ok=True)
+        (tmp_path / made).touch()
+    with pytest.raises(relive.CheckpointError, match=message):
+        places.kind_of_buffer(str(tmp_path / typed))
+
+
+def refusing(*_: object) -> Any:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "steps"
+    path.write_bytes(b"PAR1...")
+    assert places.kind_of(str(path)) is places.Kind.PARQUET
+    rule = r"is a Parquet file, which holds steps and no buffer: relive\.integrations\.arrow\.add_parquet adds them"
+    with pytest.raises(relive.CheckpointError, match=rule):
+        relive.load(path)
+
+    monkeypatch.setattr("builtins.open", refusing)
+    with pytest.raises(relive.CheckpointError, match="steps cannot be opened: Permission denied$"):
+        places.kind_of(str(path))
+
+
+@posix_test.PIPES
+def test_a_pipe_is_not_read(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(relive.CheckpointError, match="pipe is not a directory"):
+        places.kind_of(str(tmp_path / "pipe"))
+
+
+def test_an_empty_directory_and_one_of_much_else_are_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(relive.CheckpointError, match="is empty: neither a checkpoint nor a journal$"):
+        places.kind_of(str(tmp_path))
+    for name in "abcd":
+        (tmp_path / name).touch()
+    with pytest.raises(relive.CheckpointError, match=r"it holds 'a', 'b', 'c', \.\.\.$"):
+        places.kind_of(str(tmp_path))
+    monkeypatch.setattr(os, "listdir", refusing)
+    with pytest.raises(relive.CheckpointError, match="cannot be opened: Permission denied$"):
+        places.kind_of(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_segment"),
+    [
+        (f"segment-{7:020}.relive", True), (f"segment-{7:020}.relive.new", True),
+        (f"segment-{7:020}.relive.damaged", True), (f"segment-{7:020}.relive.2.damaged", True),
+        ("segment-7.relive", False), ("notes.damaged", False),
+    ],
+)  # fmt: skip
+def test_the_files_of_a_journal_are_known_by_name(name: str, is_segment: bool) -> None:
+    assert places.is_of_journal(name) == is_segment
+
+
+def test_a_file_mended_meanwhile_is_still_a_fault(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples.change_byte(saved / "rows.reward.npy", 300)
+    monkeypatch.setattr(places, "_faults_of_each", lambda path, progress: [])
+    (fault,) = places.faults(str(saved))
+    assert "rows.reward.npy was changed" in fault
+
+
+def test_older_checkpoints_are_found_until_a_number_is_missing(saved: pathlib.Path) -> None:
+    buffer = examples.prioritized()
+    for _ in range(3):
+        buffer.save(saved, keep=3)
+    assert places.older(str(saved)) == [f"{saved}.1", f"{saved}.2"]
+    buffer.save(f"{saved}.2.1")
+    assert places.older(f"{saved}.2") == []

@@ -1,12 +1,15 @@
 """Reading a journal: a prefix of the bytes gives a prefix of the records; any other change too, or an error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import os
 import pathlib
 import random
 import re
 import shutil
+import struct
 import tracemalloc
+from typing import Any
+import zlib
 
 import hypothesis
 from hypothesis import strategies as st
@@ -22,6 +25,7 @@ from relive.persistence import repair
 from relive.persistence import seed_blocks_test
 
 Twin = list[tuple[int, int, bytes]]
+PAYLOADS = [b"payload %d" % number for number in range(30)]
 
 
 def write(path: pathlib.Path, payloads: list[bytes], *, segment_bytes: int = 2**20) -> Twin:
@@ -54,10 +58,10 @@ def contents(path: pathlib.Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-def tear(path: pathlib.Path) -> None:
+def tear(path: pathlib.Path, tail: bytes = b"torn") -> None:
     """Let a journal end with bytes that are no record."""
     with segments(path)[-1].open("ab") as file:
-        file.write(b"torn")
+        file.write(tail)
 
 
 def ends_of(twin: Twin) -> list[int]:
@@ -116,12 +120,10 @@ def test_journals_cut_at_any_byte_keep_whole_records(tmp_path: pathlib.Path) -> 
         assert read(tmp_path / "log") == [*twin[:whole], (whole, 9, b"again")]
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 5000, b"\xff" * 5000, bytes(range(256)) * 4, b"\1" * 3000])
+@pytest.mark.parametrize("tail", [b"\xff" * 5000, bytes(range(256)) * 4, b"\1" * 3000], ids=range(3))
 def test_garbage_after_the_last_record_is_a_torn_tail(tmp_path: pathlib.Path, tail: bytes) -> None:
     twin = write(tmp_path / "log", [b"one", b"two"])
-    (segment,) = segments(tmp_path / "log")
-    with segment.open("ab") as file:
-        file.write(tail)
+    tear(tmp_path / "log", tail)
     assert read(tmp_path / "log") == twin
     assert journal_reader.examine(tmp_path / "log").num_torn_bytes == len(tail)
 
@@ -152,7 +154,7 @@ def test_a_tail_of_zeros_is_torn_unless_records_follow(
 
 
 def test_a_torn_payload_that_holds_a_journal_is_no_damage(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "inner", [b"payload %d" % number for number in range(20)])
+    write(tmp_path / "inner", PAYLOADS[:20])
     inner = segments(tmp_path / "inner")[0].read_bytes()
     twin = write(tmp_path / "log", [b"one", inner])
     (segment,) = segments(tmp_path / "log")
@@ -162,7 +164,7 @@ def test_a_torn_payload_that_holds_a_journal_is_no_damage(tmp_path: pathlib.Path
 
 @pytest.mark.parametrize("begin", range(3, 6))
 def test_zeros_before_whole_records_are_damage(tmp_path: pathlib.Path, begin: int) -> None:
-    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(8)])
+    twin = write(tmp_path / "log", PAYLOADS[:8])
     (segment,) = segments(tmp_path / "log")
     content, ends = segment.read_bytes(), ends_of(twin)
     segment.write_bytes(content[: ends[begin]] + b"\0" * (ends[-2] - ends[begin]) + content[ends[-2] :])
@@ -186,7 +188,7 @@ def test_whole_records_after_damage_are_always_found(tmp_path: pathlib.Path, mon
 
 @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(150, 2000, 3))
 def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathlib.Path) -> None:
-    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(12)], segment_bytes=120)
+    twin = write(tmp_path / "log", PAYLOADS[:12], segment_bytes=120)
     files = segments(tmp_path / "log")
     assert len(files) >= 3
     for seed in seeds:
@@ -215,7 +217,7 @@ def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathli
 
 
 def test_a_record_that_claims_4_gib_takes_no_memory(tmp_path: pathlib.Path) -> None:
-    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(12)], segment_bytes=120)
+    twin = write(tmp_path / "log", PAYLOADS[:12], segment_bytes=120)
     files = segments(tmp_path / "log")
     for segment in (files[-1], files[0]):
         with segment.open("ab") as file:
@@ -240,8 +242,7 @@ def test_a_tail_that_takes_long_to_search_is_damage(tmp_path: pathlib.Path) -> N
     seed = journal_reader.seed_of(segment.read_bytes(), 0)
     head = bytearray(journal_reader.framed(5, 1, b"", seed))
     head[:4] = (200_000).to_bytes(4, "little")
-    with segment.open("ab") as file:
-        file.write(bytes(head) * 30_000)
+    tear(tmp_path / "log", bytes(head) * 30_000)
     with pytest.raises(errors.CheckpointError, match="and whole records follow"):
         read(tmp_path / "log")
 
@@ -299,7 +300,7 @@ def test_a_listing_beside_a_pruning_writer_is_no_damage(
 
 
 def test_a_segment_missing_while_reading_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
+    write(tmp_path / "log", PAYLOADS[:20], segment_bytes=120)
     names = sorted(os.listdir(tmp_path / "log"))
     reading = journal_reader.records(tmp_path / "log")
     next(reading)
@@ -315,22 +316,6 @@ def test_a_record_cut_while_it_is_checked_is_no_record(tmp_path: pathlib.Path) -
     (tmp_path / "file").write_bytes(b"short")
     with (tmp_path / "file").open("rb") as file:
         assert not journal_reader._is_proven(file, 0, journal_reader.Head(6, 1, 1, 0, 0))
-
-
-def test_a_gap_between_segments_is_damage(tmp_path: pathlib.Path) -> None:
-    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
-    files = segments(tmp_path / "log")
-    files[1].rename(tmp_path / "away")
-    shutil.copytree(tmp_path / "log", tmp_path / "other")
-    (tmp_path / "away").rename(tmp_path / "other" / files[1].name)
-    first = int(files[1].stem[-20:])
-    with pytest.raises(
-        errors.CheckpointError,
-        match=f"{files[2].name} is damaged at byte 0: the segment before it ends before record {first}$",
-    ) as caught:
-        read(tmp_path / "log")
-    assert isinstance(caught.value, journal_reader.DamageError)
-    assert [record.number for record in journal_reader.records(tmp_path / "other")] == list(range(len(twin)))
 
 
 def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
@@ -361,7 +346,7 @@ def test_a_segment_of_another_journal_is_refused(
 ) -> None:
     """P81: also if its records have the same numbers; and nothing is cut, though the end is torn."""
     for name in ("log", "other"):
-        write(tmp_path / name, [b"payload %d" % number for number in range(20)], segment_bytes=120)
+        write(tmp_path / name, PAYLOADS[:20], segment_bytes=120)
     strange = segments(tmp_path / "log")[place]
     shutil.copy(tmp_path / "other" / strange.name, strange)
     tear(tmp_path / "log")
@@ -379,7 +364,7 @@ def test_a_missing_segment_is_refused(
     tmp_path: pathlib.Path, num_pruned: int, place: int, opening: Callable[[pathlib.Path], object]
 ) -> None:
     """P81: a pruned segment is not missing."""
-    write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
+    write(tmp_path / "log", PAYLOADS, segment_bytes=120)
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(int(segments(tmp_path / "log")[num_pruned].stem[-20:]))
     read(tmp_path / "log")
@@ -395,26 +380,23 @@ def test_a_missing_segment_is_refused(
     assert contents(tmp_path / "log") == before
 
 
-def test_a_mark_that_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
-    path = forged(tmp_path / "log", (0, 0, b""))
-    (path / f"{journal_reader.segment_name(0)}.oldest").mkdir()
-    with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive.oldest is not a regular file$"):
-        read(path)
-
-
 def test_a_pruned_journal_without_segments_is_refused(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
+    write(tmp_path / "log", PAYLOADS, segment_bytes=120)
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(log.num_records)
     (last,) = segments(tmp_path / "log")
     last.unlink()
     with pytest.raises(errors.CheckpointError, match=f"{last.name} is damaged at byte 0: it is missing$"):
         read(tmp_path / "log")
+    path = forged(tmp_path / "other", (0, 0, b""))
+    (path / f"{journal_reader.segment_name(0)}.oldest").mkdir()
+    with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive.oldest is not a regular file$"):
+        read(path)
 
 
 def test_segments_about_to_be_deleted_are_not_read(tmp_path: pathlib.Path) -> None:
     """The process may have been killed before it had deleted each segment, and files go from a disk in any order."""
-    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
+    twin = write(tmp_path / "log", PAYLOADS, segment_bytes=120)
     files = segments(tmp_path / "log")
     for begins in (files[1], files[3]):
         begins.with_name(f"{begins.name}.oldest").touch()
@@ -437,22 +419,24 @@ def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:
     return path
 
 
-def test_a_segment_begins_with_exactly_one_base(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: it ends before its base$"):
-        read(forged(tmp_path / "empty"))
-    with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: its record 0 is of kind 1$"):
-        read(forged(tmp_path / "other", (0, 1, b"")))
-    with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: its record 0 has the number 1$"):
-        read(forged(tmp_path / "late", (1, 0, b"")))
-    twice = forged(tmp_path / "twice", (0, 0, b""), (1, 0, b""))
-    assert read(twice) == [(0, 0, b"")]
-    jump = forged(tmp_path / "jump", (0, 0, b""), (2, 1, b""))
-    assert read(jump) == [(0, 0, b"")]
-    then = forged(tmp_path / "then", (0, 0, b""), (1, 0, b""), (2, 1, b""))
-    with pytest.raises(
-        errors.CheckpointError, match="at byte 54: its record 1 is of kind 0, and whole records follow$"
-    ):
-        read(then)
+@pytest.mark.parametrize(
+    ("framed", "found"),
+    [
+        ([], "is damaged at byte 37: it ends before its base$"),
+        ([(0, 1, b"")], "is damaged at byte 37: its record 0 is of kind 1$"),
+        ([(1, 0, b"")], "is damaged at byte 37: its record 0 has the number 1$"),
+        ([(0, 0, b""), (1, 0, b"")], 1),
+        ([(0, 0, b""), (2, 1, b"")], 1),
+        ([(0, 0, b""), (1, 0, b""), (2, 1, b"")], "at byte 54: its record 1 is of kind 0, and whole records follow$"),
+    ],
+)
+def test_a_segment_begins_with_exactly_one_base(tmp_path: pathlib.Path, framed: Twin, found: Any) -> None:
+    path = forged(tmp_path / "log", *framed)
+    if found == 1:
+        assert read(path) == framed[:1]
+    else:
+        with pytest.raises(errors.CheckpointError, match=found):
+            read(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"relive journal 1\n", b"relive journal 9\n" + b"x" * 40, b"x" * 100])
@@ -534,3 +518,75 @@ def test_a_directory_without_segments_has_no_records(tmp_path: pathlib.Path) -> 
         relive.recover(tmp_path)
     findings = journal_reader.examine(tmp_path)
     assert (findings.num_segments, findings.num_records, findings.num_torn_bytes, findings.damage) == (0, 0, 0, None)
+
+
+# The bytes of records.
+
+
+HEADER = journal_reader.segment_header(42, 7)
+SEED = journal_reader.seed_of(HEADER, 42)
+
+
+def test_records_have_the_documented_bytes() -> None:
+    start = b"relive journal 1\n" + struct.pack("<QQ", 42, 7)
+    assert start + struct.pack("<I", zlib.crc32(start)) == HEADER
+    record = journal_reader.framed(43, 9, b"abc", SEED)
+    head = struct.pack("<IBQ", 3, 9, 43)
+    assert record == head + struct.pack("<I", zlib.crc32(head + b"abc", zlib.crc32(start))) + b"abc"
+    assert (len(HEADER), len(record)) == (journal_reader.SEGMENT_HEADER_BYTES, journal_reader.RECORD_HEADER_BYTES + 3)
+
+
+def flips(content: bytes) -> Iterator[bytes]:
+    """Yield the bytes with each bit flipped."""
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
+
+
+def test_each_flipped_bit_of_a_record_is_found() -> None:
+    """Also of the header of its segment, or if it is taken for a record of another one."""
+    record = journal_reader.framed(43, 9, b"abc", SEED)
+    other = journal_reader.seed_of(journal_reader.segment_header(42, 8), 42)
+    for content, seed in [*((flipped, SEED) for flipped in flips(record)), (record, other)]:
+        head = journal_reader.head_of(content[:17], seed)
+        assert zlib.crc32(content[17:], head.proof) != head.checksum
+    for header in flips(HEADER):
+        with pytest.raises(errors.CheckpointError):
+            journal_reader.seed_of(header, 42)
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "message"),
+    [
+        (b"{}", 42, "does not begin with the header of a journal"),
+        (HEADER.replace(b"1\n", b"2\n"), 42, "is a journal of format '2', and this relive reads format '1'"),
+        (HEADER[:-1], 42, "ends after 36 of the 37 bytes of its header"),
+        (HEADER[:-1] + b"!", 42, "has a header whose checksum is wrong"),
+        (HEADER, 43, "has a header that says its first record is 42"),
+        (journal_reader.segment_header(2**62 + 1, 0), 2**62 + 1, "has a header that says its first record is 461168.*"),
+    ],
+)
+def test_invalid_segment_headers_are_refused(header: bytes, first: int, message: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"^{message}$"):
+        journal_reader.seed_of(header, first)
+    assert journal_reader.seed_of(journal_reader.segment_header(2**62, 0), 2**62) > 0
+
+
+def test_segment_names_hold_their_first_number() -> None:
+    for first in (0, 1, 2**62):
+        assert journal_reader.first_of(journal_reader.segment_name(first)) == first
+    for name in ("segment-1.relive", "segment-" + "٣" * 20 + ".relive", journal_reader.segment_name(0) + ".new", ""):
+        assert journal_reader.first_of(name) is None
+
+
+def test_invalid_records_are_not_framed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="^payload must be bytes, got 'text'$"):
+        journal_reader.framed(0, 1, "text", 0)  # type: ignore[arg-type]
+    for kind in (-1, 256):
+        with pytest.raises(errors.ArgumentError, match=rf"^kind must be in \[0, 256\), got {kind}$"):
+            journal_reader.framed(0, kind, b"", 0)
+    monkeypatch.setattr(journal_reader, "LARGEST_PAYLOAD", 3)
+    assert len(journal_reader.framed(0, 255, b"abc", 0)) == 20
+    with pytest.raises(errors.ArgumentError, match="^payload must be at most 3 bytes, got 4$"):
+        journal_reader.framed(0, 0, b"abcd", 0)

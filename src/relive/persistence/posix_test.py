@@ -1,7 +1,9 @@
-"""Marks of the tests that need what Windows does not have, and the module of limits, which is None there."""
+"""Marks of the tests that need what Windows does not have, forks, and the module of limits, which is None there."""
 
+from collections.abc import Callable
 import os
 import signal
+import traceback
 
 import pytest
 
@@ -16,3 +18,25 @@ MEMORY = pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does 
 PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes in directories")
 SIGNALS = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no signals")
 RESERVES = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room on a disk")
+
+
+THREADED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+"""For those that fork, in which other threads may run."""
+PATIENCE = 10
+"""Seconds after which a fork has hung."""
+
+
+def in_a_fork(call: Callable[[], object]) -> None:
+    """Make the call in a forked process; fail if it raises there, or does not return."""
+    child = os.fork()
+    if not child:  # pragma: no cover
+        signal.alarm(PATIENCE)
+        status = 1
+        try:
+            call()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0

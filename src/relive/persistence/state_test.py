@@ -13,56 +13,46 @@ def given(**values: Any) -> state_lib.StateReader:
     return state_lib.StateReader({"part": values}, arrays).part("part")
 
 
-class TestValues:
-    @pytest.mark.parametrize("value", [0, 5, 2**61])
-    def test_an_integer_comes_back(self, value: int) -> None:
-        assert given(a=value).integer("a") == value
+@pytest.mark.parametrize(
+    ("call", "taken", "refused", "rule"),
+    [
+        (lambda state: state.integer("a"), [0, 5, 2**61], [2**61 + 1], rf"an integer in \[0, {2**61}\]"),
+        (
+            lambda state: state.integer("a", 0, 5),
+            [0, 5],
+            [-1, 6, True, 1.0, "1", None, [], np.int64(3)],
+            r"an integer in \[0, 5\]",
+        ),
+        (
+            lambda state: state.number("a", 0.0),
+            [0.0, 1e308],
+            [-0.5, 1, True, float("nan"), float("inf"), "1", None, np.float64(1)],
+            "a finite float of at least 0.0",
+        ),
+        (lambda state: state.boolean("a"), [True, False], [1, None, "true", np.True_], "true or false"),
+        (lambda state: state.text("a"), ["x"], [1, None, b"x", np.str_("x")], "a string"),
+        (lambda state: state.one_of("a", "x", "y"), ["x", "y"], ["z"], "x or y"),
+        (lambda state: state.part("a") and "part", [], [None, [], 3, "x"], "a mapping"),
+    ],
+    ids=range(7),
+)
+def test_a_value_is_of_its_kind(call: Any, taken: list[Any], refused: list[Any], rule: str) -> None:
+    for value in taken:
+        found = call(given(a=value))
+        assert (found, type(found)) == (value, type(value))
+    for value in refused:
+        with pytest.raises(errors.CheckpointError, match=f"^part/a must be {rule}, got "):
+            call(given(a=value))
+    with pytest.raises(errors.CheckpointError, match="^part/a is missing$"):
+        call(given())
 
-    def test_a_count_can_go_on(self) -> None:
-        with pytest.raises(errors.CheckpointError, match=rf"^part/a must be an integer in \[0, {2**61}\], got "):
-            given(a=2**61 + 1).integer("a")
 
-    @pytest.mark.parametrize("value", [-1, 6, True, 1.0, "1", None, [], np.int64(3)])
-    def test_what_is_no_such_integer_is_refused(self, value: object) -> None:
-        with pytest.raises(errors.CheckpointError, match=r"^part/a must be an integer in \[0, 5\], got "):
-            given(a=value).integer("a", 0, 5)
-
-    @pytest.mark.parametrize("value", [0.0, 1e308])
-    def test_a_number_comes_back(self, value: float) -> None:
-        assert given(a=value).number("a", 0.0) == value
-
-    @pytest.mark.parametrize("value", [-0.5, 1, True, float("nan"), float("inf"), "1", None, np.float64(1)])
-    def test_what_is_no_such_number_is_refused(self, value: object) -> None:
-        with pytest.raises(errors.CheckpointError, match=r"^part/a must be a finite float of at least 0.0, got "):
-            given(a=value).number("a", 0.0)
-
-    def test_a_bool_comes_back_and_nothing_else(self) -> None:
-        assert given(a=True).boolean("a") is True
-        for value in (1, None, "true", np.True_):
-            with pytest.raises(errors.CheckpointError, match="^part/a must be true or false, got "):
-                given(a=value).boolean("a")
-
-    def test_a_text_comes_back_and_nothing_else(self) -> None:
-        assert given(a="x").text("a") == "x"
-        assert given(a="x").one_of("a", "x", "y") == "x"
-        for value in (1, None, b"x", np.str_("x")):
-            with pytest.raises(errors.CheckpointError, match="^part/a must be a string, got "):
-                given(a=value).text("a")
-        with pytest.raises(errors.CheckpointError, match="^part/a must be x or y, got 'z'$"):
-            given(a="z").one_of("a", "x", "y")
-
-    def test_what_is_missing_is_named(self) -> None:
-        with pytest.raises(errors.CheckpointError, match="^part/a is missing$"):
-            given().value("a")
-
-    @pytest.mark.parametrize("value", [None, [], 3, "x"])
-    def test_a_part_is_a_mapping(self, value: object) -> None:
-        with pytest.raises(errors.CheckpointError, match="^part/a must be a mapping, got "):
-            given(a=value).part("a")
-        with pytest.raises(errors.CheckpointError, match="^state must be a mapping, got "):
-            state_lib.StateReader(value, {})
-        with pytest.raises(errors.CheckpointError, match="^arrays must be a mapping, got "):
-            state_lib.StateReader({}, value)
+@pytest.mark.parametrize("value", [None, [], 3, "x"])
+def test_a_state_is_a_mapping(value: object) -> None:
+    with pytest.raises(errors.CheckpointError, match="^state must be a mapping, got "):
+        state_lib.StateReader(value, {})
+    with pytest.raises(errors.CheckpointError, match="^arrays must be a mapping, got "):
+        state_lib.StateReader({}, value)
 
 
 class TestArrays:
@@ -96,14 +86,11 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("array", "found"),
         [
-            (np.zeros(3, ">i8"), ">i8 and \\(3,\\)"),
-            (np.zeros((3, 1), np.int64), "int64 and \\(3, 1\\)"),
-            (np.zeros(2, np.int64), "int64 and \\(2,\\)"),
-            (np.int64(3), "None and \\(\\)"),
-            ([1, 2, 3], "None and \\(\\)"),
-            (None, "None and \\(\\)"),
+            (np.zeros(3, ">i8"), ">i8 and \\(3,\\)"), (np.zeros((3, 1), np.int64), "int64 and \\(3, 1\\)"),
+            (np.zeros(2, np.int64), "int64 and \\(2,\\)"), (np.int64(3), "None and \\(\\)"),
+            ([1, 2, 3], "None and \\(\\)"), (None, "None and \\(\\)"),
         ],
-    )
+    )  # fmt: skip
     def test_another_array_is_refused(self, array: object, found: str) -> None:
         message = rf"^array part/a must be of dtype int64 and shape \(3\), got {found}$"
         with pytest.raises(errors.CheckpointError, match=message):

@@ -115,31 +115,21 @@ def test_a_weak_value_is_rounded_to_no_integer(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "dtype", "shown"),
     [
-        (0.9, "u1", "uint8, got 0.9"),
-        (300, "u1", "uint8, got 300"),
-        (-1, "u1", "uint8, got -1"),
-        (float("nan"), "i4", "int32, got nan"),
-        (2**53 + 1, "f8", "float64, got 9007199254740993"),
-        (2**63 - 1, "f8", "float64, got 9223372036854775807"),
-        (2**64 - 1, "f8", "float64, got 18446744073709551615"),
-        (float(2**63), "i8", "int64, got 9.223372036854776e+18"),
-        (-np.inf, "i8", "int64, got -inf"),
-        (2, "?", "bool, got 2"),
-        (1e300, "f4", "float32, got 1e+300"),
-        (16777217, "f4", "float32, got 16777217"),
-        (70000, "f2", "float16, got 70000"),
-        (np.int32(-(2**31)), "f2", "float16, got -2147483648"),
-        (1e300j, "c8", "complex64, got 1e+300j"),
-        (2**53 + 1, "c16", "complex128, got 9007199254740993"),
-        ([[1, 2], [-3, 400]], "u1", "uint8, got -3"),
-        (["ab", "abc"], "U2", "<U2, got 'abc'"),
+        (0.9, "u1", "uint8, got 0.9"), (300, "u1", "uint8, got 300"), (-1, "u1", "uint8, got -1"),
+        (float("nan"), "i4", "int32, got nan"), (2**53 + 1, "f8", "float64, got 9007199254740993"),
+        (2**63 - 1, "f8", "float64, got 9223372036854775807"), (2**64 - 1, "f8", "float64, got 18446744073709551615"),
+        (float(2**63), "i8", "int64, got 9.223372036854776e+18"), (-np.inf, "i8", "int64, got -inf"),
+        (2, "?", "bool, got 2"), (1e300, "f4", "float32, got 1e+300"), (16777217, "f4", "float32, got 16777217"),
+        (70000, "f2", "float16, got 70000"), (np.int32(-(2**31)), "f2", "float16, got -2147483648"),
+        (1e300j, "c8", "complex64, got 1e+300j"), (2**53 + 1, "c16", "complex128, got 9007199254740993"),
+        ([[1, 2], [-3, 400]], "u1", "uint8, got -3"), (["ab", "abc"], "U2", "<U2, got 'abc'"),
         (b"abc", "S2", "|S2, got b'abc'"),
         (np.datetime64("2020-01-02T03"), "M8[D]", "datetime64[D], got 2020-01-02T03"),
         (np.timedelta64(3_000_000_000, "h"), "m8[ns]", "timedelta64[ns], got 3000000000 hours"),
         (np.timedelta64(1500, "ms"), "m8[s]", "timedelta64[s], got 1500 milliseconds"),
         (np.array(["2500-01-01"], "M8[s]"), "M8[ns]", "datetime64[ns], got 2500-01-01T00:00:00"),
     ],
-)
+)  # fmt: skip
 def test_the_first_value_that_does_not_fit_is_shown(value: Any, dtype: str, shown: str) -> None:
     assert refusal(value, dtype).split(": ")[0] == f"x must fit {shown}"
 
@@ -147,25 +137,12 @@ def test_the_first_value_that_does_not_fit_is_shown(value: Any, dtype: str, show
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (np.int64(3), "u1"),
-        (True, "f4"),
-        (np.bool_(True), "c8"),
-        (3.0, "i2"),
-        (-0.0, "u1"),
-        (1.0, "?"),
-        (2**62, "f8"),
-        (-(2**63), "f4"),
-        (0.5, "f4"),
-        (np.inf, "f2"),
-        (np.longdouble(0.1), "c32"),
-        (np.float64(0.1), "g"),
-        ("ab", "U2"),
-        ("", "U1"),
-        (b"ab", "S5"),
-        (np.datetime64("2020-01-02"), "M8[ns]"),
+        (np.int64(3), "u1"), (True, "f4"), (np.bool_(True), "c8"), (3.0, "i2"), (-0.0, "u1"), (1.0, "?"),
+        (2**62, "f8"), (-(2**63), "f4"), (0.5, "f4"), (np.inf, "f2"), (np.longdouble(0.1), "c32"),
+        (np.float64(0.1), "g"), ("ab", "U2"), ("", "U1"), (b"ab", "S5"), (np.datetime64("2020-01-02"), "M8[ns]"),
         (np.timedelta64(2, "h"), "m8[s]"),
     ],
-)
+)  # fmt: skip
 def test_values_that_stay_equal_fit(value: Any, dtype: str) -> None:
     answer = fit(value, dtype)
     assert answer.dtype == np.dtype(dtype)
@@ -272,28 +249,13 @@ def test_the_byte_order_does_not_matter(native: str) -> None:
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        ("1", "f8"),
-        (["1", "2"], "i8"),
-        (b"1", "u1"),
-        (1, "U3"),
-        (True, "S3"),
-        (2.5, "M8[s]"),
-        ("a", "S3"),
-        (b"a", "U3"),
-        (1j, "f8"),
-        (np.zeros(0, "c8"), "f8"),
-        (1, "M8[s]"),
-        (1, "m8[s]"),
-        (np.timedelta64(1, "Y"), "m8[D]"),
-        (np.datetime64(1, "s"), "i8"),
-        (np.datetime64(1, "s"), "m8[s]"),
-        ("2020", "M8[Y]"),
-        (np.zeros((), "i4,i4"), "i4,i8"),
-        (1, "i4,i8"),
-        (np.zeros((), "i4,i4"), "i4"),
+        ("1", "f8"), (["1", "2"], "i8"), (b"1", "u1"), (1, "U3"), (True, "S3"), (2.5, "M8[s]"), ("a", "S3"),
+        (b"a", "U3"), (1j, "f8"), (np.zeros(0, "c8"), "f8"), (1, "M8[s]"), (1, "m8[s]"),
+        (np.timedelta64(1, "Y"), "m8[D]"), (np.datetime64(1, "s"), "i8"), (np.datetime64(1, "s"), "m8[s]"),
+        ("2020", "M8[Y]"), (np.zeros((), "i4,i4"), "i4,i8"), (1, "i4,i8"), (np.zeros((), "i4,i4"), "i4"),
         (np.zeros((), "V8"), "f8"),
     ],
-)
+)  # fmt: skip
 def test_values_of_another_kind_are_refused(value: Any, dtype: str) -> None:
     assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.short_repr(value)}"
 

@@ -19,36 +19,15 @@ from relive.schema import encoding
 from relive.schema import schema as schema_lib
 
 DTYPES = [
-    "?",
-    "i1",
-    "i2",
-    "i4",
-    "i8",
-    "u1",
-    "u2",
-    "u4",
-    "u8",
-    "f2",
-    "f4",
-    "f8",
-    "c8",
-    ">i4",
-    ">f8",
-    "U2",
-    "S3",
-    "M8[s]",
-]
+    "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", ">i4", ">f8", "U2", "S3", "M8[s]",
+]  # fmt: skip
 PLAIN = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
 SHAPES: list[tuple[int, ...]] = [(), (), (1,), (2,), (0,), (9,)]
 
 LARGE = [-(2**63), -(2**53) - 1, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**400]
 FLOATS = [float("nan"), float("inf"), -0.0, 0.1, 3.0, 65504.0, 65520.0, 1e300, 5e-324]
 NUMBERS: st.SearchStrategy[Any] = st.one_of(
-    st.booleans(),
-    st.integers(-3, 300),
-    st.sampled_from(LARGE),
-    st.floats(allow_nan=False),
-    st.sampled_from(FLOATS),
+    st.booleans(), st.integers(-3, 300), st.sampled_from(LARGE), st.floats(allow_nan=False), st.sampled_from(FLOATS)
 )
 OTHERS = [None, "x", "long", b"ab", "7", 1j, 1 + 0.1j, [], [[]], object(), np.datetime64(3, "s"), np.str_("y")]
 
@@ -110,23 +89,16 @@ def cases(draw: st.DrawFn, lead: tuple[int, ...], seen: tuple[int, ...]) -> Any:
     observation, action, reward = draw(parts), draw(parts), ((), draw(st.sampled_from(["f2", "f4", "f8", ">f4"])))
     extras = draw(st.dictionaries(st.sampled_from(["logp", "a", "z"]), parts, max_size=2))
     schema = relive.Schema(
-        tree(observation),
-        tree(action),
-        reward=tree(reward),
-        extras={name: tree(part) for name, part in extras.items()},
+        tree(observation), tree(action), reward=tree(reward), extras={name: tree(part) for name, part in extras.items()}
     )
     numbers = st.lists(NUMBERS, min_size=sum(lead), max_size=sum(lead)) if lead else NUMBERS
     given_extras = st.fixed_dictionaries(
         {name: values(part, lead) for name, part in extras.items()}, optional=draw(st.sampled_from([{}, {}, MORE]))
     )
     return (
-        schema,
-        draw(values(observation, seen)),
-        draw(values(action, lead)),
-        draw(numbers | values(reward, lead)),
-        draw(st.none() | values(observation, seen)),
-        draw(given_extras),
-    )
+        schema, draw(values(observation, seen)), draw(values(action, lead)), draw(numbers | values(reward, lead)),
+        draw(st.none() | values(observation, seen)), draw(given_extras),
+    )  # fmt: skip
 
 
 def answer(call: Any, *arguments: Any) -> Any:
@@ -317,15 +289,9 @@ SEEN = np.arange(8, dtype=np.float32).reshape(4, 2)
 def extended(count: int = 3, **told: Any) -> Any:
     """Return steps of that many streams, out of four by default."""
     step: dict[str, Any] = {
-        "streams": None,
-        "observation": SEEN[:count],
-        "action": range(count),
-        "reward": np.ones(count),
-        "next_observation": SEEN[1 : count + 1],
-        "terminated": None,
-        "truncated": None,
-        "extras": {},
-    }
+        "streams": None, "observation": SEEN[:count], "action": range(count), "reward": np.ones(count),
+        "next_observation": SEEN[1 : count + 1], "terminated": None, "truncated": None, "extras": {},
+    }  # fmt: skip
     return encoding.step_of_each(ENCODER, told.pop("num_streams", count), **(step | told))
 
 

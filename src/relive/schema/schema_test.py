@@ -19,16 +19,9 @@ NESTED = relive.Schema(
     extras={"logp": Field((), np.float64), "hidden": {"h": Field(3, np.float16), "c": Field(3, np.float16)}},
 )
 PATHS = (
-    "observation/arm/angle",
-    "observation/arm/touch",
-    "observation/image",
-    "action/left",
-    "action/right",
-    "reward",
-    "extras/hidden/c",
-    "extras/hidden/h",
-    "extras/logp",
-)
+    "observation/arm/angle", "observation/arm/touch", "observation/image", "action/left", "action/right", "reward",
+    "extras/hidden/c", "extras/hidden/h", "extras/logp",
+)  # fmt: skip
 
 
 def example(lead: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -215,8 +208,7 @@ def test_a_reward_must_be_one_float(reward: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams"],
+    "name", ["observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams"]
 )
 def test_an_extra_named_like_an_argument_is_refused(name: str) -> None:
     message = rf"^an extra must not be named like an argument of add, got '{name}'$"
@@ -260,19 +252,11 @@ def test_leading_axes_are_left_out(lead: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (0.5, np.float64),
-        (1, np.int64),
-        (True, np.bool_),
-        (np.float16(1), np.float16),
-        (np.uint8(1), np.uint8),
-        (2**63, np.uint64),
-        (1j, np.complex128),
-        ("abc", "U3"),
-        (b"ab", "S2"),
-        (np.datetime64(1, "s"), "M8[s]"),
+        (0.5, np.float64), (1, np.int64), (True, np.bool_), (np.float16(1), np.float16), (np.uint8(1), np.uint8),
+        (2**63, np.uint64), (1j, np.complex128), ("abc", "U3"), (b"ab", "S2"), (np.datetime64(1, "s"), "M8[s]"),
         (np.zeros((), "i4,f8"), "i4,f8"),
     ],
-)
+)  # fmt: skip
 def test_values_have_the_dtype_that_numpy_gives_them(value: Any, dtype: Any) -> None:
     schema = relive.Schema.from_example(value, [value, value], extras={"x": {"y": value}})
     assert schema.observation == Field((), dtype)
@@ -283,17 +267,11 @@ def test_values_have_the_dtype_that_numpy_gives_them(value: Any, dtype: Any) -> 
 @pytest.mark.parametrize(
     ("reward", "dtype"),
     [
-        (1.5, np.float64),
-        (1, np.float64),
-        (True, np.float64),
-        (np.int8(1), np.float64),
-        (np.bool_(True), np.float64),
-        (np.uint64(1), np.float64),
-        (np.float32(1), np.float32),
-        (np.array(1, np.float16), np.float16),
-        (np.float64(1), np.float64),
+        (1.5, np.float64), (1, np.float64), (True, np.float64), (np.int8(1), np.float64),
+        (np.bool_(True), np.float64), (np.uint64(1), np.float64), (np.float32(1), np.float32),
+        (np.array(1, np.float16), np.float16), (np.float64(1), np.float64),
     ],
-)
+)  # fmt: skip
 def test_a_reward_has_its_own_float_dtype_or_float64(reward: Any, dtype: Any) -> None:
     assert relive.Schema.from_example(1, 1, reward).reward == Field((), dtype)
     rewards = [reward, reward]

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 import copy
+import errno
 import gc
 import itertools
 import json
@@ -132,21 +133,18 @@ def test_rows_of_a_map_are_there_after_reopening(path: pathlib.Path) -> None:
             assert rows.path == path
 
 
-def test_each_map_has_an_id_of_its_own(path: pathlib.Path) -> None:
-    with relive.MemmapStorage(path, PLAIN, 4) as rows:
-        first = rows.id
-        assert (rows.generation, rows.was_dirty, rows.is_dirty) == (0, False, False)
-    with relive.MemmapStorage(str(path)) as rows:
-        assert rows.id == first
-    with relive.MemmapStorage(path.with_name("other"), PLAIN, 4) as rows:
-        assert rows.id != first
-
-
-def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path: pathlib.Path) -> None:
-    relive.MemmapStorage(tmp_path / "some" / "where" / "map", PLAIN, 4).close()
+def test_each_map_has_an_id_of_its_own(tmp_path: pathlib.Path) -> None:
+    """Its parents are made, and an empty directory is taken."""
     (tmp_path / "empty").mkdir()
-    relive.MemmapStorage(tmp_path / "empty", PLAIN, 4).close()
-    assert names(tmp_path / "empty") == names(tmp_path / "some" / "where" / "map")
+    ids = set()
+    for path in (tmp_path / "some" / "where" / "map", tmp_path / "empty"):
+        with relive.MemmapStorage(path, PLAIN, 4) as rows:
+            ids.add(rows.id)
+            assert (rows.generation, rows.was_dirty, rows.is_dirty) == (0, False, False)
+        with relive.MemmapStorage(str(path)) as rows:
+            ids.add(rows.id)
+        assert names(path) == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+    assert len(ids) == 2
 
 
 def test_the_path_of_a_map_is_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,16 +210,11 @@ def test_room_can_be_reserved(path: pathlib.Path, is_new: bool) -> None:
 def test_a_disk_too_small_to_reserve_is_an_error(
     path: pathlib.Path, is_new: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     if not is_new:
         made(path)
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(
-        errors.CheckpointError,
-        match=r"^/.*/map/rows-0.bin cannot be given 32 bytes on the disk: No space left on device$",
-    ):
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC), raising=False)
+    message = r"^/.*/map/rows-0.bin cannot be given 32 bytes on the disk: No space left on device$"
+    with pytest.raises(errors.CheckpointError, match=message):
         relive.MemmapStorage(path, PLAIN, 4, reserve=True)
     if is_new:
         assert names(path) == []
@@ -304,85 +297,90 @@ def test_settings_unlike_those_of_the_files_are_refused(path: pathlib.Path) -> N
             relive.MemmapStorage(path, schema)
     with pytest.raises(errors.ArgumentError, match=rf"^capacity must be that of {path}, 4, got 5$"):
         relive.MemmapStorage(path, PLAIN, 5)
-    made_again = relive.MemmapStorage(path, PLAIN, 4)
-    assert made_again.read(0)["reward"] == 1.0
-    made_again.close()
+    with relive.MemmapStorage(path, PLAIN, 4) as again:
+        assert again.read(0)["reward"] == 1.0
+
+
+ENDLESS = relive.Schema(relive.Field((1,) * 70, "u1"), relive.Field((), int))
 
 
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
-        ((3,), r"^path must be a path, got 3$"),
-        (("",), r"^path must be the path of a directory in another, got ''$"),
-        (("map", "no schema", 4), r"^schema must be an instance of Schema, got 'no schema'$"),
-        (("map", PLAIN, 0), r"^capacity must be at least 1, got 0$"),
-        (
-            ("map", PLAIN, 2**61),
-            r"^capacity must fit in memory, got 2305843009213693952 rows of \d+ bytes each, ",
-        ),
-        (
-            ("map", relive.Schema(relive.Field((1,) * 70, "u1"), relive.Field((), int)), 4),
-            "^schema must be one that",
-        ),
+        ({"path": 3}, "path must be a path, got 3$"),
+        ({"path": ""}, "path must be the path of a directory in another, got ''$"),
+        ({"schema": "no schema"}, "schema must be an instance of Schema, got 'no schema'$"),
+        ({"schema": ENDLESS}, "schema must be one that"),
+        ({"capacity": 0}, "capacity must be at least 1, got 0$"),
+        ({"capacity": 2**61}, r"capacity must fit in memory, got 2305843009213693952 rows of \d+ bytes each, "),
+        ({"mode": "w"}, r"mode must be 'r\+' or 'r', got 'w'$"),
+        ({"reserve": 1}, "reserve must be True or False, got 1$"),
+        ({"mode": "r", "reserve": True}, "reserve must be False with mode='r', got True$"),
+        ({"reserve": True}, "reserve must be False on this system, which cannot reserve"),
     ],
+    ids=str,
 )
 def test_arguments_are_checked_before_anything_is_made(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arguments: Any, rule: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], rule: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(errors.ArgumentError, match=rule):
-        relive.MemmapStorage(*arguments)
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    with pytest.raises(errors.ArgumentError, match=f"^{rule}"):
+        relive.MemmapStorage(**{"path": "map", "schema": PLAIN, "capacity": 4, **arguments})
     assert names(tmp_path) == []
 
 
-def test_modes_and_reserving_are_checked(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(errors.ArgumentError, match=r"^mode must be 'r\+' or 'r', got 'w'$"):
-        relive.MemmapStorage(path, PLAIN, 4, mode="w")  # type: ignore[arg-type]
-    with pytest.raises(errors.ArgumentError, match=r"^reserve must be True or False, got 1$"):
-        relive.MemmapStorage(path, PLAIN, 4, reserve=1)  # type: ignore[arg-type]
-    with pytest.raises(errors.ArgumentError, match=r"^reserve must be False with mode='r', got True$"):
-        relive.MemmapStorage(path, PLAIN, 4, mode="r", reserve=True)
-    monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    with pytest.raises(errors.ArgumentError, match=r"^reserve must be False on this system, which cannot reserve"):
-        relive.MemmapStorage(path, PLAIN, 4, reserve=True)
-    assert not path.exists()
-
-
 def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    described = map_folder.decoded
     other = map_folder.Description("0" * 32, OTHER, 4)
     monkeypatch.setattr(map_folder, "decoded", lambda file, content: other)
     with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold, got Schema\("):
         relive.MemmapStorage(path, PLAIN, 4)
-    monkeypatch.setattr(map_folder, "decoded", described)
     assert not path.exists()
 
 
 # Clean and dirty.
 
 
-def test_a_write_makes_a_map_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
-    rows = relive.MemmapStorage(path, PLAIN, 4)
-    write_rows = rows.write_rows
-    many = {path: column[None] for path, column in row(3.0).items()}
-    writes: list[Callable[[], None]] = [
-        lambda: rows.write(0, row(1.0)),
-        lambda: write_rows(1, 1, row_bytes(2.0)),
+def is_clean(path: pathlib.Path) -> bool:
+    """Return whether a map is clean, by its files."""
+    assert ("clean.json" in names(path)) != ("dirty.json" in names(path))
+    return "clean.json" in names(path)
+
+
+def writes(rows: relive.MemmapStorage, value: float = 9.0) -> list[Callable[[], None]]:
+    """Return all ways to write to a map."""
+    many = {path: column[None] for path, column in row(value).items()}
+    return [
+        lambda: rows.write(0, row(value)),
+        lambda: rows.write_rows(1, 1, row_bytes(value)),
         lambda: rows.write(np.array([2]), many),
     ]
-    for generation, write in enumerate(writes):
-        assert (rows.is_dirty, rows.generation) == (False, generation)
-        assert "clean.json" in names(path)
-        assert "dirty.json" not in names(path)
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_a_write_makes_a_map_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
+    """A refused write or a read does not."""
+    rows = relive.MemmapStorage(path, PLAIN, 4)
+    for generation, write in enumerate(writes(rows, 2.0)):
+        with pytest.raises(errors.OutOfRangeError):
+            rows.write(4, row(1.0))
+        with pytest.raises(errors.OutOfRangeError):
+            rows.write_rows(4, 1, row_bytes(1.0))
+        rows.read(np.arange(4))
+        assert (rows.is_dirty, rows.generation, is_clean(path)) == (False, generation, True)
         for _ in range(2):
             write()
-            assert (rows.is_dirty, rows.generation) == (True, generation)
-            assert "clean.json" not in names(path)
-            assert "dirty.json" in names(path)
+            assert (rows.is_dirty, rows.generation, is_clean(path)) == (True, generation, False)
         for _ in range(2):
             rows.flush()
-            assert (rows.is_dirty, rows.generation) == (False, generation + 1)
-    assert rows.read(np.arange(4))["reward"].tolist() == [1.0, 2.0, 3.0, 0.0]
+            assert (rows.is_dirty, rows.generation, is_clean(path)) == (False, generation + 1, True)
+    assert rows.read(np.arange(4))["reward"].tolist() == [2.0, 2.0, 2.0, 0.0]
     rows.close()
 
 
@@ -399,58 +397,29 @@ def test_after_the_first_a_write_goes_straight_to_the_arrays(path: pathlib.Path)
 def test_a_map_is_dirty_on_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     rows = relive.MemmapStorage(path)
-    found = []
-
-    def fail(*_: Any) -> None:
-        found.append(names(path))
-        raise OSError(5, "Input/output error")
-
-    writes: list[Callable[[], None]] = [
-        lambda: rows.write(0, row(9.0)),
-        lambda: rows.write_rows(0, 1, row_bytes(9.0)),
-    ]
-    for write in writes:
+    for write in writes(rows):
         with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", fail)
-            with pytest.raises(
-                errors.CheckpointError, match=r"clean.json cannot be renamed to dirty.json: Input/output error$"
-            ):
+            patch.setattr(os, "replace", failing(errno.EIO))
+            message = r"clean.json cannot be renamed to dirty.json: Input/output error$"
+            with pytest.raises(errors.CheckpointError, match=message):
                 write()
-        assert rows.read(0)["reward"] == 1.0
+        assert rows.read(np.arange(4))["reward"].tolist() == [1.0, 2.0, 3.0, 0.0]
         assert not rows.is_dirty
     rows.write_rows(0, 1, row_bytes(8.0))
     assert rows.read(0)["reward"] == 8.0
     rows.close()
 
 
-def test_a_refused_write_leaves_a_map_clean(path: pathlib.Path) -> None:
-    with relive.MemmapStorage(path, PLAIN, 4) as rows:
-        with pytest.raises(errors.OutOfRangeError):
-            rows.write(4, row(1.0))
-        with pytest.raises(errors.OutOfRangeError):
-            rows.write_rows(4, 1, row_bytes(1.0))
-        rows.read(np.arange(4))
-        assert not rows.is_dirty
-        assert "clean.json" in names(path)
-
-
 def test_a_failed_flush_leaves_a_map_dirty(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.write(0, row(1.0))
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     for call in (rows.flush, rows.close):
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", fail)
-            with pytest.raises(
-                errors.CheckpointError, match=r"/map/clean.json.new cannot be written: No space left on device$"
-            ):
+            patch.setattr(os, "fsync", failing(errno.ENOSPC))
+            message = r"/map/clean.json.new cannot be written: No space left on device$"
+            with pytest.raises(errors.CheckpointError, match=message):
                 call()
-        assert (rows.is_dirty, rows.generation) == (True, 0)
-        assert "dirty.json" in names(path)
-        assert "clean.json" not in names(path)
+        assert (rows.is_dirty, rows.generation, is_clean(path)) == (True, 0, False)
     rows.write(1, row(2.0))
     rows.close()
     with relive.MemmapStorage(path) as rows:
@@ -472,8 +441,7 @@ def test_a_flush_that_fails_late_leaves_a_map_dirty(path: pathlib.Path, monkeypa
             with pytest.raises(errors.CheckpointError, match=r": Input/output error$"):
                 rows.flush()
         assert rows.is_dirty
-        assert "dirty.json" in names(path)
-        assert "clean.json" not in names(path)
+        assert not is_clean(path)
         rows.write(0, row(2.0))
         del rows
         gc.collect()  # The error that was raised holds it.
@@ -525,24 +493,18 @@ def test_a_map_that_was_not_closed_opens_dirty(path: pathlib.Path) -> None:
 
 
 def test_a_map_that_was_only_opened_is_clean(path: pathlib.Path) -> None:
+    """Also one that was killed at the end of a flush."""
     made(path)
     rows = relive.MemmapStorage(path)
     rows.read(0)
     del rows
-    with relive.MemmapStorage(path) as rows:
-        assert (rows.was_dirty, rows.generation) == (False, 1)
-
-
-def test_a_map_killed_at_the_end_of_a_flush_is_clean(path: pathlib.Path) -> None:
-    made(path)
     (path / "dirty.json").write_bytes(b"of an older generation")
     with relive.MemmapStorage(path) as rows:
         assert (rows.was_dirty, rows.generation) == (False, 1)
         rows.write(0, row(7.0))
         assert "clean.json" not in names(path)
     with relive.MemmapStorage(path) as rows:
-        assert (rows.was_dirty, rows.generation) == (False, 2)
-    assert "dirty.json" not in names(path)
+        assert (rows.was_dirty, rows.generation, is_clean(path)) == (False, 2, True)
 
 
 KILLED = """
@@ -611,14 +573,9 @@ def test_a_map_opened_to_read_changes_nothing(path: pathlib.Path, monkeypatch: p
     rows = relive.MemmapStorage(path, mode="r")
     both = relive.MemmapStorage(path, PLAIN, 4, mode="r")
     assert both.read(1)["reward"] == rows.read(1)["reward"] == 2.0
-    writes: list[Callable[[], None]] = [
-        lambda: rows.write(0, row(9.0)),
-        lambda: rows.write_rows(0, 1, row_bytes(9.0)),
-    ]
-    for write in writes:
-        with pytest.raises(
-            errors.ArgumentError, match=rf"^rows must not be written to {path} with mode='r': open it with mode='r\+'$"
-        ):
+    message = rf"^rows must not be written to {path} with mode='r': open it with mode='r\+'$"
+    for write in writes(rows):
+        with pytest.raises(errors.ArgumentError, match=message):
             write()
     rows.flush()
     rows.close()
@@ -647,14 +604,9 @@ def test_calls_on_a_closed_map_are_refused(path: pathlib.Path) -> None:
     rows.close()
     rows.close()
     rows.flush()
-    for call in (
-        lambda: rows.write(0, row(1.0)),
-        lambda: rows.write_rows(0, 1, row_bytes(1.0)),
-        lambda: rows.read(0),
-        lambda: rows.read(np.array([0]), ["reward"]),
-        lambda: buffer.add(np.zeros(2, np.float32), 0, 0.0),
-        lambda: buffer.sample(3),
-    ):
+    calls: list[Callable[[], object]] = [*writes(rows), lambda: rows.read(0), lambda: buffer.sample(3)]
+    calls += [lambda: rows.read(np.array([0]), ["reward"]), lambda: buffer.add(np.zeros(2, np.float32), 0, 0.0)]
+    for call in calls:
         with pytest.raises(errors.ClosedError, match=f"^{path} was closed: open it again$"):
             call()
     assert (rows.generation, rows.is_dirty, rows.capacity) == (1, False, 4)
@@ -711,16 +663,13 @@ def test_a_directory_without_a_manifest_is_no_map(path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_links_pipes_and_directories_are_refused(path: pathlib.Path, name: str) -> None:
     made(path)
-    file = path / name
-    kept = file.rename(path.with_name("kept"))
-    file.symlink_to(kept)
+    kept = (path / name).rename(path.with_name("kept"))
+    (path / name).symlink_to(kept)
     refused(path, f"/{name} is a link$")
-    file.unlink()
-    os.mkfifo(file)
-    refused(path, f"/{name} is not a regular file$")
-    file.unlink()
-    file.mkdir()
-    refused(path, f"/{name} is not a regular file$")
+    for make in (os.mkfifo, os.mkdir):
+        (path / name).unlink()
+        make(path / name)
+        refused(path, f"/{name} is not a regular file$")
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 1 << 40])
@@ -762,10 +711,10 @@ for _ in range(300):
     DEEP = [DEEP]
 
 FORGED: list[tuple[str, dict[str, Any], str]] = [
-    ("storage.json", {"format": "relive checkpoint"}, "is not the manifest of a relive memory map$"),
-    ("storage.json", {"format": None}, "is not the manifest of a relive memory map$"),
-    ("storage.json", {"version": None}, "is not the manifest of a relive memory map$"),
-    ("storage.json", {"version": "1"}, "is not the manifest of a relive memory map$"),
+    *(
+        ("storage.json", members, "is not the manifest of a relive memory map$")
+        for members in ({"format": "relive checkpoint"}, {"format": None}, {"version": None}, {"version": "1"})
+    ),
     ("storage.json", {"version": 2}, "is of format version 2, and this relive reads 1: update relive$"),
     ("storage.json", {"id": None}, "cannot be read: id is missing$"),
     ("storage.json", {"id": 3}, "cannot be read: id must be a string, got 3$"),
@@ -773,11 +722,11 @@ FORGED: list[tuple[str, dict[str, Any], str]] = [
     ("storage.json", {"id": "0" * 33}, "storage.json cannot be read: id must be 32 digits of hexadecimal, got "),
     ("storage.json", {"id": "0" * 32}, f"clean.json cannot be read: id must be '{'0' * 32}', got '"),
     ("storage.json", {"capacity": None}, "cannot be read: capacity is missing$"),
-    ("storage.json", {"capacity": 0}, "cannot be read: capacity must be an integer in "),
-    ("storage.json", {"capacity": True}, "cannot be read: capacity must be an integer in "),
-    ("storage.json", {"capacity": 4.0}, "cannot be read: capacity must be an integer in "),
+    *(
+        ("storage.json", {"capacity": capacity}, "cannot be read: capacity must be an integer in ")
+        for capacity in (0, True, 4.0, 10**300)
+    ),
     ("storage.json", {"capacity": 10**15}, "cannot be read: blocks must be those of its schema and capacity, got "),
-    ("storage.json", {"capacity": 10**300}, "cannot be read: capacity must be an integer in "),
     ("storage.json", {"schema": None}, "cannot be read: schema is missing$"),
     ("storage.json", {"schema": []}, "cannot be read: schema "),
     ("storage.json", {"schema": 3}, "cannot be read: schema must be "),
@@ -853,16 +802,9 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
 def test_a_map_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.mkdir()
 
-    def fail(*_: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "listdir", fail)
+    monkeypatch.setattr(os, "listdir", failing(errno.EACCES))
     with pytest.raises(errors.CheckpointError, match=f"^{path} cannot be read: Permission denied$"):
         relive.MemmapStorage(path, PLAIN, 4)
-
-
-def test_names_of_files_are_constants() -> None:
-    assert (map_folder.MANIFEST, map_folder.CLEAN, map_folder.DIRTY) == ("storage.json", "clean.json", "dirty.json")
 
 
 def test_a_closed_map_is_closed_in_a_fork_too(path: pathlib.Path) -> None:
