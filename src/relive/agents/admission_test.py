@@ -71,6 +71,10 @@ def test_a_ticket_must_be_one_of_this_desk() -> None:
         desk.check(desk_of(0, 1).admit(1), "start_episode")
     with pytest.raises(relive.ArgumentTypeError, match="^ticket must be an instance of Ticket, got 'x'$"):
         desk.check("x", "start_episode")
+    used = desk.admit(1)
+    desk.use(used, "e")
+    with pytest.raises(relive.ArgumentError, match="^ticket must admit another episode, got one that is used up"):
+        desk.check(used, "start_episode")
     message = r"^start_episode needs a ticket with Admission\(.*1\): await buffer.admit\(\) first$"
     with pytest.raises(relive.ArgumentError, match=message):
         desk.check(None, "start_episode")

@@ -514,6 +514,25 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if record.why_not is not None and ticket in self.tickets:
             self.naive.reserved += 1  # Its place is its ticket's again.
 
+    @stateful.rule(
+        starts=STARTS, ends=ENDS, more=st.integers(0, 2), lag=st.integers(0, 2), number=st.none() | st.integers(0, 9)
+    )
+    def train(
+        self,
+        starts: list[tuple[str, str | None, int | None, int]],
+        ends: list[tuple[int, int, str]],
+        more: int,
+        lag: int,
+        number: int | None,
+    ) -> None:
+        """Do what a run does, so that more is in use."""
+        self.set_policy_version(more)
+        self.start_and_end(starts, ends)
+        self.next_episodes(1, None, set(), None)
+        self.next_groups(1, None, set())
+        if self.buffer.redeliver:
+            self.acknowledge(lag, number)
+
     def refused(self, numbers: set[int]) -> tuple[set[str], Any]:
         """The episodes of those numbers, and what accepts all units that have none of them."""
         ids = {record.episode_id for number, record in enumerate(self.naive.records) if number % 5 in numbers}
@@ -651,7 +670,8 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if self.journal is not None:
             self.journal.close()
             recovered: Any = relive.recover(self.path)
-            assert recover_test.content(recovered) == recover_test.content(self.buffer)
+            if not self.buffer.redeliver:
+                assert recover_test.content(recovered) == recover_test.content(self.buffer)
             self.use(recovered, has_journal=True)
             self.naive.begin_count()
         else:
