@@ -6,8 +6,6 @@ import random
 import struct
 from typing import Any
 
-import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -31,26 +29,6 @@ settle = zoo.settle
 
 
 # The episode.
-
-
-@hypothesis.given(
-    start=st.one_of(st.none(), st.integers(0, 3)), rises=st.lists(st.one_of(st.none(), st.integers(0, 2)), max_size=9)
-)
-def test_versions_are_those_of_a_list(start: int | None, rises: list[int | None]) -> None:
-    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a", policy_version=start)
-    versions: list[int | None] = []
-    newest = start
-    for rise in rises:
-        version = None if rise is None else (newest or 0) + rise
-        newest = newest if version is None else version
-        versions.append(newest)
-        episode.append_observation_action_reward(0, 0, 0.0, version)
-    assert episode.policy_versions == versions == [episode.version_of(t) for t in range(len(versions))]
-    assert [version for first, stop, version in episode.version_runs() for _ in range(first, stop)] == versions
-    assert len({version for _, _, version in episode.version_runs()}) == len(episode.version_runs())
-    assert episode.newest_version == newest
-    for version in {version for version in versions if version is not None}:
-        assert episode.first_step_of(version) == versions.index(version)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +66,6 @@ async def test_a_version_that_cannot_be_changes_nothing(
         episode.append_observation_action_reward(0, 0, 0.0, version)
     assert zoo.plain(buffer.state_dict()) == state
     buffer.check()
-
-
-def test_a_first_step_is_not_older_than_its_episode() -> None:
-    buffer = Buffer()
-    with pytest.raises(
-        errors.ArgumentError, match="^policy_version must be at least 5, that of the start of the episode, got 4$"
-    ):
-        lived(buffer, [4], policy_version=5)
 
 
 @pytest.mark.parametrize(
@@ -205,17 +175,6 @@ def test_statistics_name_the_lag_of_the_learner() -> None:
     buffer.sample_n_step_nowait(30, 1, 0.9)
     stats = buffer.get_stats()
     assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (9, (10 * 2 + 30 * 5) / 40, 5)
-    for _ in range(2):
-        lived(buffer, [None, 10])
-    stats = buffer.get_stats()
-    assert stats.max_policy_lag == -1
-    known = [s.policy_version for s in buffer.sample_n_step_nowait(1_000, 1, 0.9)][-256:].count(10)
-    assert 0 < known < 256
-    assert buffer.get_stats().policy_lag == (10 * 2 + 30 * 5 - known) / (40 + known)
-    last: list[int | None] = []
-    for _ in range(20):
-        last = [s.policy_version for s in buffer.sample_n_step_nowait(100, 1, 0.9, max_lag=0)]
-    assert (last, buffer.get_stats().policy_lag) == ([10] * 100, -1.0)
     buffer.clear()
     stats = buffer.get_stats()
     assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (9, None, None)
@@ -270,23 +229,6 @@ def test_plain_draws_within_a_lag_never_wait(lags: dict[str, Any]) -> None:
     buffer.close()
     with pytest.raises(errors.NotReadyError, match="found 0 of 3 transitions"):
         buffer.sample_n_step_nowait(4, 1, 0.9, **lags)
-
-
-async def test_a_learner_waits_for_a_step_within_its_lag() -> None:
-    buffer = Buffer(seed=0)
-    lived(buffer, [1] * 5)
-    buffer.set_policy_version(4)
-    learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=2))
-    other = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9))
-    await settle()
-    assert not learner.done()
-    assert other.done()  # It asks for nothing that is not there.
-    lived(buffer, [1, 2], None)
-    await settle()
-    assert not learner.done()
-    found = lived(buffer, [2, 2])
-    assert {s.episode_id for s in await learner} == {found}
-    assert len(await other) == 8
 
 
 async def test_a_new_version_moves_the_lag_of_a_waiting_learner() -> None:
@@ -598,23 +540,6 @@ def test_records_are_longer_only_with_groups_or_versions(
         lived(buffer, [None, 3, 3, None, 4], policy_version=3)
     j = episode_journal
     assert kinds == [j.START, j.APPEND, j.APPEND, j.END, j.STARTED, *[j.APPEND] * 4, j.STEPPED, j.END]
-
-
-@pytest.mark.parametrize("call", ["start", "append", "learn"])
-def test_a_journal_that_cannot_be_written_refuses_the_call(call: str, tmp_path: pathlib.Path) -> None:
-    buffer = Buffer()
-    episode_id = buffer.start_episode_nowait("a")
-    calls: dict[str, Any] = {
-        "start": lambda: buffer.start_episode_nowait("a", group_id="g", policy_version=3),
-        "append": lambda: buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=3),
-        "learn": lambda: buffer.set_policy_version(3),
-    }
-    with recover_test.opened(tmp_path / "log") as log:
-        buffer.attach(log)
-    before = zoo.plain(buffer.state_dict())
-    with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
-        calls[call]()
-    assert zoo.plain(buffer.state_dict()) == before
 
 
 def test_a_learned_version_keeps_the_journal_from_attaching(tmp_path: pathlib.Path) -> None:

@@ -53,21 +53,6 @@ async def test_the_final_observation_is_required_and_may_be_none() -> None:
     assert (await buffer.sample_n_step(1, 1, 0.9))[0].next_observation is None
 
 
-async def test_the_awaited_calls_do_what_the_plain_ones_do() -> None:
-    buffer = Buffer(seed=1)
-    episode_id = await buffer.start_episode("a")
-    for t in range(5):
-        await buffer.append_observation_action_reward(episode_id, ("a", t), t, 1.0)
-    await buffer.end_episode(episode_id, ("a", 5), "TRUNCATED")
-    plain = Buffer(seed=1)
-    live(plain, "a", 5, "TRUNCATED")
-    for _ in range(20):
-        awaited = await buffer.sample_n_step(4, 2, 0.9)
-        assert [dataclasses.replace(sample, episode_id="e") for sample in awaited] == [
-            dataclasses.replace(sample, episode_id="e") for sample in plain.sample_n_step_nowait(4, 2, 0.9)
-        ]
-
-
 def test_a_batch_is_in_no_order_of_age() -> None:
     """The order within a batch is random: the first draw is as old as the last, on average."""
     buffer = Buffer(seed=7)
@@ -91,17 +76,6 @@ def test_a_plain_draw_from_nothing_is_an_error() -> None:
     for error in (ValueError, RuntimeError):
         with pytest.raises(error, match="or await sample_n_step$"):
             buffer.sample_n_step_nowait(1, 1, 0.9)
-
-
-async def test_an_awaited_draw_waits_for_a_transition() -> None:
-    buffer = Buffer()
-    episode_id = live(buffer, "a", 1, None)
-    waiter = asyncio.create_task(buffer.sample_n_step(3, 1, 0.9))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert not waiter.done()
-    await buffer.end_episode(episode_id, [1])
-    assert [sample.start_step for sample in await waiter] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -356,22 +330,6 @@ def test_a_refused_constructor_changes_none_of_its_arguments() -> None:
 
 
 # Everything else.
-
-
-def test_a_seed_and_its_generator_give_the_same_draws() -> None:
-    buffers = [Buffer(seed=11), Buffer(seed=np.random.default_rng(11))]
-    for buffer in buffers:
-        for steps in (3, 5):
-            live(buffer, "a", steps)
-        live(buffer, "a", 4, None)
-    draws = [
-        [(s.observation, s.start_step, s.actual_n) for s in buffer.sample_n_step_nowait(50, 2, 0.9)]
-        for buffer in buffers
-    ]
-    assert draws[0] == draws[1]
-    other = Buffer(seed=12)
-    live(other, "a", 8)
-    assert [s.start_step for s in other.sample_n_step_nowait(50, 2, 0.9)] != [start for _, start, _ in draws[0]]
 
 
 def test_a_stalled_actor_is_seen_by_its_age(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,17 +21,6 @@ def test_appending_answers_how_many_transitions_it_completed() -> None:
     assert episode.status == "COMPLETED"
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 5])
-def test_transitions_are_steps_whose_next_observation_is_known(steps: int) -> None:
-    running, ended, aborted = (episode_of(steps) for _ in range(3))
-    assert ended.append_final_observation(steps, "TRUNCATED") == min(steps, 1)
-    aborted.abort()
-    assert [len(each) for each in (running, ended, aborted)] == [max(steps - 1, 0), steps, max(steps - 1, 0)]
-    assert [each.status for each in (running, ended, aborted)] == ["IN_PROGRESS", "TRUNCATED", "ABORTED"]
-    assert len(ended.actions) == len(ended.rewards) == steps
-    assert ended.observations == list(range(steps + 1))
-
-
 def test_nothing_can_be_appended_after_the_end() -> None:
     episode = episode_of(2)
     episode.append_final_observation(2)
@@ -59,12 +48,6 @@ def test_episodes_are_keyword_only_and_equal_by_identity() -> None:
     with pytest.raises(TypeError, match="positional"):
         relive.Episode("e", "a")  # type: ignore[call-arg]
     assert episode_of(1) != episode_of(1)
-
-
-def test_two_episodes_do_not_share_their_lists() -> None:
-    first, second = episode_of(0), episode_of(0)
-    first.append_observation_action_reward(0, 0, 0.0)
-    assert second.observations == second.actions == second.rewards == []
 
 
 def test_an_episode_can_key_a_weak_dictionary() -> None:
