@@ -7,7 +7,7 @@ trace, no call that returned is lost, and no limiter was passed by. Nothing here
 
 import asyncio
 import collections
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
 import dataclasses
 import functools
@@ -19,6 +19,7 @@ import threading
 import time
 from typing import Any, get_args
 from unittest import mock
+import uuid
 
 import hypothesis
 from hypothesis import strategies as st
@@ -32,8 +33,9 @@ Episodes = relive.EpisodeReplayBuffer[Any, int]
 
 
 Call = tuple[str, Any, Any]
-"""A verb, what it was given, and what it answered, as far as that is the same in each run."""
-Shown = Callable[[Any], Any]
+"""A verb, what it was given, by place and by name, and what it answered."""
+
+
 Make = Callable[[], Coroutine[Any, Any, None]]
 
 # What is written begins and ends anywhere, in every stream.
@@ -61,26 +63,29 @@ class Storm:
         self.calls: list[Call] = []
         self.cancelled: collections.Counter[str] = collections.Counter()
         self.refused = 0
-        self._buffer = buffer
+        self.buffer, self.inside = buffer, getattr(buffer, "buffer", buffer)
         self._tasks: dict[asyncio.Task[None], Make] = {}
         self._actors: set[Make] = set()
         self._names = itertools.count()
         self._complaints: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: self._complaints.append(context))
 
-    async def call(self, verb: str, given: Any, awaitable: Awaitable[Any], shown: Shown) -> Any:
+    async def call(self, verb: str, given: Any, awaitable: Awaitable[Any]) -> Any:
         """Await a call, and write it down when it has returned; nothing runs in between."""
         try:
             answer = await awaitable
         except asyncio.CancelledError:
             self.cancelled[verb] += 1
             raise
-        self.note(verb, given, shown(answer))
+        self.note(verb, given, answer)
         return answer
 
-    def note(self, verb: str, given: Any, shown: Any = None) -> None:
+    def note(self, verb: str, given: Any, answer: Any) -> None:
         """Write down a call that has returned just now."""
-        self.calls.append((verb, given, shown))
+        values, fields = given
+        if fields.get("ticket"):
+            fields = {**fields, "ticket": True}  # Nobody keeps the ticket itself.
+        self.calls.append((verb, (values, fields), zoo.plain(answer)))
 
     def begin(self, make: Make, *, is_actor: bool = True) -> None:
         """Start the task of an actor or a learner."""
@@ -94,9 +99,9 @@ class Storm:
             await zoo.settle(self.rng.randint(0, 4))
             self._strike(most)
             if closes and wave == waves // 4:
-                self._buffer.close()
+                self.buffer.close()
             if wave % 8 == 0:
-                self._buffer.check()
+                self.buffer.check()
 
     def _strike(self, most: int) -> None:
         alive = [task for task in self._tasks if not task.done()]
@@ -128,7 +133,7 @@ class Storm:
         gc.collect()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert self._complaints == []
-        assert waiting_test.num_waiting(self._buffer) == (0, 0)
+        assert waiting_test.num_waiting(self.buffer) == (0, 0)
 
     def new_name(self) -> str:
         """Return a name that nobody has."""
@@ -146,7 +151,13 @@ def sometimes_in_no_time(rng: random.Random) -> Any:
     return contextlib.nullcontext()
 
 
-# Episodes.
+# Who writes and draws.
+
+EPISODES = {name: zoo.KINDS[name] for name in zoo.EPISODES}
+OTHERS = {name: kind for name, kind in (zoo.KINDS.items() - EPISODES.items()) if hasattr(kind.make(), "can_sample")}
+INSERTS = frozenset({"add", "extend", "add_episode", "add_steps"})
+DRAWS = frozenset({"sample", "sample_keys", "sample_n_step"})
+READS = frozenset({"eligible_keys", "lengths", "get_stats"})
 
 
 async def ticket_for(buffer: Any) -> Any:
@@ -154,256 +165,56 @@ async def ticket_for(buffer: Any) -> Any:
     return None if buffer.admission is None else await buffer.admit()
 
 
-def move_on(storm: Storm, buffer: Any) -> None:
-    """Let the learner train another version, where others wait for that."""
-    if getattr(getattr(buffer, "buffer", buffer), "admission", None) is not None:
-        version = (getattr(buffer, "buffer", buffer).policy_version or 0) + 9
-        storm.note("set_policy_version", ((version,), {}), buffer.set_policy_version(version))
-
-
-async def live(storm: Storm, buffer: Episodes) -> None:
+async def live(storm: Storm, buffer: Any) -> None:
     """Live three episodes, in a block or without one; observation = (agent, t)."""
-    rng = storm.rng
     for _ in range(3):
         agent = storm.new_name()
-        if rng.random() < 0.5:
+        if storm.rng.random() < 0.5:
             await live_in_a_block(storm, buffer, agent)
         else:
             with contextlib.suppress(TimeoutError):
-                async with sometimes_in_no_time(rng):
-                    start = buffer.start_episode(agent, ticket=await ticket_for(buffer))
-                    episode_id = await storm.call("start", agent, start, lambda episode_id: None)
+                async with sometimes_in_no_time(storm.rng):
+                    episode_id = await start(storm, buffer, agent)
                 await act(storm, buffer, agent, episode_id)
 
 
-async def live_in_a_block(storm: Storm, buffer: Episodes, agent: str) -> None:
-    begun = has_ended = False
+async def start(storm: Storm, buffer: Any, agent: str) -> Any:
+    ticket = await ticket_for(buffer)
+    given = (agent,), {"ticket": ticket}
+    return await storm.call("start_episode", given, buffer.start_episode(agent, ticket=ticket))
+
+
+async def live_in_a_block(storm: Storm, buffer: Any, agent: str) -> None:
+    episode_id, has_ended = "", False
     try:
-        async with buffer.episode(agent, ticket=await ticket_for(buffer)) as writer:
-            begun = True
-            storm.note("start", agent)
-            await act(storm, buffer, agent, writer.episode_id)
+        ticket = await ticket_for(buffer)
+        async with buffer.episode(agent, ticket=ticket) as writer:
+            episode_id = writer.episode_id
+            storm.note("start_episode", ((agent,), {"ticket": ticket}), episode_id)
+            await act(storm, buffer, agent, episode_id)
             has_ended = True
     except asyncio.CancelledError:
-        storm.cancelled["block"] += not begun
+        storm.cancelled["block"] += not episode_id
         raise
     finally:
-        if begun and not has_ended:
-            storm.note("abort", agent)
+        if episode_id and not has_ended:
+            storm.note("abort_episode", ((episode_id,), {}), True)
 
 
-async def act(storm: Storm, buffer: Episodes, agent: str, episode_id: str) -> None:
+async def act(storm: Storm, buffer: Any, agent: str, episode_id: str) -> None:
     rng = storm.rng
     steps = 0
     for _ in range(rng.randint(0, 12)):
         with contextlib.suppress(TimeoutError):
             async with sometimes_in_no_time(rng):
-                step = ((agent, steps), steps, float(steps))
-                append = buffer.append_observation_action_reward(episode_id, *step)
-                await storm.call("append", (agent, *step), append, as_it_is)
+                step = (episode_id, (agent, steps), steps, float(steps))
+                append = buffer.append_observation_action_reward(*step)
+                await storm.call("append_observation_action_reward", (step, {}), append)
                 steps += 1
         if rng.random() < 0.6:
             await asyncio.sleep(0)
-    status = rng.choice(get_args(relive.FinalStatus))
-    await storm.call("end", (agent, steps, status), buffer.end_episode(episode_id, (agent, steps), status), as_it_is)
-
-
-async def learn(storm: Storm, buffer: Episodes) -> None:
-    most = 60 if buffer.limiter is None else buffer.limiter.max_batch_size or 60
-    while True:
-        move_on(storm, buffer)
-        size = storm.rng.randint(1, most)
-        with contextlib.suppress(TimeoutError):
-            async with sometimes_in_no_time(storm.rng):
-                await storm.call("sample", size, buffer.sample_n_step(size, 3, 0.9), without_ids)
-        await zoo.settle(storm.rng.randint(0, 2))
-
-
-def as_it_is(answer: Any) -> Any:
-    return answer
-
-
-def without_ids(samples: list[relive.ReplaySample[Any, int]]) -> list[Any]:
-    """Return a batch without what differs from run to run; windows are checked for splices on the way."""
-    for sample in samples:
-        later = (sample.agent_id, sample.start_step + sample.actual_n)
-        assert sample.observation == (sample.agent_id, sample.start_step)
-        assert sample.next_observation == later
-    return [(sample.agent_id, sample.start_step, sample.actual_n, sample.window_end) for sample in samples]
-
-
-async def storm_of_episodes(seed: int, kind: str, actors: int, most: int, *, closes: bool = False) -> Storm:
-    """Return a storm that is over."""
-    buffer = zoo.EPISODES[kind]()
-    storm = Storm(seed, buffer)
-    for _ in range(actors):
-        storm.begin(functools.partial(live, storm, buffer))
-    for _ in range(max(actors // 50, 2)):
-        storm.begin(functools.partial(learn, storm, buffer), is_actor=False)
-    await storm.rage(waves=12, most=most, closes=closes)
-    await storm.calm()
-    storm.assert_nothing_is_left()
-    buffer.check()
-    stats = buffer.get_stats()
-    assert stats.appended == storm.total("append")
-    assert stats.sampled == sum(given for verb, given, _ in storm.calls if verb == "sample")
-    assert stats.total_episodes + stats.evicted_episodes == storm.total("start")
-    assert stats.in_progress == storm.total("start") - storm.total("end", "abort")
-    twin = repeated(storm.calls, zoo.EPISODES[kind]())
-    assert told(buffer) == told(twin)
-    if closes:
-        await assert_closed(buffer)
-    else:
-        await assert_alive(buffer)
-    return storm
-
-
-def repeated(calls: Iterable[Call], twin: Episodes) -> Episodes:
-    """Return the twin after the same calls, one after the other; each must return the same."""
-    ids: dict[str, str] = {}
-    for verb, given, answer in calls:
-        if verb == "start":
-            ticket = None if twin.admission is None else twin.admit_nowait()
-            ids[given] = twin.start_episode_nowait(given, ticket=ticket)
-        elif verb == "append":
-            agent, *step = given
-            twin.append_observation_action_reward_nowait(ids[agent], *step)
-        elif verb == "end":
-            agent, steps, status = given
-            twin.end_episode_nowait(ids[agent], (agent, steps), status)
-        elif verb == "set_policy_version":
-            twin.set_policy_version(*given[0])
-        elif verb == "abort":
-            twin._abort(ids[given])
-        else:
-            assert without_ids(twin.sample_n_step_nowait(given, 3, 0.9)) == answer
-    return twin
-
-
-def told(buffer: Episodes) -> Any:
-    """Return all that there is to know of a buffer, without ids and ages, and its next draw."""
-    store = buffer._store
-    return zoo.plain(
-        [
-            [(each.agent_id, each.observations, each.actions, each.rewards, each.status) for each in store],
-            [each.agent_id for each in store.finished],
-            [each.agent_id for each in store.growing()],
-            buffer.get_stats(),
-            buffer.get_drops(),
-            buffer.get_training_bias(),
-            [(each.agent_id, start) for each, start in store.draw(500, buffer.rng)] if len(buffer) else None,
-        ]
-    )
-
-
-async def assert_alive(buffer: Episodes) -> None:
-    """Who comes after the storm gets on, actor and learner."""
-    learner = asyncio.create_task(until_cancelled(lambda: buffer.sample_n_step(8, 2, 0.9)))
-    before = buffer.get_stats()
-    async with asyncio.timeout(PATIENCE):
-        for version in range(20):
-            if buffer.admission is not None:
-                buffer.set_policy_version(buffer.policy_version + version)
-            async with buffer.episode("late", ticket=await ticket_for(buffer)) as writer:
-                for t in range(30):
-                    await writer.append(("late", t), t, 0.0)
-                await writer.end(("late", 30))
-    learner.cancel()
-    await asyncio.gather(learner, return_exceptions=True)
-    after = buffer.get_stats()
-    assert after.appended == before.appended + 600
-    assert after.sampled > before.sampled
-    buffer.check()
-
-
-async def until_cancelled(call: Callable[[], Awaitable[Any]]) -> None:
-    while True:
-        await call()
-
-
-async def assert_closed(buffer: Episodes) -> None:
-    """A closed buffer refuses what writes or waits, at once, and still returns what it holds."""
-    before = buffer.get_stats()
-    calls: list[Awaitable[Any]] = [buffer.start_episode("late"), buffer.sample_n_step(1, 1, 0.9)]
-    calls.append(buffer.append_observation_action_reward("late", 0, 0, 0.0))
-    for call in calls:
-        with pytest.raises(relive.ClosedError):
-            await call
-    if len(buffer):
-        assert len(buffer.sample_n_step_nowait(100, 2, 0.9)) == 100
-    assert buffer.get_stats().appended == before.appended
-    buffer.check()
-
-
-@pytest.mark.parametrize("kind", zoo.EPISODES)
-@pytest.mark.parametrize("actors", MANY)
-async def test_storms_over_episodes_repeat_on_a_twin(actors: int, kind: str) -> None:
-    storm = await storm_of_episodes(2, kind, actors, most=actors // 3)
-    assert storm.total("append") > actors
-    assert storm.total("abort") > actors // 20
-    assert storm.cancelled.keys() == {"start", "block", "append", "sample"}, "every call that may wait, and no other"
-    assert storm.cancelled.total() > actors // 10
-
-
-@pytest.mark.parametrize("kind", zoo.EPISODES)
-@pytest.mark.parametrize("actors", MANY)
-async def test_closing_in_a_storm_over_episodes_loses_nothing(actors: int, kind: str) -> None:
-    storm = await storm_of_episodes(2, kind, actors, most=actors // 3, closes=True)
-    assert storm.total("append") > actors // 10
-    assert storm.refused > actors // 100
-
-
-async def test_a_storm_takes_the_same_course_each_time() -> None:
-    first, second = [await storm_of_episodes(3, "episodes with a ratio", actors=100, most=30) for _ in range(2)]
-    assert first.calls == second.calls
-    assert first.cancelled == second.cancelled
-
-
-@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 5)
-@hypothesis.given(seed=st.integers(0, 10**6), kind=st.sampled_from(list(zoo.EPISODES)), closes=st.booleans())
-def test_small_storms_over_episodes_of_any_kind(seed: int, kind: str, closes: bool) -> None:
-    asyncio.run(storm_of_episodes(seed, kind, actors=12, most=8, closes=closes))
-
-
-async def test_a_failing_actor_cancels_its_task_group() -> None:
-    """A task group cancels all at once, whatever each of them waits for."""
-    buffer = zoo.EPISODES["episodes with a ratio"]()
-    storm = Storm(4, buffer)
-
-    async def fail() -> None:
-        await zoo.settle(10)
-        raise ConnectionError("the environment went away")
-
-    async def live_for_ever() -> None:
-        while True:
-            await live_in_a_block(storm, buffer, storm.new_name())
-
-    with pytest.raises(ExceptionGroup) as caught:
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-            for _ in range(300):
-                group.create_task(live_for_ever())
-            for _ in range(6):
-                group.create_task(learn(storm, buffer))
-            group.create_task(fail())
-    assert [type(error) for error in caught.value.exceptions] == [ConnectionError]
-    storm.assert_nothing_is_left()
-    stats = buffer.get_stats()
-    assert stats.in_progress == 0
-    assert stats.appended == storm.total("append") > 30
-    assert told(buffer) == told(repeated(storm.calls, zoo.EPISODES["episodes with a ratio"]()))
-    buffer.check()
-
-
-# Every other kind.
-
-SHARED = {
-    name: kind.make
-    for name, kind in zoo.KINDS.items()
-    if hasattr(kind.make(), "can_sample") and not isinstance(kind.make(), relive.EpisodeReplayBuffer)
-}
-INSERTS = frozenset({"add", "extend", "add_episode", "add_steps"})
-DRAWS = frozenset({"sample", "sample_keys"})
-READS = frozenset({"eligible_keys", "lengths", "get_stats"})
+    end = (episode_id, (agent, steps), rng.choice(get_args(relive.FinalStatus)))
+    await storm.call("end_episode", (end, {}), buffer.end_episode(*end))
 
 
 class Asked(Exception):  # noqa: N818
@@ -438,8 +249,8 @@ class Planned:
             given = values, fields
             if name in INSERTS | DRAWS:
                 raise Asked(name, given)
-            answer, shown = outcome(lambda: getattr(self._buffer, name)(*values, **fields))
-            self._storm.note(name, given, shown)
+            answer = outcome(lambda: getattr(self._buffer, name)(*values, **fields))
+            self._storm.note(name, given, answer)
             if isinstance(answer, relive.ReplayError):
                 raise answer
             return answer
@@ -447,13 +258,12 @@ class Planned:
         return call
 
 
-def outcome(call: Callable[[], Any]) -> tuple[Any, Any]:
-    """Return what a call returns or raises, and the same for comparison."""
+def outcome(call: Callable[[], Any]) -> Any:
+    """Return what a call returns or raises."""
     try:
-        answer = call()
+        return call()
     except relive.ReplayError as error:
-        answer = error
-    return answer, zoo.plain(answer)
+        return error
 
 
 async def write(storm: Storm, buffer: Any) -> None:
@@ -463,79 +273,196 @@ async def write(storm: Storm, buffer: Any) -> None:
         try:
             zoo.work(Planned(storm, buffer), storm.rng, 1)
         except Asked as asked:
-            verb, (values, fields) = asked.args
             with contextlib.suppress(TimeoutError, refused):  # A group may be full, or given up.
                 async with sometimes_in_no_time(storm.rng):
-                    if "ticket" in fields:
-                        fields["ticket"] = await ticket_for(buffer.buffer)
-                    if verb not in DRAWS:
-                        await storm.call(verb, (values, fields), getattr(buffer, verb)(*values, **fields), zoo.plain)
+                    await insert(storm, buffer, *asked.args)
         if storm.rng.random() < 0.6:
             await asyncio.sleep(0)
 
 
-async def draw(storm: Storm, buffer: Any) -> None:
+async def insert(storm: Storm, buffer: Any, verb: str, given: Any) -> None:
+    values, fields = given
+    if "ticket" in fields:
+        fields = {**fields, "ticket": await ticket_for(buffer.buffer)}
+    if verb not in DRAWS:
+        await storm.call(verb, (values, fields), getattr(buffer, verb)(*values, **fields))
+
+
+async def learn(storm: Storm, buffer: Any) -> None:
+    """Draw, and let others go on who wait for another version."""
+    rng, inside = storm.rng, getattr(buffer, "buffer", buffer)
+    most = getattr(getattr(inside, "limiter", None), "max_batch_size", None) or 6
     while True:
-        move_on(storm, buffer)
-        verb, size = storm.rng.choice(sorted(DRAWS & {*dir(buffer.buffer)})), storm.rng.randint(1, 6)
+        if getattr(inside, "admission", None) is not None:
+            version = (inside.policy_version or 0) + 9
+            storm.note("set_policy_version", ((version,), {}), buffer.set_policy_version(version))
+        verb, size = rng.choice(sorted(DRAWS & {*dir(inside)})), rng.randint(1, most)
+        given = (size, 3, 0.9) if verb == "sample_n_step" else (size,)
         with contextlib.suppress(TimeoutError):
-            async with sometimes_in_no_time(storm.rng):
-                await storm.call(verb, ((size,), {}), getattr(buffer, verb)(size), zoo.plain)
-        await zoo.settle(storm.rng.randint(0, 2))
+            async with sometimes_in_no_time(rng):
+                await storm.call(verb, (given, {}), getattr(buffer, verb)(*given))
+        await zoo.settle(rng.randint(0, 2))
 
 
-def names_of(buffer: Any) -> Any:
-    """Give each episode of a buffer of tokens an id by its number."""
+# Storms.
 
-    def next_id() -> int:
-        return int(buffer.get_stats().episodes)
 
-    return mock.patch("uuid.uuid4", next_id)
+def begun(seed: int, kind: str, actors: int) -> Storm:
+    """Return a storm that begins."""
+    inside = zoo.KINDS[kind].make()
+    storm = Storm(seed, inside if kind in EPISODES else relive.AsyncReplayBuffer(inside))
+    for _ in range(actors):
+        storm.begin(functools.partial(live if kind in EPISODES else write, storm, storm.buffer))
+    for _ in range(max(actors // 25, 2)):
+        storm.begin(functools.partial(learn, storm, storm.buffer), is_actor=False)
+    return storm
 
 
 async def storm_of(seed: int, kind: str, actors: int, most: int, *, closes: bool = False) -> Storm:
     """Return a storm that is over."""
-    buffer: Any = relive.AsyncReplayBuffer(SHARED[kind]())
-    storm = Storm(seed, buffer)
-    with names_of(buffer.buffer):
-        for _ in range(actors):
-            storm.begin(functools.partial(write, storm, buffer))
-        for _ in range(max(actors // 10, 2)):
-            storm.begin(functools.partial(draw, storm, buffer), is_actor=False)
+    storm = begun(seed, kind, actors)
+    with names_of(storm.inside):
         await storm.rage(waves=12, most=most, closes=closes)
         await storm.calm()
     storm.assert_nothing_is_left()
-    buffer.check()
-    twin: Any = SHARED[kind]()
-    with names_of(twin):
-        for verb, (values, fields), answer in storm.calls:
-            given = {**fields, "ticket": twin.admit_nowait()} if fields.get("ticket") else fields
-            assert outcome(lambda: getattr(twin, verb)(*values, **given))[1] == answer  # noqa: B023
-    assert zoo.state_of(buffer.buffer) == zoo.state_of(twin)
-    assert zoo.drawn(buffer.buffer) == zoo.drawn(twin)
+    assert_repeats(storm, kind)
     return storm
 
 
-@pytest.mark.parametrize("kind", SHARED)
+def names_of(buffer: Any) -> Any:
+    """Give each episode of a buffer an id by its number."""
+
+    def next_id() -> uuid.UUID:
+        stats = dataclasses.asdict(buffer.get_stats())
+        names = ["episodes"] if "episodes" in stats else ["total_episodes", "evicted_episodes"]
+        return uuid.UUID(int=sum(stats[name] for name in names))
+
+    return mock.patch("uuid.uuid4", next_id)
+
+
+def assert_repeats(storm: Storm, kind: str) -> None:
+    """Check that a twin on which the calls are made one after the other is the same, and answers the same."""
+    storm.inside.check()
+    twin = zoo.KINDS[kind].make()
+    with names_of(twin):
+        for verb, (values, fields), answer in storm.calls:
+            if fields.get("ticket"):
+                fields = {**fields, "ticket": twin.admit_nowait()}
+            call = getattr(twin, f"{verb}_nowait", None) or getattr(twin, verb)
+            assert zoo.plain(outcome(lambda: call(*values, **fields))) == answer  # noqa: B023
+    assert zoo.state_of(storm.inside) == zoo.state_of(twin)
+    assert zoo.drawn(storm.inside) == zoo.drawn(twin)
+
+
+async def assert_alive(buffer: Any) -> None:
+    """Who comes after the storm gets on, actor and learner."""
+    learner = asyncio.create_task(until_cancelled(lambda: buffer.sample_n_step(8, 2, 0.9)))
+    before = buffer.get_stats()
+    async with asyncio.timeout(PATIENCE):
+        for version in range(20):
+            if buffer.admission is not None:
+                buffer.set_policy_version(buffer.policy_version + version)
+            async with buffer.episode("late", ticket=await ticket_for(buffer)) as writer:
+                for t in range(30):
+                    await writer.append(("late", t), t, 0.0)
+                await writer.end(("late", 30))
+    learner.cancel()
+    await asyncio.gather(learner, return_exceptions=True)
+    after = buffer.get_stats()
+    assert after.appended == before.appended + 600
+    assert after.sampled > before.sampled
+    buffer.check()
+
+
+async def until_cancelled(call: Callable[[], Awaitable[Any]]) -> None:
+    while True:
+        await call()
+
+
+async def assert_closed(buffer: Any) -> None:
+    """A closed buffer refuses what writes or waits, at once, and still returns what it holds."""
+    calls: list[Awaitable[Any]] = [buffer.start_episode("late"), buffer.sample_n_step(1, 1, 0.9)]
+    calls.append(buffer.append_observation_action_reward("late", 0, 0, 0.0))
+    for call in calls:
+        with pytest.raises(relive.ClosedError):
+            await call
+    if len(buffer):
+        assert len(buffer.sample_n_step_nowait(100, 2, 0.9)) == 100
+    buffer.check()
+
+
+@pytest.mark.parametrize("kind", EPISODES)
+@pytest.mark.parametrize("actors", MANY)
+async def test_storms_over_episodes_repeat_on_a_twin(actors: int, kind: str) -> None:
+    storm = await storm_of(2, kind, actors, most=actors // 3)
+    assert storm.total("append_observation_action_reward") > actors
+    assert storm.total("abort_episode") > actors // 20
+    waits = {"start_episode", "block", "append_observation_action_reward", "sample_n_step"}
+    assert waits - {"start_episode"} <= storm.cancelled.keys() <= waits, "calls that may wait, and no other"
+    assert storm.cancelled.total() > actors // 10
+    await assert_alive(storm.buffer)
+
+
+@pytest.mark.parametrize("kind", EPISODES)
+@pytest.mark.parametrize("actors", MANY)
+async def test_closing_in_a_storm_over_episodes_loses_nothing(actors: int, kind: str) -> None:
+    storm = await storm_of(2, kind, actors, most=actors // 3, closes=True)
+    assert storm.total("append_observation_action_reward") > actors // 20
+    assert storm.refused > actors // 100
+    await assert_closed(storm.buffer)
+
+
+@pytest.mark.parametrize("kind", sorted(OTHERS))
 @pytest.mark.parametrize("actors", [60, *MANY[1:]])
 async def test_storms_over_any_kind_repeat_on_a_twin(actors: int, kind: str) -> None:
     storm = await storm_of(2, kind, actors, most=actors // 3)
     assert storm.total(*INSERTS) > actors // 2
-    assert storm.total(*DRAWS) > actors // 10
+    assert storm.total(*DRAWS) > 1
     assert storm.cancelled.keys() & (INSERTS if "ratio" in kind else INSERTS | DRAWS)
 
 
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", sorted(OTHERS))
 @pytest.mark.parametrize("actors", [60, *MANY[1:]])
 async def test_closing_in_a_storm_over_any_kind_loses_nothing(actors: int, kind: str) -> None:
     storm = await storm_of(2, kind, actors, most=actors // 3, closes=True)
     assert storm.refused > actors // 100
 
 
-@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 5)
-@hypothesis.given(seed=st.integers(0, 10**6), kind=st.sampled_from(list(SHARED)), closes=st.booleans())
+async def test_a_storm_takes_the_same_course_each_time() -> None:
+    first, second = [await storm_of(3, "episodes with a ratio", actors=100, most=30) for _ in range(2)]
+    assert zoo.plain([each[::2] for each in first.calls]) == zoo.plain([each[::2] for each in second.calls])
+    assert first.cancelled == second.cancelled
+
+
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 3)
+@hypothesis.given(seed=st.integers(0, 10**6), kind=st.sampled_from([*EPISODES, *sorted(OTHERS)]), closes=st.booleans())
 def test_small_storms_over_any_kind(seed: int, kind: str, closes: bool) -> None:
     asyncio.run(storm_of(seed, kind, actors=12, most=8, closes=closes))
+
+
+async def test_a_failing_actor_cancels_its_task_group() -> None:
+    """A task group cancels all at once, whatever each of them waits for."""
+    storm = begun(4, "episodes with a ratio", 0)
+
+    async def fail() -> None:
+        await zoo.settle(10)
+        raise ConnectionError("the environment went away")
+
+    async def live_for_ever() -> None:
+        while True:
+            await live_in_a_block(storm, storm.buffer, storm.new_name())
+
+    with pytest.raises(ExceptionGroup) as caught, names_of(storm.inside):
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            for _ in range(300):
+                group.create_task(live_for_ever())
+            group.create_task(fail())
+    assert [type(error) for error in caught.value.exceptions] == [ConnectionError]
+    await storm.calm()
+    storm.assert_nothing_is_left()
+    assert storm.inside.get_stats().in_progress == 0
+    assert storm.total("append_observation_action_reward") > 20
+    assert_repeats(storm, "episodes with a ratio")
 
 
 # When nobody else does anything: a turn that is not passed on is lost.
@@ -664,18 +591,14 @@ async def test_closing_tells_all_who_were_not_cancelled(
 
 async def test_checkpoints_in_a_storm_are_snapshots(tmp_path: pathlib.Path) -> None:
     """A thread that has begun to save goes on when its task is cancelled, and the storm goes on beside it."""
-    buffer = relive.AsyncReplayBuffer(SHARED["ring with a ratio"]())
-    storm = Storm(5, buffer)
-    for _ in range(200):
-        storm.begin(functools.partial(write, storm, buffer))
-    storm.begin(functools.partial(draw, storm, buffer), is_actor=False)
+    storm = begun(5, "ring with a ratio", 200)
     began: dict[pathlib.Path, int] = {}
     heard: set[pathlib.Path] = set()
 
     async def save(number: int) -> None:
         path = tmp_path / str(number)
-        began[path] = buffer.get_stats().appended
-        await buffer.save(path)
+        began[path] = storm.buffer.get_stats().appended
+        await storm.buffer.save(path)
         heard.add(path)
 
     for number in range(12):
