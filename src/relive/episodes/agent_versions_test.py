@@ -15,14 +15,14 @@ from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
-from relive.episodes import episode_state
+from relive.episodes import episode_state_test
 from relive.episodes import helpers_test
-from relive.episodes import store as store_lib
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
 Buffer = helpers_test.Buffer
+made, replaced = episode_state_test.made, episode_state_test.replaced
 PATIENCE = helpers_test.PATIENCE
 lived = helpers_test.lived
 settle = zoo.settle
@@ -74,19 +74,20 @@ async def test_a_version_that_cannot_be_changes_nothing(
         ({"group_id": 3}, "^group_id must be a string, got 3$"),
         ({"group_id": b"g"}, "^group_id must be a string, got b'g'$"),
         ({"group_id": ""}, "^group_id must be a string of at least 1 character, got ''$"),
+        *(({"agent_id": name}, "^agent_id must be a string, got ") for name in (None, 7, b"a", ["a"])),
         ({"policy_version": -1}, "^policy_version must be at least 0, got -1$"),
         ({"policy_version": True}, "^policy_version must be an integer of at least 0, got True$"),
         ({"policy_version": 0.0}, "^policy_version must be an integer of at least 0, got 0.0$"),
     ],
 )
 async def test_groups_and_versions_of_a_start_are_checked(described: dict[str, Any], message: str) -> None:
-    buffer = Buffer()
+    buffer, described = Buffer(), {"agent_id": "a", **described}
     with pytest.raises(errors.ArgumentError, match=message):
-        buffer.start_episode_nowait("a", **described)
+        buffer.start_episode_nowait(**described)
     with pytest.raises(errors.ArgumentError, match=message):
-        await buffer.start_episode("a", **described)
+        await buffer.start_episode(**described)
     with pytest.raises(errors.ArgumentError, match=message):
-        async with buffer.episode("a", **described):
+        async with buffer.episode(**described):
             pass
     assert buffer.get_stats().total_episodes == 0
 
@@ -94,14 +95,12 @@ async def test_groups_and_versions_of_a_start_are_checked(described: dict[str, A
 def test_numpy_values_are_stored_as_python_values() -> None:
     buffer = Buffer()
     version: Any = np.uint8(7)
-    lived(buffer, [None, version], group_id=np.array(["g"])[0], policy_version=np.int64(6))
+    agent, group = np.array(["a", "g"])
+    helpers_test.live(buffer, agent, [None, version], group_id=group, policy_version=np.int64(6))
     buffer.set_policy_version(np.int32(9))  # type: ignore[arg-type]
     episode = helpers_test.stored(buffer)[0]
-    assert [type(value) for value in (episode.group_id, episode.policy_version, buffer.policy_version)] == [
-        str,
-        int,
-        int,
-    ]
+    values = (episode.agent_id, episode.group_id, episode.policy_version, buffer.policy_version)
+    assert list(map(type, values)) == [str, str, int, int]
     assert [type(version) for version in episode.policy_versions] == [int, int]
 
 
@@ -407,12 +406,6 @@ def test_states_without_groups_and_versions_lack_their_arrays() -> None:
     assert "policy_version" not in state["counters"]
 
 
-def made(state: Any) -> store_lib.EpisodeStore[Any, Any]:
-    store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
-    store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), relive.PlainCodec()))
-    return store
-
-
 def example() -> Buffer:
     buffer = Buffer(seed=0)
     lived(buffer, [None, 3, 3])
@@ -434,14 +427,6 @@ def test_an_unchanged_first_version_needs_no_array() -> None:
     assert state["arrays"]["episode_policy_version"].tolist() == [3, -1]
     assert "policy_version" not in state["arrays"]
     assert [episode.policy_versions for episode in made(state)] == [[3, 3, 3], [None]]
-
-
-def replaced(name: str, *values: Any, dtype: Any = None) -> Any:
-    def change(state: Any) -> None:
-        array = state["arrays"][name]
-        state["arrays"][name] = np.array([*values, *array[len(values) :].tolist()], dtype or array.dtype)
-
-    return change
 
 
 def without(name: str) -> Any:

@@ -174,30 +174,26 @@ def test_an_episode_id_of_another_type_is_not_found(episode_id: Any) -> None:
         buffer.end_episode_nowait(episode_id, [0])
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1", 1j, [1.0], np.float32, np.array(np.nan)])
-async def test_a_reward_that_is_not_finite_stores_nothing(reward: Any) -> None:
+@pytest.mark.parametrize(
+    "reward",
+    [
+        *(math.nan, math.inf, -math.inf, None, "1", 1j, [1.0], np.float32, np.array(np.nan)),
+        *(np.ones(1), np.ones((1, 1)), np.zeros((0,)), copies_test.Tensor([1.0])),
+    ],
+)
+async def test_a_reward_that_is_no_finite_number_stores_nothing(reward: Any) -> None:
     buffer = Buffer()
     episode_id = live(buffer, "a", 2, None)
     before = dataclasses.replace(buffer.get_stats(), open_ages={})
-    with pytest.raises(ValueError, match="^reward must be a finite real number, got "):
+    message = "a finite real number, got "
+    if isinstance(getattr(reward, "shape", None), tuple) and reward.shape:
+        message = rf"one number, got shape {re.escape(str(reward.shape))}: give the \.item\(\) of one element$"
+    with pytest.raises(relive.ArgumentError, match=f"^reward must be {message}"):
         buffer.append_observation_action_reward_nowait(episode_id, [2], 2, reward)
-    with pytest.raises(ValueError, match="^reward must be a finite real number, got "):
+    with pytest.raises(relive.ArgumentError, match=f"^reward must be {message}"):
         await buffer.append_observation_action_reward(episode_id, [2], 2, reward)
     assert dataclasses.replace(buffer.get_stats(), open_ages={}) == before
     buffer.check()
-
-
-@pytest.mark.parametrize("reward", [np.ones(1), np.ones((1, 1)), np.zeros((0,)), copies_test.Tensor([1.0])])
-async def test_a_reward_of_another_shape_stores_nothing(reward: Any) -> None:
-    buffer = Buffer()
-    episode_id = buffer.start_episode_nowait("a")
-    shape = re.escape(str(reward.shape))
-    message = rf"^reward must be one number, got shape {shape}: give the \.item\(\) of one element$"
-    with pytest.raises(relive.ArgumentError, match=message):
-        buffer.append_observation_action_reward_nowait(episode_id, [0], 0, reward)
-    with pytest.raises(relive.ArgumentError, match=message):
-        await buffer.append_observation_action_reward(episode_id, [0], 0, reward)
-    assert buffer.get_stats().appended == 0
 
 
 @pytest.mark.parametrize(
@@ -225,28 +221,6 @@ def test_wrong_arguments_are_named_before_the_limiter_is_asked() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             buffer.append_observation_action_reward_nowait(episode_id, [0], 0, reward)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("status", [np.array(["COMPLETED"]), np.array(["COMPLETED", "ABORTED"]), ["COMPLETED"], None])
-def test_a_status_of_another_type_is_refused(status: Any) -> None:
-    buffer = Buffer()
-    episode_id = buffer.start_episode_nowait("a")
-    with pytest.raises(ValueError, match="^status must be one of COMPLETED, TRUNCATED, ABORTED to end an episode"):
-        buffer.end_episode_nowait(episode_id, [0], status)
-    buffer.check()
-    buffer.end_episode_nowait(episode_id, [0])
-
-
-@pytest.mark.parametrize("agent_id", [None, 7, b"a", ["a"]])
-async def test_an_agent_id_that_is_no_string_is_refused(agent_id: Any) -> None:
-    buffer = Buffer()
-    for error in (TypeError, ValueError):
-        with pytest.raises(error, match="^agent_id must be a string, got "):
-            await buffer.start_episode(agent_id)
-    with pytest.raises(TypeError, match="^agent_id must be a string, got "):
-        async with buffer.episode(agent_id):
-            pass
-    assert buffer.get_stats().total_episodes == 0
 
 
 @pytest.mark.parametrize(

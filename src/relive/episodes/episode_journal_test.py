@@ -9,7 +9,6 @@ import shutil
 import struct
 from typing import Any
 
-import numpy as np
 import pytest
 
 import relive
@@ -69,18 +68,6 @@ def test_refused_calls_on_episodes_are_not_written(tmp_path: pathlib.Path) -> No
         with pytest.raises(errors.ClosedError, match="closed"):
             buffer.start_episode_nowait("agent")
         assert log.num_records == 1
-
-
-def test_strings_of_numpy_name_agents(tmp_path: pathlib.Path) -> None:
-    """Such as numpy's `str_`, which a file stores as a plain string."""
-    buffer = relive.EpisodeReplayBuffer[int, int]()
-    with recover_test.opened(tmp_path / "log") as log:
-        buffer.attach(log)
-        buffer.start_episode_nowait(np.array(["agent"])[0])
-    buffer.save(tmp_path / "saved")
-    each: Any
-    for each in (relive.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
-        assert recover_test.content(each) == recover_test.content(buffer)
 
 
 # Codecs.

@@ -2,6 +2,7 @@ import gc
 from typing import Any
 import weakref
 
+import numpy as np
 import pytest
 
 import relive
@@ -33,7 +34,9 @@ def test_nothing_can_be_appended_after_the_end() -> None:
     assert (episode.observations, episode.actions, episode.rewards) == ([0, 1, 2], [0, 1], [1.0, 2.0])
 
 
-@pytest.mark.parametrize("status", ["IN_PROGRESS", "BOGUS", "", None, "completed"])
+@pytest.mark.parametrize(
+    "status", ["IN_PROGRESS", "BOGUS", "", None, "completed", np.array(["COMPLETED"]), ["COMPLETED"]], ids=repr
+)
 def test_a_status_that_does_not_end_an_episode_is_refused(status: Any) -> None:
     episode = episode_of(1)
     with pytest.raises(

@@ -128,17 +128,6 @@ def test_p54_observations_and_actions_come_back_exact(value: Any) -> None:
     assert s.rewards_seq == [0.1]
 
 
-def test_p55_lengths_add_up_while_open_episodes_overflow() -> None:
-    """ares PR 19: evicting episodes in progress left the counter wrong."""
-    buffer = Buffer(max_transitions=4, max_episodes=2)
-    open_ids = [live(buffer, number, number + 1, None) for number in range(4)]
-    for number, episode_id in enumerate(open_ids):
-        buffer.check()
-        live(buffer, 10 + number, 3)
-        buffer.end_episode_nowait(episode_id, (number, number + 1))
-        buffer.check()
-
-
 class Observation:
     """An observation that can be weakly referenced."""
 
