@@ -341,7 +341,7 @@ def names_of(buffer: Any) -> Any:
 
 
 def assert_repeats(storm: Storm, kind: str) -> None:
-    """Check that a twin on which the calls are made one after the other is the same, and answers the same."""
+    """Check that a twin on which the calls are made one after the other is the same, and returns the same."""
     storm.inside.check()
     twin = zoo.KINDS[kind].make()
     with names_of(twin):
