@@ -699,19 +699,6 @@ def test_closing_frees_who_waits_for_a_batch(kind: Kind, share: Share) -> None:
     assert way.is_idle()
 
 
-@OF_A_LIMITED_KIND
-def test_closing_frees_who_waits_to_insert(kind: Kind, share: Share) -> None:
-    way = held_back(share, kind)
-    waiters = [way.begin(lambda shared, t=t: kind.add(shared, t)) for t in range(3)]
-    way.shared.close()
-    for waiter in waiters:
-        with pytest.raises(errors.ClosedError):
-            way.answer(waiter)
-    assert way.inside.get_stats().appended == 8
-    assert way.is_idle()
-    way.inside.check()
-
-
 def test_a_closed_buffer_of_columns_only_answers(share: Share) -> None:
     way = held_back(share)
     waiters = [way.begin(insert) for insert, _ in INSERTS.values()]
@@ -779,22 +766,6 @@ def test_a_cancelled_draw_has_drawn_nothing(kind: Kind, is_early: bool) -> None:
     assert ways[0].inside.get_stats().sampled == 30
     for way in ways:
         way.end()
-
-
-@OF_A_LIMITED_KIND
-def test_a_cancelled_insert_has_added_nothing(kind: Kind) -> None:
-    way = held_back(Tasks, kind)
-    waiters = [way.begin(lambda shared, t=t: kind.add(shared, t)) for t in (8, 9)]
-    before = way.shared.get_stats().appended
-    waiters[0].cancel()
-    way.settle()
-    assert waiters[0].cancelled()
-    assert way.shared.get_stats().appended == before
-    way.do(lambda shared: kind.sample(shared, 2))
-    way.answer(waiters[1])
-    assert way.shared.get_stats().appended == before + 1
-    assert way.is_idle()
-    way.end()
 
 
 @OF_ANY_KIND
