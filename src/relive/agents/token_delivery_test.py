@@ -134,10 +134,9 @@ class TokenDeliveryMachine(handing_out_machine_test.HandingOutMachine):
         self.max_episodes = None
         self.tokens: dict[int, list[int]] = {}
         self.weights: dict[int, float] = {}
-        extras = {"sequence_extras": {"weight": relive.Field((), float)}}
-        buffer = relive.TokenReplayBuffer(
-            max_tokens, admission=admission, groups=self.naive.rule, redeliver=redeliver, seed=0, **extras
-        )
+        extras = {"weight": relive.Field((), float)}
+        settings: dict[str, Any] = {"groups": self.naive.rule, "redeliver": redeliver, "sequence_extras": extras}
+        buffer = relive.TokenReplayBuffer(max_tokens, admission=admission, seed=0, **settings)
         self.use(buffer, has_journal=True)
 
     def start_one(self, agent: str, group: str | None, version: int | None, number: int) -> None:

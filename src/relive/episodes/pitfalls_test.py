@@ -58,7 +58,7 @@ def test_p3_to_p31_windows_are_those_of_their_episode_alone() -> None:
         buffer.sample_n_step_nowait(1, 1, 0.9)
     for number, steps in enumerate([4, 0, 1, 2, 5], 2):
         for status in ("COMPLETED", "TRUNCATED", "ABORTED", None):
-            live(buffer, 10 * number + len(buffer), steps, status)  # type: ignore[arg-type]
+            live(buffer, 10 * number + len(buffer), steps, status)
     episodes = {each.episode_id: each for each in helpers_test.stored(buffer)}
     assert all(len(each.observations) == len(each) + 1 for each in episodes.values() if len(each))
     before = zoo.plain(list(episodes.values()))

@@ -338,18 +338,6 @@ async def test_awaited_batches_are_those_of_sample() -> None:
     assert buffer.get_stats().sampled == 12
 
 
-async def test_a_cancelled_iteration_draws_nothing() -> None:
-    buffer, twin = ring(), ring()
-    rounds = buffer.batches(4)
-    first = asyncio.create_task(anext(rounds))
-    await zoo.settle()
-    await waiting_test.cancelled(first)
-    for each in (buffer, twin):
-        await live(each, 5)
-    assert (await waiting_test.in_time(anext(rounds))).keys.tolist() == (await twin.sample(4)).keys.tolist()
-    assert buffer.get_stats() == twin.get_stats()
-
-
 def test_awaited_batches_take_no_prefetch() -> None:
     with pytest.raises(TypeError, match="prefetch"):
         ring().batches(4, prefetch=2)

@@ -228,7 +228,7 @@ class Planned:
         self._storm, self._buffer = storm, buffer
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # type: ignore[misc]
         return type(self._buffer.buffer)
 
     def __len__(self) -> int:
@@ -268,12 +268,12 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 async def write(storm: Storm, buffer: Any) -> None:
     """Make calls of the zoo; none that waits for a batch, which may never come."""
-    refused = relive.ArgumentError if getattr(buffer.buffer, "groups", None) else ()
+    refused = [relive.ArgumentError] if getattr(buffer.buffer, "groups", None) else []
     for _ in range(storm.rng.randint(1, 20)):
         try:
             zoo.work(Planned(storm, buffer), storm.rng, 1)
         except Asked as asked:
-            with contextlib.suppress(TimeoutError, refused):  # A group may be full, or given up.
+            with contextlib.suppress(TimeoutError, *refused):  # A group may be full, or given up.
                 async with sometimes_in_no_time(storm.rng):
                     await insert(storm, buffer, *asked.args)
         if storm.rng.random() < 0.6:
