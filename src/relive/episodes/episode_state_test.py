@@ -9,7 +9,6 @@ from relive.episodes import episode_state
 from relive.episodes import helpers_test
 from relive.episodes import store as store_lib
 from relive.persistence import state as state_lib
-from relive.testing import zoo
 
 PLAIN = relive.PlainCodec()
 Buffer = helpers_test.Buffer
