@@ -863,7 +863,7 @@ async def test_a_writer_fits_the_kind_of_the_buffers() -> None:
     for option in ("batch_steps", "max_in_flight"):
         for writer in (fleet_of(ring, 1).replay().writer, fleet_of(episodes, 1).replay().episodes_writer):
             with pytest.raises(errors.ArgumentError, match=f"{option} must be at least 1, got 0"):
-                writer(**{option: 0})  # type: ignore[operator]
+                writer(**{option: 0})
     for name in ("episodes_writer", "joint_writer", "tokens_writer"):
         with pytest.raises(errors.ArgumentError, match=f"^{name} cannot write to RingReplayBuffer: use writer$"):
             getattr(fleet_of(ring, 1).replay(), name)()

@@ -227,8 +227,8 @@ class Planned:
     def __init__(self, storm: Storm, buffer: Any) -> None:
         self._storm, self._buffer = storm, buffer
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return type(self._buffer.buffer)
 
     def __len__(self) -> int:
