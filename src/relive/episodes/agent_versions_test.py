@@ -429,10 +429,6 @@ def test_an_unchanged_first_version_needs_no_array() -> None:
     assert [episode.policy_versions for episode in made(state)] == [[3, 3, 3], [None]]
 
 
-def without(name: str) -> Any:
-    return lambda state: state["arrays"].pop(name)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -440,17 +436,8 @@ def without(name: str) -> Any:
         (replaced("policy_version", 4), "^array policy_version must not fall within an episode$"),
         (replaced("policy_version", -2), r"^array policy_version must hold integers in \[-1, 4611686018427387904\]"),
         (replaced("policy_version", 2**62 + 1), r"^array policy_version must hold integers in \[-1, "),
-        (
-            replaced("policy_version", *[2**63] * 12, dtype=np.uint64),
-            "^array policy_version must be of dtype int64 and shape",
-        ),
-        (replaced("policy_version", *range(14)), r"^array policy_version must be of dtype int64 and shape \(12\)"),
         (replaced("episode_policy_version", -2), "^array episode_policy_version must hold integers in"),
         (replaced("episode_policy_version", 0), "^array policy_version must not fall within an episode$"),
-        (
-            replaced("episode_policy_version", *range(7)),
-            "^array episode_policy_version must be of dtype int64 and shape",
-        ),
         (
             replaced("version_growing", 1),
             "^array version_growing must hold the places of those episodes, once a version$",
@@ -460,10 +447,6 @@ def without(name: str) -> Any:
             "^array version_growing must hold the places of those episodes, once a ",
         ),
         (replaced("version_growing", -1), "^array version_growing must hold integers in"),
-        (replaced("version_growing", *range(4)), "^array version_growing must be of dtype int64 and shape"),
-        (without("version_growing"), "^array version_growing is missing$"),
-        (without("episode_group"), "^array episode_group is missing$"),
-        (without("episode_group_end"), "^array episode_group_end is missing$"),
         (replaced("episode_group_end", 9), "^array episode_group_end must not fall$"),
         (replaced("draw_lag", *range(257)), "^array draw_lag must hold at most 256 lags, got 257$"),
         (replaced("draw_lag", -(2**62) - 1), "^array draw_lag must hold integers in"),

@@ -172,10 +172,10 @@ def test_a_value_that_changes_while_saved_is_noticed() -> None:
         column.read(0, *column.shape)
 
 
-def replaced(name: str, *values: Any, dtype: Any = None) -> Any:
+def replaced(name: str, *values: Any) -> Any:
     def change(state: Any) -> None:
         array = state["arrays"][name]
-        state["arrays"][name] = np.array([*values, *array[len(values) :].tolist()], dtype or array.dtype)
+        state["arrays"][name] = np.array([*values, *array[len(values) :].tolist()], array.dtype)
 
     return change
 
