@@ -271,20 +271,6 @@ def test_a_buffer_in_two_open_event_loops_is_refused() -> None:
     assert len(buffer.sample_n_step_nowait(1, 1, 0.9)) == 1
 
 
-def test_the_next_event_loop_takes_a_buffer_over() -> None:
-    buffer = Buffer(seed=0)
-
-    async def live(agent_id: str) -> int:
-        async with buffer.episode(agent_id) as writer:
-            await writer.append([0], 0, 1.0)
-            await writer.end([1])
-        return len(await buffer.sample_n_step(4, 1, 0.9))
-
-    assert [asyncio.run(live(agent_id)) for agent_id in "abc"] == [4, 4, 4]
-    assert buffer.get_stats().completed == 3
-    buffer.check()
-
-
 def test_a_refused_constructor_changes_none_of_its_arguments() -> None:
     rng, limiter = np.random.default_rng(0), relive.SampleToInsertRatio(1.0, 1, 4.0)
     admission, groups = relive.Admission(0, 2), relive.Groups(5)

@@ -164,27 +164,3 @@ def test_p64_numpys_global_generator_is_neither_read_nor_moved() -> None:
         np.random.seed(seed)  # noqa: NPY002
         assert here == np.random.random()  # noqa: NPY002
     assert batches[0] == batches[1]
-
-
-def test_p67_what_goes_with_an_action_stays_with_it() -> None:
-    """miles PR 1829: the behaviour's log-probability was recomputed, or moved by one step."""
-    buffer = Buffer()
-    episode_id = buffer.start_episode_nowait("a")
-    for t in range(6):
-        buffer.append_observation_action_reward_nowait(episode_id, t, {"token": t, "log_prob": -0.1 * t}, 0.0)
-    buffer.end_episode_nowait(episode_id, 6)
-    for s in buffer.sample_n_step_nowait(200, 3, 0.9):
-        assert s.action == {"token": s.start_step, "log_prob": -0.1 * s.start_step}
-
-
-def test_p69_equal_seeds_give_the_same_thousand_batches() -> None:
-    """torchrl 4030 and others, as far as it goes without files: nothing but the seed and the calls decides."""
-    buffers = [Buffer(seed=9, max_transitions=60) for _ in range(2)]
-    for turn in range(1000):
-        batches = []
-        for buffer in buffers:
-            live(buffer, turn, turn % 7, None if turn % 50 == 0 else "COMPLETED")
-            batches.append(
-                [(s.observation, s.actual_n) for s in buffer.sample_n_step_nowait(8, 3, 0.9)] if turn else []
-            )
-        assert batches[0] == batches[1]

@@ -414,18 +414,6 @@ def test_closing_leaves_no_thread_and_no_batch() -> None:
     assert buffer.get_stats().sampled == 16
 
 
-def test_closing_ends_the_loop_over_an_iterator() -> None:
-    buffer = ring()
-    fill(buffer, 5)
-    iterator = buffer.batches(4)
-    sizes = []
-    for batch in iterator:
-        sizes.append(len(batch))
-        if len(sizes) == 3:
-            iterator.close()
-    assert sizes == [4, 4, 4]
-
-
 def test_an_iterator_that_nobody_has_any_more_leaves_no_thread() -> None:
     buffer = ring()
     fill(buffer, 5)

@@ -13,10 +13,7 @@ import dataclasses
 import functools
 import gc
 import itertools
-import pathlib
 import random
-import threading
-import time
 from typing import Any, get_args
 from unittest import mock
 import uuid
@@ -550,85 +547,3 @@ async def test_waiters_cancelled_at_once_pass_their_turns_on(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert served == left[: line.room]
-
-
-# Checkpoints.
-
-
-async def test_checkpoints_in_a_storm_are_snapshots(tmp_path: pathlib.Path) -> None:
-    """A thread that has begun to save goes on when its task is cancelled, and the storm goes on beside it."""
-    storm = begun(5, "ring with a ratio", 200)
-    began: dict[pathlib.Path, int] = {}
-    heard: set[pathlib.Path] = set()
-
-    async def save(number: int) -> None:
-        path = tmp_path / str(number)
-        began[path] = storm.buffer.get_stats().appended
-        await storm.buffer.save(path)
-        heard.add(path)
-
-    for number in range(12):
-        saving = asyncio.create_task(save(number))
-        await asyncio.sleep(0)
-        await storm.rage(waves=2, most=40, closes=False)
-        if number % 3:
-            saving.cancel()
-        await asyncio.gather(saving, return_exceptions=True)
-    await storm.calm()
-    await asyncio.get_running_loop().shutdown_default_executor()
-    storm.assert_nothing_is_left()
-    written = {path for path, appended in began.items() if is_written(path, appended)}
-    assert len(began) == 12
-    assert {tmp_path / str(number) for number in range(0, 12, 3)} <= heard <= written
-
-
-def is_written(path: pathlib.Path, appended: int) -> bool:
-    """Return whether there is a checkpoint; then it is of a sound buffer that had so many steps added to it."""
-    if not path.exists():
-        return False
-    loaded = relive.RingReplayBuffer.load(path)
-    loaded.check()
-    assert loaded.get_stats().appended == appended
-    return True
-
-
-# Threads: they cannot be cancelled, but they give up waiting, and the buffer is closed under them.
-
-
-def test_a_storm_of_threads_loses_nothing() -> None:
-    inside = relive.RingReplayBuffer(500, streams=24, limiter=relive.SampleToInsertRatio(1.0, 10, 66.0), seed=7)
-    shell = relive.ThreadSafeReplayBuffer(inside, timeout=0.001)
-    added, drawn, gave_up = collections.Counter[int](), collections.Counter[int](), collections.Counter[int]()
-
-    def write(stream: int) -> None:
-        rng = random.Random(stream)
-        with contextlib.suppress(relive.ClosedError):
-            while True:
-                try:
-                    added[stream] += len(shell.extend([rng.randrange(9)], [0], [1.0], streams=[stream]))
-                except relive.NotReadyError:
-                    gave_up[stream] += 1
-
-    def read(number: int) -> None:
-        with contextlib.suppress(relive.ClosedError):
-            while True:
-                try:
-                    drawn[number] += len(shell.sample(number))
-                except relive.NotReadyError:
-                    gave_up[-number] += 1
-
-    threads = [threading.Thread(target=write, args=(stream,)) for stream in range(24)]
-    threads += [threading.Thread(target=read, args=(number,)) for number in (1, 7, 60)]
-    for thread in threads:
-        thread.start()
-    while shell.get_stats().appended < 1_000 or not gave_up.total():
-        time.sleep(0.01)
-        shell.check()
-    shell.close()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    shell.check()
-    assert (shell.get_stats().appended, shell.get_stats().sampled) == (added.total(), drawn.total())
-    with shell.locked() as buffer:
-        assert len(buffer.read(buffer.eligible_keys())) == buffer.num_eligible > 0

@@ -11,7 +11,6 @@ kind of buffer is one entry of `KINDS`.
 """
 
 import asyncio
-import collections
 from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 import contextlib
@@ -585,41 +584,6 @@ def test_producers_and_learners_keep_the_ratio(kind: Kind, share: Share) -> None
     assert min(surpluses) >= -8
     assert max(surpluses) <= 8
     assert 2 * 196 - 8 <= stats.sampled <= 2 * 196 + 8
-    way.inside.check()
-
-
-@pytest.mark.parametrize("make", [ring, prioritized])
-def test_no_anchor_is_drawn_more_often_than_it_may(make: Callable[..., Any], share: Share) -> None:
-    """Reverb df9ee82, TorchRL 3911."""
-    way = share(make(200, max_times_sampled=3, streams=4))
-    draws: collections.Counter[int] = collections.Counter()
-    lock = threading.Lock()
-
-    def act(shared: Any, stream: int) -> Any:
-        for t in range(40):
-            yield shared.add(t, 0, 1.0, t + 1, stream=stream)
-
-    def learn(shared: Any, size: int) -> Any:
-        while True:
-            batch = yield shared.sample(size)
-            with lock:
-                draws.update(batch.keys.tolist())
-                assert max(draws.values()) <= 3
-
-    with hasty():
-        learners = [way.begin(lambda shared, size=size: learn(shared, size)) for size in (1, 1, 2, 5, 7)]
-        actors = [way.begin(lambda shared, stream=stream: act(shared, stream)) for stream in range(4)]
-        for actor in actors:
-            way.answer(actor)
-        way.settle()
-    assert not any(learner.done() for learner in learners)
-    assert sum(draws.values()) == way.shared.get_stats().sampled
-    way.shared.close()
-    way.settle()
-    while way.inside.num_eligible:
-        draws.update(way.inside.sample(1).keys.tolist())
-    assert draws == dict.fromkeys(range(160), 3)
-    assert way.inside.get_stats().spent == 160
     way.inside.check()
 
 
