@@ -53,6 +53,7 @@ class Storm:
         calls: Those that returned, in the order in which they did.
         cancelled: How often a call of each verb was cancelled while it waited, or gave way.
         refused: How many tasks ended because the buffer was closed.
+        is_closed: Whether it was.
     """
 
     def __init__(self, seed: int, buffer: Any) -> None:
@@ -60,6 +61,7 @@ class Storm:
         self.calls: list[Call] = []
         self.cancelled: collections.Counter[str] = collections.Counter()
         self.refused = 0
+        self.is_closed = False
         self.buffer, self.inside = buffer, getattr(buffer, "buffer", buffer)
         self._tasks: dict[asyncio.Task[None], Make] = {}
         self._actors: set[Make] = set()
@@ -96,7 +98,10 @@ class Storm:
             await zoo.settle(self.rng.randint(0, 4))
             self._strike(most)
             if closes and wave == waves // 4:
-                self.buffer.close()
+                self.is_closed = True
+                for each in (self.buffer, self.inside):
+                    if hasattr(each, "close"):
+                        each.close()
             if wave % 8 == 0:
                 self.buffer.check()
 
@@ -347,6 +352,8 @@ def assert_repeats(storm: Storm, kind: str) -> None:
                 fields = {**fields, "ticket": twin.admit_nowait()}
             call = getattr(twin, f"{verb}_nowait", None) or getattr(twin, verb)
             assert zoo.plain(outcome(lambda: call(*values, **fields))) == answer  # noqa: B023
+    if storm.is_closed and hasattr(twin, "close"):
+        twin.close()
     assert zoo.state_of(storm.inside) == zoo.state_of(twin)
     assert zoo.drawn(storm.inside) == zoo.drawn(twin)
 
