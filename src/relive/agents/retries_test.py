@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 import contextlib
 import random
 from typing import Any
@@ -21,7 +21,6 @@ from relive.fleet import local_test
 Buffer = helpers_test.Buffer
 make_tokens = helpers_test.make_tokens
 add = helpers_test.add
-Play = Callable[[Any, Any, bool], Awaitable[None]]
 ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 20
 
 
