@@ -60,12 +60,12 @@ INTERNAL = {
     "Schema": "description finite_rewards from_description observation_paths observation_rows rows",
     "ColumnStorage": "blocks gather rewards write_rows",
     "MemmapStorage": "id",
-    "Sampler": "added appended attach check_state draw drawn exponent has_hooks importance removed restore state "
-    "unweigh weigh",
-    "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight weigh_rated",
+    "Sampler": "attach catch_up check_state draw drawn exponent has_hooks importance is_tracking pick restore state "
+    "weights",
+    "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight tree",
     "SumTree": "draw read settle write",
     "TransitionWindow": "assembled",
-    "Window": "is_readable newly_readable older read why_not_ready",
+    "Window": "read rule why_not_ready",
     "Admission": "most_admitted",
     "Groups": "least_size",
     "Journal": "append begin is_due prune save_base",

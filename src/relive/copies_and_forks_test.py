@@ -160,8 +160,8 @@ def use_tree(tree: Any) -> Any:
 def use_sampler(sampler: Any) -> Any:
     rng = np.random.default_rng(1)
     answer = plain(sampler.draw(6, rng))
-    sampler.drawn()
     if isinstance(sampler, relive.PrioritizedSampler):
+        sampler.drawn()
         slots = sampler.anchors.slots()
         sampler.set_priorities(slots, sampler.priorities(slots) * 1.5)
         sampler.alpha /= 2
@@ -187,7 +187,6 @@ PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "sum tree": (lambda: relive.SumTree(20), use_tree),
     "uniform sampler": (lambda: ring().sampler, use_sampler),
     "prioritized sampler": (lambda: prioritized().sampler, use_sampler),
-    "live prioritized sampler": (lambda: prioritized(new_priority="live").sampler, use_sampler),
     "sampler with hooks": (lambda: ring(sampler=zoo.AmongNewest()).sampler, use_sampler),
     "asyncio shell": (lambda: relive.AsyncReplayBuffer(prioritized()), use_shell),
 }
@@ -319,7 +318,7 @@ def records() -> dict[str, Any]:
     return {
         "batches": [batch, add_steps(relive.SequenceReplayBuffer(12, SCHEMA, length=2, seed=0), 9).sample(2)],
         "other batches": [both.sample(2), runs.sample(2), tokens.sample(2)],
-        "origins": [*columns.explain(batch), episodes.explain(sample)],
+        "origins": [columns.explain(batch.keys[0]), episodes.explain(sample)],
         "samples": [sample, *episodes._store, columns.sampler.draw(2, columns.rng), step],
         "mismatches": [each for facts in tokens._store for each in facts.mismatches if each],
         "facts": tokens.next_episodes_nowait(1),

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -137,7 +137,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         window.check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         with memory.room_for("capacity", capacity, step_bytes):
-            self._store = steps_lib.StepStore(capacity, streams, older=window.older, check_room=window.check_room)
+            self._store = steps_lib.StepStore(
+                capacity, streams, rule=window.rule, is_tracking=sampler.is_tracking, check_room=window.check_room
+            )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
         self._counters = column_stats.Counters(anchors=self._draws.anchors)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
@@ -422,17 +424,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         store, counters, draws = self._store, self._counters, self._draws
         num, streams = store.num_view, steps.streams
         key, count = num[append.NEXT_KEY], len(streams)
-        rows = num[append.ROWS] if draws.follows_writes else 0
         if not count:
             return key
         if self._gathers.ends:
             self._gathers.finish()
         num_spliced = store.append(steps, self._journal)
         counters.inserted += count
-        if num[append.UNWEIGHED]:
-            self._prioritized_sampler("add").weigh_rated()
         if draws.follows_writes:
-            draws.appended(key, count, max(rows + count - store.capacity, 0))
+            draws.appended(key, count)
         if num_spliced:
             counters.spliced_episodes += num_spliced
         watch = counters.watch
@@ -481,7 +480,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._counters.watch.has_ends = True
         self._store.cut(stream)
         if self._draws.follows_writes:
-            self._draws.appended(self._store.next_key, 0, 0)
+            self._draws.appended(self._store.next_key, 0)
 
     def can_insert(self) -> bool:
         """Return whether the limiter allows `add`, `extend`, `add_steps` and `add_episode` now. O(1)."""
@@ -520,7 +519,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: An argument is invalid.
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
-        return self._sample(self._window, batch_size, beta)
+        return self._draw(batch_size, beta, self._window.read)
 
     def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
         """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
@@ -553,10 +552,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         return self._read(self._window, keys, beta)
 
-    def _sample(self, window: window_lib.Window[Batch], batch_size: int, beta: float | None) -> Batch:
-        """Draw batch_size anchors and return their windows."""
-        return self._draw(batch_size, beta, window.read)
-
     def _batches(
         self, window: window_lib.Window[Batch], batch_size: int, prefetch: int, beta: float | None
     ) -> prefetch_lib.Batches[Batch]:
@@ -578,8 +573,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if not self._store.has_begun:
             raise errors.NotReadyError("read has no schema yet: add a step first")
         probabilities = self.sampler.probabilities(slots)
-        exponent = self.sampler.exponent(beta)
-        weights = self.sampler.weights(self.sampler.importance(probabilities), exponent)
+        sampler = self.sampler
+        weights = sampler.weights(sampler.importance(probabilities), sampler.exponent(beta))
         return window.read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
@@ -588,33 +583,26 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         If anything raises, nothing is counted, and the generator has not moved.
         """
         batch_size = self._limited.checked_batch_size(batch_size)
-        exponent = None if beta is None else self.sampler.exponent(beta)
+        if beta is not None:
+            beta = self.sampler.exponent(beta)
         if not self._limited.can_sample(batch_size):
             self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
-        self._draws.require_draw(batch_size)
-        if beta is None:
-            # A schedule is evaluated once per draw, so only when everything else allows the draw.
-            exponent = self.sampler.exponent()
-        bits, draw = self._rng.bit_generator, None
+        bits, slots = self._rng.bit_generator, None
         state = bits.state
         try:
-            draw, weights = self._draws.draw(batch_size, self._rng, exponent)
-            answer = use(self._store, *draw, weights)
+            slots, probabilities, weights = self._draws.draw(batch_size, self._rng, beta)
+            answer = use(self._store, slots, probabilities, weights)
             if self._provisional is None:
-                self._count(draw.slots)
+                self._counters.sampled += self._draws.count(slots)
             else:
-                self._provisional.append(draw.slots)
+                self._provisional.append(slots)
         except BaseException:
             bits.state = state
-            if draw is not None:
-                self._draws.take_back(draw.slots)
+            if slots is not None:
+                self._draws.take_back(slots)
             raise
         return answer
-
-    def _count(self, slots: arrays.Ints) -> None:
-        """Count a draw of the anchors in `slots` [B]."""
-        self._counters.sampled += self._draws.count(slots)
 
     @contextlib.contextmanager
     def _counting_at_the_end(self) -> Iterator[None]:
@@ -625,7 +613,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             with randomness.Unmoved(self._rng):
                 yield
                 for slots in drawn:
-                    self._count(slots)
+                    self._counters.sampled += self._draws.count(slots)
         except BaseException:
             for slots in drawn:
                 self._draws.take_back(slots)
@@ -855,50 +843,30 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def get_stats(self) -> column_stats.ColumnBufferStats:
         """Return statistics of the buffer. O(capacity), without reading rows.
 
-        The one exception is the extra `policy_version`, read for the oldest, the newest and recently drawn rows.
+        The one exception is the extra `policy_version`, read for the oldest and the newest row.
         """
         return column_stats.of(self._store, self._draws, self._counters)
 
-    @overload
-    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
-
-    @overload
-    def explain(self, batch: AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
-
-    def explain(self, asked: Any, /) -> Any:
-        """Return the origin of a row, given its key, or of each row of a batch [B].
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin":
+        """Return the origin of the step with that key: stream, episode, step, age, draws, priority.
 
         Changes nothing; the cost hardly depends on the number of stored steps.
 
-        Args:
-            asked: The key of a step; or a batch drawn from this buffer, for the first steps of its windows.
-
-        Returns:
-            For a key, a RowOrigin: stream, episode, step, age, draws, priority. For a batch, a tuple of them, with None
-            for rows that are no longer stored.
-
         Raises:
             UnknownKeyError: No step of that key is stored.
-            ArgumentTypeError: `asked` is neither an integer nor a batch.
+            ArgumentTypeError: The key is not an integer.
 
         >>> import relive
         >>> buffer = relive.RingReplayBuffer(10, seed=0)
         >>> keys = buffer.add_episode(range(4), [0, 1, 0], [0.0, 0.0, 1.0], terminated=True)
         >>> print(buffer.explain(2))
         key 2: step 2 of 3, episode from key 0, stream 0, TERMINATED, slot 2, age 0, eligible, probability 0.333333
-        >>> [origin.step for origin in buffer.explain(buffer.sample(4)) if origin]
-        [1, 0, 0, 0]
         """
-        if isinstance(asked, batches.KeyedBatch):
-            return origins.rows(self._store, self._draws, asked.keys)
         try:
-            key = operator.index(asked)
+            number = operator.index(key)
         except TypeError:
-            raise errors.ArgumentTypeError(
-                f"explain must be given a key or a batch, got {validation.short_repr(asked)}"
-            ) from None
-        self._stored_slots(key)
-        return origins.rows(self._store, self._draws, np.array([key]))[0]
+            raise errors.ArgumentTypeError(f"explain must be given a key, got {validation.short_repr(key)}") from None
+        return origins.of(self._store, self._draws, self._stored_slots(number))
 
     def clear(self) -> None:
         """Remove every step and every open episode.

@@ -854,7 +854,7 @@ def test_set_eligible_takes_anchors_out_and_lets_them_in() -> None:
 
 def test_stats_say_what_is_there_and_what_happened() -> None:
     buffer = relive.RingReplayBuffer(8, streams=2)
-    assert buffer.get_stats().nbytes == 16 * 8, "two numbers a row, and no episode"
+    assert buffer.get_stats().nbytes == 13 * 8, "a number, a link and flags a row, and no episode"
     buffer.add(0.0, 0, 0.0, stream=1)
     for terminated in (True, False):
         buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=terminated, stream=0)
@@ -867,10 +867,7 @@ def test_stats_say_what_is_there_and_what_happened() -> None:
         terminated_episodes=1,
         truncated_episodes=1,
         nbytes=stats.nbytes,
-        never_drawn=4,
         effective_sample_size=4.0,
-        mean_drawn_age=None,
-        policy_lag=None,
         max_policy_lag=None,
         appended=5,
         sampled=0,
@@ -891,11 +888,11 @@ def test_stats_say_what_is_there_and_what_happened() -> None:
 
 
 DAMAGE: dict[str, Any] = {
-    "a slot without a row has facts": lambda store: store.facts.__setitem__(6, 1),
-    "the anchors that count as readable are not": lambda store: store.facts.__setitem__(1, store.facts[1] & ~1),
-    "2 anchors are counted as eligible, which is": lambda store: store.facts.__setitem__(0, store.facts[0] | 2),
-    "the link of the row of key 0 is not what it must be": lambda store: store.facts.__setitem__(0, -1 << 32 | 9),
-    "the state of the row of key 1 is not what it": lambda store: store.facts.__setitem__(1, store.facts[1] & ~8),
+    "a slot without a row has flags": lambda store: store.flags.__setitem__(6, 1),
+    "the anchors that count as readable are not": lambda store: store.flags.__setitem__(1, store.flags[1] & 254),
+    "2 anchors are counted as eligible, which is": lambda store: store.flags.__setitem__(0, store.flags[0] | 2),
+    "the link of the row of key 0 is not what it must be": lambda store: store.following.__setitem__(0, -1),
+    "the state of the row of key 1 is not what it": lambda store: store.flags.__setitem__(1, store.flags[1] & 247),
     "the step of the row of key 0 is not what it must be": lambda store: store.places.__setitem__(1, 7),
     "the numbers of episodes that are free are not those": lambda store: store.free.__setitem__(0, store.free[1]),
     "the oldest row of an episode is not what it must be": lambda store: store.episodes[5].__setitem__(0, 1),

@@ -42,7 +42,6 @@ class Machine(stateful.RuleBasedStateMachine):
         alpha=st.sampled_from([0.0, 1.0, 1.0, 2.0]),
         epsilon=st.sampled_from([0.0, 0.25]),
         most=st.sampled_from([None, None, 1, 3]),
-        new_priority=st.sampled_from(["running", "live"]),
         stratified=BOOLEANS,
     )
     def begin(
@@ -53,19 +52,17 @@ class Machine(stateful.RuleBasedStateMachine):
         alpha: float,
         epsilon: float,
         most: int | None,
-        new_priority: str,
         stratified: bool,
     ) -> None:
         self.capacity = capacity = max(capacity, streams)
         self.streams, self.alpha, self.epsilon, self.most = streams, alpha, epsilon, most
-        self.new_priority = new_priority
         self.oracle = oracle_lib.Oracle(capacity, streams)
         self.priorities: dict[int, float] = {}
         self.largest = 1.0
         self.draws: dict[int, int] = {}
         self.stale = self.sampled = self.evicted = self.counter = 0
         settings: dict[str, Any] = {"streams": streams, "alpha": alpha, "epsilon": epsilon, "beta": 1.0, "seed": 0}
-        settings |= {"stratified": stratified, "new_priority": new_priority, "max_times_sampled": most}
+        settings |= {"stratified": stratified, "max_times_sampled": most}
         settings["storage"] = column_grid_test.poisoned_storage(capacity)
         self.buffer = self.make(settings, draw)
 
@@ -75,20 +72,10 @@ class Machine(stateful.RuleBasedStateMachine):
         gone = {key for key, count in self.draws.items() if count == self.most}
         return [key for key in self.readable() if key not in self.oracle.barred | gone]
 
-    def new(self) -> float:
-        """Return the priority of a row whose priority was never updated."""
-        if self.new_priority == "running":
-            return self.largest
-        alive = [priority for key, priority in self.priorities.items() if self.oracle.is_alive(key)]
-        return max(alive, default=0.0) or 1.0
-
     def settle(self) -> None:
         """Give what became eligible without a priority the one of a new row."""
-        new = self.new()
         for key in self.eligible():
-            if key not in self.priorities:
-                self.priorities[key] = new
-                self.largest = max(new, self.largest)
+            self.priorities.setdefault(key, self.largest)
 
     def probabilities(self) -> dict[int, float]:
         rates = {key: self.priorities[key] + self.epsilon for key in self.eligible()}
@@ -135,8 +122,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(draw=st.data())
     def extend(self, draw: Any) -> None:
-        most = 1 if self.new_priority == "live" else self.streams
-        streams = draw.draw(st.permutations(range(self.streams)))[: draw.draw(st.integers(1, most))]
+        streams = draw.draw(st.permutations(range(self.streams)))[: draw.draw(st.integers(1, self.streams))]
         steps = [self.step(stream, draw) for stream in streams]
         if any(step["next_observation"] is None for step in steps):
             for step in steps:
@@ -280,8 +266,7 @@ class Machine(stateful.RuleBasedStateMachine):
             probabilities = self.probabilities()
             assert batch.probabilities.tolist() == [probabilities.get(key, 0.0) for key in readable]
         alive = [key for key, _, _ in self.oracle.alive()]
-        new = self.new()
-        assert self.buffer.get_priorities(alive).tolist() == [self.priorities.get(key, new) for key in alive]
+        assert self.buffer.get_priorities(alive).tolist() == [self.priorities.get(key, self.largest) for key in alive]
         ends = [episode.end for episode in {id(e): e for _, e, _ in self.oracle.alive()}.values()]
         stats = self.buffer.get_stats()
         assert (stats.size, stats.num_eligible) == (len(self.buffer), self.buffer.num_eligible)

@@ -7,7 +7,6 @@ import numpy as np
 from relive import errors
 from relive.buffers import draws as draws_lib
 from relive.buffers import misuse
-from relive.common import arrays
 from relive.common import statistics
 from relive.kernels import append
 from relive.persistence import state
@@ -50,7 +49,7 @@ class Counters:
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
-        return len(self.anchors)
+        return self.anchors.num.item(append.ELIGIBLE)
 
     def values(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -85,16 +84,11 @@ class ColumnBufferStats(statistics.Statistics):
         terminated_episodes: Episodes stored, in whole or in part, that terminated.
         truncated_episodes: Likewise, that were truncated.
         nbytes: Bytes of the columns as their schema counts them, of the observations beside them and of the timeline.
-        never_drawn: Anchors that may be drawn now and never were.
         effective_sample_size: Number of uniformly drawn anchors that would give the same diversity of draws (Kish
             1965): 1 / sum_i P_i^2, which is num_eligible without priorities. 0 if nothing can be drawn, None if
             unknown.
-        mean_drawn_age: Mean age of the anchors of the last 256 draws, in steps added after them. None before the first
-            draw.
-        policy_lag: How far, on average, the policy_version of the newest step is ahead of that of the anchors of the
-            last 256 draws that are still stored. None if there are none, if the schema has no integer extra
-            `policy_version` of shape (), or if the storage is closed.
-        max_policy_lag: The same for the oldest stored step.
+        max_policy_lag: How far the policy_version of the newest step is ahead of that of the oldest stored one. None if
+            there is none, if the schema has no integer extra `policy_version` of shape (), or if the storage is closed.
         appended: Steps added so far.
         sampled: Anchors drawn so far.
         evicted: Steps overwritten so far.
@@ -114,10 +108,7 @@ class ColumnBufferStats(statistics.Statistics):
     terminated_episodes: int
     truncated_episodes: int
     nbytes: int
-    never_drawn: int
     effective_sample_size: float | None
-    mean_drawn_age: float | None
-    policy_lag: float | None
     max_policy_lag: int | None
     appended: int
     sampled: int
@@ -127,11 +118,6 @@ class ColumnBufferStats(statistics.Statistics):
     suspected_resets: int
     stale_keys: int
     spent: int
-
-    @property
-    def never_drawn_share(self) -> float:
-        """Share of the eligible anchors that were never drawn, in [0, 1]; 0 if there are none."""
-        return self.never_drawn / max(self.num_eligible, 1)
 
     @property
     def mean_draws(self) -> float:
@@ -153,8 +139,6 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
     """Return the statistics of a buffer with those parts. O(capacity), a few bytes per slot."""
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
-    last_keys, last_ages = draws.last_draws()
-    policy_lag, max_policy_lag = _policy_lags(store, last_keys)
     return ColumnBufferStats(
         size=len(store),
         capacity=store.capacity,
@@ -163,11 +147,8 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
         terminated_episodes=ends[append.TERMINATED],
         truncated_episodes=ends[append.TRUNCATED],
         nbytes=store.nbytes,
-        never_drawn=draws.num_never_drawn(),
         effective_sample_size=draws.sampler.effective_sample_size(),
-        mean_drawn_age=float(last_ages.mean()) if len(last_ages) else None,
-        policy_lag=policy_lag,
-        max_policy_lag=max_policy_lag,
+        max_policy_lag=_max_policy_lag(store),
         appended=counters.inserted,
         sampled=counters.sampled,
         evicted=store.num_evicted,
@@ -179,20 +160,17 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
     )
 
 
-def _policy_lags(store: steps_lib.StepStore, drawn: arrays.Ints) -> tuple[float | None, int | None]:
-    """Return how far the policy of the newest step is ahead of the `drawn` keys, and of the oldest step.
-
-    Reads only those rows, and returns None if the storage is closed.
-    """
+def _max_policy_lag(store: steps_lib.StepStore) -> int | None:
+    """Return how far the policy of the newest step is ahead of that of the oldest; None if the storage is closed."""
     field = store.schema.fields.get(_POLICY_VERSION) if len(store) else None
     if field is None or field.shape or field.dtype.kind not in "iu":
-        return None, None
-    keys = np.append(drawn[store.is_alive(drawn)], [store.oldest_key, store.next_key - 1])
+        return None
+    keys = np.array([store.oldest_key, store.next_key - 1])
     try:
         read = store.storage.read(store.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION]
     except errors.ClosedError:
-        return None, None
+        return None
     # Python's integers: the difference of two versions may need a bit more than either.
-    *of_drawn, oldest, newest = read.tolist()
-    mean = sum(newest - version for version in of_drawn) / len(of_drawn) if of_drawn else None
-    return mean, newest - oldest
+    oldest, newest = read.tolist()
+    lag: int = newest - oldest
+    return lag

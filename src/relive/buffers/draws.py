@@ -8,7 +8,6 @@
 Eligibility is decided when something changes, so a draw never has to reject a row.
 """
 
-import collections
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +33,6 @@ else:
 
 _MOST_TIMES = 2**31 - 1
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
-LAST = 256
-"""How many of the last draws are kept."""
 
 
 class Draws:
@@ -70,15 +67,11 @@ class Draws:
                 raise errors.ArgumentError(f"{rule}, got {max_times_sampled}")
         self._store, self._window = store, window
         self.max_times_sampled = max_times_sampled
-        self.anchors = anchors_lib.Anchors(store.facts, store.num, store.read_rows)
+        self.anchors = anchors_lib.Anchors(store.rows, store.read_rows)
         self.sampler = sampler
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
-        # The last draws, each with the key of the next row at that time; the newest last.
-        self._last: collections.deque[tuple[arrays_lib.Ints, int]] = collections.deque()
-        self._num_last = 0
-        # The anchors that the sampler's hooks were told are eligible.
-        self._told: arrays_lib.Bools = np.zeros(0, np.bool_)
+        self.follows_writes = sampler.has_hooks or max_times_sampled is not None
 
     def attach(self) -> None:
         """Attach the sampler to these anchors; must be the last step of a constructor that can fail.
@@ -86,10 +79,7 @@ class Draws:
         Raises:
             ArgumentError: The sampler belongs to another buffer, or cannot draw with its settings.
         """
-        if self.sampler.has_hooks:
-            self._told = np.zeros(self._store.capacity, np.bool_)
-        self._store.rating = self.sampler.attach(self.anchors)
-        self.follows_writes = bool(self._store.older < 0 or self.max_times_sampled is not None or len(self._told))
+        self.sampler.attach(self.anchors)
 
     def __len__(self) -> int:
         """Return how many anchors are eligible."""
@@ -105,61 +95,28 @@ class Draws:
 
     # Changes of the rows.
 
-    def appended(self, key: int, count: int, num_evicted: int) -> None:
-        """Handle `count` appended rows, starting at `key`.
-
-        Args:
-            key: The key of the first of them.
-            count: How many.
-            num_evicted: How many rows were evicted for them.
-        """
-        store = self._store
+    def appended(self, key: int, count: int) -> None:
+        """Take in that rows were appended, starting at `key`."""
         if self.max_times_sampled is not None:
-            self._times[append.run_from(key, count, store.capacity)] = 0
-        readable = self._window.newly_readable(store)
-        changed = readable[:0]
-        if len(self._told):
-            changed = store.rating.changed[: store.num_view[append.CHANGED]].copy()
-            store.rating.forget_changes(store.num)
-        entered = self.anchors.set(append.READABLE, readable)[0] if len(readable) else readable
-        if len(entered):
-            self.sampler.weigh(entered)
-        if len(self._told):
-            evicted = append.slots_from(key + count - num_evicted, num_evicted, store.capacity)
-            self._tell_hooks(np.unique(np.concatenate([changed, entered, evicted])), evicted)
+            self._times[append.run_from(key, count, self._store.capacity)] = 0
+        self._tell()
 
-    def _tell_hooks(self, changed: arrays_lib.Ints, evicted: arrays_lib.Ints) -> None:
-        """Notify the sampler's hooks of the changed slots, some of which hold new rows."""
-        if self._store.rating.is_live and self._store.older > 0:
-            # Evicted rows, and rows whose frame stacks contained them, were removed before the new rows came.
-            changed = self._store.alive_slots()
-        was, now = self._told[changed], self.anchors.is_eligible(changed)
-        is_other = np.isin(changed, evicted)
-        self._told[changed] = now
-        self.sampler.appended(changed[now & (~was | is_other)], evicted, changed[was & (~now | is_other)])
-
-    def _tell(self, entered: arrays_lib.Ints, left: arrays_lib.Ints) -> None:
-        """Notify the sampler which anchors became or ceased to be eligible, other than by a write."""
-        if len(self._told):
-            self._told[entered], self._told[left] = True, False
-        self.sampler.added(entered)
-        self.sampler.removed(left)
+    def _tell(self) -> None:
+        """Tell a sampler with hooks at once what has changed; others catch up when they draw."""
+        if self.sampler.has_hooks:
+            self.sampler.catch_up()
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
         """Bar the anchors in the distinct `slots` from being drawn, or lift the bar."""
-        change = self.anchors.set if is_barred else self.anchors.unset
-        self._tell(*change(append.BARRED, slots))
+        self.anchors.set(append.BARRED, slots, is_barred)
+        self._tell()
 
     def clear(self) -> None:
         """Remove every row."""
-        slots = self._store.alive_slots()
-        eligible = slots[self.anchors.is_eligible(slots)]
         if self.max_times_sampled is not None:
-            self._times[slots] = 0
-        if len(self._told):
-            self._told[:] = False
+            self._times[self._store.alive_slots()] = 0
         self._store.clear()
-        self.sampler.appended(eligible[:0], slots, eligible)
+        self._tell()
 
     # Drawing.
 
@@ -176,64 +133,52 @@ class Draws:
         if not len(self):
             raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
 
-    def require_draw(self, size: int) -> None:
-        """Raise NotReadyError if no anchor is eligible, or too few draws of them are left."""
-        if self.can_draw(size):
-            return
-        self.require_any()
-        most = self.max_times_sampled
-        raise errors.NotReadyError(
-            self.sampler.why_not_ready()
-            if most is None
-            else f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}, and {size} were "
-            "asked for: add steps first"
-        )
-
     def _num_left(self, most: int) -> int:
         """Return how many draws all anchors together have left."""
         return int(np.sum(most - self._times[self.sampler.drawable()].astype(np.int64)))
 
     def draw(
         self, size: int, rng: np.random.Generator, beta: float | None
-    ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
-        """Return `size` anchors and their importance weights [size], to be given to `count`, or to `take_back`.
+    ) -> tuple[arrays_lib.Slots, arrays_lib.Floats, arrays_lib.Floats]:
+        """Return `size` anchors, their probabilities and importance weights [size]; `count` or `take_back` follows.
 
         Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time.
 
         Args:
-            size: The number of draws; `require_draw` has passed.
+            size: The number of draws.
             rng: The randomness.
-            beta: What the sampler's `exponent` returned.
+            beta: What the sampler's `exponent` returned; None for its own.
+
+        Raises:
+            NotReadyError: No anchor is eligible, or too few draws of them are left.
         """
-        sampler, most = self.sampler, self.max_times_sampled
-        if most is not None:
-            return self._draw_limited(size, rng, beta, most)
-        draw = sampler.draw(size, rng)
-        return draw, sampler.weights(sampler.importance(draw.probabilities), beta)
+        if not self.anchors.num.item(append.ELIGIBLE):
+            self.require_any()
+        most = self.max_times_sampled
+        if most is None:
+            return self.sampler.pick(size, rng, beta)
+        if not self.can_draw(size):
+            rule = f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}"
+            raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")
+        return self._draw_limited(size, rng, beta, most)
 
     def count(self, slots: arrays_lib.Ints) -> int:
         """Count a draw of the anchors in `slots` [B], and return B."""
-        size, most = len(slots), self.max_times_sampled
-        # What may fail for memory comes first.
-        spent = 0 if most is None else int(np.count_nonzero(self._times[np.unique(slots)] == most))
+        if self.max_times_sampled is not None:
+            self.num_spent += int(np.count_nonzero(self._times[np.unique(slots)] == self.max_times_sampled))
         self.sampler.drawn()
-        append.mark(self._store.facts, slots, append.DRAWN)
-        self._last.append((slots, self._store.num_view[append.NEXT_KEY]))
-        self._num_last += size
-        while self._num_last - len(self._last[0][0]) >= LAST:
-            self._num_last -= len(self._last.popleft()[0])
-        self.num_spent += spent
-        return size
+        return len(slots)
 
     def take_back(self, slots: arrays_lib.Ints) -> None:
         """Make the anchors in `slots` [B] as if they had not been drawn, but for the generator."""
         if self.max_times_sampled is not None:
             np.subtract.at(self._times, slots, 1)
-            self._tell(*self.anchors.unset(append.SPENT, np.unique(slots)))
+            self.anchors.set(append.SPENT, np.unique(slots), False)
+            self._tell()
 
     def _draw_limited(
         self, size: int, rng: np.random.Generator, beta: float | None, most: int
-    ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
+    ) -> tuple[arrays_lib.Slots, arrays_lib.Floats, arrays_lib.Floats]:
         """Draw as `draw` does, each anchor at most `most` times."""
         sampler = self.sampler
         slots, probabilities, importance = [_NO_SLOTS], [], []
@@ -246,26 +191,14 @@ class Draws:
                 importance.append(sampler.importance(draw.probabilities[kept]))
                 np.add.at(self._times, drawn, 1)
                 slots.append(drawn)
-                self._tell(*self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most])))
+                self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
+                self._tell()
                 size -= len(drawn)
             weights = sampler.weights(np.concatenate(importance), beta)
-            return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), weights
+            return np.concatenate(slots), np.concatenate(probabilities), weights
         except BaseException:
             self.take_back(np.concatenate(slots))
             raise
-
-    def last_draws(self) -> tuple[arrays_lib.Keys, arrays_lib.Ints]:
-        """Return the keys of the last draws, newest last, and their ages in rows [at most LAST]."""
-        capacity = self._store.capacity
-        ages = [np.remainder(next_key - 1 - slots, capacity) for slots, next_key in self._last]
-        keys = [next_key - 1 - age for (_, next_key), age in zip(self._last, ages, strict=True)]
-        empty = np.zeros(0, np.int64)
-        return np.concatenate([empty, *keys])[-LAST:], np.concatenate([empty, *ages])[-LAST:]
-
-    def num_never_drawn(self) -> int:
-        """Return how many eligible anchors were never drawn. O(capacity)."""
-        flags = self._store.facts & (append.ELIGIBILITY | append.DRAWN)
-        return int(np.count_nonzero(flags == append.READABLE))
 
     def _shortfall(self) -> str:
         """Return why no anchor is eligible."""
@@ -284,36 +217,31 @@ class Draws:
         """
         arrays: dict[str, npt.NDArray[Any]] = {"barred": self.anchors.has(append.BARRED, slots)}
         times = self.times_sampled(slots)
-        arrays |= {"drawn": self.anchors.has(append.DRAWN, slots)} if times is None else {"times_sampled": times}
-        arrays["draw_key"], arrays["draw_age"] = self.last_draws()
+        if times is not None:
+            arrays["times_sampled"] = times
         sampler = self.sampler.state(slots)
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
     def check_state(self, given: state_lib.StateReader, rows: int) -> None:
         """Raise CheckpointError if the state is invalid for that many rows."""
-        sampled, most = given.part("counters").integer("sampled"), self.max_times_sampled
+        most, num_spent = self.max_times_sampled, 0
         given.booleans("barred", rows)
-        num_spent = 0
         if most is not None:
             times = given.integers("times_sampled", rows, 0, most)
-            num_drawn, num_spent = int(times.sum()), int(np.count_nonzero(times == most))
-        else:
-            num_drawn = int(np.count_nonzero(given.booleans("drawn", rows)))
-        if num_drawn > sampled:
-            raise errors.CheckpointError(
-                f"counters/sampled must be at least the {num_drawn} draws of rows, got {sampled}"
-            )
+            num_spent, num_drawn = int(np.count_nonzero(times == most)), int(times.sum())
+            if num_drawn > (sampled := given.part("counters").integer("sampled")):
+                rule = f"counters/sampled must be at least the {num_drawn} draws of rows"
+                raise errors.CheckpointError(f"{rule}, got {sampled}")
         given.integer("num_spent", num_spent, num_spent if most is None else given.integer("next_key"))
-        _last_draws(given)
         self.sampler.check_state(given.part("sampler"), rows)
 
     def rehearse(self, kept: steps_state.StepsState, given: state_lib.StateReader) -> None:
         """Raise what `restore` would raise with those rows, by restoring a copy."""
-        store = steps_lib.StepStore(self._store.capacity, self._store.streams, older=self._store.older)
+        store = self._store.empty_twin()
         store.restore_rows(kept.rows)
         twin = Draws(store, self._window, settings.twin(self.sampler), self.max_times_sampled)
-        twin.anchors = anchors_lib.Anchors(store.facts, store.num, functools.partial(kept.read_rows, store.capacity))
+        twin.anchors = anchors_lib.Anchors(store.rows, functools.partial(kept.read_rows, store.capacity))
         twin.attach()
         twin.restore(given)
 
@@ -321,32 +249,21 @@ class Draws:
         """Restore a state for the rows that the store has now."""
         store, most = self._store, self.max_times_sampled
         slots = store.alive_slots()
-        flags = np.where(self._window.is_readable(store, slots), append.READABLE, 0)
+        flags = np.where(store.is_readable(slots), append.READABLE, 0).astype(np.uint8)
         flags[given.booleans("barred", len(slots))] |= append.BARRED
         if most is not None:
             times = given.integers("times_sampled", len(slots), 0, most)
             flags[times == most] |= append.SPENT
-            flags[times > 0] |= append.DRAWN
             self._times[slots] = times
-        else:
-            flags[given.booleans("drawn", len(slots))] |= append.DRAWN
-        store.facts[slots] |= flags
+        store.flags[slots] |= flags
         self.anchors.recount(slots)
         self.num_spent = given.integer("num_spent")
-        self._last.clear()
-        keys, ages = _last_draws(given)
-        # As draws of one row each, since the keys of the next row differ.
-        for key, age in zip(keys.tolist(), ages.tolist(), strict=True):
-            self._last.append((np.array([key % store.capacity]), key + age + 1))
-        self._num_last = len(keys)
-        if len(self._told):
-            self._told[slots] = self.anchors.is_eligible(slots)
         self.sampler.restore(given.part("sampler"), slots)
 
     def check(self) -> None:
         """Raise CorruptionError if eligibility disagrees with the rows, the barred anchors or the draws."""
         slots = self._store.alive_slots()
-        if not np.array_equal(self.is_readable(slots), self._window.is_readable(self._store, slots)):
+        if not np.array_equal(self.is_readable(slots), self._store.is_readable(slots)):
             raise errors.CorruptionError("the anchors that count as readable are not those that can be read")
         self.anchors.check()
         most = self.max_times_sampled
@@ -356,8 +273,6 @@ class Draws:
                 raise errors.CorruptionError(f"an anchor was drawn more often than max_times_sampled = {most}")
             if not np.array_equal(times == most, self.anchors.has(append.SPENT, slots)):
                 raise errors.CorruptionError("the anchors that count as spent are not those that were drawn so often")
-            if not np.array_equal(times > 0, self.anchors.has(append.DRAWN, slots)):
-                raise errors.CorruptionError("the rows that count as drawn are not those of which draws are counted")
         self.sampler.check()
 
 
@@ -371,19 +286,3 @@ def _times_before(slots: arrays_lib.Ints) -> arrays_lib.Ints:
     before = np.empty(len(slots), np.int64)
     before[order] = positions - firsts
     return before
-
-
-def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-    """Return keys and ages of the last draws.
-
-    Raises:
-        CheckpointError: The draws are impossible for the keys given out so far.
-    """
-    next_key = given.integer("next_key")
-    keys = given.integers("draw_key", None, 0, next_key - 1)
-    if len(keys) > LAST:
-        raise errors.CheckpointError(f"array draw_key must hold at most {LAST} keys, got {len(keys)}")
-    ages = given.integers("draw_age", len(keys), 0, next_key - 1)
-    if (keys + ages >= next_key).any():
-        raise errors.CheckpointError("array draw_age must hold how many rows were added after each of draw_key")
-    return keys, ages

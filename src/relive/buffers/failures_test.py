@@ -55,11 +55,10 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("new_priority", ["running", "live"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_storage_that_refuses_a_write_has_lost_nothing(call: Any, new_priority: Any, tmp_path: pathlib.Path) -> None:
+def test_a_storage_that_refuses_a_write_has_lost_nothing(call: Any, tmp_path: pathlib.Path) -> None:
     storage = Refusing(SCHEMA, 6)
-    buffer = filled(storage, new_priority=new_priority)
+    buffer = filled(storage)
     with relive.Journal(tmp_path / "log") as journal:
         buffer.attach(journal)
         before, records = contents(buffer), journal.num_records

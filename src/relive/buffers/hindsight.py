@@ -130,14 +130,10 @@ def relabel(
         goals = _achieved(history, achieved_paths, *_goal_rows(history, slots, strategy, buffer.rng))
         rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
         last = rows[span - 1, np.arange(len(slots))]
-        run = windows.Transitions(
-            span,
-            last,
-            link=history.facts.take(last) >> append.LINK,
-            is_terminal=is_terminal,
-            reward=returns.discounted_sums(rewards, span, window.gamma),
-            discount=windows.discounts_of(span, is_terminal, returns.powers(window.gamma, len(rewards), rewards.dtype)),
-        )
+        reward = returns.discounted_sums(rewards, span, window.gamma)
+        discounts = returns.powers(window.gamma, len(rewards), rewards.dtype)
+        discount = windows.discounts_of(span, is_terminal, discounts)
+        run = span, last, history.following.take(last), is_terminal, reward, discount, batch.keys[places]
         relabelled = window.assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
         steps = history.steps_of(slots)
         _write_goals(window, relabelled.observation, steps, desired_paths, goals)
@@ -199,10 +195,10 @@ def _goal_rows(
 
 def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
     """Return the rows `offsets` [k] steps after those in `slots` [k]; they must exist."""
-    rows, span, _, fact = store.follow(slots, int(offsets.max(initial=0)) + 1)
+    rows, span, last = store.follow(slots, int(offsets.max(initial=0)) + 1)
     # The row after the last complete one is the newest of an open episode; its observation is known.
     complete = rows[np.minimum(offsets, span - 1), np.arange(len(slots))]
-    return np.where(offsets < span, complete, fact >> append.LINK)
+    return np.where(offsets < span, complete, store.following.take(last))
 
 
 def _achieved(
@@ -238,7 +234,7 @@ def _judged(
     is_behind = steps[:, np.newaxis] + ahead == lengths[:, np.newaxis]
     # The observation after a step is in the row that follows, or behind the episode of its own.
     own = np.ascontiguousarray(rows.T)
-    after = np.where(is_behind, own, store.facts.take(own) >> append.LINK)
+    after = np.where(is_behind, own, store.following.take(own))
     achieved = _achieved(store, paths, after[is_real], is_behind[is_real])
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))

@@ -380,7 +380,7 @@ class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):
             ArgumentError: An argument is invalid.
             NotReadyError: Nothing can be drawn, or the limiter holds samples back.
         """
-        return self._sample(self._window_for(n_step, gamma), batch_size, beta)
+        return self._draw(batch_size, beta, self._window_for(n_step, gamma).read)
 
     def batches(
         self,

@@ -945,10 +945,6 @@ class TestAsColumns:
     def test_an_origin_is_that_of_the_joint_step(self) -> None:
         buffer = filled(count=7)
         assert (buffer.explain(5).episode_end, buffer.explain(5).step) == ("TERMINATED", 5)
-        batch = buffer.sample(3)
-        assert [origin and origin.key for origin in buffer.explain(batch)] == batch.keys.tolist()
-        with pytest.raises(errors.ArgumentTypeError, match="^explain must be given a key or a batch, got AgentBatch"):
-            buffer.explain(batch.agents["left"])  # type: ignore[call-overload]
 
     def test_batches_are_those_of_sample(self) -> None:
         one, other = filled(seed=3), filled(seed=3)

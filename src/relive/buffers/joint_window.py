@@ -15,7 +15,6 @@ from relive.buffers import joint_batch
 from relive.buffers import joint_rows as rows_lib
 from relive.common import arrays
 from relive.common import trees
-from relive.kernels import append
 from relive.kernels import windows
 from relive.storage import steps as steps_lib
 from relive.windows import batches
@@ -40,7 +39,7 @@ class JointWindow(transitions.TransitionWindow):
     ) -> Any:
         """Return the agents' transitions from `slots` [B]."""
         groups, most = self.layout.groups, self._horizon(store, slots)
-        rows, span, last, fact = store.follow(slots, most)
+        rows, span, last = store.follow(slots, most)
         of_rows = store.read(rows, (rows_lib.FLAGS, *(group.path("reward") for group in groups)))
         flags = of_rows[rows_lib.FLAGS]
         mask, ends = flags[0] & rows_lib.PRESENT > 0, flags[0]
@@ -52,7 +51,7 @@ class JointWindow(transitions.TransitionWindow):
             ends = np.take_along_axis(flags, np.maximum(steps - 1, 0)[np.newaxis], axis=0)[0]
         is_terminal = mask & (ends & rows_lib.TERMINATED > 0)
         columns = store.read(slots, self.layout.paths)
-        next_columns = store.next_observations(last, fact >> append.LINK)
+        next_columns = store.next_observations(last, store.following.take(last))
         self._put_early(next_columns, store, rows, span, steps)
         agents = {}
         for group in groups:
@@ -126,8 +125,8 @@ class JointSequenceWindow(sequences.SequenceWindow):
         terminated, truncated = flags & rows_lib.TERMINATED > 0, flags & rows_lib.TRUNCATED > 0
         has_left = joint.truncated[..., np.newaxis].repeat(flags.shape[-1], axis=-1)
         has_left[:, :-1] |= joint.mask[:, 1:, np.newaxis] & ~mask[:, 1:]
-        _, span, _, fact = store.follow(slots, self.length)
-        links = fact >> append.LINK
+        _, span, last = store.follow(slots, self.length)
+        links = store.following.take(last).astype(np.int64)
         (goes_on,) = (links >= 0).nonzero()  # After the window.
         following = store.read(links[goes_on], (rows_lib.FLAGS,))[rows_lib.FLAGS]
         has_left[goes_on, span[goes_on] - 1] = following & rows_lib.PRESENT == 0

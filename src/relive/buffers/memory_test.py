@@ -29,7 +29,6 @@ KINDS: dict[str, Callable[..., Buffer]] = {
     "streams": lambda *arguments: relive.RingReplayBuffer(*arguments, streams=50),
     "limited draws": lambda *arguments: relive.RingReplayBuffer(*arguments, max_times_sampled=2),
     "priorities": relive.PrioritizedReplayBuffer,
-    "live priorities": lambda *arguments: relive.PrioritizedReplayBuffer(*arguments, new_priority="live"),
     "sequences": lambda *arguments: relive.SequenceReplayBuffer(*arguments, length=8),
 }
 
@@ -100,7 +99,6 @@ BESIDE = {
     "streams": 17,
     "limited draws": 21,
     "priorities": 38,
-    "live priorities": 51,
     "sequences": 17,
 }
 

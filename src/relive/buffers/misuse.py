@@ -148,7 +148,7 @@ def _newest_steps(store: steps_lib.StepStore, count: int) -> tuple[batches.Trans
     """Return those of the newest steps whose next observation is known, and the stream of each."""
     window = transitions.TransitionWindow()
     slots = store.alive_slots()[-count:]
-    slots = slots[window.is_readable(store, slots)]
+    slots = slots[store.is_readable(slots)]
     batch = window.read(store, slots, np.ones(len(slots)), np.ones(len(slots)))
     return batch, store.episodes[append.STREAM][store.episodes_of(slots)]
 

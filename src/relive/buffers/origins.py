@@ -1,7 +1,7 @@
 """RowOrigin: where a row came from, for debugging."""
 
 import dataclasses
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from relive.buffers import draws as draws_lib
 from relive.common import arrays
@@ -75,35 +75,24 @@ class RowOrigin:
         return "barred" if self.is_barred else "spent"
 
 
-def rows(store: steps_lib.StepStore, draws: draws_lib.Draws, keys: arrays.Ints) -> tuple[RowOrigin | None, ...]:
-    """Return the origins of the rows with those keys [k]; None for rows that are not stored."""
-    is_alive = store.is_alive(keys)
-    found = iter(_stored_rows(store, draws, store.slots(keys[is_alive])))
-    return tuple(next(found) if is_there else None for is_there in is_alive.tolist())
-
-
-def _stored_rows(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> list[RowOrigin]:
-    """Return the origins of the rows in `slots`."""
-    episodes, keys, sampler = store.episodes_of(slots), store.keys(slots), draws.sampler
-    times = draws.times_sampled(slots)
-    priorities = None
-    if isinstance(sampler, prioritized.PrioritizedSampler):
-        priorities = sampler.priorities(slots)
-    unknown = [None] * len(slots)
-    columns: dict[str, list[Any]] = {
-        "key": keys.tolist(),
-        "slot": slots.tolist(),
-        "stream": store.episodes[append.STREAM][episodes].tolist(),
-        "episode_start_key": store.episodes[append.FIRST_KEY][episodes].tolist(),
-        "step": store.steps_of(slots).tolist(),
-        "episode_length": store.lengths_of(episodes).tolist(),
-        "episode_end": [get_args(EpisodeEnd)[end] for end in store.episodes[append.END][episodes].tolist()],
-        "age": (store.next_key - 1 - keys).tolist(),
-        "is_readable": draws.is_readable(slots).tolist(),
-        "is_barred": draws.anchors.has(append.BARRED, slots).tolist(),
-        "is_eligible": draws.anchors.is_eligible(slots).tolist(),
-        "times_sampled": unknown if times is None else times.tolist(),
-        "priority": unknown if priorities is None else priorities.tolist(),
-        "probability": [None if p != p else p for p in sampler.probabilities(slots).tolist()],
-    }
-    return [RowOrigin(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> RowOrigin:
+    """Return the origin of the row in `slots` [1]."""
+    episodes, key, sampler = store.episodes_of(slots), store.keys(slots).item(), draws.sampler
+    times, probability = draws.times_sampled(slots), sampler.probabilities(slots).item()
+    priority = sampler.priorities(slots).item() if isinstance(sampler, prioritized.PrioritizedSampler) else None
+    return RowOrigin(
+        key=key,
+        slot=slots.item(),
+        stream=store.episodes[append.STREAM][episodes].item(),
+        episode_start_key=store.episodes[append.FIRST_KEY][episodes].item(),
+        step=store.steps_of(slots).item(),
+        episode_length=store.lengths_of(episodes).item(),
+        episode_end=get_args(EpisodeEnd)[store.episodes[append.END][episodes].item()],
+        age=store.next_key - 1 - key,
+        is_readable=draws.is_readable(slots).item(),
+        is_barred=draws.anchors.has(append.BARRED, slots).item(),
+        is_eligible=draws.anchors.is_eligible(slots).item(),
+        times_sampled=None if times is None else times.item(),
+        priority=priority,
+        probability=None if probability != probability else probability,
+    )

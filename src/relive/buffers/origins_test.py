@@ -103,31 +103,20 @@ def test_each_row_comes_from_where_the_diary_says(streams: int, seed: int) -> No
                 buffer.explain(key)
 
 
-def test_a_batch_is_explained_row_by_row() -> None:
+def test_an_origin_is_of_plain_numbers_and_of_now() -> None:
     buffer = relive.RingReplayBuffer(4, seed=0)
     for t in range(4):
         buffer.add(t, 0, 0.0, t + 1)
-    batch = buffer.read([3, 0, 1, 3])
-    before = buffer.explain(batch)
-    assert before == tuple(buffer.explain(key) for key in batch.keys)
+    before = buffer.explain(3)
     buffer.add(4, 0, 0.0, 5)
-    after = buffer.explain(batch)
-    assert after[1] is None
-    assert [origin.key for origin in after if origin] == [3, 1, 3]
-    assert [origin.age for origin in after if origin] == [1, 3, 1]
-    buffer.clear()
-    assert buffer.explain(batch) == (None,) * 4
-    assert type(after[0]) is relive.RowOrigin
-    types = {name: type(value) for name, value in dataclasses.asdict(after[0]).items()}
+    assert (before.age, buffer.explain(3).age) == (0, 1)
+    types = {name: type(value) for name, value in dataclasses.asdict(before).items()}
     assert set(types.values()) == {int, str, bool, float, type(None)}
 
 
-def test_a_sequence_is_explained_by_the_step_it_starts_from() -> None:
+def test_a_step_that_begins_no_sequence_is_not_readable() -> None:
     buffer = relive.SequenceReplayBuffer(20, length=3, seed=0)
     buffer.add_episode(np.arange(7.0), np.arange(6), np.zeros(6), terminated=False)
-    batch = buffer.sample(5)
-    origins = buffer.explain(batch)
-    assert [origin.step for origin in origins if origin] == batch.start_step.tolist()
     assert not buffer.explain(5).is_readable
     assert not buffer.explain(5).is_eligible
 
@@ -149,20 +138,19 @@ def test_explaining_changes_nothing() -> None:
     for buffer in twins:
         live(buffer, Diary(), random.Random(0), 15)
     twins[0].explain(twins[0].history.oldest_key)
-    twins[0].explain(twins[0].read(twins[0].eligible_keys()))
     assert twins[0].sample_keys(5).tolist() == twins[1].sample_keys(5).tolist()
     assert twins[0].get_stats() == twins[1].get_stats()
     twins[0].check()
 
 
 @pytest.mark.parametrize("asked", [None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object()])
-def test_explain_refuses_other_than_keys_and_batches(asked: Any) -> None:
+def test_explain_refuses_what_is_no_key(asked: Any) -> None:
     buffer = relive.RingReplayBuffer(4)
     buffer.add(0, 0, 0.0, 1)
-    with pytest.raises(
-        errors.ArgumentTypeError, match="^(explain must be given a key or a batch|keys must be integers)"
-    ):
-        buffer.explain(asked)
+    batch: Any = buffer.read([0])
+    for wrong in (asked, batch):
+        with pytest.raises(errors.ArgumentTypeError, match="^(explain must be given a key|keys must be integers)"):
+            buffer.explain(wrong)
     with pytest.raises(errors.ArgumentTypeError, match="^sample must be an instance of ReplaySample, got "):
         Episodes().explain(asked)
 
@@ -275,7 +263,4 @@ def test_types_of_explain() -> None:
     buffer = relive.RingReplayBuffer(4, seed=0)
     key = buffer.add(0, 0, 0.0, 1)
     assert_type(buffer.explain(key), relive.RowOrigin)
-    batch = buffer.sample(1)
-    assert_type(batch, relive.TransitionBatch)
-    assert_type(buffer.explain(batch), tuple[relive.RowOrigin | None, ...])
     assert_type(buffer.explain(np.int64(key)), relive.RowOrigin)

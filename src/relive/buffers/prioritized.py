@@ -38,8 +38,6 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             transition ("buffer"), or 1 ("none").
         stratified: Whether to draw one transition from each of B equal shares of the probability, shuffled, instead of
             B independently.
-        new_priority: The priority of a new step: the largest raw priority ever written ("running"), or of those stored
-            ("live").
         max_times_sampled: How many times a transition may be drawn before it is retired; None for no limit.
         seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
@@ -86,7 +84,6 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
         epsilon: float = 1e-6,
         weight_normalization: prioritized.WeightNormalization = "batch",
         stratified: bool = True,
-        new_priority: prioritized.NewPriority = "running",
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -106,7 +103,6 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
                 epsilon=epsilon,
                 weight_normalization=weight_normalization,
                 stratified=stratified,
-                new_priority=new_priority,
             ),
             max_times_sampled=max_times_sampled,
             seed=seed,

@@ -104,7 +104,8 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
             ArgumentError: An argument is invalid.
             NotReadyError: No transition is eligible, or the limiter holds samples back.
         """
-        return self._sample(self.window_for(n_step, gamma), batch_size, beta)
+        window = self._transitions if n_step is None and gamma is None else self.window_for(n_step, gamma)
+        return self._draw(batch_size, beta, window.read)
 
     def batches(
         self,

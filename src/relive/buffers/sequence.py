@@ -33,7 +33,6 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
         storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one sequence.
         sampler: Draws the first steps; overrides `prioritized`.
-        alpha, beta, epsilon, weight_normalization, stratified, new_priority: As in PrioritizedReplayBuffer, for
             prioritized=True; they are checked either way.
         max_times_sampled: How many times a sequence may be drawn before it is retired; None for no limit.
         seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
@@ -84,7 +83,6 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
         epsilon: float = 1e-6,
         weight_normalization: prioritized_lib.WeightNormalization = "batch",
         stratified: bool = True,
-        new_priority: prioritized_lib.NewPriority = "running",
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -98,7 +96,6 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
             epsilon=epsilon,
             weight_normalization=weight_normalization,
             stratified=stratified,
-            new_priority=new_priority,
         )
         if self._prioritized:
             if sampler is not None:

@@ -29,21 +29,17 @@ class Fickle(relive.ColumnStorage):
         return super().read(slots, fields)
 
 
-class ToldOfDraws(relive.UniformSampler):
+class Told(relive.UniformSampler):
     """Records what it is told."""
 
     def __init__(self) -> None:
         self.eligible: set[int] = set()
-        self.num_drawn = 0
 
     def _added(self, slots: Any) -> None:
         self.eligible |= {*slots.tolist()}
 
     def _removed(self, slots: Any) -> None:
         self.eligible -= {*slots.tolist()}
-
-    def _drawn(self) -> None:
-        self.num_drawn += 1
 
 
 def filled(kind: Any, **settings: Any) -> Any:
@@ -58,7 +54,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
     "n steps": lambda: filled(relive.RingReplayBuffer, n_step=3),
     "frame stack": lambda: filled(relive.RingReplayBuffer, frame_stack=2),
     "limited": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2),
-    "told": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2, sampler=ToldOfDraws()),
+    "told": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2, sampler=Told()),
     "priorities": lambda: filled(relive.PrioritizedReplayBuffer, beta=LINEAR),
     "independent": lambda: filled(relive.PrioritizedReplayBuffer, stratified=False, max_times_sampled=2),
     "sequences": lambda: filled(relive.SequenceReplayBuffer, length=2, pad=True),
@@ -71,7 +67,7 @@ def state_of(buffer: Any) -> Any:
     """Return everything that a draw changes."""
     state = buffer.state_dict()
     arrays = {name: array.tolist() for name, array in state.pop("arrays").items()}
-    told = (buffer.sampler.eligible, buffer.sampler.num_drawn) if isinstance(buffer.sampler, ToldOfDraws) else None
+    told = buffer.sampler.eligible if isinstance(buffer.sampler, Told) else None
     return repr(state), arrays, buffer.get_stats(), buffer.eligible_keys().tolist(), repr(told)
 
 

@@ -45,7 +45,7 @@ def test_tables_show_the_contents_of_a_checkpoint(capsys: pytest.CaptureFixture[
         "count 6 6 60 60 60",
         "median 10 35 4.143 1 0",
         "sampled 32",
-        "policy lag —",
+        "max policy lag —",
         "limiter MinSize(n=1)",
         "rows.observation.npy uint8 [60, 12, 12] 8.6 KiB",
     ):

@@ -24,7 +24,7 @@ def verified(capsys: pytest.CaptureFixture[str], path: str = "buffer") -> tuple[
 
 def test_an_intact_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     examples.prioritized().save("buffer")
-    words = "a checkpoint of 15 arrays, which loads <PrioritizedReplayBuffer of 60 steps, capacity=100, streams=1, "
+    words = "a checkpoint of 13 arrays, which loads <PrioritizedReplayBuffer of 60 steps, capacity=100, streams=1, "
     assert verified(capsys) == (0, f"buffer is whole: {words}max_times_sampled=5>\n", [])
 
 

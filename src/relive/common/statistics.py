@@ -27,8 +27,8 @@ class Statistics:
         >>> buffer = relive.RingReplayBuffer(100, seed=0)
         >>> key = buffer.add(0.0, 1, 0.5, 0.1)
         >>> numbers = buffer.get_stats().scalars()
-        >>> numbers["size"], numbers["never_drawn_share"], numbers["dropped/evicted"], "mean_drawn_age" in numbers
-        (1, 1.0, 0, False)
+        >>> numbers["size"], numbers["mean_draws"], numbers["dropped/evicted"], "max_policy_lag" in numbers
+        (1, 0.0, 0, False)
         """
         own: Any = self
         names = [field.name for field in dataclasses.fields(own) if field.name not in self._BY_EPISODE]

@@ -6,7 +6,8 @@
 Anything that is not a mapping is a leaf, lists and tuples included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+import operator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,18 +46,26 @@ def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
     >>> trees.nested("reward", {"observation/image": 1, "reward": 3})
     3
     """
-    if name in columns:
-        return columns[name]
-    tree: dict[str, Any] = {}
-    prefix = name + "/"
-    for path, column in columns.items():
-        if path.startswith(prefix):
-            *parents, key = path[len(prefix) :].split("/")
+    tree: T | dict[str, Any] = nester(name, columns)(columns)
+    return tree
+
+
+def nester(name: str, paths: Collection[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """Return the function that returns the tree at `name` from columns with those paths, as `nested` does."""
+    if name in paths:
+        return operator.itemgetter(name)
+    places = [(path[len(name) + 1 :].split("/"), path) for path in paths if path.startswith(name + "/")]
+
+    def nest(columns: Mapping[str, Any]) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        for (*parents, key), path in places:
             branch = tree
             for parent in parents:
                 branch = branch.setdefault(parent, {})
-            branch[key] = column
-    return tree
+            branch[key] = columns[path]
+        return tree
+
+    return nest
 
 
 def rows(tree: Any, places: Any) -> Any:

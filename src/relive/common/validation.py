@@ -50,7 +50,7 @@ def positive_int(name: str, value: object) -> int:
     return _int_of_at_least(1, name, value)
 
 
-_LARGEST_BATCH = 2**40
+LARGEST_BATCH = 2**40
 """No memory holds the rows of more."""
 
 
@@ -62,8 +62,8 @@ def batch_size(name: str, value: object) -> int:
         ArgumentError: `value` is below 1, or more than any memory holds.
     """
     size = _int_of_at_least(1, name, value)
-    if size > _LARGEST_BATCH:
-        raise errors.ArgumentError(f"{name} must be at most {_LARGEST_BATCH}, got {size}")
+    if size > LARGEST_BATCH:
+        raise errors.ArgumentError(f"{name} must be at most {LARGEST_BATCH}, got {size}")
     return size
 
 

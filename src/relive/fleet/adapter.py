@@ -24,7 +24,7 @@ class SamplingWeight(NamedTuple):
     Attributes:
         weight: The shard is drawn in proportion to it: eligible anchors, or with priorities the sum of their weights.
         size: Transitions that can be drawn, regardless of options.
-        least: The smallest weight above 0 of one of them; 1 without priorities, 0 if there is none.
+        least: With weight_normalization="buffer", the smallest weight above 0 of one of them, or 0; otherwise 1.
         ticks: Number of draws counted by the shard's schedules.
         log_scale: The weight is in units of exp(log_scale), since weights of large lags are too small for a float.
         policy_version: The learner's policy version, as far as the shard knows.

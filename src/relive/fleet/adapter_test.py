@@ -257,14 +257,15 @@ def test_the_weight_of_columns_is_their_eligible_rows() -> None:
     assert (adapter.rows, adapter.size) == (5, 3)
 
 
-def test_the_weight_of_priorities_is_their_sum() -> None:
-    buffer = relive.PrioritizedReplayBuffer(100, alpha=1.0, epsilon=0.0, seed=0)
+@pytest.mark.parametrize(("normalization", "nothing", "least"), [("batch", 1.0, 1.0), ("buffer", 0.0, 0.5)])
+def test_the_weight_of_priorities_is_their_sum(normalization: Any, nothing: float, least: float) -> None:
+    buffer = relive.PrioritizedReplayBuffer(100, alpha=1.0, epsilon=0.0, weight_normalization=normalization, seed=0)
     adapter = column_adapter.ColumnAdapter(buffer)
-    assert (adapter.weight({}).weight, adapter.weight({}).least) == (0.0, 0.0)
+    assert (adapter.weight({}).weight, adapter.weight({}).least) == (0.0, nothing)
     adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
     buffer.update_priorities([0, 1, 2, 3], [0.5, 2.0, 0.0, 4.0])
     weight = adapter.weight({"beta": 1.0})
-    assert (weight.weight, weight.size, weight.least, weight.ticks) == (6.5, 4, 0.5, 0)
+    assert (weight.weight, weight.size, weight.least, weight.ticks) == (6.5, 4, least, 0)
 
 
 def test_the_ticks_of_a_buffer_are_those_of_its_fleet() -> None:

@@ -106,9 +106,9 @@ class ColumnAdapter(adapter.Adapter):
         """Return the number of eligible anchors, or the sum of their weights."""
         sampler, size = self._buffer.sampler, self.size
         if isinstance(sampler, prioritized.PrioritizedSampler):
-            return adapter.SamplingWeight(
-                weight=sampler.total_weight, size=size, least=sampler.least_weight, ticks=sampler.ticks
-            )
+            # To find it takes a look at every weight.
+            least = sampler.least_weight if sampler.weight_normalization == "buffer" else 1.0
+            return adapter.SamplingWeight(weight=sampler.total_weight, size=size, least=least, ticks=sampler.ticks)
         return adapter.SamplingWeight(weight=float(size), size=size)
 
     def draw(self, count: int, options: Mapping[str, Any]) -> Any:

@@ -1,26 +1,32 @@
 """The rule of every write, on flat arrays: the oldest rows go, episodes are cut, rows come, episodes end.
 
-    facts[slot]     link << 32 | flags    link: the slot of the row after it in its episode, -1 where none is stored
+All arrays are in one tuple, `rows`, which every function unpacks:
+
+    flags[slot]     READABLE    a window may start here           COMPLETE    the observation after it is known
+                    BARRED      a user said no                    TERMINAL    the task ended with it
+                    SPENT       drawn as often as it may be       RATED       it has a raw priority
+                    FRESH       it became eligible without one
+    following[slot] the slot of the row after it in its episode, -1 where none is stored
     places[slot]    episode << 36 | step  which episode the row is of, and how many steps of it came before
     back[slot]      the slot of the row before it, -1 for none; of length 0 where no window looks back
-
-    flags           READABLE    a window may start here           COMPLETE    the observation after it is known
-                    BARRED      a user said no                    TERMINAL    the task ended with it
-                    SPENT       drawn as often as it may be       DRAWN       a draw has had it
-                    RATED       it has a raw priority
-
-A row is eligible where, of the first three flags, READABLE alone is set. A slot without a row has the fact 0.
-
-    last[stream]    the slot of the newest row of its open episode, GONE if that was evicted, NONE if none is open
-    current[stream] the number of that episode, if one is open
+    recent[stream, step % (lag + 2)]      the keys of the newest steps of its episode; of width 0 without a lag
+    current[stream] the number of the open episode, if one is open
+    last[stream]    the slot of the newest row of that episode, GONE if that was evicted, NONE if none is open
     knows[stream]   whether one is open, and the observation after its newest row is known
-    episodes        [7, episodes]: STREAM .. CURSOR, below, of the episode of each number; `free` lists those unused
+    episodes        [6, episodes]: STREAM .. OLDEST, below, of the episode of each number
+    free            the numbers of episodes that are unused
+    changed         slots whose eligibility has changed, since that was last asked; of length 0 where nothing asks
+    num             NEXT_KEY .. PAD, below
 
-An episode keeps its number while a row of it is alive, or while it is open. `append` is the rule as a plain loop, which
-CPython runs over memoryviews and numba compiles; `append_many` says the same in calls of numpy, for many rows at once.
+A row is eligible where, of READABLE, BARRED and SPENT, the first alone is set. A slot without a row has the flags 0. An
+episode keeps its number while a row of it is alive, or while it is open.
+
+When a step is complete, the row `lag` steps before it becomes readable: the row itself for transitions, the first row
+of what is then a whole sequence; and with a lag of WHOLE, the first row of an episode that ends. `append` is the rule
+as a plain loop, which CPython runs over memoryviews and numba compiles; `append_many` says the same in calls of numpy,
+for many rows at once.
 """
 
-import sys
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,90 +34,135 @@ import numpy.typing as npt
 
 from relive.common import arrays
 
-READABLE, BARRED, SPENT, COMPLETE, TERMINAL, DRAWN, RATED = 1, 2, 4, 8, 16, 1 << 8, 1 << 16
+READABLE, BARRED, SPENT, COMPLETE, RATED, FRESH, TERMINAL = 1, 2, 4, 8, 16, 32, 128  # One comparison tells the last.
 ELIGIBILITY = READABLE | BARRED | SPENT
 GONE, NONE = -1, -2
-LINK = 32
-"""By how many bits the link of a fact is shifted, so that numpy writes it as a number of its own: see `links_of`."""
-FLAGS = (1 << LINK) - 1
-"""The bits of a fact that are flags."""
-NO_LINK = -1 << LINK
-"""The fact of a row that nothing follows, without its flags."""
-MOST_ROWS = 1 << (LINK - 1)
+MOST_ROWS = 1 << 31
 """So many rows a ring has at most."""
 EPISODE = 36
 """By how many bits the episode of a place is shifted: steps are below 2^36, and the numbers of episodes below 2^27."""
 STEP = (1 << EPISODE) - 1
 """The bits of a place that are the step."""
 
-STREAM, FIRST_KEY, LENGTH, END, KNOWN, OLDEST, CURSOR = range(7)
+STREAM, FIRST_KEY, LENGTH, END, KNOWN, OLDEST = range(6)
 """What is known of an episode: its stream; the key of its step 0; its steps, once it has ended or its newest row has
 gone; how it ended; whether the observation after its last row is known, once it has ended; the slot of its oldest row
-that is alive, -1 for none; and a row of it that a window has come to."""
+that is alive, -1 for none."""
 OPEN, TERMINATED, TRUNCATED, CUT = 0, 1, 2, 4
 """How an episode ended, and the bits of the event of a step; CUT: what is open in the stream ends before it."""
 
-NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, COMPLETED, UNWEIGHED, CLEARED = range(8)
-"""Numbers of the ring: the key of the next row; rows alive; entries of `free`, of eligible rows, of `changed` and of
-`completed`; whether a row became eligible whose priority is not weighed yet; rows that went otherwise than by
-eviction."""
+NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, CLEARED, OLDER, LAG, STRIDE, PAD = range(10)
+"""Numbers of the ring: the key of the next row; rows alive; entries of `free`, of eligible rows, of `changed` (more
+than fit: any may have changed); rows that went otherwise than by eviction. And those of the window: how many frames
+before its own a row is read with; how many steps must be complete after it; that anchors are every stride-th step; and
+whether the first step of an episode is an anchor at once."""
+WHOLE = -1
+"""The lag of a window over whole episodes."""
 
 Numbers: TypeAlias = Any
 """A flat array, or a memoryview of one."""
+Rows: TypeAlias = Any
+"""The tuple of all arrays, or of memoryviews of them."""
 
 
-def evict(
-    facts: Numbers,
-    places: Numbers,
-    last: Numbers,
-    episodes: Numbers,
-    free: Numbers,
-    num: Numbers,
-    first: int,
-    count: int,
-    older: int,
-    leaves: Numbers,
-    changed: Numbers,
-) -> None:
-    """Take away the `count` oldest rows, from the key `first` on; the other arguments are those of `append`.
+def views_of(rows: Rows) -> Rows:
+    """Return memoryviews of the arrays, which CPython reads and writes several times faster."""
+    return tuple([array.data for array in rows])
 
-    The caller counts how many rows are left, and gives their slots other facts.
+
+# As a loop.
+
+
+def append(rows: Rows, streams: Numbers, events: Numbers, announced: int) -> None:
+    """Add a row to each of `streams` [k], one after the other; k is at most the capacity.
+
+    Args:
+        rows: All arrays; `free` must hold a number for each episode that begins.
+        streams: Distinct, or k times the same one.
+        events: TERMINATED or TRUNCATED where an episode ends with the row, CUT where the one before ends [k].
+        announced: 1 if the observation after each of the rows is known, else 0.
     """
-    is_rated, is_tracked = len(leaves) > 0, len(changed) > 0
-    for key in range(first, first + count):
-        slot = key % len(facts)
-        fact, place = facts[slot], places[slot]
-        link = fact >> LINK
+    flags, following, places, back, recent, _, last, knows, episodes, _, changed, num = rows
+    capacity, count, width = len(flags), len(streams), num[LAG] + 2
+    key = num[NEXT_KEY]
+    surplus = num[ROWS] + count - capacity
+    if surplus > 0:
+        evict(rows, surplus)
+    num[ROWS] += count
+    num[NEXT_KEY] += count
+    for i in range(count):
+        if events[i] & CUT and last[streams[i]] != NONE:
+            close(rows, streams[i])
+    slot = key % capacity
+    for i in range(count):
+        stream, event = streams[i], events[i]
+        before = last[stream]
+        if before >= 0:
+            place = places[before] + 1
+            following[before] = slot
+            if not flags[before] & COMPLETE:
+                complete(flags, places, recent, episodes, changed, num, before)
+        else:
+            place = begin(rows, stream, key, slot)
+        places[slot] = place
+        following[slot] = -1
+        flags[slot] = TERMINAL if event & TERMINATED else 0
+        if len(back):
+            back[slot] = max(before, GONE)
+        if width > 2:
+            recent[stream, (place & STEP) % width] = key
+        if announced or event & TERMINATED:
+            complete(flags, places, recent, episodes, changed, num, slot)
+        last[stream] = slot
+        knows[stream] = announced
+        if event & (TERMINATED | TRUNCATED):
+            finish(rows, stream, event)
+        key += 1
+        slot += 1
+        if slot == capacity:
+            slot = 0
+
+
+def evict(rows: Rows, count: int) -> None:
+    """Take away the `count` oldest rows; the caller gives their slots other flags."""
+    flags, following, places, _, _, _, _, _, episodes, _, changed, num = rows
+    slot = (num[NEXT_KEY] - num[ROWS]) % len(flags)
+    for _ in range(count):
+        place, link = places[slot], following[slot]
         episodes[OLDEST, place >> EPISODE] = link
         if link < 0:
-            leave(last, episodes, free, num, place)
-        if fact & ELIGIBILITY == READABLE:
-            num[ELIGIBLE] -= 1
-        if is_rated:
-            leaves[slot] = 0.0
-        if is_tracked:
+            leave(rows, place)
+        shut(flags, changed, num, slot)
+        for _ in range(num[OLDER]):  # Rows that have it in their stack of frames.
+            if link < 0:
+                break
+            shut(flags, changed, num, link)
+            link = following[link]
+        slot += 1
+        if slot == len(flags):
+            slot = 0
+    num[ROWS] -= count
+
+
+def shut(flags: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
+    """Take in that a row can no longer be read."""
+    if flags[slot] & ELIGIBILITY == READABLE:
+        num[ELIGIBLE] -= 1
+        note(changed, num, slot)
+    flags[slot] &= ~READABLE
+
+
+def note(changed: Numbers, num: Numbers, slot: int) -> None:
+    """Write down that the eligibility of a row has changed, where that is asked."""
+    if len(changed):
+        if num[CHANGED] < len(changed):
             changed[num[CHANGED]] = slot
-            num[CHANGED] += 1
-        if older > 0:
-            # Rows that have it in their stack of frames.
-            for _ in range(older):
-                if link < 0:
-                    break
-                fact = facts[link]
-                if fact & READABLE:
-                    if fact & ELIGIBILITY == READABLE:
-                        num[ELIGIBLE] -= 1
-                    facts[link] = fact & ~READABLE
-                    if is_rated:
-                        leaves[link] = 0.0
-                    if is_tracked:
-                        changed[num[CHANGED]] = link
-                        num[CHANGED] += 1
-                link = fact >> LINK
+        num[CHANGED] += 1
 
 
-def leave(last: Numbers, episodes: Numbers, free: Numbers, num: Numbers, place: int) -> None:
-    """Take in that the newest row of an episode goes, which is in that place; the arguments are those of `append`."""
+def leave(rows: Rows, place: int) -> None:
+    """Take in that the newest row of an episode goes, which is in that place."""
+    _, _, _, _, _, _, last, _, episodes, free, _, num = rows
     episode = place >> EPISODE
     if episodes[END, episode] == OPEN:
         episodes[LENGTH, episode] = (place & STEP) + 1
@@ -121,277 +172,116 @@ def leave(last: Numbers, episodes: Numbers, free: Numbers, num: Numbers, place: 
         num[FREE] += 1
 
 
-def close(
-    places: Numbers,
-    current: Numbers,
-    last: Numbers,
-    knows: Numbers,
-    episodes: Numbers,
-    free: Numbers,
-    num: Numbers,
-    stream: int,
-) -> None:
-    """Truncate the episode that is open in a stream after its newest row; the arguments are those of `append`."""
-    episode, newest = current[stream], last[stream]
-    episodes[END, episode], episodes[KNOWN, episode] = TRUNCATED, knows[stream]
-    if newest >= 0:
-        episodes[LENGTH, episode] = (places[newest] & STEP) + 1
+def close(rows: Rows, stream: int) -> None:
+    """Truncate the episode that is open in a stream after its newest row."""
+    _, _, _, _, _, current, last, _, _, free, _, num = rows
+    episode = current[stream]
+    if last[stream] >= 0:
+        finish(rows, stream, TRUNCATED)
     else:
         free[num[FREE]] = episode
         num[FREE] += 1
-    last[stream] = NONE
-    knows[stream] = 0
+        end(rows, stream, TRUNCATED)
 
 
-def append(
-    facts: Numbers,
-    places: Numbers,
-    back: Numbers,
-    current: Numbers,
-    last: Numbers,
-    knows: Numbers,
-    episodes: Numbers,
-    free: Numbers,
-    num: Numbers,
-    numbers: Numbers,
-    events: Numbers,
-    announced: int,
-    older: int,
-    raw: Numbers,
-    leaves: Numbers,
-    changed: Numbers,
-    completed: Numbers,
-    top_raw: float,
-    top_weight: float,
-) -> None:
-    """Add a row to each of the streams `numbers` [k], one after the other; k is at most the capacity.
-
-    Args:
-        facts: As above, as the next ones.
-        places: As above.
-        back: As above.
-        current: As above.
-        last: As above.
-        knows: As above.
-        episodes: As above.
-        free: As above; it must hold a number for each episode that begins.
-        num: As above.
-        numbers: The streams; distinct, or k times the same one.
-        events: TERMINATED or TRUNCATED where an episode ends with the row, CUT where the one before ends [k].
-        announced: 1 if the observation after each of the rows is known, else 0.
-        older: How many frames before its own a row is read with; -1 where something else says what is readable.
-        raw: Raw priorities by slot; of length 0 without priorities.
-        leaves: Their weights; of length 0 without priorities.
-        changed: Takes the slots that ceased to be eligible or became so; of length 0 where they are not tracked.
-        completed: Takes the slots of rows that are complete now, with `older` of -1.
-        top_raw: The raw priority of a row when it can first be drawn, if it was not rated.
-        top_weight: Its weight.
-    """
-    capacity, count = len(facts), len(numbers)
-    key, rows = num[NEXT_KEY], num[ROWS]
-    surplus = rows + count - capacity
-    if surplus > 0:
-        evict(facts, places, last, episodes, free, num, key - rows, surplus, older, leaves, changed)
-        num[ROWS] = capacity
-    else:
-        num[ROWS] = rows + count
-    for i in range(count):
-        if events[i] & CUT and last[numbers[i]] != NONE:
-            close(places, current, last, knows, episodes, free, num, numbers[i])
-    for i in range(count):
-        stream, event = numbers[i], events[i]
-        slot = key % capacity
-        before = last[stream]
-        if before >= 0:
-            place = places[before] + 1
-            fact = facts[before]
-            facts[before] = slot << LINK | fact & FLAGS
-            if not fact & COMPLETE:
-                complete(
-                    facts, places, episodes, num, before, older, raw, leaves, changed, completed, top_raw, top_weight
-                )
-        else:
-            place = begin(current, last, episodes, free, num, stream, key, slot)
-        places[slot] = place
-        facts[slot] = NO_LINK | TERMINAL if event & TERMINATED else NO_LINK
-        if len(back):
-            back[slot] = max(before, GONE)
-        if announced or event & TERMINATED:
-            complete(facts, places, episodes, num, slot, older, raw, leaves, changed, completed, top_raw, top_weight)
-        last[stream] = slot
-        knows[stream] = announced
-        if event & (TERMINATED | TRUNCATED):
-            finish(last, knows, episodes, stream, place, event, announced)
-        key += 1
-    num[NEXT_KEY] = key
-
-
-def begin(
-    current: Numbers,
-    last: Numbers,
-    episodes: Numbers,
-    free: Numbers,
-    num: Numbers,
-    stream: int,
-    key: int,
-    slot: int,
-) -> int:
+def begin(rows: Rows, stream: int, key: int, slot: int) -> int:
     """Return the place of a row that comes behind no other: the first of its episode, or all before it are gone."""
+    _, _, _, _, _, current, last, _, episodes, free, _, num = rows
     if last[stream] == GONE:
         episode: int = current[stream]
     else:
         num[FREE] -= 1
         current[stream] = episode = free[num[FREE]]
         episodes[STREAM, episode], episodes[FIRST_KEY, episode] = stream, key
-        episodes[LENGTH, episode], episodes[END, episode], episodes[CURSOR, episode] = 0, OPEN, slot
+        episodes[LENGTH, episode], episodes[END, episode] = 0, OPEN
     episodes[OLDEST, episode] = slot
     place: int = episode << EPISODE | episodes[LENGTH, episode]
     return place
 
 
-def finish(
-    last: Numbers, knows: Numbers, episodes: Numbers, stream: int, place: int, event: int, announced: int
-) -> None:
-    """End the episode of a stream with its newest row, which is in that place."""
+def finish(rows: Rows, stream: int, event: int) -> None:
+    """End the episode of a stream with its newest row."""
+    flags, _, places, _, _, current, last, _, episodes, _, changed, num = rows
+    episode = current[stream]
+    episodes[LENGTH, episode] = (places[last[stream]] & STEP) + 1
+    end(rows, stream, TERMINATED if event & TERMINATED else TRUNCATED)
+    first = episodes[OLDEST, episode]
+    if num[LAG] == WHOLE and places[first] & STEP == 0 and flags[first] & COMPLETE:
+        let_in(flags, places, episodes, changed, num, first)
+
+
+def end(rows: Rows, stream: int, how: int) -> None:
+    """Write down that the episode of a stream has ended, and how."""
+    _, _, _, _, _, current, last, knows, episodes, _, _, _ = rows
+    episodes[END, current[stream]], episodes[KNOWN, current[stream]] = how, knows[stream]
     last[stream], knows[stream] = NONE, 0
-    episode = place >> EPISODE
-    episodes[LENGTH, episode], episodes[KNOWN, episode] = (place & STEP) + 1, announced
-    episodes[END, episode] = TERMINATED if event & TERMINATED else TRUNCATED
 
 
 def complete(
-    facts: Numbers,
-    places: Numbers,
-    episodes: Numbers,
-    num: Numbers,
-    slot: int,
-    older: int,
-    raw: Numbers,
-    leaves: Numbers,
-    changed: Numbers,
-    completed: Numbers,
-    top_raw: float,
-    top_weight: float,
+    flags: Numbers, places: Numbers, recent: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int
 ) -> None:
-    """Take in that the observation after a row is known now; the arguments are those of `append`."""
-    fact = facts[slot] | COMPLETE
-    if older < 0:
-        completed[num[COMPLETED]] = slot
-        num[COMPLETED] += 1
-    elif older == 0 or has_frames(places, episodes, slot, older):
-        fact |= READABLE
-        if fact & ELIGIBILITY == READABLE:
-            num[ELIGIBLE] += 1
-            if len(raw):
-                if fact & RATED:
-                    num[UNWEIGHED] = 1
-                else:
-                    fact |= RATED
-                    raw[slot] = top_raw
-                    leaves[slot] = top_weight
-            if len(changed):
-                changed[num[CHANGED]] = slot
-                num[CHANGED] += 1
-    facts[slot] = fact
+    """Take in that the observation after a row is known now."""
+    flags[slot] |= COMPLETE
+    lag, step = num[LAG], places[slot] & STEP
+    anchor = step - lag
+    if num[PAD] and step == 0:  # It is an anchor at once, and not again when its turn comes.
+        let_in(flags, places, episodes, changed, num, slot)
+    elif anchor < num[PAD] or anchor % num[STRIDE] or lag == WHOLE:
+        pass
+    elif lag == 0:
+        let_in(flags, places, episodes, changed, num, slot)
+    else:
+        key = recent[episodes[STREAM, places[slot] >> EPISODE], anchor % (lag + 2)]
+        if key >= num[NEXT_KEY] - num[ROWS]:
+            let_in(flags, places, episodes, changed, num, key % len(flags))
 
 
-def has_frames(places: Numbers, episodes: Numbers, slot: int, older: int) -> bool:
-    """Return whether the `older` rows before one, or all that its episode has, are alive."""
+def let_in(flags: Numbers, places: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
+    """Take in that a window may start at a row, if its frames are stored."""
     place = places[slot]
     step = place & STEP
-    has_them: bool = step - (places[episodes[OLDEST, place >> EPISODE]] & STEP) >= min(step, older)
-    return has_them
+    if num[OLDER] == 0 or step - (places[episodes[OLDEST, place >> EPISODE]] & STEP) >= min(step, num[OLDER]):
+        flags[slot] |= READABLE
+        if flags[slot] & ELIGIBILITY == READABLE:
+            num[ELIGIBLE] += 1
+            if len(changed) and not flags[slot] & RATED:
+                flags[slot] |= FRESH
+            note(changed, num, slot)
 
 
-def evict_many(
-    facts: arrays.Ints,
-    places: arrays.Ints,
-    last: arrays.Ints,
-    episodes: arrays.Ints,
-    free: arrays.Ints,
-    num: arrays.Ints,
-    first: int,
-    count: int,
-    older: int,
-    leaves: arrays.Floats,
-    changed: arrays.Ints,
-) -> None:
-    """Do what `evict` does, in calls of numpy."""
-    counts, run = num.data, run_from(first, count, len(facts))
-    evicted, in_places = facts[run], places[run]
-    lost: Any = run
-    if older > 0:
-        links, followers = evicted >> LINK, [as_slots(run, count)]
-        for _ in range(older):
-            links = links[links >= 0]
-            if not len(links):
-                break
-            followers.append(links)
-            links = facts.take(links) >> LINK
-        lost = np.unique(np.concatenate(followers))
-    counts[ELIGIBLE] -= are_eligible(facts[lost]).count(1)
-    episodes[OLDEST][in_places >> EPISODE] = evicted >> LINK  # Of an episode that is there twice the last one stays.
-    if evicted.item(evicted.argmin()) < 0:
-        views = last.data, episodes.data, free.data, counts
-        for place in in_places[evicted < 0].tolist():
-            leave(*views, place)
-    if older > 0:
-        facts[lost] &= ~READABLE
-    if len(leaves):
-        leaves[lost] = 0.0
-    if len(changed):
-        record(changed, num, CHANGED, as_slots(lost, count))
+# In calls of numpy.
 
 
-def append_many(
-    facts: arrays.Ints,
-    places: arrays.Ints,
-    back: Any,
-    current: arrays.Ints,
-    last: arrays.Ints,
-    knows: arrays.Ints,
-    episodes: arrays.Ints,
-    free: arrays.Ints,
-    num: arrays.Ints,
-    numbers: arrays.Ints,
-    events: Any,
-    announced: int,
-    older: int,
-    raw: arrays.Floats,
-    leaves: arrays.Floats,
-    changed: arrays.Ints,
-    completed: arrays.Ints,
-    top_raw: float,
-    top_weight: float,
-) -> None:
+def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -> None:
     """Do what `append` does, in calls of numpy but for what begins and what ends."""
-    capacity, count = len(facts), len(numbers)
+    flags, following, places, back, recent, _, last, knows, _, _, changed, num = rows
+    capacity, count = len(flags), len(streams)
     counts = num.data  # To read and to write single numbers of a memoryview is several times faster.
-    key, rows = counts[NEXT_KEY], counts[ROWS]
-    surplus = rows + count - capacity
+    key, lag = counts[NEXT_KEY], counts[LAG]
+    surplus = counts[ROWS] + count - capacity
     if surplus > 0:
-        evict_many(facts, places, last, episodes, free, num, key - rows, surplus, older, leaves, changed)
-        rows = capacity - count
-    counts[ROWS] = rows + count
-    slots = slots_from(key, count, capacity)
-    run = run_from(key, count, capacity)
-    is_run = count > 1 and numbers.item(0) == numbers.item(1)
-    heads: Any = numbers[:1] if is_run else numbers
-    flags = events.tobytes()
-    has_events = flags.count(0) < count
-    if has_events and max(flags) >= CUT:
+        evict_many(rows, surplus)
+    counts[ROWS] += count
+    counts[NEXT_KEY] += count
+    slots, run = slots_from(key, count, capacity), run_from(key, count, capacity)
+    is_run = count > 1 and streams.item(0) == streams.item(1)
+    heads: Any = streams[:1] if is_run else streams
+    bits = events.tobytes()
+    has_events = bits.count(0) < count
+    if has_events and max(bits) >= CUT:
+        views = views_of(rows)
         for stream in heads[(events[: len(heads)] & CUT) > 0].tolist():
             if last[stream] != NONE:
-                close(places, current, last, knows, episodes, free, num, stream)
+                close(views, stream)
     # Where the rows go on.
     before = last.take(heads)
     newest, known = places.take(before, mode="clip"), knows.take(heads)
     goes_on = before.item(before.argmin()) >= 0
     if not goes_on:
-        views = current.data, last.data, episodes.data, free.data, counts
+        views = views_of(rows)
         (alone,) = (before < 0).nonzero()
         for i in alone.tolist():
-            newest[i] = begin(*views, heads.item(i), key + i, slots.item(i)) - 1
+            newest[i] = begin(views, heads.item(i), key + i, slots.item(i)) - 1
         before[alone], known[alone] = -1, 1
     if is_run:
         newest = newest + np.arange(1, count + 1)
@@ -402,112 +292,150 @@ def append_many(
     if len(back):
         back[run] = before
     # What is known of the new rows, and of those before them.
-    is_rated = len(raw) > 0
-    fact = NO_LINK
-    if announced:
-        fact |= COMPLETE
-        if not older:
-            fact |= READABLE | RATED if is_rated else READABLE
-    facts[run] = fact
-    complete_rows = slots
+    is_at_once = lag == 0 and not counts[OLDER] and counts[STRIDE] == 1
+    if announced and is_at_once:
+        flags[run] = COMPLETE | READABLE | FRESH if len(changed) else COMPLETE | READABLE
+    else:
+        flags[run] = COMPLETE if announced else 0
+    completed = slots
     if not announced:
-        complete_rows = slots[(events & TERMINATED) > 0] if has_events else slots[:0]
-        facts[complete_rows] |= COMPLETE
-    following, followed = slots, before
+        completed = slots[(events & TERMINATED) > 0] if has_events else slots[:0]
+        flags[completed] |= COMPLETE
+    following[run] = -1
+    later, earlier = slots, before
     if not goes_on:
         are_after = before >= 0
-        following, followed = slots[are_after], before[are_after]
-    links_of(facts)[followed] = following
-    waiting = followed[:0]
+        later, earlier = slots[are_after], before[are_after]
+    following[earlier] = later
+    waiting = earlier[:0]
     if (is_run and not announced) or not known.item(known.argmin()):
-        waiting = followed[(facts.take(followed) & COMPLETE) == 0]
-        facts[waiting] |= COMPLETE
+        waiting = earlier[(flags.take(earlier) & COMPLETE) == 0]
+        flags[waiting] |= COMPLETE
     # What is readable now.
-    if older < 0:
-        record(completed, num, COMPLETED, waiting)
-        record(completed, num, COMPLETED, complete_rows)
-    elif announced and not older:
+    if announced and is_at_once:
         counts[ELIGIBLE] += count
-        if is_rated:
-            raw[run], leaves[run] = top_raw, top_weight
-        if len(changed):
-            record(changed, num, CHANGED, slots)
-        _let_in(facts, num, waiting, raw, leaves, changed, top_raw, top_weight)
-    else:
-        ready = np.concatenate([waiting, complete_rows])
-        if older:
-            ofs = places.take(ready)
-            steps = ofs & STEP
-            earliest = places.take(episodes[OLDEST].take(ofs >> EPISODE)) & STEP
-            ready = ready[steps - earliest >= np.minimum(steps, older)]
-        _let_in(facts, num, ready, raw, leaves, changed, top_raw, top_weight)
+        note_many(changed, num, slots)
+        _let_in(rows, waiting)
+    elif lag == 0:
+        _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), None, 0))
+    elif lag > 0:
+        steps, keys, first = newest & STEP, np.arange(key, key + count), 0
+        if is_run:
+            # By step: the keys of the rows before these, as far as they count, and of these.
+            first = max(steps.item(0) - lag - 1, 0)
+            table = np.concatenate([recent[heads.item(0), np.arange(first, steps.item(0)) % (lag + 2)], keys])
+            steps, keys = steps[-lag - 2 :], keys[-lag - 2 :]
+        recent[heads, steps % (lag + 2)] = keys
+        _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), table if is_run else None, first))
     last[heads] = slots[-1:] if is_run else slots
     knows[heads] = announced
-    counts[NEXT_KEY] = key + count
     if has_events:
-        ends = last.data, knows.data, episodes.data
+        views = views_of(rows)
         for i in (events & (TERMINATED | TRUNCATED)).nonzero()[0].tolist():
-            finish(*ends, numbers.item(i), newest.item(i), flags[i], announced)
-            if flags[i] & TERMINATED:
-                facts.data[slots.item(i)] |= TERMINAL
+            if bits[i] & TERMINATED:
+                views[0][slots.item(i)] |= TERMINAL
+            finish(views, streams.item(i), bits[i])
+
+
+def evict_many(rows: Rows, count: int) -> None:
+    """Do what `evict` does, in calls of numpy."""
+    flags, following, places, _, _, _, _, _, episodes, _, changed, num = rows
+    counts = num.data
+    run = run_from(counts[NEXT_KEY] - counts[ROWS], count, len(flags))
+    links, in_places = following[run], places[run]
+    lost: Any = run
+    if counts[OLDER]:
+        followers, behind = [as_slots(run, count)], links
+        for _ in range(counts[OLDER]):
+            behind = behind[behind >= 0]
+            if not len(behind):
+                break
+            followers.append(behind)
+            behind = following.take(behind)
+        lost = np.unique(np.concatenate(followers))
+    eligible = are_eligible(flags[lost])
+    counts[ELIGIBLE] -= eligible.count(1)
+    if len(changed):
+        note_many(changed, num, as_slots(lost, count)[np.frombuffer(eligible, np.bool_)])
+    if counts[OLDER]:
+        flags[lost] &= ~np.uint8(READABLE)
+    episodes[OLDEST][in_places >> EPISODE] = links  # Of an episode that is there twice the last one stays.
+    if links.item(links.argmin()) < 0:
+        views = views_of(rows)
+        for place in in_places[links < 0].tolist():
+            leave(views, place)
+    counts[ROWS] -= count
+
+
+def note_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+    """Do what `note` does for each of `slots`."""
+    if len(changed):
+        count = num.item(CHANGED)
+        room = changed[count : count + len(slots)]
+        room[:] = slots[: len(room)]
+        num[CHANGED] = count + len(slots)
+
+
+def exit_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+    """Take in that the rows in `slots` ceased to be eligible."""
+    num[ELIGIBLE] -= len(slots)
+    note_many(changed, num, slots)
+
+
+def enter_many(flags: npt.NDArray[np.uint8], changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+    """Take in that the rows in `slots` became eligible."""
+    num[ELIGIBLE] += len(slots)
+    if len(changed):
+        flags[slots[(flags.take(slots) & RATED) == 0]] |= FRESH
+        note_many(changed, num, slots)
+
+
+def _anchors(rows: Rows, completed: arrays.Ints, table: arrays.Ints | None, first: int) -> arrays.Ints:
+    """Return the rows from which a window can be read since rows are complete, as `complete` says, but for frames.
+
+    Args:
+        rows: All arrays.
+        completed: The slots of the complete rows.
+        table: If they are all of one episode, the keys of its steps from `first` on; else `recent` has them.
+        first: The step of the first of those.
+    """
+    flags, _, places, _, recent, _, _, _, episodes, _, _, num = rows
+    lag, pad = num.item(LAG), num.item(PAD)
+    steps = places.take(completed) & STEP
+    anchors = steps - lag
+    is_one = (anchors >= pad) & (anchors % num.item(STRIDE) == 0)
+    found, anchors = completed[is_one], anchors[is_one]
+    if lag:
+        if table is None:
+            keys = recent[episodes[STREAM].take(places.take(found) >> EPISODE), anchors % (lag + 2)]
+        else:
+            keys = table[anchors - first]
+        keys = keys[keys >= num.item(NEXT_KEY) - num.item(ROWS)]
+        found = keys % len(flags)
+    return np.concatenate([found, completed[steps == 0]]) if pad else found
+
+
+def _let_in(rows: Rows, ready: arrays.Ints) -> None:
+    """Do what `let_in` does for each of the distinct rows in `ready`."""
+    flags, _, places, _, _, _, _, _, episodes, _, changed, num = rows
+    older = num.item(OLDER)
+    if older and len(ready):
+        of_rows = places.take(ready)
+        steps = of_rows & STEP
+        earliest = places.take(episodes[OLDEST].take(of_rows >> EPISODE)) & STEP
+        ready = ready[steps - earliest >= np.minimum(steps, older)]
+    if len(ready):
+        found = flags.take(ready) | np.uint8(READABLE)
+        flags[ready] = found
+        enter_many(flags, changed, num, ready[(found & ELIGIBILITY) == READABLE])
 
 
 _ARE_ELIGIBLE = bytes(flags & ELIGIBILITY == READABLE for flags in range(256))
-_IS_LITTLE = sys.byteorder == "little"
-_UPPER_HALF = 1 if _IS_LITTLE else 0
-_BYTES = {READABLE: 0, DRAWN: 1, RATED: 2} if _IS_LITTLE else {READABLE: 7, DRAWN: 6, RATED: 5}
-"""Where the bytes of a fact are that begin with those flags."""
 
 
-def _let_in(
-    facts: arrays.Ints,
-    num: arrays.Ints,
-    ready: arrays.Ints,
-    raw: arrays.Floats,
-    leaves: arrays.Floats,
-    changed: arrays.Ints,
-    top_raw: float,
-    top_weight: float,
-) -> None:
-    """Make rows readable that were not."""
-    if not len(ready):
-        return
-    found = facts[ready] | READABLE
-    facts[ready] = found
-    is_eligible = (found & ELIGIBILITY) == READABLE
-    entered, found = ready[is_eligible], found[is_eligible]
-    num[ELIGIBLE] += len(entered)
-    if len(raw):
-        is_new = (found & RATED) == 0
-        new = entered[is_new]
-        raw[new], leaves[new] = top_raw, top_weight
-        facts[new] |= RATED
-        if len(new) < len(entered):
-            num[UNWEIGHED] = 1
-    if len(changed):
-        record(changed, num, CHANGED, entered)
-
-
-def are_eligible(facts: arrays.Ints) -> bytes:
-    """Return of each of some facts whether its row is eligible, as bytes 1 and 0."""
-    return facts.view(np.uint8)[_BYTES[READABLE] :: 8].tobytes().translate(_ARE_ELIGIBLE)
-
-
-def links_of(facts: arrays.Ints) -> npt.NDArray[np.int32]:
-    """Return the links of some facts as a view of them."""
-    return facts.view(np.int32)[_UPPER_HALF::2]
-
-
-def mark(facts: arrays.Ints, slots: arrays.Ints, flag: int) -> None:
-    """Set a flag that has a byte of its own, DRAWN or RATED, of the rows in `slots`, which may repeat."""
-    facts.view(np.uint8)[_BYTES[flag] :: 8][slots] = 1
-
-
-def record(into: arrays.Ints, num: arrays.Ints, place: int, slots: arrays.Ints) -> None:
-    """Write `slots` behind what is in an array; num[place] says how much that is."""
-    count = num.item(place)
-    into[count : count + len(slots)] = slots
-    num[place] = count + len(slots)
+def are_eligible(flags: npt.NDArray[np.uint8]) -> bytes:
+    """Return whether the row of each of some flags is eligible, as bytes 1 and 0."""
+    return flags.tobytes().translate(_ARE_ELIGIBLE)
 
 
 def run_from(key: int, count: int, capacity: int) -> slice | arrays.Ints:
@@ -528,3 +456,24 @@ def slots_from(key: int, count: int, capacity: int) -> arrays.Ints:
 def as_slots(run: slice | arrays.Ints, count: int) -> arrays.Ints:
     """Return the slots of a run."""
     return np.arange(run.start, run.start + count) if isinstance(run, slice) else run
+
+
+def keys_of(num: arrays.Ints, slots: arrays.Ints, capacity: int) -> arrays.Keys:
+    """Return the keys of the rows in `slots`, which are alive, of any shape."""
+    # Without a division a row, which would take several times as long.
+    newest = num.item(NEXT_KEY) - 1
+    place = newest % capacity
+    keys = slots + (newest - place)
+    if newest != place:
+        keys -= (slots > place) * capacity
+    return keys
+
+
+def slots_of(num: arrays.Ints, keys: arrays.Keys, capacity: int) -> arrays.Slots:
+    """Return the slots of the rows with `keys`, which are alive, of any shape."""
+    newest = num.item(NEXT_KEY) - 1
+    place = newest % capacity
+    slots = keys - (newest - place)
+    if newest != place:
+        slots += (slots < 0) * capacity
+    return slots

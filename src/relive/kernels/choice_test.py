@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 import copy
 import importlib.util
+import inspect
 import pickle
 import runpy
 import subprocess
@@ -20,7 +21,7 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 
 @pytest.fixture(autouse=True)
 def numpy_at_first() -> Iterator[None]:
-    before = choice.chosen().name
+    before = choice.chosen()
     relive.use_kernels("numpy")
     yield
     relive.use_kernels(before)
@@ -33,7 +34,7 @@ def run(code: str, **environment: str) -> str:
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
-SHOW = "from relive.kernels import choice; import sys; print(choice.chosen().name, 'numba' in sys.modules)"
+SHOW = "from relive.kernels import choice; import sys; print(choice.chosen(), 'numba' in sys.modules)"
 
 
 def test_kernels_are_those_of_numpy_unless_others_are_asked_for() -> None:
@@ -49,7 +50,7 @@ def test_a_wrong_name_is_refused_and_changes_nothing() -> None:
     for name in ("cuda", "Numpy", "", None):
         with pytest.raises(errors.ArgumentError, match=f"^kernels must be 'numpy' or 'numba', got {name!r}$"):
             relive.use_kernels(name)  # type: ignore[arg-type]
-    assert choice.chosen().name == "numpy"
+    assert choice.chosen() == "numpy"
 
 
 def test_a_wrong_name_in_the_environment_fails_the_import() -> None:
@@ -86,23 +87,50 @@ def test_builds_that_cannot_run_compiled_kernels_refuse_them(
         ),
     ):
         relive.use_kernels("numba")
-    assert choice.chosen().name == "numpy"
+    assert choice.chosen() == "numpy"
 
 
 @needs_numba
-def test_chosen_kernels_are_used_and_compiled_once() -> None:
-    before = choice.chosen()
-    relive.use_kernels("numba")
-    assert (before.name, choice.chosen().name) == ("numpy", "numba")
-    assert choice.chosen() is choice.named("numba")
-    relive.use_kernels("numpy")
-    assert choice.chosen() is before
+def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
+    from relive.kernels import compiled
+    from relive.kernels import plain
+
+    with mock.patch.object(compiled, "compile_all", wraps=compiled.compile_all) as compile_all:
+        choice.named.cache_clear()
+        for name, module in (("numba", compiled), ("numpy", plain), ("numba", compiled)):
+            relive.use_kernels(name)
+            assert choice.chosen() == choice.named(name).name == name
+            assert choice.named(name) is module
+    assert compile_all.call_count == 1
+
+
+@needs_numba
+def test_both_modules_have_the_same_kernels() -> None:
+    """With the same arguments."""
+    of_numpy, of_numba = choice.named("numpy"), choice.named("numba")
+    names = [name for name, value in vars(of_numpy).items() if callable(value)]
+    assert len(names) == 8
+    for name in names:
+        ours, theirs = getattr(of_numpy, name), getattr(of_numba, name)
+        assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
 
 
 @pytest.mark.parametrize("name", ["numpy", pytest.param("numba", marks=needs_numba)])
-def test_a_copy_or_a_pickle_finds_the_same_functions(name: str) -> None:
-    kernels = choice.named(name)
-    assert copy.deepcopy(kernels) is copy.copy(kernels) is pickle.loads(pickle.dumps(kernels)) is kernels
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
+@pytest.mark.parametrize("make", [relive.RingReplayBuffer, relive.PrioritizedReplayBuffer])
+def test_buffers_and_their_copies_keep_their_kernels(name: str, again: Any, make: Any) -> None:
+    """Whatever is chosen when they are copied, or used."""
+    relive.use_kernels(name)
+    buffer = make(8, seed=0)
+    other = next(each for each in choice.NAMES if each != name)
+    with mock.patch.object(choice, "_chosen", other):
+        copies = [buffer, again(buffer), again(again(buffer))]
+    for each in copies:
+        with mock.patch.object(choice, "named", wraps=choice.named) as named:
+            each.add_episode([0, 1, 2], [0, 1], [0.0, 1.0], terminated=True)
+            each.sample(4)
+        assert all(call.args == (name,) for call in named.call_args_list)
+        assert each._store.kernels is choice.named(name)
 
 
 @needs_numba

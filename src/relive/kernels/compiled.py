@@ -10,10 +10,10 @@ those numba looks up in Python, which takes ten times as long as all other argum
 """
 
 from collections.abc import Callable
-import types
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
 import numpy.typing as npt
 
@@ -27,17 +27,18 @@ _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes of rewards that numba can add up."""
 
+_SETTINGS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _jit(function: _Function) -> _Function:
     """Return `function`, to be compiled when it is first called; its code is kept on disk where that can be."""
-    settings: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     compiled: Any
     try:
-        compiled = numba.njit(cache=True, **settings)(function)
+        compiled = numba.njit(cache=True, **_SETTINGS)(function)
     except RuntimeError:  # No directory for the cache can be written to.
-        compiled = numba.njit(**settings)(function)
+        compiled = numba.njit(**_SETTINGS)(function)
     return cast("_Function", compiled)
 
 
@@ -113,86 +114,73 @@ def find(
             leaves[i] = _WIDTH * leaves[i] + child
 
 
-def eligible_among(facts: arrays.Ints, points: arrays.Floats, rows: int, first: int) -> tuple[arrays.Ints, int]:
-    """Do what `relive.kernels.draw.eligible_among` does."""
+def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.Floats) -> arrays.Ints:
+    """Do what `relive.kernels.draw.draw_uniform` does."""
     slots = np.empty(len(points), _INT64)
-    count = _eligible_among(facts, points, rows, first, slots)
-    return slots[:count], count
+    count = _draw_uniform(flags, num, points, slots)
+    return slots if count == len(slots) else slots[:count]
 
 
 @_jit
-def _eligible_among(facts: arrays.Ints, points: arrays.Floats, rows: int, first: int, slots: arrays.Ints) -> int:
-    capacity, count = len(facts), 0
+def _draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.Floats, slots: arrays.Ints) -> int:
+    capacity, alive, count = len(flags), num[append_lib.ROWS], 0
+    first = (num[append_lib.NEXT_KEY] - alive) % capacity if alive < capacity else 0
     for i in range(len(points)):
-        slot = first + np.int64(points[i] * rows)
+        slot = first + np.int64(points[i] * alive)
         slots[i] = slot = slot - capacity if slot >= capacity else slot
-        count += facts[np.uint64(slot)] & append_lib.ELIGIBILITY == append_lib.READABLE
+        count += flags[np.uint64(slot)] & append_lib.ELIGIBILITY == append_lib.READABLE
     if count == len(points):
         return count
     # A second pass, as stores to where a cache miss says would wait for it.
     count = 0
     for i in range(len(points)):
         slots[count] = slot = slots[i]
-        count += facts[np.uint64(slot)] & append_lib.ELIGIBILITY == append_lib.READABLE
+        count += flags[np.uint64(slot)] & append_lib.ELIGIBILITY == append_lib.READABLE
     return count
 
 
-def _append() -> Any:
-    """Return `kernels.append.append`, compiled as it stands, with the functions that it calls.
-
-    Compiled code calls nothing but compiled code. So the same code is given another namespace to look names up in,
-    where those functions are compiled too. The cache knows it by its file, as it does all others.
-    """
-    names = vars(append_lib).copy()
-    for name in ("has_frames", "complete", "leave", "evict", "close", "begin", "finish", "append"):
-        names[name] = _jit(types.FunctionType(names[name].__code__, names))
-    return names["append"]
+# Compiled code calls nothing but compiled code: so numba is told of the functions that `append` calls.
+for _part in ("leave", "evict", "end", "finish", "close", "begin"):
+    numba.extending.register_jitable(**_SETTINGS)(getattr(append_lib, _part))
+for _part in ("note", "shut", "let_in", "complete"):  # Called for every row, they would count references to arrays.
+    numba.extending.register_jitable(inline="always", **_SETTINGS)(getattr(append_lib, _part))
+append = _jit(append_lib.append)
 
 
-append = _append()
-
-
-def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> windows.Run:
+def follow(rows: append_lib.Rows, slots: arrays.Ints, most: int) -> windows.Run:
     """Do what `relive.kernels.windows.follow` does; what stands at `span` and beyond is the last row again."""
-    count = len(slots)
-    rows, span = np.empty((most, count), _INT64), np.empty(count, _INT64)
-    last, fact = np.empty(count, _INT64), np.empty(count, _INT64)
-    _follow(facts, slots, rows, span, last, fact)
-    return windows.Run(rows, span, last, fact)
+    chain, span, last = np.empty((most, len(slots)), _INT64), np.empty(len(slots), _INT64), np.empty(len(slots), _INT64)
+    _follow(rows, slots, chain, span, last)
+    return windows.Run(chain, span, last)
 
 
 @_jit
 def _follow(
-    facts: arrays.Ints,
-    slots: arrays.Ints,
-    rows: arrays.Ints,
-    span: arrays.Ints,
-    last: arrays.Ints,
-    fact: arrays.Ints,
+    rows: append_lib.Rows, slots: arrays.Ints, chain: arrays.Ints, span: arrays.Ints, last: arrays.Ints
 ) -> None:
+    flags, following, _, _, _, _, _, _, _, _, _, _ = rows
     for i in range(len(slots)):
-        rows[0, i] = last[i] = slots[i]
-        span[i], fact[i] = 1, facts[slots[i]]
-    for k in range(1, len(rows)):  # All windows a step on: their cache misses overlap.
+        chain[0, i] = last[i] = slots[i]
+        span[i] = 1
+    for k in range(1, len(chain)):  # All windows a step on: their cache misses overlap.
         for i in range(len(slots)):
-            following, found, is_complete = _next(facts, last[i], fact[i])
+            row, is_complete = _next(flags, following, last[i])
             if is_complete & (span[i] == k):
-                span[i], last[i], fact[i] = k + 1, following, found
-            rows[k, i] = last[i]
+                span[i], last[i] = k + 1, row
+            chain[k, i] = last[i]
 
 
 @_jit
-def _next(facts: arrays.Ints, row: int, fact: int) -> tuple[int, int, bool]:
-    """Return what follows a row, its fact, and whether it is complete; the row itself again if nothing does."""
+def _next(flags: npt.NDArray[np.uint8], following: npt.NDArray[np.int32], row: Any) -> tuple[Any, Any]:
+    """Return what follows a row, and whether it is complete; the row itself again if nothing does."""
     # Without branches on what it reads, and without a look at whether an index counts from the end: in half the time.
-    link = fact >> append_lib.LINK
-    following = link if link >= 0 else row
-    found = facts[np.uint64(following)]
-    return following, found, (link >= 0) & (found & append_lib.COMPLETE != 0)
+    link = np.int64(following[np.uint64(row)])
+    later = link if link >= 0 else row
+    return later, (link >= 0) & (flags[np.uint64(later)] & append_lib.COMPLETE != 0)
 
 
 def transitions(
-    facts: arrays.Ints,
+    rows: append_lib.Rows,
     slots: arrays.Ints,
     most: int,
     rewards: windows.Rewards,
@@ -201,19 +189,21 @@ def transitions(
 ) -> windows.Transitions:
     """Do what `relive.kernels.windows.transitions` does: through it, if numba cannot add up such rewards."""
     if not isinstance(rewards, np.ndarray) or rewards.dtype not in _REWARDS:
-        return windows.transitions(facts, slots, most, rewards, powers, discounts)
+        return windows.transitions(rows, slots, most, rewards, powers, discounts)
     count = len(slots)
-    span, last, link = np.empty(count, _INT64), np.empty(count, _INT64), np.empty(count, _INT64)
-    sums, discount, is_terminal = np.empty(count), np.empty(count, rewards.dtype), np.empty(count, np.bool_)
-    flags = is_terminal.view(_UINT8)
-    _transitions(facts, slots, most, rewards, powers, discounts, span, last, link, flags, sums, discount)
+    span, last, keys = np.empty(count, _INT64), np.empty(count, _INT64), np.empty(count, _INT64)
+    link, is_terminal = np.empty(count, np.int32), np.empty(count, np.bool_)
+    sums, discount = np.empty(count), np.empty(count, rewards.dtype)
+    _transitions(
+        rows, slots, most, rewards, powers, discounts, span, last, link, is_terminal.view(_UINT8), sums, discount, keys
+    )
     reward = sums.astype(rewards.dtype, copy=False)  # Not compiled, so that numpy warns if one is too large.
-    return windows.Transitions(span, last, link, is_terminal, reward, discount)
+    return span, slots if most == 1 else last, link, is_terminal, reward, discount, keys
 
 
 @_jit
 def _transitions(
-    facts: arrays.Ints,
+    rows: append_lib.Rows,
     slots: arrays.Ints,
     most: int,
     rewards: arrays.Array,
@@ -221,28 +211,33 @@ def _transitions(
     discounts: arrays.Array,
     span: arrays.Ints,
     last: arrays.Ints,
-    link: arrays.Ints,
+    link: npt.NDArray[np.int32],
     is_terminal: npt.NDArray[np.uint8],
     sums: arrays.Floats,
     discount: arrays.Array,
+    keys: arrays.Keys,
 ) -> None:
-    fact = link  # Until the end.
+    flags, following, _, _, _, _, _, _, _, _, _, num = rows
+    newest = num[append_lib.NEXT_KEY] - 1
+    place = newest % len(flags)
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
-        span[i], last[i], fact[i] = 1, slots[i], facts[slot]
+        span[i], last[i] = 1, slots[i]
+        keys[i] = slots[i] + newest - place - (len(flags) if slots[i] > place else 0)
         # One reward alone stays what it is; added to 0.0, as several are, -0.0 does not.
         sums[i] = rewards[slot] if most == 1 else 0.0 + rewards[slot] * powers[0]
     for k in range(1, most):
         for i in range(len(slots)):
-            following, found, is_complete = _next(facts, last[i], fact[i])
-            term = rewards[np.uint64(following)] * powers[k]
+            row, is_complete = _next(flags, following, last[i])
+            term = rewards[np.uint64(row)] * powers[k]
             if is_complete & (span[i] == k):
-                span[i], last[i], fact[i] = k + 1, following, found
+                span[i], last[i] = k + 1, row
                 sums[i] += term
     for i in range(len(slots)):
-        is_terminal[i] = fact[i] & append_lib.TERMINAL != 0
+        newest_row = np.uint64(last[i])
+        is_terminal[i] = flags[newest_row] & append_lib.TERMINAL != 0
         discount[i] = 0.0 if is_terminal[i] else discounts[span[i]]
-        link[i] = fact[i] >> append_lib.LINK
+        link[i] = following[newest_row]
 
 
 def look_back(back: Any, steps: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
@@ -263,9 +258,6 @@ def _look_back(back: Any, steps: arrays.Ints, slots: arrays.Ints, rows: arrays.I
             rows[count - k - 1, i] = back[newer] if steps[i] >= k else newer
 
 
-advance = _jit(windows.advance)
-
-
 def compile_all() -> None:
     """Compile every kernel for the types of arguments that buffers have, by calling it once or twice."""
     nodes, masses, offsets = np.ones(_WIDTH + 1), np.zeros(2), np.array([0, _WIDTH, _WIDTH + 1], np.int64)
@@ -273,21 +265,21 @@ def compile_all() -> None:
     settle(nodes, offsets, leaves, masses)
     stratify(points, edges[:-1], edges[1:], 1.0, 1.0)
     find(nodes, offsets, masses, points, leaves)
-    # One row of one stream.
-    facts, places, back, ints = np.zeros(1, _INT64), np.zeros(1, _INT64), np.zeros(1, np.int32), np.zeros(9, _INT64)
-    episodes = np.zeros((append_lib.CURSOR + 1, 1), _INT64)
-    slots, events, floats = ints[:1].copy(), np.zeros(1, _UINT8), np.zeros(1)
-    current, last, knows, free, num = slots.copy(), slots + append_lib.NONE, slots.copy(), slots.copy(), ints[:8].copy()
-    num[append_lib.FREE] = 1
-    append(
-        facts, places, back, current, last, knows, episodes, free, num, slots, events, 1, 0, floats,
-        floats.copy(), ints, ints.copy(), 1.0, 1.0,
-    )  # fmt: skip
-    eligible_among(facts, points, 1, 0)
-    follow(facts, slots, 1)
+    # One row of one stream, with a lag.
+    slots, events, num = np.zeros(1, _INT64), np.zeros(1, _UINT8), np.zeros(10, _INT64)
+    num[append_lib.FREE] = num[append_lib.STRIDE] = num[append_lib.LAG] = 1
+    flags, following, places, back = np.zeros(1, _UINT8), np.zeros(1, np.int32), slots.copy(), np.zeros(1, np.int32)
+    per_stream = np.zeros((1, 3), _INT64), slots.copy(), slots + append_lib.NONE, slots.copy()
+    episodes = np.zeros((append_lib.OLDEST + 1, 1), _INT64)
+    rows = flags, following, places, back, *per_stream, episodes, slots.copy(), slots.copy(), num
+    append(rows, slots, events, 1)
+    draw_uniform(flags, num, points)
+    follow(rows, slots, 1)
     for dtype in _REWARDS:
         powers, discounts = np.ones(2), np.ones(2, dtype)
         powers.flags.writeable = discounts.flags.writeable = False
-        transitions(facts, slots, 1, np.zeros(1, dtype), powers, discounts)
+        transitions(rows, slots, 1, np.zeros(1, dtype), powers, discounts)
     look_back(back, slots, slots, 1)
-    advance(facts, places, episodes, slots, 1, 0, 1, 0, slots.copy())
+
+
+name, few = "numba", 2

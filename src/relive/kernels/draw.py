@@ -6,10 +6,11 @@ running sum of the top, from 0.0 to the total. No weight is -0.0. Sums are added
 `relive.kernels.compiled`, so both write the same bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import itertools
 
 import numpy as np
+import numpy.typing as npt
 
 from relive.common import arrays
 from relive.kernels import append
@@ -24,7 +25,7 @@ _MOST_FOUND = 1 << 10
 def settle(nodes: arrays.Floats, offsets: arrays.Ints, leaves: arrays.Ints, masses: arrays.Floats) -> None:
     """Bring the sums above `leaves` [k] and the running sum of the top up to date. O(k log c) and the top."""
     levels = split(nodes, offsets)
-    reduce_above(levels, leaves, sums)
+    sum_above(levels, leaves)
     levels[-1].cumsum(out=masses[1:])
 
 
@@ -60,7 +61,7 @@ def find(
         points: Masses in any order; they are overwritten.
         leaves: Where to write the leaves, [B].
     """
-    levels = split(nodes, offsets)
+    ends = offsets.tolist()
     for start in range(0, len(points), _MOST_FOUND):
         left = points[start : start + _MOST_FOUND]
         places = masses[1:].searchsorted(left, side="right").astype(np.int64, copy=False)
@@ -68,10 +69,11 @@ def find(
         columns = np.arange(count)
         running = np.zeros((WIDTH + 1, count))
         sums_before, entries = masses, places
-        for level in reversed(levels[:-1]):
+        for height in range(len(ends) - 3, -1, -1):
             left -= sums_before.take(entries)
-            blocks = level.reshape(-1, WIDTH).take(places, axis=0)
-            np.add.accumulate(blocks.T, axis=0, out=running[1:])
+            blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
+            for child in range(WIDTH):  # Faster than `accumulate`, along either axis.
+                np.add(running[child], blocks[:, child], out=running[child + 1])
             begun = (running[1:] <= left).view(np.uint8)
             children = np.add.reduce(begun, axis=0, dtype=np.int64)
             if children.item(children.argmax()) == WIDTH:
@@ -90,15 +92,12 @@ def split(nodes: arrays.Floats, offsets: arrays.Ints) -> list[arrays.Floats]:
     return [nodes[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
-def reduce_above(
-    levels: Sequence[arrays.Floats], leaves: arrays.Ints, reduce: Callable[[arrays.Floats], arrays.Floats]
-) -> None:
-    """Compute anew each entry above `leaves` [k]: the reduction of its block of the level below.
+def sum_above(levels: Sequence[arrays.Floats], leaves: arrays.Ints) -> None:
+    """Compute anew each entry above `leaves` [k]: the sum of its block of the level below.
 
     Args:
         levels: The leaves, and the levels above them.
         leaves: Some leaves, each as often as it may be.
-        reduce: Returns the reductions [n] of blocks [n, 8], each from its block alone.
     """
     places = leaves
     for below, level in itertools.pairwise(levels):
@@ -110,7 +109,7 @@ def reduce_above(
             (places,) = is_above.nonzero()
         for start in range(0, len(places), _MOST_SUMMED):
             some = places[start : start + _MOST_SUMMED]
-            level[some] = reduce(blocks.take(some, axis=0))
+            level[some] = sums(blocks.take(some, axis=0))
 
 
 def sums(blocks: arrays.Floats) -> arrays.Floats:
@@ -122,21 +121,22 @@ def sums(blocks: arrays.Floats) -> arrays.Floats:
     return np.asarray(np.add.reduce(blocks.T.copy(), axis=0))
 
 
-def eligible_among(facts: arrays.Ints, points: arrays.Floats, rows: int, first: int) -> tuple[arrays.Ints, int]:
-    """Return the eligible ones of rows drawn from all that are alive, and how many those are.
+def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.Floats) -> arrays.Ints:
+    """Return the eligible ones of rows drawn from all that are alive: by age, or in a full ring by slot.
 
     Args:
-        facts: What is known of each row, as in `kernels.append`.
+        flags: What is known of each row, as in `kernels.append`.
+        num: The numbers of the ring.
         points: In [0, 1), one for each draw; they are overwritten.
-        rows: How many rows are alive.
-        first: The slot of the oldest of them.
     """
-    points *= rows
+    capacity, alive = len(flags), num.item(append.ROWS)
+    points *= alive
     slots = points.astype(np.int64)
-    if first:
+    if alive < capacity and (first := (num.item(append.NEXT_KEY) - alive) % capacity):
         slots += first
-        slots[slots >= len(facts)] -= len(facts)
-    is_eligible = append.are_eligible(facts.take(slots))
-    if b"\0" in is_eligible:
-        slots = slots[np.frombuffer(is_eligible, np.bool_)]
-    return slots, len(slots)
+        slots -= (slots >= capacity) * capacity
+    if num.item(append.ELIGIBLE) < alive:
+        is_eligible = append.are_eligible(flags.take(slots))
+        if b"\0" in is_eligible:
+            slots = slots[np.frombuffer(is_eligible, np.bool_)]
+    return slots

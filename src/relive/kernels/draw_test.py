@@ -1,10 +1,10 @@
 import bisect
 import fractions
 import functools
-import importlib.util
 import itertools
 import math
 import tracemalloc
+from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
@@ -12,25 +12,27 @@ import numpy as np
 import pytest
 
 from relive.common import arrays
+from relive.kernels import append
+from relive.kernels import append_test
 from relive.kernels import choice
+from relive.testing import expectations
 
-KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is not None]
-needs_numba = pytest.mark.skipif("numba" not in KERNELS, reason="numba is not installed")
+needs_numba = pytest.mark.skipif("numba" not in append_test.KERNELS, reason="numba is not installed")
 
 GENERATORS = st.integers(0, 2**32).map(np.random.default_rng)
 HEIGHTS = st.integers(0, 3)
 TOPS = st.sampled_from([1, 2, 7, 40])
 
 
-@pytest.fixture(scope="module", params=KERNELS)
-def kernels(request: pytest.FixtureRequest) -> choice.Kernels:
+@pytest.fixture(scope="module", params=append_test.KERNELS)
+def kernels(request: pytest.FixtureRequest) -> Any:
     return choice.named(request.param)
 
 
 class Tree:
     """The arrays of a sum tree with so many levels below a top of so many entries."""
 
-    def __init__(self, kernels: choice.Kernels, height: int, top: int) -> None:
+    def __init__(self, kernels: Any, height: int, top: int) -> None:
         self.kernels = kernels
         sizes = [top * 8**level for level in range(height, -1, -1)]
         self.offsets = np.array([0, *itertools.accumulate(sizes)], np.int64)
@@ -81,7 +83,7 @@ def points_near_edges(rng: np.random.Generator, tree: Tree) -> arrays.Floats:
 @needs_numba
 @hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
 def test_both_kernels_write_the_same_bits(rng: np.random.Generator, height: int, top: int) -> None:
-    trees = [Tree(choice.named(name), height, top) for name in KERNELS]
+    trees = [Tree(choice.named(name), height, top) for name in append_test.KERNELS]
     for count in rng.integers(1, 90, size=4).tolist():
         leaves = rng.integers(len(trees[0].leaves), size=count)
         weights = any_weights(rng, count)
@@ -104,7 +106,7 @@ def test_both_kernels_write_the_same_bits(rng: np.random.Generator, height: int,
 
 @hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
 def test_sums_are_those_of_a_fresh_tree_whatever_was_set_before(
-    kernels: choice.Kernels, rng: np.random.Generator, height: int, top: int
+    kernels: Any, rng: np.random.Generator, height: int, top: int
 ) -> None:
     used, fresh = Tree(kernels, height, top), Tree(kernels, height, top)
     for count in (90, 1, 2, 30):
@@ -115,7 +117,7 @@ def test_sums_are_those_of_a_fresh_tree_whatever_was_set_before(
 
 
 @hypothesis.given(rng=GENERATORS, count=st.integers(1, 20))
-def test_sums_are_added_up_from_left_to_right(kernels: choice.Kernels, rng: np.random.Generator, count: int) -> None:
+def test_sums_are_added_up_from_left_to_right(kernels: Any, rng: np.random.Generator, count: int) -> None:
     tree = Tree(kernels, 1, count)
     weights = any_weights(rng, 8 * count)
     tree.set(np.arange(8 * count), weights)
@@ -126,7 +128,7 @@ def test_sums_are_added_up_from_left_to_right(kernels: choice.Kernels, rng: np.r
 
 @hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
 def test_a_mass_finds_the_leaf_in_whose_interval_it_lies(
-    kernels: choice.Kernels, rng: np.random.Generator, height: int, top: int
+    kernels: Any, rng: np.random.Generator, height: int, top: int
 ) -> None:
     """Eighths are summed without rounding, so each edge is where it ought to be."""
     tree = Tree(kernels, height, top)
@@ -138,7 +140,7 @@ def test_a_mass_finds_the_leaf_in_whose_interval_it_lies(
         assert tree.find(masses).tolist() == [bisect.bisect_right(ends, mass) for mass in masses.tolist()]
 
 
-def test_rounding_past_the_last_child_takes_the_last_above_zero(kernels: choice.Kernels) -> None:
+def test_rounding_past_the_last_child_takes_the_last_above_zero(kernels: Any) -> None:
     """The top's running sum reaches 1 + 2**-52; what is left below it in the second block is all that block has."""
     tree = Tree(kernels, 1, 2)
     tree.set(np.array([7, 9, 11]), np.array([1.0, 2.0**-54, 2.0**-53]))
@@ -148,7 +150,7 @@ def test_rounding_past_the_last_child_takes_the_last_above_zero(kernels: choice.
     assert tree.find(np.array([1.0])).tolist() == [11]
 
 
-def test_points_in_any_number_find_what_each_finds_alone(kernels: choice.Kernels) -> None:
+def test_points_in_any_number_find_what_each_finds_alone(kernels: Any) -> None:
     rng = np.random.default_rng(0)
     tree = Tree(kernels, 2, 90)
     tree.set(np.arange(5760), rng.random(5760))
@@ -159,7 +161,7 @@ def test_points_in_any_number_find_what_each_finds_alone(kernels: choice.Kernels
             assert tree.find(masses[:count]).tolist() == leaves[:count]
 
 
-def test_each_stratum_keeps_its_points(kernels: choice.Kernels) -> None:
+def test_each_stratum_keeps_its_points(kernels: Any) -> None:
     tree = Tree(kernels, 0, 1)
     for total in (1.0, 0.1, 1e300, 7e-310, 11 * 5e-324):
         tree.set(np.zeros(1, np.int64), total)
@@ -174,7 +176,7 @@ def test_each_stratum_keeps_its_points(kernels: choice.Kernels) -> None:
                     assert strata == list(range(size))
 
 
-def test_all_leaves_at_once_take_little_memory(kernels: choice.Kernels) -> None:
+def test_all_leaves_at_once_take_little_memory(kernels: Any) -> None:
     """Not the blocks of all of them, which would be eight times as much."""
     tree = Tree(kernels, 3, 1000)
     leaves = np.random.default_rng(0).permutation(512_000)
@@ -189,3 +191,48 @@ def test_all_leaves_at_once_take_little_memory(kernels: choice.Kernels) -> None:
         tracemalloc.stop()
     assert peak < 5 * leaves.nbytes
     assert tree.masses[-1] == pytest.approx(weights.sum())
+
+
+def ring(rng: np.random.Generator, capacity: int, likely: float) -> tuple[arrays.Array, arrays.Ints, list[int]]:
+    """Return the flags of rows that are eligible or not, the numbers of their ring, and their slots, oldest first."""
+    alive, num = int(rng.integers(1, capacity + 1)), np.zeros(append.PAD + 1, np.int64)
+    num[append.ROWS], num[append.NEXT_KEY] = alive, alive + rng.integers(2 * capacity)
+    slots = (np.arange(num[append.NEXT_KEY] - alive, num[append.NEXT_KEY]) % capacity).tolist()
+    every = rng.integers(128, size=alive, dtype=np.uint8)
+    eligible = every & ~np.uint8(append.ELIGIBILITY) | np.uint8(append.READABLE)
+    flags = np.zeros(capacity, np.uint8)
+    flags[slots] = np.where(rng.random(alive) < likely, eligible, every)
+    num[append.ELIGIBLE] = sum(is_eligible(flags.item(slot)) for slot in slots)
+    return flags, num, slots
+
+
+def is_eligible(flags: int) -> bool:
+    return bool(flags & append.READABLE) and not flags & append.BARRED and not flags & append.SPENT
+
+
+@hypothesis.given(rng=GENERATORS, capacity=st.integers(1, 40), likely=st.sampled_from([0.0, 0.9, 1.0]))
+@hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
+def test_points_draw_the_eligible_ones_of_the_rows_they_are_in(
+    rng: np.random.Generator, capacity: int, likely: float
+) -> None:
+    """By age, or in a full ring by slot; wherever the oldest row is, and whether all rows are eligible."""
+    flags, num, slots = ring(rng, capacity, likely)
+    points = rng.random(rng.integers(40))
+    points[rng.random(len(points)) < 0.3] = rng.choice([0.0, 1 - 2**-53])
+    rows = slots if len(slots) < capacity else list(range(capacity))
+    drawn = [rows[int(point * len(rows))] for point in points.tolist()]
+    expected = [slot for slot in drawn if is_eligible(flags.item(slot))]
+    before = flags.tobytes(), num.tobytes()
+    for name in append_test.KERNELS:
+        found = choice.named(name).draw_uniform(flags, num, points.copy())
+        assert (found.dtype, found.tolist()) == (np.int64, expected)
+    assert (flags.tobytes(), num.tobytes()) == before
+
+
+def test_each_eligible_row_is_drawn_equally_often(kernels: Any) -> None:
+    flags, num, slots = ring(np.random.default_rng(3), 12, 0.5)
+    found = kernels.draw_uniform(flags, num, np.random.default_rng(0).random(60_000))
+    eligible = [slot in slots and is_eligible(flags.item(slot)) for slot in range(12)]
+    count = sum(eligible)
+    assert 1 < count < len(slots) < 12
+    expectations.assert_frequencies(np.bincount(found, minlength=12).tolist(), [each / count for each in eligible])

@@ -1,228 +1,167 @@
-"""Which rows a window has, and which may start one, compared with lists of episodes."""
+"""Which rows a window has, in all kernels, compared with lists of episodes to the last bit."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import hypothesis
-from hypothesis import strategies
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from relive.common import arrays
-from relive.kernels import append
 from relive.kernels import append_test
+from relive.kernels import choice
 from relive.kernels import windows
+from relive.windows import returns
+from relive.windows import transitions
 
-Advance: TypeAlias = Callable[..., int]
-SEEDS = strategies.integers(0, 2**32)
+COUNTS = st.integers(1, 30)
+STREAMS = st.integers(1, 5)
 
 
 def written(
-    settings: append_test.Settings, seed: int, count: int, is_regular: bool
-) -> tuple[append_test.State, append_test.Twin]:
+    capacity: int, streams: int, count: int, seed: int, window: Any = append_test.STEPS
+) -> tuple[append_test.State, append_test.Twin, np.random.Generator]:
     """Return what `count` writes leave: rounds of every stream in turn that seldom end, or all that there is."""
     rng = np.random.default_rng(seed)
-    state, twin = append_test.State(settings, append_test.by_views), append_test.Twin(settings)
+    settings = append_test.Settings(capacity, streams, window, end=float(rng.choice([0.0, 0.02, 0.25])))
+    state, twin = append_test.State(settings), append_test.Twin(settings)
+    kinds = ["round"] if rng.random() < 0.5 else ["one", "round", "some", "run"]
     for _ in range(count):
-        kind = "round" if is_regular else rng.choice(["one", "round", "some", "run"])
-        numbers, events, announced = append_test.rows_of(kind, settings, rng)
-        if is_regular and rng.random() < 0.8:
-            events[:] = 0
-        state.append(numbers, events, announced, 1.0)
-        twin.append(numbers.tolist(), events.tolist(), announced, 1.0)
-    return state, twin
+        write = append_test.any_write(rng.choice(kinds), settings, rng)
+        state.write(*write)
+        twin.write(*write)
+    return state, twin, rng
+
+
+def any_of(keys: list[int], rng: np.random.Generator) -> list[int]:
+    """Return some of those keys, each as often as it may be; at least one."""
+    hypothesis.assume(keys)
+    some: list[int] = rng.choice(keys, rng.integers(1, 9)).tolist()
+    return some
 
 
 def run_from(twin: append_test.Twin, key: int, most: int) -> list[int]:
     """Return the keys of up to `most` complete rows from that one on."""
-    episode, step = twin.of(key)
+    episode, step = twin.of[key]
     return [key for key in episode.keys[step : step + most] if twin.is_complete(key)]
 
 
-def chosen(twin: append_test.Twin, keys: list[int], seed: int) -> tuple[list[int], arrays.Ints]:
-    """Return some of those keys, each as often as it may be, and where their rows are."""
-    rng = np.random.default_rng(seed)
-    some: list[int] = rng.choice(keys, rng.integers(1, 9)).tolist()
-    return some, np.array(some) % twin.settings.capacity
+def assert_same(found: tuple[arrays.Array, ...], expected: tuple[arrays.Array, ...]) -> None:
+    """Compare arrays to the last bit."""
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()), (one, other)
 
 
-@hypothesis.given(
-    strategies.integers(1, 40),
-    strategies.integers(1, 5),
-    strategies.integers(1, 12),
-    strategies.integers(1, 30),
-    strategies.booleans(),
-    SEEDS,
-)
+@hypothesis.given(st.integers(1, 40), STREAMS, st.integers(1, 12), COUNTS, append_test.SEEDS)
+@hypothesis.settings(max_examples=4 * hypothesis.settings().max_examples)
 def test_rows_that_follow_are_those_of_the_episode(
-    capacity: int, streams: int, most: int, count: int, is_regular: bool, seed: int
+    capacity: int, streams: int, most: int, count: int, seed: int
 ) -> None:
     """However the streams are written: in turn, where rows are as far apart everywhere, or not."""
-    settings = append_test.Settings(capacity, min(streams, capacity), 0, False, False)
-    state, twin = written(settings, seed, count, is_regular)
-    complete = list(filter(twin.is_complete, twin.alive()))
-    hypothesis.assume(complete)
-    keys, slots = chosen(twin, complete, seed)
-    before = state.facts.copy()
-    run = windows.follow(state.facts, slots, most)
-    expected = [run_from(twin, key, most) for key in keys]
-    assert run.slots.shape == (most, len(keys))
-    assert run.span.tolist() == [len(each) for each in expected]
-    assert run.last.tolist() == [each[-1] % capacity for each in expected]
-    assert run.fact.tolist() == state.facts[run.last].tolist()
-    for rows, each in zip(run.slots.T.tolist(), expected, strict=True):
-        assert rows[: len(each)] == [key % capacity for key in each]
-        assert all(0 <= slot < capacity for slot in rows)
-    assert state.facts.tolist() == before.tolist()
+    state, twin, rng = written(capacity, streams, count, seed)
+    keys = any_of(list(filter(twin.is_complete, twin.alive())), rng)
+    slots, before = np.array(keys) % capacity, state.contents()
+    runs = [run_from(twin, key, most) for key in keys]
+    span, last = np.array([len(run) for run in runs]), np.array([twin.slot(run[-1]) for run in runs])
+    for kernels in map(choice.named, append_test.KERNELS):
+        found = kernels.follow(state.rows, slots, most)
+        assert_same(found[1:], (span, last))
+        assert (found.slots.dtype, found.slots.shape) == (np.int64, (most, len(keys)))
+        for column, run in zip(found.slots.T.tolist(), runs, strict=True):
+            assert column[: len(run)] == [twin.slot(key) for key in run]
+            assert {*column} <= {*range(capacity)}, "what stands at `span` and beyond can be read too"
+    assert state.contents() == before
 
 
+class Elsewhere:
+    """Rewards that are in no array."""
+
+    def __init__(self, rewards: arrays.Array) -> None:
+        self._rewards = rewards
+
+    def take(self, indices: arrays.Ints, /) -> arrays.Array:
+        return self._rewards[indices]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
 @hypothesis.given(
-    strategies.integers(2, 20),
-    strategies.integers(1, 3),
-    strategies.sampled_from([1, 4]),
-    strategies.floats(0.01, 1),
-    SEEDS,
+    st.integers(1, 40), STREAMS, st.sampled_from([1, 1, 2, 3, 5, 40]), COUNTS, st.floats(0.1, 1), append_test.SEEDS
 )
-def test_transitions_equal_naive_ones(capacity: int, streams: int, most: int, gamma: float, seed: int) -> None:
-    settings = append_test.Settings(capacity, min(streams, capacity), 0, False, False)
-    state, twin = written(settings, seed, 12, is_regular=bool(seed % 2))
-    complete = list(filter(twin.is_complete, twin.alive()))
-    hypothesis.assume(complete)
-    keys, slots = chosen(twin, complete, seed)
-    rewards = np.random.default_rng(seed).normal(size=capacity).astype(np.float32)
-    powers = np.array([gamma**k for k in range(most + 1)])
-    found = windows.transitions(state.facts, slots, most, rewards, powers, powers.astype(np.float32))
-    for place, key in enumerate(keys):
-        run = run_from(twin, key, most)
-        following = twin.next_of(run[-1])
-        total = 0.0
-        for k, each in enumerate(run):
-            total += powers[k] * float(rewards[each % capacity])
-        is_terminal = twin.is_terminal(run[-1])
-        assert found.span[place] == len(run)
-        assert found.last[place] == run[-1] % capacity
-        assert found.link[place] == (-1 if following is None else following % capacity)
-        assert found.is_terminal[place] == is_terminal
-        assert found.reward[place] == (np.float32(total) if most > 1 else rewards[key % capacity])
-        assert found.discount[place] == (0.0 if is_terminal else np.float32(powers[len(run)]))
-    assert found.reward.dtype == found.discount.dtype == np.float32
+def test_transitions_equal_naive_ones(
+    dtype: str, capacity: int, streams: int, most: int, count: int, gamma: float, seed: int
+) -> None:
+    state, twin, rng = written(capacity, streams, count, seed)
+    keys = any_of(list(filter(twin.is_complete, twin.alive())), rng)
+    rewards = (rng.normal(size=capacity) * 10.0 ** rng.integers(-4, 3, capacity)).astype(dtype)
+    rewards[rng.random(capacity) < 0.3] = -0.0
+    powers, discounts = (returns.powers(gamma, most, np.dtype(each)) for each in (np.float64, dtype))
+    runs = [run_from(twin, key, most) for key in keys]
+    followers = [twin.next_of(run[-1]) for run in runs]
+    is_terminal = np.array([twin.is_terminal(run[-1]) for run in runs])
+    discount = [0.0 if is_over else gamma ** len(run) for run, is_over in zip(runs, is_terminal, strict=True)]
+    if most == 1:
+        reward = rewards[[twin.slot(key) for key in keys]]
+    else:
+        reward = naive_sums([[rewards.item(twin.slot(key)) for key in run] for run in runs], gamma).astype(dtype)
+    expected = (
+        np.array([len(run) for run in runs]),
+        np.array([twin.slot(run[-1]) for run in runs]),
+        np.array([-1 if key is None else twin.slot(key) for key in followers], np.int32),
+        is_terminal,
+        reward,
+        np.array(discount, dtype),
+        np.array(keys),
+    )
+    for kernels in map(choice.named, append_test.KERNELS):
+        for given in (rewards, Elsewhere(rewards)):
+            found = kernels.transitions(state.rows, np.array(keys) % capacity, most, given, powers, discounts)
+            assert_same(found, expected)
 
 
-@hypothesis.given(
-    strategies.integers(1, 20), strategies.integers(1, 5), strategies.integers(1, 5), strategies.integers(1, 30), SEEDS
-)
+def naive_sums(rewards: list[list[float]], gamma: float) -> arrays.Floats:
+    """Return the discounted sum of each of several lists, added up from 0.0."""
+    return np.array([returns.weighted_sum(each, returns.discount_powers(gamma, len(each))) for each in rewards])
+
+
+@hypothesis.given(st.integers(1, 5), st.sampled_from([1, 2, 3, 9, 40]), st.floats(0.1, 1), append_test.SEEDS)
+def test_discounted_sums_are_added_up_from_the_first_on(width: int, most: int, gamma: float, seed: int) -> None:
+    """Those of one column too, whose numbers numpy by itself would add up in another order."""
+    rng = np.random.default_rng(seed)
+    rewards = rng.normal(size=(most, width)) * 10.0 ** rng.integers(-9, 9, (most, width))
+    rewards[rng.random((most, width)) < rng.choice([0.2, 1.0])] = -0.0
+    span = rng.integers(1, most + 1, width)
+    rewards[np.arange(most)[:, np.newaxis] >= span] = np.nan
+    before = rewards.copy()
+    found = windows.discounted_sums(rewards, span, returns.powers(gamma, most, returns.FLOAT64))
+    columns = [column[:count] for column, count in zip(rewards.T.tolist(), span, strict=True)]
+    assert_same((found, rewards), (naive_sums(columns, gamma), before))
+
+
+@pytest.mark.parametrize("kernels", append_test.KERNELS)
+def test_a_sum_too_large_for_its_dtype_is_infinite(kernels: str) -> None:
+    state = append_test.State(append_test.Settings(2, 1))
+    state.write([0, 0], [0, 0], 1)
+    rewards, zero = np.full(2, 3e38, np.float32), np.zeros(1, np.int64)
+    powers, discounts = (returns.powers(1.0, 2, np.dtype(each)) for each in (np.float64, np.float32))
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        found = choice.named(kernels).transitions(state.rows, zero, 2, rewards, powers, discounts)
+    assert found[4].tolist() == [np.inf]
+
+
+@hypothesis.given(st.integers(1, 20), STREAMS, st.integers(1, 5), COUNTS, append_test.SEEDS)
 def test_rows_looked_back_to_are_those_before_in_the_episode(
     capacity: int, streams: int, older: int, count: int, seed: int
 ) -> None:
     """The first row of an episode stands for those before it."""
-    settings = append_test.Settings(capacity, min(streams, capacity), older, False, False)
-    state, twin = written(settings, seed, count, is_regular=bool(seed % 2))
-    readable = list(filter(twin.is_readable, twin.alive()))
-    hypothesis.assume(readable)
-    keys, slots = chosen(twin, readable, seed)
-    frames = windows.look_back(state.back, state.places[slots] & append.STEP, slots, older + 1)
-    for rows, key in zip(frames.T.tolist(), keys, strict=True):
-        episode, step = twin.of(key)
-        assert rows == [episode.keys[max(step - k, 0)] % capacity for k in range(older, -1, -1)]
-
-
-def by_views(*arguments: Any) -> int:
-    """Run the loop as CPython runs it: over memoryviews."""
-    facts, places, episodes, completed, *numbers, found = arguments
-    count, lag, stride, pad = numbers
-    return windows.advance(facts.data, places.data, episodes.data, completed.data, count, lag, stride, pad, found.data)
-
-
-ADVANCES: tuple[Advance, ...] = (by_views, windows.advance)
-
-
-class Sequences:
-    """From which rows sequences can be read, by how many rows of their episode are complete."""
-
-    def __init__(self, twin: append_test.Twin, lag: int, stride: int, pad: bool) -> None:
-        self.twin, self.lag, self.stride, self.pad = twin, lag, stride, pad
-        self.known = self.readable()
-
-    def readable(self) -> set[int]:
-        """Return the keys of all rows, alive or not, from which a sequence could be read."""
-        found = set()
-        for episode in self.twin.episodes:
-            complete = sum(map(self.twin.is_complete, episode.keys))
-            for step, key in enumerate(episode.keys):
-                enough = step + self.lag < complete or (self.pad and step == 0 < complete)
-                if step % self.stride == 0 and enough:
-                    found.add(key)
-        return found
-
-    def new(self) -> list[int]:
-        """Return where the rows are that are alive, and that are in it since this was asked last."""
-        before, self.known = self.known, self.readable()
-        return sorted(key % self.twin.settings.capacity for key in self.known - before if key in self.twin.alive())
-
-
-def advanced(state: append_test.State, advance: Advance, lag: int, stride: int, pad: bool) -> list[int]:
-    """Return where sequences can start since the last write."""
-    count = int(state.num[append.COMPLETED])
-    found = np.full(count, -1)
-    num_found = advance(state.facts, state.places, state.episodes, state.completed, count, lag, stride, int(pad), found)
-    assert (found[num_found:] == -1).all()
-    return sorted(found[:num_found].tolist())
-
-
-@pytest.mark.parametrize("advance", ADVANCES)
-@hypothesis.given(
-    strategies.integers(1, 14),
-    strategies.integers(1, 4),
-    strategies.integers(0, 5),
-    strategies.integers(1, 4),
-    strategies.booleans(),
-    SEEDS,
-)
-def test_sequences_can_start_where_enough_rows_are_complete(
-    advance: Advance, capacity: int, streams: int, lag: int, stride: int, pad: bool, seed: int
-) -> None:
-    """Each row is found once, with the write that makes it so, if it is still there."""
-    settings = append_test.Settings(capacity, min(streams, capacity), -1, False, False)
-    state, twin = append_test.State(settings, append_test.RUNS[seed % 3]), append_test.Twin(settings)
-    sequences, rng = Sequences(twin, lag, stride, pad), np.random.default_rng(seed)
-    for _ in range(25):
-        kind = rng.choice(["one", "one", "round", "some", "run"])
-        numbers, events, announced = append_test.rows_of(kind, settings, rng)
-        if rng.random() < 0.7:
-            events[:] = 0
-        state.append(numbers, events, announced, 1.0)
-        twin.append(numbers.tolist(), events.tolist(), announced, 1.0)
-        assert advanced(state, advance, lag, stride, pad) == sequences.new()
-
-
-@pytest.mark.parametrize("advance", ADVANCES)
-@pytest.mark.parametrize("idle", range(12))
-def test_of_three_streams_one_that_was_idle_and_is_lazy_goes_on(advance: Advance, idle: int) -> None:
-    """In a ring of two windows of three steps; the row that its episode had come to may be gone, or all of its rows."""
-    settings = append_test.Settings(6, 3, -1, False, False)
-    state, twin = append_test.State(settings, append_test.by_views), append_test.Twin(settings)
-    sequences = Sequences(twin, 2, 1, pad=False)
-    writes = [0, 1, 2] * 3 + [0, 1] * idle + [2] * 5 + [0, 1, 2] * 4 + [2] * 6
-    num_found = 0
-    for stream in writes:
-        for write in (state, twin):
-            numbers: Any = np.array([stream]) if write is state else [stream]
-            events: Any = np.zeros(1, np.uint8) if write is state else [0]
-            write.append(numbers, events, int(stream != 2), 1.0)
-        found = advanced(state, advance, 2, 1, pad=False)
-        assert found == sequences.new()
-        num_found += len(found)
-    assert num_found > 5
-
-
-@pytest.mark.parametrize("advance", ADVANCES)
-def test_a_cursor_whose_slot_holds_another_row_is_not_followed(advance: Advance) -> None:
-    """Of another episode, of no row, or of the same episode further on."""
-    settings = append_test.Settings(4, 2, -1, False, False)
-    for others in ([1], [1] * 3, [1] * 4, [1] * 7, [0] * 4, [0] * 7, [1, 0] * 4):
-        state, twin = append_test.State(settings, append.append), append_test.Twin(settings)
-        sequences = Sequences(twin, 1, 3, pad=True)
-        for stream in [0, 0, 0, *others, 0, 0, 0, 0, 0, 0]:
-            state.append(np.array([stream]), np.zeros(1, np.uint8), 1, 1.0)
-            twin.append([stream], [0], 1, 1.0)
-            assert advanced(state, advance, 1, 3, pad=True) == sequences.new()
+    window = transitions.TransitionWindow(frame_stack=older + 1)
+    state, twin, rng = written(capacity, streams, count, seed, window)
+    keys = any_of(list(filter(twin.is_readable, twin.alive())), rng)
+    steps = np.array([twin.of[key][1] for key in keys])
+    for count in (1, older, older + 1):
+        frames = [
+            [twin.slot(twin.of[key][0].keys[max(step - k, 0)]) for key, step in zip(keys, steps, strict=True)]
+            for k in reversed(range(count))
+        ]
+        for kernels in map(choice.named, append_test.KERNELS):
+            found = kernels.look_back(state.back, steps, np.array(keys) % capacity, count)
+            assert_same((found,), (np.array(frames),))

@@ -331,17 +331,6 @@ def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
         zoo.assert_same(buffer, loaded)
 
 
-def test_priorities_that_are_gone_need_not_fit_another_alpha() -> None:
-    buffer = relive.PrioritizedReplayBuffer(3, alpha=0.5, new_priority="live", seed=0)
-    keys = [buffer.add([0.0], 0, 0.0, [0.0]) for _ in range(3)]
-    buffer.update_priorities(keys, [1e200, 1.0, 1.0])
-    buffer.update_priorities(keys, [1.0, 1.0, 1.0])
-    sampler = buffer.sampler
-    assert isinstance(sampler, relive.PrioritizedSampler)
-    sampler.alpha = 2.0
-    zoo.assert_same(buffer, relive.PrioritizedReplayBuffer.from_state(buffer.state_dict()))
-
-
 class TestLimiters:
     def test_a_ratio_neither_hangs_nor_bursts(self) -> None:
         """P74: the counts of inserts and samples go on."""

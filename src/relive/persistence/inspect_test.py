@@ -249,7 +249,7 @@ def test_a_broken_checkpoint_says_what_its_manifest_does(saved: pathlib.Path) ->
     (saved / "barred.npy").unlink()
     said = relive.summary(saved)
     assert (said["class"], said["settings"]["capacity"], said["stats"]) == ("PrioritizedReplayBuffer", 100, {})
-    assert (len(said["faults"]), len(said["arrays"]), said["notes"]) == (2, 15, [])
+    assert (len(said["faults"]), len(said["arrays"]), said["notes"]) == (2, 13, [])
     examples.change_byte(saved / "manifest.json", 100)
     with pytest.raises(relive.CheckpointError, match=r"manifest\.json was changed or cut"):
         relive.summary(saved)

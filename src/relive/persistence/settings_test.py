@@ -73,7 +73,7 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
         relive.SampleToInsertRatio(4.0, 10, 64.0),
         relive.LinearSchedule(0.4, 1.0, 100),
         relive.UniformSampler(),
-        relive.PrioritizedSampler(beta=relive.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
+        relive.PrioritizedSampler(beta=relive.LinearSchedule(0.4, 1.0, 9), stratified=False),
         relive.TransitionWindow(3, 0.9, 4, "first"),
         relive.SequenceWindow(5, 1, 2, True),
         relive.EpisodeWindow(),

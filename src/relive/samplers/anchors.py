@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
@@ -30,13 +31,14 @@ class Anchors:
     """The anchors in the slots of a ring; `len` is how many are eligible.
 
     Args:
-        facts: The flags of each row, as in `kernels.append`; shared, not copied.
-        num: The numbers of the ring, shared too.
+        rows: The arrays of `kernels.append`, of which flags, `changed` and `num` are used; shared, not copied.
         read_rows: Reads the rows.
     """
 
-    def __init__(self, facts: arrays.Ints, num: arrays.Ints, read_rows: Read) -> None:
-        self.facts, self.num = facts, num
+    def __init__(self, rows: append.Rows, read_rows: Read) -> None:
+        self.flags: npt.NDArray[np.uint8]
+        self.num: arrays.Ints
+        self.flags, *_, self._changed, self.num = rows
         self._read_rows = read_rows
         self._num_changes = 0
         self._listed: tuple[tuple[int, int], arrays.Slots] | None = None
@@ -48,20 +50,16 @@ class Anchors:
     @property
     def capacity(self) -> int:
         """Number of slots."""
-        return len(self.facts)
+        return len(self.flags)
 
     def is_eligible(self, slots: arrays.Slots) -> arrays.Bools:
         """Return whether the anchors in `slots` may be drawn."""
-        eligible: arrays.Bools = (self.facts[slots] & append.ELIGIBILITY) == append.READABLE
+        eligible: arrays.Bools = (self.flags[slots] & append.ELIGIBILITY) == append.READABLE
         return eligible
-
-    def are_eligible(self, slots: arrays.Slots) -> bool:
-        """Return whether all anchors in `slots` may be drawn."""
-        return b"\0" not in append.are_eligible(self.facts.take(slots))
 
     def slots(self) -> arrays.Slots:
         """Return the slots of the eligible anchors, in ascending order. O(capacity)."""
-        return np.flatnonzero((self.facts & append.ELIGIBILITY) == append.READABLE)
+        return np.flatnonzero((self.flags & append.ELIGIBILITY) == append.READABLE)
 
     def listed(self) -> arrays.Slots:
         """Return `slots` cached and read-only: O(1) unless something changed since the last call."""
@@ -84,27 +82,29 @@ class Anchors:
         """
         return self._read_rows(slots, fields)
 
+    def keys(self, slots: arrays.Slots) -> arrays.Keys:
+        """Return the keys of the rows in `slots`."""
+        return append.keys_of(self.num, slots, len(self.flags))
+
     def has(self, flag: int, slots: arrays.Slots) -> arrays.Bools:
         """Return whether a flag is set for each of `slots`."""
-        has_it: arrays.Bools = (self.facts[slots] & flag) > 0
+        has_it: arrays.Bools = (self.flags[slots] & flag) > 0
         return has_it
 
-    def set(self, flag: int, slots: arrays.Slots) -> tuple[arrays.Slots, arrays.Slots]:
-        """Set a flag of `slots`, which are distinct; return what became eligible and what ceased to be."""
-        return self._change(slots, self.facts[slots] | flag)
-
-    def unset(self, flag: int, slots: arrays.Slots) -> tuple[arrays.Slots, arrays.Slots]:
-        """Clear a flag of `slots`, which are distinct; return as `set` does."""
-        return self._change(slots, self.facts[slots] & ~flag)
-
-    def _change(self, slots: arrays.Slots, facts: arrays.Ints) -> tuple[arrays.Slots, arrays.Slots]:
+    def set(self, flag: int, slots: arrays.Slots, is_set: bool = True) -> None:
+        """Set or clear a flag that decides on eligibility, of `slots`, which are distinct."""
         was = self.is_eligible(slots)
-        self.facts[slots] = facts
+        self.flags[slots] = self.flags[slots] | flag if is_set else self.flags[slots] & ~np.uint8(flag)
         now = self.is_eligible(slots)
-        entered, left = slots[now & ~was], slots[was & ~now]
-        self.num[append.ELIGIBLE] += len(entered) - len(left)
+        append.exit_many(self._changed, self.num, slots[was & ~now])
+        append.enter_many(self.flags, self._changed, self.num, slots[now & ~was])
         self._num_changes += 1
-        return entered, left
+
+    def changes(self) -> arrays.Slots:
+        """Return the slots whose eligibility may have changed since the last call, if that is noted."""
+        count = self.num.item(append.CHANGED)
+        self.num[append.CHANGED] = 0
+        return self._changed[:count].copy() if count <= len(self._changed) else np.arange(self.capacity)
 
     def recount(self, slots: arrays.Slots) -> None:
         """Recount the eligible anchors among all rows, in `slots`, after their flags were written directly."""

@@ -10,47 +10,51 @@ from relive.kernels import append
 from relive.samplers import anchors as anchors_lib
 
 FLAGS = (append.READABLE, append.BARRED, append.SPENT)
-OTHERS = append.COMPLETE | append.DRAWN
+OTHERS = append.COMPLETE | append.TERMINAL
 STEP = strategies.tuples(
-    strategies.sampled_from(["set", "unset"]),
+    strategies.booleans(),
     strategies.sampled_from(FLAGS),
     strategies.sets(strategies.integers(0, 5)),
 )
 
 
-def made(capacity: int) -> anchors_lib.Anchors:
-    """Return the anchors of a full ring, none of which is readable."""
-    num = np.zeros(8, np.int64)
+def made(capacity: int, num_changes: int = 0) -> anchors_lib.Anchors:
+    """Return the anchors of a full ring, none of which is readable; so many changes are noted one by one."""
+    num = np.zeros(append.PAD + 1, np.int64)
     num[append.NEXT_KEY] = num[append.ROWS] = capacity
-    return anchors_lib.Anchors(np.full(capacity, append.NO_LINK | OTHERS), num, lambda slots, fields=None: {})
+    rows = np.full(capacity, OTHERS, np.uint8), np.zeros(num_changes, np.int64), num
+    return anchors_lib.Anchors(rows, lambda slots, fields=None: {})
 
 
-@hypothesis.given(strategies.lists(STEP))
-def test_flags_and_changes_equal_those_of_naive_sets(steps: list[tuple[str, int, set[int]]]) -> None:
-    anchors = made(6)
+@hypothesis.given(strategies.lists(STEP), strategies.sampled_from([0, 1, 4, 99]))
+def test_flags_and_changes_equal_those_of_naive_sets(steps: list[tuple[bool, int, set[int]]], room: int) -> None:
+    anchors = made(6, room)
+    fresh: set[int] = set()
     twin: dict[int, set[int]] = {flag: set() for flag in FLAGS}
 
     def drawable() -> set[int]:
         return twin[append.READABLE] - twin[append.BARRED] - twin[append.SPENT]
 
-    for change, flag, chosen in steps:
+    for is_set, flag, chosen in steps:
         before = drawable()
         slots = np.array(sorted(chosen), np.int64)
-        if change == "set":
-            entered, left = anchors.set(flag, slots)
-            twin[flag] |= chosen
+        anchors.set(flag, slots, is_set)
+        twin[flag] = twin[flag] | chosen if is_set else twin[flag] - chosen
+        changed = before ^ drawable()
+        fresh |= drawable() - before if room else set()
+        if not room or len(changed) <= room:
+            assert set(anchors.changes().tolist()) == (changed if room else set())
         else:
-            entered, left = anchors.unset(flag, slots)
-            twin[flag] -= chosen
-        assert set(entered.tolist()) == drawable() - before
-        assert set(left.tolist()) == before - drawable()
+            assert anchors.changes().tolist() == list(range(6)), "any may have changed"
+        assert anchors.changes().tolist() == []
         assert anchors.slots().tolist() == anchors.listed().tolist() == sorted(drawable())
         assert len(anchors) == len(drawable())
         everywhere = np.arange(6)
         assert anchors.is_eligible(everywhere).tolist() == [slot in drawable() for slot in range(6)]
         for each in FLAGS:
             assert anchors.has(each, everywhere).tolist() == [slot in twin[each] for slot in range(6)]
-        assert (anchors.facts & ~append.ELIGIBILITY == append.NO_LINK | OTHERS).all()
+        marks = [OTHERS | append.FRESH if slot in fresh else OTHERS for slot in range(6)]
+        assert (anchors.flags & ~np.uint8(append.ELIGIBILITY)).tolist() == marks
         anchors.check()
 
 
@@ -59,7 +63,7 @@ def test_the_list_of_anchors_is_new_after_a_write() -> None:
     anchors.set(append.READABLE, np.array([0, 1]))
     listed = anchors.listed()
     assert anchors.listed() is listed
-    anchors.facts[2] |= append.READABLE
+    anchors.flags[2] |= append.READABLE
     anchors.num[append.ELIGIBLE] += 1
     anchors.num[append.NEXT_KEY] += 1
     assert anchors.listed().tolist() == [0, 1, 2]
@@ -68,7 +72,7 @@ def test_the_list_of_anchors_is_new_after_a_write() -> None:
 def test_check_finds_a_wrong_count() -> None:
     anchors = made(3)
     anchors.set(append.READABLE, np.array([0, 1]))
-    anchors.facts[0] = 0
+    anchors.flags[0] = 0
     with pytest.raises(errors.CorruptionError, match="^2 anchors are counted as eligible, which is wrong$"):
         anchors.check()
 

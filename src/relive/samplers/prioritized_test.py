@@ -5,8 +5,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.kernels import append
-from relive.samplers import anchors_test
+from relive.samplers import sampler_test
 
 FOUR = np.arange(4)
 ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
@@ -15,18 +14,8 @@ ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
 def attached(capacity: int = 4, **settings: Any) -> relive.PrioritizedSampler:
     """Return a sampler with an anchor in each of four slots."""
     sampler = relive.PrioritizedSampler(**{"epsilon": 0.0, **settings})
-    anchors = anchors_test.made(capacity)
-    sampler.attach(anchors)
-    sampler.added(anchors.set(append.READABLE, FOUR)[0])
+    sampler_test.attached(sampler, FOUR.tolist(), capacity)
     return sampler
-
-
-def overwrite(sampler: relive.PrioritizedSampler, slots: Any) -> None:
-    """Overwrite `slots` with new rows."""
-    slots = np.asarray(slots)
-    sampler.removed(sampler.anchors.set(append.BARRED, slots)[1])
-    sampler.anchors.facts[slots] = append.NO_LINK
-    sampler.unweigh(slots)
 
 
 def rated(**settings: Any) -> relive.PrioritizedSampler:
@@ -39,33 +28,7 @@ def rated(**settings: Any) -> relive.PrioritizedSampler:
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 def test_a_batch_of_nothing_likely_has_no_weights(normalization: Any) -> None:
     sampler = rated(weight_normalization=normalization)
-    assert sampler.weights(sampler.importance(np.zeros(2))).tolist() == [0.0, 0.0]
-
-
-def test_the_live_maximum_forgets_what_was_overwritten() -> None:
-    sampler = attached(capacity=5, new_priority="live")
-    assert sampler.priorities(np.arange(5)).tolist() == [1.0] * 5
-    sampler.set_priorities(FOUR, np.array([100.0, 0.5, 0.25, 0.125]))
-    assert sampler.priorities(np.array([4])).tolist() == [100.0]
-    overwrite(sampler, [0])
-    assert sampler.priorities(np.array([4])).tolist() == [0.5]
-    overwrite(sampler, FOUR[1:])
-    sampler.check()
-    assert sampler.priorities(np.array([4])).tolist() == [1.0]
-    sampler.check()
-    sampler.set_priorities(np.array([4]), np.array([0.0]))
-    assert sampler.priorities(np.array([4, 0])).tolist() == [0.0, 1.0]
-    sampler._weights.raw[4] = 2.0
-    with pytest.raises(errors.CorruptionError, match="^the tree of raw priorities does not hold them$"):
-        sampler.check()
-
-
-def test_a_live_maximum_too_large_is_refused() -> None:
-    sampler = attached(alpha=0.5, new_priority="live")
-    with pytest.raises(errors.ArgumentError, match="1e[+]308"):
-        sampler.set_priorities(np.array([0]), np.array([1e308]))
-    assert sampler.priorities(FOUR).tolist() == [1.0] * 4
-    sampler.check()
+    assert sampler.weights(sampler.importance(np.zeros(2)), 0.4).tolist() == [0.0, 0.0]
 
 
 def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
@@ -96,7 +59,7 @@ def test_with_alpha_0_only_a_priority_of_0_is_never_drawn() -> None:
 
 def test_check_finds_a_wrong_weight() -> None:
     sampler = rated()
-    sampler._weights.tree.set([1], [7.0])
+    sampler.tree.set([1], [7.0])
     with pytest.raises(
         errors.CorruptionError, match="^the sum tree does not hold the weights of the eligible anchors$"
     ):
@@ -107,9 +70,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     sampler = attached(epsilon=1e-6)
     assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
     default = relive.PrioritizedSampler()
-    anchors = anchors_test.made(2)
-    default.attach(anchors)
-    default.added(anchors.set(append.READABLE, np.arange(2))[0])
+    sampler_test.attached(default, [0, 1], 2)
     default.set_priorities(np.arange(2), np.array([0.0, 1.0]))
     expected = np.array([1e-6, 1.0 + 1e-6]) ** 0.6
     assert default.probabilities(np.arange(2)).tolist() == (expected / expected.sum()).tolist()
@@ -118,7 +79,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
         assert sorted(default.draw(2, np.random.default_rng(seed)).slots.tolist()) == [0, 1], "one draw in each half"
 
 
-@pytest.mark.parametrize("settings", [{}, {"new_priority": "live"}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
+@pytest.mark.parametrize("settings", [{}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
 @pytest.mark.parametrize("streams", [1, 3, 9])
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[str, Any]) -> None:
@@ -131,9 +92,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
     raw: dict[int, float] = {}
     barred: set[int] = set()
     largest, alpha, epsilon = 1.0, settings.get("alpha", 0.6), settings.get("epsilon", 1e-6)
-    is_live = "new_priority" in settings
     for t in range(300):
-        top = max(raw.values(), default=0.0) or 1.0 if is_live else largest
         change = rng.integers(6)
         before = buffer.appended
         stored = range(before - len(buffer), before)
@@ -154,8 +113,6 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
             count = streams if change == 3 else 1
             surplus = max(len(buffer) + count - capacity, 0)
             gone = range(before - len(buffer), before - len(buffer) + surplus)
-            if is_live:
-                top = max((raw[key] for key in raw if key not in gone), default=0.0) or 1.0
             if change == 3:
                 buffer.extend(now, zeros, zeros, following)
             else:
@@ -166,15 +123,14 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
         eligible = buffer.eligible_keys().tolist()
         for key in eligible:
             assert key not in barred
-            raw.setdefault(key, top)
+            raw.setdefault(key, largest)
         stored = range(buffer.appended - len(buffer), buffer.appended)
-        first = max(raw.values(), default=0.0) or 1.0 if is_live else largest
-        assert buffer.get_priorities(stored).tolist() == [raw.get(key, first) for key in stored]
+        assert buffer.get_priorities(stored).tolist() == [raw.get(key, largest) for key in stored]
         weights = np.zeros(capacity)
         slots = [key % capacity for key in eligible]
         sums = np.array([raw[key] + epsilon for key in eligible])
         weights[slots] = sums**alpha * (sums > 0)
-        assert sampler._weights.tree.get(np.arange(capacity)).tolist() == weights.tolist()
+        assert sampler.tree.get(np.arange(capacity)).tolist() == weights.tolist()
         buffer.check()
 
 
@@ -201,12 +157,11 @@ def test_a_subclass_is_told_of_added_rows() -> None:
     buffer.check()
 
 
-@pytest.mark.parametrize("new_priority", ["running", "live"])
 @pytest.mark.parametrize("streams", [1, 9])
-def test_hooks_of_its_own_take_nothing_from_the_weights(new_priority: Any, streams: int) -> None:
+def test_hooks_of_its_own_take_nothing_from_the_weights(streams: int) -> None:
     own, ours = (
         relive.RingReplayBuffer(40, sampler=sampler, streams=streams, seed=0)
-        for sampler in (Heard(new_priority=new_priority), relive.PrioritizedSampler(new_priority=new_priority))
+        for sampler in (Heard(), relive.PrioritizedSampler())
     )
     for t in range(60):
         now = np.full(streams, float(t))
@@ -227,10 +182,7 @@ class Wrong(relive.PrioritizedSampler):
 
 
 def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
-    sampler = Wrong()
-    anchors = anchors_test.made(9)
-    sampler.attach(anchors)
-    sampler.added(anchors.set(append.READABLE, FOUR)[0])
+    sampler = sampler_test.attached(Wrong(), FOUR.tolist(), 9)
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
         sampler.draw(3, np.random.default_rng(0))
 
@@ -239,7 +191,8 @@ def test_a_priority_of_minus_zero_is_one_of_zero() -> None:
     sampler = attached()
     sampler.set_priorities(np.array([1]), np.array([-0.0]))
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
-    sampler.added(np.array([1, 2]))
+    for is_readable in (False, True):
+        sampler_test.change(sampler, [1, 2], is_readable)
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
 
 
@@ -297,9 +250,8 @@ def test_impossible_states_of_priorities_are_refused(
         relive.PrioritizedReplayBuffer.from_state(state)
 
 
-@pytest.mark.parametrize("new_priority", ["running", "live"])
-def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: Any) -> None:
-    state = state_of_three(new_priority=new_priority)
+def test_a_restored_sampler_gives_new_rows_what_the_other_gives() -> None:
+    state = state_of_three()
     buffer = relive.PrioritizedReplayBuffer.from_state(state)
     key = buffer.add([0.0], 0, 0.0, [0.0])
     assert buffer.get_priorities([key]).tolist() == [2.0]
@@ -307,29 +259,17 @@ def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: An
     state["arrays"]["sampler/priorities"][:] = 0.0
     zeros = relive.PrioritizedReplayBuffer.from_state(state)
     key = zeros.add([0.0], 0, 0.0, [0.0])
-    assert zeros.get_priorities([key]).tolist() == [2.0 if new_priority == "running" else 1.0]
+    assert zeros.get_priorities([key]).tolist() == [2.0]
     zeros.check()
-
-
-class HalfBeta(relive.PrioritizedSampler):
-    """Takes a beta of at most a half."""
-
-    def weights(self, importance: Any, beta: float | None = None) -> Any:
-        if beta is not None and beta > 0.5:
-            raise errors.ArgumentError(f"beta must be at most 0.5, got {beta}")
-        return super().weights(importance, beta)
 
 
 def test_a_wrong_exponent_is_refused() -> None:
     wrong: tuple[tuple[relive.PrioritizedSampler, float | None, str], ...] = (
         (rated(), -1.0, "^beta must be at least 0, got -1.0$"),
         (rated(beta=relive.LinearSchedule(-1.0, 1.0, 5)), None, "^beta must be at least 0, got -1.0$"),
-        (HalfBeta(), 0.6, "^beta must be at most 0.5, got 0.6$"),
-        (HalfBeta(), -1.0, "^beta must be at least 0, got -1.0$"),
     )
     for sampler, beta, rule in wrong:
         with pytest.raises(errors.ArgumentError, match=rule):
             sampler.exponent(beta)
     assert rated().exponent(0.0) == 0.0
-    assert HalfBeta().exponent(0.5) == 0.5
-    assert rated().weights(np.zeros(0)).tolist() == []
+    assert rated().weights(np.zeros(0), 0.5).tolist() == []

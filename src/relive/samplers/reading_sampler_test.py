@@ -143,8 +143,8 @@ class Sees(relive.UniformSampler):
     def _added(self, slots: arrays.Slots) -> None:
         self._see("added", slots)
 
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        self._see("overwritten", slots)
+    def _removed(self, slots: arrays.Slots) -> None:
+        self._see("removed", slots)
 
 
 def test_hooks_read_the_rows_that_are_stored_by_then() -> None:
@@ -152,7 +152,7 @@ def test_hooks_read_the_rows_that_are_stored_by_then() -> None:
     buffer = relive.RingReplayBuffer(2, sampler=sampler, seed=0)
     fill(buffer, [1.0, 2.0])
     fill(buffer, [3.0])
-    assert sampler.seen == [("added", [1.0, 2.0]), ("overwritten", [3.0]), ("added", [3.0])]
+    assert sampler.seen == [("added", [1.0, 2.0]), ("removed", [3.0]), ("added", [3.0])]
 
 
 @pytest.mark.parametrize("kind", ["sequence", "joint"])

@@ -1,17 +1,16 @@
 """Sampler: draws anchors, by slot. The buffer notifies it of changes to the anchors and validates its draws.
 
-A custom sampler is a subclass with one method, `_draw`. To keep track of the anchors it may override three hooks:
+A custom sampler is a subclass with one method, `_draw`. To keep track of the anchors it may override two hooks:
 
+    _removed       anchors ceased to be eligible, or their rows were overwritten: they must not be drawn
     _added         anchors became eligible: they may be drawn from now on
-    _removed       anchors ceased to be eligible: they must not be drawn
-    _overwritten   new rows take these slots: forget the old rows
 
 The buffer calls the public methods, which validate; subclasses override the underscored ones. A sampler belongs to one
 buffer.
 """
 
 import abc
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from relive import errors
 from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
+from relive.kernels import append
 from relive.persistence import registry
 from relive.persistence import state as state_lib
 from relive.samplers import anchors as anchors_lib
-from relive.storage import steps
 
 
 class Draw(NamedTuple):
@@ -68,8 +67,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Whether the sampler is attached to a buffer."""
         return "anchors" in vars(self)
 
-    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
-        """Attach the sampler to the anchors of a buffer, and return how its writes handle priorities.
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
+        """Attach the sampler to the anchors of a buffer.
 
         Raises:
             ArgumentError: The sampler is attached to another buffer.
@@ -78,54 +77,75 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise errors.ArgumentError(f"sampler must belong to one buffer alone, got {self!r} a second time")
         self.anchors = anchors
         try:
-            rating = self._rated(anchors.capacity)
+            # The keys of the rows that the hooks were told of, by slot; -1 for none.
+            self._told: arrays.Keys = np.full(anchors.capacity if self.has_hooks else 0, -1)
             self._attached(anchors.capacity)
         except BaseException:
             del self.anchors
             raise
-        return rating
 
     @property
     def has_hooks(self) -> bool:
-        """Whether `_added`, `_removed` or `_overwritten` is overridden."""
+        """Whether `_added` or `_removed` is overridden."""
         kind = type(self)
-        return (kind._added, kind._removed, kind._overwritten) != (
-            Sampler._added,
-            Sampler._removed,
-            Sampler._overwritten,
-        )
+        return (kind._added, kind._removed) != (Sampler._added, Sampler._removed)
 
-    def added(self, slots: arrays.Slots) -> None:
-        """Tell the sampler that the anchors in `slots` became eligible."""
-        if len(slots):
-            self.weigh(slots)
-            self._added(slots)
+    @property
+    def is_tracking(self) -> bool:
+        """Whether the sampler must be told which anchors became or ceased to be eligible."""
+        return self.has_hooks
 
-    def removed(self, slots: arrays.Slots) -> None:
-        """Tell the sampler that the anchors in `slots` ceased to be eligible."""
-        if len(slots):
-            self.unweigh(slots)
-            self._removed(slots)
+    def catch_up(self) -> None:
+        """Take in which anchors became or ceased to be eligible since the last call; the hooks are called."""
+        if self.anchors.num.item(append.CHANGED):
+            slots = self.anchors.changes()
+            self._rate(slots)
+            if len(self._told):
+                self._tell(np.unique(slots))
 
-    def appended(self, slots: arrays.Slots, overwritten: arrays.Slots, left: arrays.Slots) -> None:
-        """Call the hooks after a write: anchors removed, rows overwritten, anchors added.
+    def _rate(self, slots: arrays.Slots) -> None:
+        """Set the weights of the anchors in `slots`, which may repeat and of which only some may have changed."""
 
-        Args:
-            slots: Anchors that became eligible.
-            overwritten: Slots that were overwritten.
-            left: Anchors that ceased to be eligible.
-        """
-        for hook, changed in ((self._removed, left), (self._overwritten, overwritten), (self._added, slots)):
+    def _tell(self, slots: arrays.Slots) -> None:
+        """Call the hooks for those of the anchors in the distinct `slots` that have changed."""
+        now = np.where(self.anchors.is_eligible(slots), self.anchors.keys(slots), -1)
+        was = self._told[slots]
+        self._told[slots] = now
+        for hook, keys in ((self._removed, was), (self._added, now)):
+            changed = slots[(keys >= 0) & (was != now)]
             if len(changed):
                 hook(changed)
+
+    def pick(
+        self, size: int, rng: np.random.Generator, beta: float | None
+    ) -> tuple[arrays.Slots, arrays.Floats, arrays.Floats]:
+        """Return `size` anchors, their probabilities in a single draw, and their importance weights, all [size].
+
+        Raises:
+            NotReadyError: Nothing can be drawn now.
+            SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
+        """
+        draw = self._draw(size, rng)
+        slots, probabilities = self._checked(draw, size) if self._is_checked else draw
+        return slots, probabilities, self.weights(self.importance(probabilities), beta)
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
         """Return `size` anchors, drawn with replacement; at least one must be eligible.
 
         Raises:
+            NotReadyError: Nothing can be drawn now.
             SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
         """
-        return self._checked(self._draw(size, rng), size)
+        draw = self._draw(size, rng)
+        return self._checked(draw, size) if self._is_checked else draw
+
+    _is_checked: ClassVar[bool] = True
+    """Whether what `_draw` returns is validated."""
+
+    def __init_subclass__(cls, *, is_checked: bool = True, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "_draw" in vars(cls):
+            cls._is_checked = is_checked
 
     def _checked(self, draw: Draw, size: int) -> Draw:
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
@@ -149,17 +169,9 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise errors.SamplerError(f"_draw must return probabilities in (0, 1], got {probabilities[~likely][0]}")
         return Draw(slots.astype(np.int64, copy=False), probabilities)
 
-    def drawn(self) -> None:
-        """Notify the sampler that a batch was drawn, weighted and read."""
-        self._drawn()
-
     def can_draw(self) -> bool:
         """Return whether anything can be drawn, given that there are anchors. O(1)."""
         return True
-
-    def why_not_ready(self) -> str:
-        """Return why `can_draw` is False, for an error message."""
-        return f"{type(self).__name__} can draw none of the eligible anchors now"
 
     def drawable(self) -> arrays.Slots:
         """Return the anchors that a draw may return. O(capacity)."""
@@ -180,40 +192,35 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             return None
         return float(shares.sum()) ** 2 / squares if squares else 0.0
 
-    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return what `weights` needs for anchors [B] with those probabilities, at the time of the draw."""
-        return probabilities
+    # Importance weights.
 
-    def exponent(self, beta: float | None = None) -> float | None:
-        """Return the beta of the next draw. The buffer calls it once per draw, before anything changes.
-
-        By default, `beta` itself, if `weights` accepts it.
-
-        Args:
-            beta: Overrides the sampler's own exponent.
-
-        Raises:
-            ArgumentError: `weights` refuses beta.
-        """
-        if beta is not None or type(self).weights is not Sampler.weights:
-            self.weights(np.zeros(0), beta)
-        return beta
-
-    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
-        """Return the importance weights [B] of a batch; 1 by default.
-
-        Args:
-            importance: What `importance` returned when each of its rows was drawn [B].
-            beta: What `exponent` returned.
+    def exponent(self, beta: float | None) -> float | None:
+        """Return the beta of a draw, given that of its caller; None without priorities.
 
         Raises:
             ArgumentError: A beta was given, and there are no priorities.
         """
         if beta is not None:
             raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
+        return None
+
+    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
+        """Return what `weights` needs for anchors [B] with those probabilities, at the time of the draw."""
+        return probabilities
+
+    def weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
+        """Return the importance weights [B] of a batch; 1 without priorities.
+
+        Args:
+            importance: What `importance` returned when each of its rows was drawn [B].
+            exponent: What `exponent` returned.
+        """
         ones = np.empty(len(importance))
         ones.fill(1.0)
         return ones
+
+    def drawn(self) -> None:
+        """Take in that a batch was drawn, weighted and read."""
 
     # As a whole: see `relive.persistence.state`.
 
@@ -233,6 +240,9 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             slots: The slots of all rows, oldest first [N].
         """
         self._restore(given, slots)
+        if len(self._told):
+            eligible = slots[self.anchors.is_eligible(slots)]
+            self._told[eligible] = self.anchors.keys(eligible)
 
     # For subclasses to override.
 
@@ -248,24 +258,6 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     def _removed(self, slots: arrays.Slots) -> None:
         """Handle anchors that ceased to be eligible."""
-
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        """Forget the rows in `slots`, which are overwritten."""
-
-    def _drawn(self) -> None:
-        """Handle the end of a draw."""
-
-    # Priorities.
-
-    def _rated(self, capacity: int) -> steps.Rating:
-        """Return how writes to a buffer of that capacity handle priorities."""
-        return steps.unrated(tracked=self.has_hooks)
-
-    def weigh(self, slots: arrays.Slots) -> None:
-        """Set the weights of anchors that became eligible, other than by a write."""
-
-    def unweigh(self, slots: arrays.Slots) -> None:
-        """Remove the weights of anchors that ceased to be eligible, other than by a write."""
 
     def _state(self, slots: arrays.Slots) -> state_lib.State:
         """Return the state to save: JSON values by name, and arrays by name under "arrays".

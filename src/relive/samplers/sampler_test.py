@@ -16,10 +16,16 @@ from relive.samplers import anchors_test
 
 def attached(sampler: relive.Sampler, slots: list[int], capacity: int = 8) -> relive.Sampler:
     """Return the sampler, attached to anchors in `slots`."""
-    anchors = anchors_test.made(capacity)
+    anchors = anchors_test.made(capacity, capacity if sampler.is_tracking else 0)
     sampler.attach(anchors)
-    sampler.added(anchors.set(append.READABLE, np.array(slots, np.int64))[0])
+    change(sampler, slots, True)
     return sampler
+
+
+def change(sampler: relive.Sampler, slots: list[int], is_readable: bool) -> None:
+    """Make anchors readable, or not, and tell the sampler."""
+    sampler.anchors.set(append.READABLE, np.array(slots, np.int64), is_readable)
+    sampler.catch_up()
 
 
 class Fixed(relive.Sampler):
@@ -37,12 +43,6 @@ class Fixed(relive.Sampler):
 
     def _removed(self, slots: arrays.Slots) -> None:
         self.heard.append(("removed", slots.tolist()))
-
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        self.heard.append(("overwritten", slots.tolist()))
-
-    def _drawn(self) -> None:
-        self.heard.append(("drawn",))
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self.answer  # type: ignore[no-any-return]
@@ -89,23 +89,22 @@ def test_a_sampler_is_told_of_changes_alone() -> None:
     before = sampler.is_attached
     attached(sampler, [1, 3])
     assert (before, sampler.is_attached) == (False, True)
-    nothing = np.zeros(0, np.int64)
-    for hear in (sampler.added, sampler.removed):
-        hear(nothing)
-        hear(np.array([3]))
-    sampler.appended(nothing, nothing, nothing)
-    sampler.appended(np.array([4]), nothing, np.array([5]))
-    sampler.appended(nothing, np.array([6]), nothing)
-    sampler.drawn()
+    change(sampler, [], True)
+    change(sampler, [3, 5], True)
+    change(sampler, [1, 3, 7], False)
+    sampler.anchors.set(append.READABLE, np.array([5]), False)
+    sampler.anchors.set(append.READABLE, np.array([4]))
+    sampler.anchors.set(append.BARRED, np.array([4]))
+    sampler.catch_up()
+    sampler.catch_up()
+    change(sampler, [6], True)
     assert sampler.heard == [
         ("attached", 8),
         ("added", [1, 3]),
-        ("added", [3]),
-        ("removed", [3]),
+        ("added", [5]),
+        ("removed", [1, 3]),
         ("removed", [5]),
-        ("added", [4]),
-        ("overwritten", [6]),
-        ("drawn",),
+        ("added", [6]),
     ]
 
 
@@ -125,34 +124,18 @@ class First(relive.Sampler):
 def test_a_sampler_needs_draw_alone() -> None:
     sampler = attached(First(), [2, 5])
     assert sampler.draw(3, RNG).slots.tolist() == [2, 2, 2]
-    sampler.removed(np.array([2]))
-    sampler.appended(np.array([2]), np.array([2]), np.array([2]))
-    sampler.drawn()
     sampler.check()
     assert sampler.drawable().tolist() == [2, 5]
     assert np.isnan(sampler.probabilities(np.array([2, 5]))).all()
-    assert sampler.weights(np.array([0.5, 0.25])).tolist() == [1.0, 1.0]
+    buffer = relive.RingReplayBuffer(4, sampler=First(), seed=0)
+    buffer.add(0.0, 0, 0.0, next_observation=1.0)
+    assert buffer.sample(2).weights.tolist() == [1.0, 1.0]
     with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.4$"):
-        sampler.weights(np.array([0.5]), 0.4)
+        buffer.read([0], beta=0.4)
 
 
 def test_a_sampler_that_does_not_say_otherwise_can_draw() -> None:
     assert attached(First(), [2]).can_draw()
-
-
-class Waiting(First):
-    """Cannot draw now."""
-
-    def can_draw(self) -> bool:
-        return False
-
-
-def test_a_sampler_that_cannot_draw_is_not_asked_to() -> None:
-    buffer = relive.RingReplayBuffer(4, sampler=Waiting(), seed=0)
-    buffer.add(0.0, 0, 0.0, next_observation=1.0)
-    assert not buffer.can_sample(1)
-    with pytest.raises(errors.NotReadyError, match="^Waiting can draw none of the eligible anchors now$"):
-        buffer.sample(1)
 
 
 class Forgetful(relive.UniformSampler):
@@ -165,7 +148,7 @@ class Forgetful(relive.UniformSampler):
 def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
     sampler = attached(Forgetful(), [1])
     assert sampler.draw(1, RNG).slots.tolist() == [1]
-    sampler.removed(sampler.anchors.unset(append.READABLE, np.array([1]))[1])
+    change(sampler, [1], False)
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors, got slot 1$"):
         sampler.draw(1, RNG)
 
@@ -202,11 +185,11 @@ class Heir(WithHook):
 
 
 def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
-    kinds: dict[type[relive.Sampler], bool] = {First: False, Waiting: False, relive.UniformSampler: False}
+    kinds: dict[type[relive.Sampler], bool] = {First: False, relive.UniformSampler: False}
     kinds |= {relive.PrioritizedSampler: False, Fixed: True, WithHook: True, Heir: True}
     for kind, has_hooks in kinds.items():
         assert kind.__new__(kind).has_hooks is has_hooks
-    for name in ("_added", "_removed", "_overwritten"):
+    for name in ("_added", "_removed"):
         assert type("One", (First,), {name: lambda self, slots: None})().has_hooks
 
 
@@ -215,7 +198,6 @@ class Diarist(relive.Sampler):
 
     buffer: Any
     told: dict[int, int]
-    num_overwritten = 0
 
     def _attached(self, capacity: int) -> None:
         super()._attached(capacity)
@@ -236,10 +218,6 @@ class Diarist(relive.Sampler):
         for slot in slots.tolist():
             self.told.pop(slot)
 
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        assert not self.told.keys() & set(slots.tolist())
-        self.num_overwritten += len(slots)
-
 
 class Plain(Diarist, First):
     """Draws the first one."""
@@ -252,7 +230,6 @@ class Rated(Diarist, relive.PrioritizedSampler):
 SAMPLERS: dict[str, Callable[[], Diarist]] = {
     "plain": Plain,
     "rated": Rated,
-    "live": lambda: Rated(new_priority="live"),
 }
 HOOKED: dict[str, dict[str, Any]] = {
     "transitions": {"window": relive.TransitionWindow(2)},
@@ -302,8 +279,6 @@ def test_hooks_are_told_of_every_change_when_the_rows_are_there(
             buffer.sample_keys(2)
         keys = buffer.eligible_keys()
         assert sampler.told == dict(zip((keys % capacity).tolist(), keys.tolist(), strict=True))
-        stats = buffer.get_stats()
-        assert sampler.num_overwritten == stats.evicted + stats.cleared
         buffer.check()
 
 

@@ -13,12 +13,13 @@ comparison descend a level for the whole batch. The levels above the leaves are 
 since. With capacity c, a batch of k costs
 
     set    O(k log c) in the long run      find, sample, stratified_sample     O(k log c)
-    get    O(k)                            total, max, min                     O(log c) for each leaf set since
+    get    O(k)                            total                               O(log c) for each leaf set since
+                                           max, min                            O(c), once until a weight is set
 
 The idea, in a binary tree: Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import functools
 import itertools
 import math
@@ -37,8 +38,9 @@ from relive.storage import memory
 WIDEST_TOP = 4096
 """How many entries the top has at most."""
 _CACHE_LINE = 64
+_CHUNK = 1 << 15
 _MOST_UNSETTLED = 1024
-_LEAF_BYTES = 13
+_LEAF_BYTES = 10
 """About how many bytes a leaf takes with the levels above it."""
 
 
@@ -60,24 +62,21 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
-    _DERIVED = ("leaves",)
+    _DERIVED = ("leaves", "_kernels")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
-        self._kernels = choice.chosen()
+        self._kernel_name = choice.chosen()
         sizes = _sizes(self._capacity)
         with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
             self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
             self._nodes = _aligned_zeros(sum(sizes))
             # The mass before each entry of the top, followed by the total.
             self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
-            # The levels above the leaves.
-            self._maxima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
-            self._minima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
-            # The leaves set since the maxima and minima were last brought up to date; too many for the list mean all.
-            self._touched: arrays.Ints = np.empty(sizes[0] // draw.WIDTH, np.int64)
-        self._num_touched = len(self._touched) + 1
         self._total = 0.0
+        # The largest weight, and the smallest above zero; None where the tree has changed since they were asked for.
+        self._max: float | None = None
+        self._min: float | None = None
         # Half of what would fit, so that not even the rounding of a sum reaches infinity.
         self.heaviest = float(np.finfo(np.float64).max) / (2 * self._capacity)
         """The largest weight that a leaf may have."""
@@ -87,6 +86,7 @@ class SumTree(arrays.Derived):
         self._derive()
 
     def _derive(self) -> None:
+        self._kernels = choice.named(self._kernel_name)
         self.leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
         """The weights, and zeros beyond them; who writes to them calls `settle` before asking anything else."""
 
@@ -111,8 +111,9 @@ class SumTree(arrays.Derived):
             NotReadyError: All weights are zero.
         """
         self._require_weight("max")
-        self._refresh_extremes()
-        return float([self.leaves, *self._maxima][-1].max())
+        if self._max is None:
+            self._max = float(self.leaves.max())
+        return self._max
 
     @property
     def min(self) -> float:
@@ -122,8 +123,9 @@ class SumTree(arrays.Derived):
             NotReadyError: All weights are zero.
         """
         self._require_weight("min")
-        self._refresh_extremes()
-        return float(_minima([self.leaves, *self._minima][-1][np.newaxis])[0])
+        if self._min is None:
+            self._min = _smallest(self.leaves)
+        return self._min
 
     def set(self, leaves: npt.ArrayLike, weights: npt.ArrayLike) -> None:
         """Set the `weights` [k] or [] of `leaves` [k]; for a repeated leaf, the last weight wins.
@@ -163,10 +165,7 @@ class SumTree(arrays.Derived):
         """
         self._kernels.settle(self._nodes, self._offsets, leaves, self._masses)
         self._total = self._masses.item(-1)
-        end = self._num_touched + len(leaves)
-        if end <= len(self._touched):
-            self._touched[self._num_touched : end] = leaves
-        self._num_touched = end
+        self._max = self._min = None
 
     def get(self, leaves: npt.ArrayLike) -> arrays.Floats:
         """Return the weights [k] of `leaves` [k], as a copy.
@@ -199,7 +198,7 @@ class SumTree(arrays.Derived):
         if is_wrong.any():
             row = int(is_wrong.argmax())
             raise errors.ArgumentError(f"masses must be in [0, {self._total}], got {points[row]} in row {row}")
-        return self._find(np.minimum(points, self._highest()))
+        return self._find(np.minimum(points, math.nextafter(self._total, 0)))
 
     def sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
         """Return `size` leaves [size], each drawn in proportion to the weights, with replacement.
@@ -227,28 +226,28 @@ class SumTree(arrays.Derived):
         return self.draw(size, rng, True)
 
     def draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
-        """Do what `stratified_sample` or `sample` does without checks; a weight must be above zero."""
-        points, total = rng.random(size), self.total
+        """Do what `stratified_sample` or `sample` does without checks; `total` was asked for, and is above zero."""
+        points, highest = rng.random(size), math.nextafter(self._total, 0)
         if not is_stratified:
-            return self._find(np.minimum(points * total, self._highest()))
-        self._kernels.stratify(points, *_strata(size), total / size, self._highest())
+            return self._find(np.minimum(points * self._total, highest))
+        self._kernels.stratify(points, *_strata(size), self._total / size, highest)
         leaves = self._find(points)
         rng.shuffle(leaves)
         return leaves
 
     def clear(self) -> None:
         """Set all weights to zero. O(capacity)."""
-        for entries in (self._nodes, self._masses, *self._maxima, *self._minima):
-            entries.fill(0)
+        self._nodes.fill(0)
+        self._masses.fill(0)
         self._total = 0.0
         self._num_unsettled = 0
-        self._num_touched = len(self._touched) + 1
+        self._max = self._min = None
 
     def check(self) -> None:
-        """Verify all sums, maxima and minima by recomputing them. O(capacity).
+        """Verify all sums by recomputing them. O(capacity).
 
         Raises:
-            CorruptionError: A weight is invalid, or a sum, maximum or minimum is wrong.
+            CorruptionError: A weight is invalid, or a sum is wrong.
         """
         live = self.leaves[: self._capacity]
         is_legal = (live >= 0) & (live <= self.heaviest)
@@ -261,22 +260,15 @@ class SumTree(arrays.Derived):
             raise errors.CorruptionError(f"weights beyond leaf {self._capacity - 1} must be 0")
         total = self.total
         levels = draw.split(self._nodes, self._offsets)
-        _check_levels("sum", levels, draw.sums)
+        _check_levels(levels)
         masses = np.concatenate([[0.0], levels[-1].cumsum()])
         if not np.array_equal(self._masses, masses) or total != masses[-1]:
             raise errors.CorruptionError("running sums of the top are not those of its entries")
-        self._refresh_extremes()
-        _check_levels("maximum", [self.leaves, *self._maxima], _maxima)
-        _check_levels("minimum", [self.leaves, *self._minima], _minima)
 
     def _require_weight(self, call: str) -> None:
         """Update the sums; raise NotReadyError if all weights are zero."""
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
-
-    def _highest(self) -> float:
-        """Return the largest mass that lies in the interval of a leaf."""
-        return math.nextafter(self._total, 0)
 
     def _find(self, points: arrays.Floats) -> arrays.Ints:
         """Return the leaves [k] of `points` [k] in [0, total), which are overwritten."""
@@ -306,15 +298,6 @@ class SumTree(arrays.Derived):
             rule = "must be finite and at least 0"
         raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
 
-    def _refresh_extremes(self) -> None:
-        if self._num_touched > len(self._touched):
-            touched = np.arange(0, len(self.leaves), draw.WIDTH)
-        else:
-            touched = self._touched[: self._num_touched]
-        draw.reduce_above([self.leaves, *self._maxima], touched, _maxima)
-        draw.reduce_above([self.leaves, *self._minima], touched, _minima)
-        self._num_touched = 0
-
 
 def _checked_request(size: object, rng: np.random.Generator) -> tuple[int, np.random.Generator]:
     """Return the arguments of a draw, checked."""
@@ -341,28 +324,24 @@ def _aligned_zeros(count: int) -> arrays.Floats:
     return room[skipped : skipped + count]
 
 
-def _maxima(blocks: arrays.Floats) -> arrays.Floats:
-    """Return the largest entries [n] of blocks [n, m]."""
-    # numpy compares whole rows at a time, and the transposed rows are long.
-    return np.asarray(blocks.T.copy().max(axis=0))
+def _smallest(weights: arrays.Floats) -> float:
+    """Return the smallest of `weights` [n] above zero; there must be one, and none below zero."""
+    # Numbers of at least 0 are in the order of their bits. Less one, those of 0 become the largest there are.
+    bits = weights.view(np.uint64)
+    starts = range(0, len(bits), _CHUNK)
+    least = min((bits[start : start + _CHUNK] - np.uint64(1)).min() for start in starts)
+    return float((least + np.uint64(1)).view(np.float64))
 
 
-def _minima(blocks: arrays.Floats) -> arrays.Floats:
-    """Return the smallest entries [n] above zero of blocks [n, m], infinity where there is none."""
-    weights = blocks.T.copy()
-    np.copyto(weights, math.inf, where=weights == 0)
-    return np.asarray(weights.min(axis=0))
-
-
-def _check_levels(name: str, levels: Sequence[arrays.Floats], reduce: Callable[[arrays.Floats], arrays.Floats]) -> None:
+def _check_levels(levels: Sequence[arrays.Floats]) -> None:
     """Raise CorruptionError if an entry disagrees with its block of the level below."""
     for height, (below, level) in enumerate(itertools.pairwise(levels), start=1):
-        expected = reduce(below.reshape(-1, draw.WIDTH))
+        expected = draw.sums(below.reshape(-1, draw.WIDTH))
         is_wrong = level != expected
         if is_wrong.any():
             entry = int(is_wrong.argmax())
             raise errors.CorruptionError(
-                f"{name} {entry} of level {height} must be {expected[entry]}, found {level[entry]}"
+                f"sum {entry} of level {height} must be {expected[entry]}, found {level[entry]}"
             )
 
 

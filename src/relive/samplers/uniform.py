@@ -14,7 +14,7 @@ _SPARSE = 64
 """Where less than one row in this many is eligible, a list of eligible rows is faster than trying rows."""
 
 
-class UniformSampler(sampler.Sampler):
+class UniformSampler(sampler.Sampler, is_checked=False):
     """Draws every eligible anchor with the same probability, in O(1) per draw.
 
     Draws from all stored rows and rejects those that are not eligible. Only if very few are eligible, the first draw
@@ -24,34 +24,25 @@ class UniformSampler(sampler.Sampler):
     def _attached(self, capacity: int) -> None:
         self._kernels = choice.chosen()
 
-    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        """Draw as Sampler does; only eligible anchors are drawn, so no check is needed."""
-        return self._draw(size, rng) if type(self) is UniformSampler else super().draw(size, rng)
-
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        count = len(self.anchors)
+        anchors, num = self.anchors, self.anchors.num
+        rows, count = num.item(append.ROWS), num.item(append.ELIGIBLE)
         probabilities = np.empty(size)
         probabilities.fill(1.0 / count)
-        num = self.anchors.num
-        rows, next_key, capacity = num.item(append.ROWS), num.item(append.NEXT_KEY), self.anchors.capacity
         if count * _SPARSE < rows:
-            return sampler.Draw(self.anchors.listed().take((rng.random(size) * count).astype(np.int64)), probabilities)
-        first = (next_key - rows) % capacity
-        if count == rows:
-            slots = (rng.random(size) * rows).astype(np.int64)
-            if first:
-                slots += first
-                slots %= capacity
-            return sampler.Draw(slots, probabilities)
+            return sampler.Draw(anchors.listed().take((rng.random(size) * count).astype(np.int64)), probabilities)
+        draw_uniform = choice.named(self._kernels).draw_uniform
         parts: list[arrays.Ints] = []
         missing = size
         while missing:
             # Slightly more than needed on average, so that one round usually suffices.
-            tries = min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)
-            slots, num_found = self._kernels.eligible_among(self.anchors.facts, rng.random(tries), rows, first)
-            parts.append(slots[: min(num_found, missing)])
-            missing -= len(parts[-1])
-        return sampler.Draw(parts[0] if len(parts) == 1 else np.concatenate(parts), probabilities)
+            tries = missing if count == rows else min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)
+            slots = draw_uniform(anchors.flags, num, rng.random(tries))[:missing]
+            if len(slots) == size:
+                return sampler.Draw(slots, probabilities)
+            parts.append(slots)
+            missing -= len(slots)
+        return sampler.Draw(np.concatenate(parts), probabilities)
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return 1 / N for each of `slots` [B]; 0 if it is not eligible."""
@@ -59,4 +50,4 @@ class UniformSampler(sampler.Sampler):
 
     def effective_sample_size(self) -> float | None:
         """Return N, the number of eligible anchors. O(1)."""
-        return float(len(self.anchors)) if type(self) is UniformSampler else super().effective_sample_size()
+        return super().effective_sample_size() if self._is_checked else float(len(self.anchors))

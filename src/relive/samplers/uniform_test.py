@@ -14,13 +14,13 @@ from relive.samplers import sampler_test
 
 def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
     sampler = sampler_test.attached(relive.UniformSampler(), [1, 2, 3, 6])
-    sampler.removed(sampler.anchors.unset(append.READABLE, np.array([2]))[1])
+    sampler_test.change(sampler, [2], False)
     sampler.check()
     draw = sampler.draw(3_000, np.random.default_rng(1))
     testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
     assert draw.probabilities.tolist() == [1 / 3] * 3_000
     assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
-    sampler.removed(sampler.anchors.unset(append.READABLE, np.array([1, 3, 6]))[1])
+    sampler_test.change(sampler, [1, 3, 6], False)
     assert sampler.probabilities(np.array([1])).tolist() == [0.0]
 
 
@@ -100,10 +100,7 @@ def test_one_anchor_is_certain() -> None:
 def test_draws_depend_only_on_what_is_eligible(changes: list[tuple[int, bool]], size: int) -> None:
     changed = sampler_test.attached(relive.UniformSampler(), [0, 1, 2])
     for slot, enters in changes:
-        change = changed.anchors.set if enters else changed.anchors.unset
-        entered, left = change(append.READABLE, np.array([slot]))
-        changed.added(entered)
-        changed.removed(left)
+        sampler_test.change(changed, [slot], enters)
     hypothesis.assume(len(changed.anchors))
     fresh = sampler_test.attached(relive.UniformSampler(), changed.anchors.slots().tolist())
     draws = [sampler.draw(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
@@ -126,6 +123,6 @@ def test_a_loaded_buffer_draws_what_the_other_draws(barred: int) -> None:
 
 def test_check_finds_an_anchor_that_nobody_counted() -> None:
     buffer = ring(4, 4, [])
-    buffer.history.facts[1] |= append.BARRED
+    buffer.history.flags[1] |= append.BARRED
     with pytest.raises(errors.CorruptionError, match="^4 anchors are counted as eligible, which is wrong$"):
         buffer.check()

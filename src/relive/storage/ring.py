@@ -20,7 +20,7 @@ class Ring(arrays.Derived):
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.num: arrays.Ints = np.zeros(8, np.int64)
+        self.num: arrays.Ints = np.zeros(append.PAD + 1, np.int64)
         Ring._derive(self)
 
     def _derive(self) -> None:
@@ -45,15 +45,13 @@ class Ring(arrays.Derived):
         """How many rows were evicted so far."""
         return self.oldest_key - self.num_view[append.CLEARED]
 
-    def keys(self, slots: arrays.Ints) -> arrays.Ints:
-        """Return the keys of the rows in `slots`."""
-        newest = self.next_key - 1
-        ages: arrays.Ints = np.remainder(newest - slots, self.capacity)
-        return newest - ages
+    def keys(self, slots: arrays.Ints) -> arrays.Keys:
+        """Return the keys of the stored rows in `slots`."""
+        return append.keys_of(self.num, slots, self.capacity)
 
-    def slots(self, keys: arrays.Ints) -> arrays.Ints:
-        """Return the slots of the rows with `keys`, stored or not."""
-        return np.remainder(keys, self.capacity)
+    def slots(self, keys: arrays.Ints) -> arrays.Slots:
+        """Return the slots of the stored rows with `keys`."""
+        return append.slots_of(self.num, keys, self.capacity)
 
     def is_alive(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether each of the rows with `keys` is still stored."""
@@ -61,8 +59,9 @@ class Ring(arrays.Derived):
 
     def are_alive(self, keys: arrays.Ints) -> bool:
         """Return whether all rows with `keys` are still stored."""
+        next_key = self.num_view[append.NEXT_KEY]
         return not len(keys) or (
-            keys.item(keys.argmin()) >= self.oldest_key and keys.item(keys.argmax()) < self.next_key
+            keys.item(keys.argmin()) >= next_key - self.num_view[append.ROWS] and keys.item(keys.argmax()) < next_key
         )
 
     def alive_slots(self) -> arrays.Ints:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
+from relive.common import trees
 from relive.kernels import append
 from relive.kernels import choice
 from relive.kernels import windows
@@ -29,11 +30,10 @@ from relive.storage import steps_state
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 _FIRST_ROOM = 16
+_FEWEST_CHANGES = 1024
 _MOST_EPISODES = 1 << (63 - append.EPISODE)
-_append: Any = append.append
-_close: Any = append.close
-_NO_FLOATS: arrays_lib.Floats = np.zeros(0)
-_NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
+Rule: TypeAlias = tuple[int, int, int, int]
+"""What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 
 
 class Journal(Protocol):
@@ -43,55 +43,12 @@ class Journal(Protocol):
         """Journal steps that are about to be stored."""
 
 
-class Rating(arrays_lib.Derived):
-    """How writes handle priorities and report changed rows. The base class does nothing.
-
-    Attributes:
-        raw: The raw priorities, by slot; of length 0 without priorities.
-        leaves: The weights, by slot; of length 0 without priorities.
-        changed: Receives the slots whose eligibility changed; of length 0 if not tracked.
-        top_raw: The raw priority of an unrated row when it first becomes eligible.
-        top_weight: Its weight.
-        views: Memoryviews of the three arrays.
-        is_tracked: Whether changes are tracked.
-        is_live: Whether `prepare` must be called before writes.
-    """
-
-    _DERIVED: ClassVar[tuple[str, ...]] = ("views",)
-    is_live = False
-
-    def __init__(self, raw: arrays_lib.Floats, leaves: arrays_lib.Floats, changed: arrays_lib.Ints) -> None:
-        self.raw, self.leaves, self.changed = raw, leaves, changed
-        self.is_tracked = len(changed) > 0
-        self.top_raw = self.top_weight = 1.0
-        self._derive()
-
-    def _derive(self) -> None:
-        self.views = self.raw.data, self.leaves.data, self.changed.data
-
-    def make_room(self, count: int) -> None:
-        """Make room for `count` more slots in `changed`."""
-        self.changed = np.concatenate([self.changed, np.zeros(count, np.int64)])
-        self._derive()
-
-    def prepare(self) -> None:
-        """Look up the priority of new rows; called before a write, after the evictions for it."""
-
-    def forget_changes(self, num: arrays_lib.Ints) -> None:
-        """Reset `changed` after it was read."""
-        num[append.CHANGED] = 0
-
-    def clear(self, slots: arrays_lib.Ints) -> None:
-        """Remove the rows in `slots`, which are all that are stored."""
-
-
-def unrated(*, tracked: bool = False) -> Rating:
-    """Return the Rating of a buffer without priorities; `tracked` tells whether changes are tracked."""
-    return Rating(_NO_FLOATS, _NO_FLOATS, np.zeros(64, np.int64) if tracked else _NO_SLOTS)
-
-
 def _read_row_by_row(schema: schema_lib.Schema) -> None:
     """Raise nothing: there is memory for a row."""
+
+
+_append: Any = append.append
+_close: Any = append.close
 
 
 class StepStore(ring.Ring):
@@ -100,16 +57,15 @@ class StepStore(ring.Ring):
     Args:
         capacity: Maximum number of stored steps.
         streams: Number of streams.
-        older: Number of older frames that a row is read with; -1 if `completed` decides what can be read.
+        rule: What the window needs of the rows.
+        is_tracking: Whether rows that became or ceased to be eligible are noted.
         check_room: Raises ArgumentError if memory does not hold what is read of rows of a schema.
 
     Attributes:
-        facts, places, back: Arrays with an entry per row; see `kernels.append`.
+        rows: All arrays of `kernels.append`, in its order; the next ones are among them.
+        flags, following, places, back: Arrays with an entry per row.
         current, last, knows: Arrays with an entry per stream.
-        episodes: An array with a column per episode, by STREAM .. CURSOR.
-        completed, ended: With `older` of -1, the rows completed since `num[COMPLETED]` was 0, and the episodes ended by
-            the last write.
-        rating: How writes handle priorities.
+        episodes: An array with a column per episode, by STREAM .. OLDEST.
         encoder: Encodes rows as bytes; None until the schema is known.
         observation_paths: The paths of the observation's fields, once the schema is known.
         other_paths: Those of the action, the reward and the extras.
@@ -120,13 +76,19 @@ class StepStore(ring.Ring):
 
     _DERIVED: ClassVar[tuple[str, ...]] = (
         *ring.Ring._DERIVED,
-        "_arrays",
+        "kernels",
+        "rows",
         "_views",
         "_current_view",
         "_knows_view",
         "_write_rows",
         "read",
-        "_rewards",
+        "rewards",
+        "is_own",
+        "reward_dtype",
+        "nest_observation",
+        "nest_action",
+        "nest_extras",
         "_behind_views",
         "_behind_records",
         "behind",
@@ -142,46 +104,58 @@ class StepStore(ring.Ring):
         capacity: int,
         streams: int,
         *,
-        older: int = 0,
+        rule: Rule = (0, 0, 1, 0),
+        is_tracking: bool = False,
         check_room: Callable[[schema_lib.Schema], None] = _read_row_by_row,
     ) -> None:
         super().__init__(capacity)
         self._check_room = check_room
-        self.streams, self.older = streams, older
-        self.kernels = choice.chosen()
-        self.facts: arrays_lib.Ints = np.zeros(capacity, np.int64)
-        self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
-        self.back: npt.NDArray[np.int32] = np.zeros(capacity if older > 0 else 0, np.int32)
+        self.streams = streams
+        self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
+        self._kernels = choice.chosen()
         if capacity > append.MOST_ROWS:
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
-        self.completed: arrays_lib.Ints = np.zeros(0 if older >= 0 else _FIRST_ROOM, np.int64)
-        self.ended = _NO_SLOTS
+        self.flags: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
+        self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
+        self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
+        self.back: npt.NDArray[np.int32] = np.zeros(capacity if self.older > 0 else 0, np.int32)
+        self._recent: arrays_lib.Ints = np.full((streams, rule[1] + 2 if rule[1] > 0 else 0), -1)
+        self._changed: arrays_lib.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
         self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
         self.last: arrays_lib.Ints = np.full(streams, append.NONE)
         self.knows: arrays_lib.Ints = np.zeros(streams, np.int64)
-        self.rating = unrated()
         self._storage: memory.Storage | None = None
         self.encoder: encoding.Encoder | None = None
         self._dtypes: list[np.dtype[np.void]] = []
         self._behind: list[npt.NDArray[np.uint8]] = []
-        self.episodes: arrays_lib.Ints = np.zeros((append.CURSOR + 1, 0), np.int64)
-        self.free: arrays_lib.Ints = _NO_SLOTS
+        self.episodes: arrays_lib.Ints = np.zeros((append.OLDEST + 1, 0), np.int64)
+        self.free: arrays_lib.Ints = np.zeros(0, np.int64)
         self._make_room(_FIRST_ROOM)
 
     def _derive(self) -> None:
         super()._derive()
-        rows = (self.facts, self.places, self.back, self.current, self.last, self.knows)
-        self._arrays: tuple[Any, ...] = *rows, self.episodes, self.free, self.num
-        self._views: tuple[Any, ...] = tuple(array.data for array in self._arrays)
+        self.kernels = choice.named(self._kernels)
+        of_rows = self.flags, self.following, self.places, self.back
+        of_streams = self._recent, self.current, self.last, self.knows
+        self.rows: append.Rows = *of_rows, *of_streams, self.episodes, self.free, self._changed, self.num
+        self._views = append.views_of(self.rows)
         self._current_view, self._knows_view = self.current.data, self.knows.data
         self._write_rows: Any = self._write_columns
         self.read: Any = None if self._storage is None else self._storage.read
         """Reads rows that are there, as the storage does."""
+        self.is_own = False
+        """Whether `read` takes -1 for any row."""
         if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "write"):
             self._write_rows = self._storage.write_rows
-        self._rewards: Any = None if self._storage is None else _Rewards(self._storage)
+        self.rewards: Any = None if self._storage is None else _Rewards(self._storage)
         if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "read"):
-            self.read, self._rewards = self._storage.gather, self._storage.rewards
+            self.read, self.rewards, self.is_own = self._storage.gather, self._storage.rewards, True
+        if self._storage is not None:
+            schema = self._storage.schema
+            self.reward_dtype, paths = schema.reward.dtype, tuple(schema.fields)
+            self.nest_observation, self.nest_action, self.nest_extras = (
+                trees.nester(name, paths) for name in ("observation", "action", "extras")
+            )
         self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
         # numpy moves whole records faster than their bytes.
         self._behind_records = [
@@ -192,6 +166,16 @@ class StepStore(ring.Ring):
         for dtype, block in zip(self._dtypes, self._behind, strict=True):
             records: arrays_lib.Array = np.ndarray(len(block), dtype, block)
             self.behind |= {path: records[path] for path in dtype.names or ()}
+
+    def empty_twin(self) -> "StepStore":
+        """Return an empty store of the same settings, without a storage."""
+        rule = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
+        return StepStore(self.capacity, self.streams, rule=tuple(rule), is_tracking=len(self._changed) > 0)
+
+    @property
+    def older(self) -> int:
+        """Number of older frames that a row is read with."""
+        return self.num_view[append.OLDER]
 
     def begin(self, storage: memory.Storage) -> None:
         """Set the storage; required before anything is written or read.
@@ -252,7 +236,7 @@ class StepStore(ring.Ring):
     @property
     def nbytes(self) -> int:
         """Bytes of the columns by the schema, and of the bookkeeping of stored rows and episodes."""
-        of_rows = self.facts.nbytes + self.places.nbytes + self.back.nbytes
+        of_rows = self.flags.nbytes + self.following.nbytes + self.places.nbytes + self.back.nbytes
         of_episode = 8 * (len(self.episodes) + 1) + sum(dtype.itemsize for dtype in self._dtypes)
         columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
         return columns + of_rows + of_episode * (len(self.free) - self.num_view[append.FREE])
@@ -270,7 +254,7 @@ class StepStore(ring.Ring):
         """
         encoder, streams, events, rows, next_rows, is_run = steps
         count = len(streams)
-        num, rating, older = self.num_view, self.rating, self.older
+        num = self.num_view
         key = num[append.NEXT_KEY]
         if encoder is not self.encoder:
             self._check_room(encoder.schema)
@@ -284,30 +268,17 @@ class StepStore(ring.Ring):
             events, num_spliced = self._with_cuts(steps)
         if num[append.FREE] < count and (not is_run or not num[append.FREE]):
             self._make_room(count if not is_run else 1)
-        if rating.is_tracked or older < 0:
-            self._make_lists(count)
         if journal is None:
             self._write_rows(key % self.capacity, count, rows)
         else:
             self._write_and_record(steps, journal)
-        if rating.is_live:
-            self.evict(len(self) + count - self.capacity)
-            rating.prepare()
-        if older < 0:
-            cut = np.asarray(streams)[np.bitwise_and(events, append.CUT) > 0]
-            self.ended = self.current[cut[self.is_open(cut)]]
+        announced = 0 if next_rows is None else 1
         if count < self.kernels.few:
             if count > 1:
                 streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
-            _append(
-                *self._views, streams, events, 0 if next_rows is None else 1, older, *rating.views,
-                self.completed, rating.top_raw, rating.top_weight,
-            )  # fmt: skip
+            _append(self._views, streams, events, announced)
         else:
-            self.kernels.append(
-                *self._arrays, streams, events, 0 if next_rows is None else 1, older, rating.raw, rating.leaves,
-                rating.changed, self.completed, rating.top_raw, rating.top_weight,
-            )  # fmt: skip
+            self.kernels.append(self.rows, streams, events, announced)
         if next_rows is None:
             self._blank(key, count, events)
         elif count == 1 or is_run:
@@ -318,9 +289,6 @@ class StepStore(ring.Ring):
             episodes = self.places[append.run_from(key, count, self.capacity)] >> append.EPISODE
             for block, records in enumerate(self._behind_records):
                 records[episodes] = np.frombuffer(next_rows[block], records.dtype)
-        if older < 0:
-            (ended,) = np.bitwise_and(events, append.TERMINATED | append.TRUNCATED).nonzero()
-            self.ended = np.concatenate([self.ended, self.episodes_of((key + ended) % self.capacity)])
         return num_spliced
 
     def is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
@@ -385,40 +353,17 @@ class StepStore(ring.Ring):
                 self.storage.write(slots, before)
             raise
 
-    def _make_lists(self, count: int) -> None:
-        """Make room for the lists of rows changed by a write of `count` rows."""
-        num, rating = self.num_view, self.rating
-        if rating.is_tracked:
-            most = (3 + min(max(self.older, 0), self.capacity)) * count
-            if num[append.CHANGED] + most > len(rating.changed):
-                rating.make_room(most)
-        if self.older < 0 and num[append.COMPLETED] + 2 * count > len(self.completed):
-            self.completed = np.concatenate([self.completed, np.zeros(2 * count, np.int64)])
-
     def _blank(self, key: int, count: int, events: Any) -> None:
         """Store zeros behind the episodes that terminated without a known next observation."""
         if count == 1 and not events[0] & append.TERMINATED:
             return
         for i in np.bitwise_and(events, append.TERMINATED).nonzero()[0].tolist():
             for block in self._behind:
-                block[self._views[1][(key + i) % self.capacity] >> append.EPISODE] = 0
+                block[self.places.item((key + i) % self.capacity) >> append.EPISODE] = 0
 
     def cut(self, stream: int) -> None:
         """Truncate the open episode of a stream."""
-        self.ended = self.current[stream : stream + 1].copy()
-        _, places, _, *others = self._views
-        _close(places, *others, stream)
-
-    def evict(self, count: int) -> None:
-        """Evict the `count` oldest rows; none if it is not positive."""
-        if count > 0:
-            rating, older = self.rating, max(self.older, 0)
-            append.evict_many(
-                self.facts, self.places, self.last, self.episodes, self.free, self.num, self.oldest_key, count, older,
-                rating.leaves, rating.changed,
-            )  # fmt: skip
-            self.facts[append.run_from(self.oldest_key, count, self.capacity)] = 0
-            self.num_view[append.ROWS] -= count
+        _close(self._views, stream)
 
     def _make_room(self, count: int) -> None:
         """Make room for at least `count` more episodes."""
@@ -432,19 +377,20 @@ class StepStore(ring.Ring):
         longer[:more] = np.arange(room, room + more)[::-1]
         self.free = longer
         self.num_view[append.FREE] = num_free + more
-        self.episodes = np.concatenate([self.episodes, np.zeros((append.CURSOR + 1, more), np.int64)], axis=1)
+        self.episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
         self._behind = [np.concatenate([b, np.zeros((more, b.shape[1]), np.uint8)]) for b in self._behind]
         self._derive()
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
         slots = self.alive_slots()
-        self.facts[slots] = 0
+        eligible = np.frombuffer(append.are_eligible(self.flags.take(slots)), np.bool_)
+        append.exit_many(self._changed, self.num, slots[eligible])
+        self.flags[slots] = 0
         self.last[:], self.knows[:] = append.NONE, 0
         num = self.num_view
         num[append.CLEARED] += len(slots)
-        num[append.ROWS] = num[append.ELIGIBLE] = num[append.COMPLETED] = 0
-        self.rating.clear(slots)
+        num[append.ROWS] = 0
         room = len(self.free)
         self.free[:] = np.arange(room)[::-1]
         self.num_view[append.FREE] = room
@@ -475,58 +421,62 @@ class StepStore(ring.Ring):
         lengths[is_going] = (self.places[newest[is_going]] & append.STEP) + 1
         return lengths
 
+    def complete_steps(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return how many complete steps each of those episodes has so far, evicted ones included."""
+        has_terminated = self.episodes[append.END][episodes] == append.TERMINATED
+        complete: arrays_lib.Ints = self.lengths_of(episodes) - ~(self.is_known(episodes) | has_terminated)
+        return complete
+
     def is_known(self, episodes: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the observation after the newest step of each of those episodes is known."""
         is_open = self.episodes[append.END][episodes] == append.OPEN
         of_streams = self.knows[self.episodes[append.STREAM][episodes]]
         return np.asarray(np.where(is_open, of_streams, self.episodes[append.KNOWN][episodes]) > 0)
 
+    def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
+        """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
+        older, lag, stride, pad = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
+        of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
+        complete = self.complete_steps(episodes)
+        is_first = (of_rows == 0) & (complete > 0)
+        if lag == append.WHOLE:
+            return np.asarray(is_first & (self.episodes[append.END][episodes] != append.OPEN))
+        readable = (of_rows + lag < complete) & (of_rows % stride == 0)
+        oldest = self.steps_of(self.episodes[append.OLDEST].take(episodes))
+        readable &= of_rows - oldest >= np.minimum(of_rows, older)
+        return np.asarray(readable | is_first if pad else readable)
+
     def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
         """Return up to `most` consecutive complete rows, starting at each of `slots` [B]."""
-        return self.kernels.follow(self.facts, slots, most)
-
-    def transitions(
-        self, slots: arrays_lib.Ints, powers: arrays_lib.Floats, discounts: arrays_lib.Array
-    ) -> windows.Transitions:
-        """Return the transitions from `slots` [B], of fewer steps than there are powers.
-
-        See `kernels.windows.transitions`.
-        """
-        return self.kernels.transitions(self.facts, slots, len(powers) - 1, self._rewards, powers, discounts)
-
-    def advance(self, count: int, lag: int, stride: int, pad: bool, found: arrays_lib.Ints) -> int:
-        """Write to `found` the rows at which sequences can start since `count` rows were completed; return how many.
-
-        See `kernels.windows.advance`.
-        """
-        return self.kernels.advance(
-            self.facts, self.places, self.episodes, self.completed, count, lag, stride, int(pad), found
-        )
+        run: windows.Run = self.kernels.follow(self.rows, slots, most)
+        return run
 
     def look_back(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the frame stack of each of `slots` [B], which are those steps, as rows [older + 1, B]."""
-        return self.kernels.look_back(self.back, steps, slots, self.older + 1)
+        rows: arrays_lib.Ints = self.kernels.look_back(self.back, steps, slots, self.older + 1)
+        return rows
 
     def observations(self, slots: arrays_lib.Ints) -> Columns:
         """Return fresh copies of the observation columns of the rows in `slots`."""
         columns: Columns = self.read(slots, self.observation_paths)
         return columns
 
-    def next_observations(self, last: arrays_lib.Ints, links: arrays_lib.Ints) -> Columns:
+    def next_observations(self, last: arrays_lib.Ints, links: arrays_lib.Array) -> Columns:
         """Return the observations after the rows `last` [B], given their successors in the ring [B].
 
         Zeros where an episode terminated and none was given: it is never bootstrapped from.
         """
-        if not len(links) or links.item(links.argmin()) >= 0:
-            return self.observations(links)
-        columns = self.observations(np.maximum(links, 0))
+        columns: Columns = self.read(
+            links if self.is_own else np.maximum(links, 0, dtype=np.int64), self.observation_paths
+        )
         (where,) = (links < 0).nonzero()
-        self.put_behind(columns, where, last[where])
+        if len(where):
+            self.put_behind(columns, where, last.take(where))
         return columns
 
     def put_behind(self, columns: Columns, where: Any, last: arrays_lib.Ints) -> None:
         """Write the observations behind the episodes with last rows `last` [k] into columns, at `where`."""
-        episodes = self.episodes_of(last)
+        episodes = self.places.take(last) >> append.EPISODE
         for path, column in self.behind.items():
             columns[path][where] = column.take(episodes, axis=0)
 
@@ -608,20 +558,25 @@ class StepStore(ring.Ring):
         is_terminated = kept.end == append.TERMINATED
         is_complete = (links >= 0) | (kept.has_tail | is_terminated)[of_rows]
         is_terminal = (links < 0) & is_terminated[of_rows]
-        self.facts[rows] = links << append.LINK | is_complete * append.COMPLETE | is_terminal * append.TERMINAL
+        self.flags[rows] = is_complete * append.COMPLETE | is_terminal * append.TERMINAL
+        self.following[rows] = links
         if len(self.back):
             self.back[rows] = before
         oldest, newest = np.full(count, -1), np.full(count, -1)
         newest[of_rows] = rows  # For a repeated episode, the last assignment wins.
         oldest[of_rows[::-1]] = rows[::-1]
-        cursor = np.maximum(oldest, 0)
-        values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail, oldest, cursor)
+        values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail, oldest)
         for array, value in zip(self.episodes, values, strict=True):
             array[:count] = value
         (is_open,) = (kept.end == append.OPEN).nonzero()
         streams = kept.stream[is_open]
         self.current[streams], self.last[streams] = is_open, newest[is_open]
         self.knows[streams] = kept.has_tail[is_open]
+        width = self._recent.shape[1]
+        if width:
+            steps = kept.steps[order]
+            is_recent = kept.is_open[of_rows] & (steps >= kept.length[of_rows] - width)
+            self._recent[kept.stream[of_rows[is_recent]], steps[is_recent] % width] = kept.keys[order][is_recent]
 
     def check(self) -> None:
         """Verify all invariants by recounting the rows of every episode.
@@ -633,25 +588,27 @@ class StepStore(ring.Ring):
         if not 0 <= count <= self.capacity:
             raise errors.CorruptionError(f"{count} rows are alive in {self.capacity} slots")
         kept = self.rows_state()
-        twin = StepStore(self.capacity, self.streams, older=self.older)
+        twin = self.empty_twin()
         twin.restore_rows(kept)
         used = kept.numbers
         free = np.sort(self.free[: self.num_view[append.FREE]])
         if not np.array_equal(free, np.setdiff1d(np.arange(len(self.free)), used)):
             raise errors.CorruptionError("the numbers of episodes that are free are not those that nobody has")
         names = {"step": self.steps_of(slots) == twin.steps_of(slots)}
-        names["link"] = self.facts[slots] >> append.LINK == twin.facts[slots] >> append.LINK
+        names["link"] = self.following[slots] == twin.following[slots]
         flags = append.COMPLETE | append.TERMINAL
-        names["state"] = self.facts[slots] & flags == twin.facts[slots] & flags
+        names["state"] = self.flags[slots] & flags == twin.flags[slots] & flags
         for name, is_right in names.items():
             for slot in slots[~is_right]:
                 raise errors.CorruptionError(f"the {name} of the row of key {self.keys(slot)} is not what it must be")
         dead = np.ones(self.capacity, np.bool_)
         dead[slots] = False
-        if self.facts[dead].any():
-            raise errors.CorruptionError("a slot without a row has facts")
+        if self.flags[dead].any():
+            raise errors.CorruptionError("a slot without a row has flags")
         if not np.array_equal(self.episodes[append.OLDEST][used], twin.episodes[append.OLDEST][: len(used)]):
             raise errors.CorruptionError("the oldest row of an episode is not what it must be")
+        if ((twin._recent >= 0) & (twin._recent != self._recent)).any():
+            raise errors.CorruptionError("the newest keys of a stream are not those of its episode")
         has_open = self.last != append.NONE
         wrong_stream = self.episodes[append.STREAM][self.current[has_open]] != np.flatnonzero(has_open)
         if wrong_stream.any() or not np.array_equal(self.last, twin.last):

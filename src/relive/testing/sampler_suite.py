@@ -241,15 +241,16 @@ class _Anchors:
 
     def __init__(self, sampler: sampler_lib.Sampler, capacity: int, steps: Steps) -> None:
         self.sampler, self._steps, self._rng = sampler, steps, np.random.default_rng(capacity)
-        num = np.zeros(8, np.int64)
+        num = np.zeros(append.PAD + 1, np.int64)
         num[append.ROWS] = num[append.NEXT_KEY] = capacity
         observation, action, reward, extras = self._parts(1)
         schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
         self._rows = memory.ColumnStorage(schema, capacity)
-        self.eligible = anchors_lib.Anchors(np.zeros(capacity, np.int64), num, self._rows.read)
+        changed = np.zeros(capacity if sampler.is_tracking else 0, np.int64)
+        self.eligible = anchors_lib.Anchors((np.zeros(capacity, np.uint8), changed, num), self._rows.read)
         self._next_slot = 0
         self._is_used = np.zeros(capacity, np.bool_)
-        self._rating = sampler.attach(self.eligible)
+        sampler.attach(self.eligible)
 
     def _parts(self, count: int) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Return observations, actions, rewards and extras of new rows."""
@@ -269,52 +270,40 @@ class _Anchors:
                 self._next_slot = int(slots[-1] + 1) % capacity
                 self.write(slots, slots[rng.random(len(slots)) < 0.7])
             case 4:
-                self._tell(*eligible.set(append.READABLE, some[self._is_used[some]]))
+                self._set(append.READABLE, some[self._is_used[some]])
             case 5:
-                self._tell(*eligible.unset(append.READABLE, some))
+                self._set(append.READABLE, some, False)
             case 6:
                 self.bar(some)
             case 7:
                 self.admit(some)
             case _:
-                self._tell(*eligible.set(append.SPENT, some[eligible.is_eligible(some)]))
+                self._set(append.SPENT, some[eligible.is_eligible(some)])
 
     def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
         """Overwrite `slots`; those in `readable` can be read at once."""
         self._rows.write(slots, self._rows.schema.rows(*self._parts(len(slots)), (len(slots),)))
-        old, none = slots[self._is_used[slots]], slots[:0]
-        self._tell(none, self.eligible.set(append.BARRED, old)[1])
-        self.eligible.facts[old] = 0
-        if len(self._rating.raw):
-            self._rating.make_room(len(old))
-            append.record(self._rating.changed, self.eligible.num, append.CHANGED, old)
-        self._check_unchanged(old, lambda heard: self.sampler.appended(none, heard, none))
+        old = slots[self._is_used[slots]]
+        self.bar(old)
+        self.eligible.flags[old] = 0
         self._is_used[slots] = True
-        self._tell(*self.eligible.set(append.READABLE, readable))
+        self._set(append.READABLE, readable)
 
     def bar(self, slots: arrays.Slots) -> None:
-        self._tell(*self.eligible.set(append.BARRED, slots))
+        self._set(append.BARRED, slots)
 
     def admit(self, slots: arrays.Slots) -> None:
-        self._tell(*self.eligible.unset(append.BARRED, slots))
+        self._set(append.BARRED, slots, False)
 
-    def _tell(self, entered: arrays.Slots, left: arrays.Slots) -> None:
-        """Notify the sampler which anchors became or ceased to be eligible."""
-        self._check_unchanged(entered, self.sampler.added)
-        self._check_unchanged(left, self.sampler.removed)
-
-    def _check_unchanged(self, slots: arrays.Slots, hear: Callable[[arrays.Slots], None]) -> None:
-        """Notify the sampler of `slots`, and assert that it does not modify them."""
-        heard = slots.copy()
-        hear(heard)
-        assert np.array_equal(heard, slots), f"{type(self.sampler).__name__} has changed {slots} to {heard}"
+    def _set(self, flag: int, slots: arrays.Slots, is_set: bool = True) -> None:
+        """Set or clear a flag, and tell the sampler which anchors became or ceased to be eligible."""
+        self.eligible.set(flag, slots, is_set)
+        self.sampler.catch_up()
 
 
 def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:
-    """Draw, if possible, and assert that the batch has eligible steps and valid weights."""
+    """Draw, if possible, and assert that the batch has eligible steps."""
     ring.check()
     if ring.can_sample(6):
         batch = ring.sample(6)
         assert np.isin(batch.keys, ring.eligible_keys()).all(), f"keys {batch.keys} were drawn, not all are eligible"
-        assert batch.weights.shape == (6,), f"importance weights of 6 steps are of shape {batch.weights.shape}"
-        assert np.isfinite(batch.weights).all(), f"importance weights are {batch.weights}"

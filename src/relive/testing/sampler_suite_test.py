@@ -11,7 +11,6 @@ import relive
 from relive import errors
 from relive.common import arrays
 from relive.samplers import anchors as anchors_lib
-from relive.storage import steps
 from relive.testing import sampler_suite
 
 
@@ -113,7 +112,7 @@ TESTS = [name for name in vars(sampler_suite.SamplerTests) if name.startswith("t
     [
         relive.UniformSampler,
         lambda: BySlot(stratified=True),
-        lambda: BySlot(stratified=False, epsilon=0.0, new_priority="live"),  # Some, of priority 0, are never drawn.
+        lambda: BySlot(stratified=False, epsilon=0.0),  # Some, of priority 0, are never drawn.
         pytest.param(Even, marks=pytest.mark.long),
         Honest,
     ],
@@ -148,11 +147,6 @@ class IgnoresRemoved(Honest):
         pass
 
 
-class IgnoresAllButOverwritten(IgnoresRemoved):
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        Honest._removed(self, slots)
-
-
 class Unchecked(IgnoresRemoved):
     def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self._draw(size, rng)
@@ -162,12 +156,6 @@ class IsOutOfOrder(Honest):
     def check(self) -> None:
         if len(self.kept) > 3:
             raise errors.CorruptionError("something is wrong")
-
-
-class WritesIntoWhatItHears(Honest):
-    def _removed(self, slots: arrays.Slots) -> None:
-        super()._removed(slots)
-        slots[...] = 0
 
 
 class RefusesSilently(Honest):
@@ -264,20 +252,24 @@ class DrawsFromPython(Honest):
 
 
 class BelongsToAll(Honest):
-    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
         self.anchors = anchors
-        return steps.unrated(tracked=True)
+        self._told = np.full(anchors.capacity, -1)
 
 
-class GoesOver(Honest):
-    """Refuses a second buffer, but then works with it."""
+class GoesOver(relive.UniformSampler):
+    """Refuses a second buffer, but then draws for it."""
 
-    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
         is_another = self.is_attached
+        if not is_another:
+            super().attach(anchors)
         self.anchors = anchors
         if is_another:
             raise errors.ArgumentError("sampler must belong to one buffer alone")
-        return steps.unrated(tracked=True)
+
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(np.resize(np.append(self.anchors.slots(), 0), size), np.ones(size))
 
 
 SUITE = sampler_suite.SamplerTests
@@ -289,12 +281,10 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IgnoresRemoved,
-        IgnoresAllButOverwritten,
         Unchecked,
         honest_with(drawable=lambda self: np.array(self.kept[1:], np.int64)),
         honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
         IsOutOfOrder,
-        WritesIntoWhatItHears,
     ],
     SUITE.test_a_draw_that_cannot_be_made_is_told_of: [RefusesSilently, DrawsThoughItCannot],
     SUITE.test_a_single_anchor_is_drawn: [
@@ -328,12 +318,10 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
         IgnoresRemoved,
         Unchecked,
         IsOutOfOrder,
-        honest_with(weights=lambda self, importance, beta=None: importance[:1]),
-        honest_with(weights=lambda self, importance, beta=None: importance * np.nan),
     ],
-    SUITE.test_what_is_set_ineligible_in_a_ring_is_not_drawn: [IgnoresAllButOverwritten],
+    SUITE.test_what_is_set_ineligible_in_a_ring_is_not_drawn: [IgnoresRemoved],
     SUITE.test_a_ring_that_was_cleared_is_drawn_from_anew: [IgnoresRemoved],
-    SUITE.test_a_row_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresAllButOverwritten],
+    SUITE.test_a_row_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresRemoved],
 }
 """What fails each test."""
 

@@ -9,7 +9,7 @@ Each subclass defines what these two do besides the call: take a lock, or wake w
 import abc
 from collections.abc import Callable
 import functools
-from typing import TYPE_CHECKING, Any, Generic, Protocol, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, SupportsIndex, TypeVar
 
 from relive.buffers import column
 from relive.buffers import column_stats
@@ -118,15 +118,9 @@ class Shell(abc.ABC, Generic[Batch]):
         """
         return self._change(lambda: self._buffer.set_eligible(keys, eligible))
 
-    @overload
-    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
-
-    @overload
-    def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
-
-    def explain(self, asked: Any, /) -> Any:
-        """Return the origin of a row, or of each row of a batch [B]; see ColumnReplayBuffer.explain."""
-        return self._look(lambda: self._buffer.explain(asked))
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin":
+        """Return the origin of the step with that key; see ColumnReplayBuffer.explain."""
+        return self._look(lambda: self._buffer.explain(key))
 
     def settings(self) -> dict[str, Any]:
         """Return the saved constructor arguments of the wrapped buffer, by name."""

@@ -188,6 +188,7 @@ class LimitedBuffer:
         self._may_hold_inserts = type(limiter).can_insert is not MinSize.can_insert
         self.holds_inserts = self._may_hold_inserts
         """Whether `can_insert` may answer False."""
+        self._may_hold_samples = type(limiter).can_sample is not MinSize.can_sample
         self.counts = counts
         self._decision: bool | None = None
 
@@ -216,7 +217,9 @@ class LimitedBuffer:
             return self._take_decision()
         counts = self.counts
         size = len(counts)
-        return size >= self.limiter.min_size and self.limiter.can_sample(
+        if size < self.limiter.min_size:
+            return False
+        return not self._may_hold_samples or self.limiter.can_sample(
             batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
         )
 
@@ -236,8 +239,10 @@ class LimitedBuffer:
         Raises:
             ArgumentError: It is not an integer of at least 1, or so large that the limiter could never allow it.
         """
-        size = validation.batch_size("batch_size", batch_size)
         most = self.limiter.max_batch_size
+        if type(batch_size) is int and 0 < batch_size <= (validation.LARGEST_BATCH if most is None else most):
+            return batch_size
+        size = validation.batch_size("batch_size", batch_size)
         if most is not None and size > most:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")
         return size

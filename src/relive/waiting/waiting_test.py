@@ -871,8 +871,6 @@ def test_attributes_answer_as_the_buffer_inside(share: Share) -> None:
     assert (shared.limiter, shared.sampler, shared.window) == (limiter, inside.sampler, inside.window)
     assert shared.settings() == inside.settings()
     assert shared.explain(1) == inside.explain(1)
-    batch = inside.read([1, 0])
-    assert shared.explain(batch) == inside.explain(batch)
     assert shared.end_episode(stream=1)
     assert not shared.end_episode(1)
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
-from relive.common import trees
 from relive.common import validation
 from relive.kernels import append
 from relive.schema import schema as schema_lib
@@ -47,32 +46,17 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         memory.check_room("length", self.length, nbytes)
 
     @property
-    def _lag(self) -> int:
-        """How many steps must be complete after the anchor of a window, unless the anchor is step 0."""
-        return max(self.length - self.stride, 0) if self.pad else self.length - 1
-
-    def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether each step is an anchor followed by enough complete steps [k]."""
-        of_rows, complete = store.steps_of(slots), _num_complete(store, store.episodes_of(slots))
-        readable: arrays.Bools = of_rows + self._lag < complete
-        if self.pad:
-            readable |= (of_rows == 0) & (complete > 0)
-        readable &= of_rows % self.stride == 0
-        return readable
-
-    def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return the rows at that distance before the newly complete ones, and first steps where those count."""
-        count = store.num_view[append.COMPLETED]
-        store.num_view[append.COMPLETED] = 0
-        found = np.empty(count, np.int64)
-        return found[: store.advance(count, self._lag, self.stride, self.pad, found)]
+    def rule(self) -> steps.Rule:
+        """Every stride-th step, once enough steps after it are complete; with padding, step 0 needs none."""
+        lag = max(self.length - self.stride, 0) if self.pad else self.length - 1
+        return 0, lag, self.stride, int(self.pad)
 
     def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, and how long the longest episode is."""
         if self.pad:
             return "no step with a known next observation is stored at the start of an episode"
         slots = store.alive_slots()
-        lengths = _num_complete(store, store.episodes_of(slots)) - store.steps_of(slots)
+        lengths = store.complete_steps(store.episodes_of(slots)) - store.steps_of(slots)
         longest = np.max(lengths, initial=0)
         if longest >= self.length:
             return f"no sequence of {self.length} steps starts at a multiple of stride = {self.stride}"
@@ -89,20 +73,10 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
 class EpisodeWindow(window.Window[batches.SequenceBatch]):
     """A whole episode, once it has ended and while all of it is stored; padded to the longest in the batch."""
 
-    def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether each step is the first of an ended episode [k]."""
-        episodes = store.episodes_of(slots)
-        readable: arrays.Bools = store.episodes[append.END][episodes] != append.OPEN
-        readable &= _num_complete(store, episodes) > 0
-        readable &= store.steps_of(slots) == 0
-        return readable
-
-    def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return the first rows of the episodes that have ended."""
-        store.num_view[append.COMPLETED] = 0
-        oldest = store.episodes[append.OLDEST][store.ended]
-        oldest = oldest[oldest >= 0]
-        return np.unique(oldest[self.is_readable(store, oldest)])
+    @property
+    def rule(self) -> steps.Rule:
+        """The first step of an episode that has ended."""
+        return 0, append.WHOLE, 1, 0
 
     def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet."""
@@ -112,15 +86,8 @@ class EpisodeWindow(window.Window[batches.SequenceBatch]):
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Return the episodes from `slots` [B]."""
-        longest = int(_num_complete(store, store.episodes_of(slots)).max(initial=0))
+        longest = int(store.complete_steps(store.episodes_of(slots)).max(initial=0))
         return _read(store, slots, longest, 0, probabilities, weights)
-
-
-def _num_complete(store: steps.StepStore, episodes: arrays.Ints) -> arrays.Ints:
-    """Return how many complete steps each of those episodes has."""
-    is_complete = store.is_known(episodes) | (store.episodes[append.END][episodes] == append.TERMINATED)
-    complete: arrays.Ints = store.lengths_of(episodes) - ~is_complete
-    return complete
 
 
 def _read(
@@ -133,12 +100,12 @@ def _read(
 ) -> batches.SequenceBatch:
     """Return `length` steps from each of `slots` [B], padded."""
     count, starts = len(slots), store.steps_of(slots)
-    rows, span, last, fact = store.follow(slots, max(length, 1))
+    rows, span, last = store.follow(slots, max(length, 1))
     rows = rows[:length]
     offsets = np.arange(length + 1)
     mask = offsets[:-1] < span[:, np.newaxis]
     columns = store.read(np.ascontiguousarray(rows.T), store.other_paths)
-    links = fact >> append.LINK
+    links = store.following.take(last)
     places = np.arange(count)
     window_rows = np.empty((count, length + 1), np.int64)
     window_rows[:, :-1] = rows.T
@@ -156,8 +123,8 @@ def _read(
     terminated[where, span[where] - 1] = ends == append.TERMINATED
     truncated[where, span[where] - 1] = ends == append.TRUNCATED
     return batches.SequenceBatch(
-        observation=trees.nested("observation", observations),
-        action=trees.nested("action", columns),
+        observation=store.nest_observation(observations),
+        action=store.nest_action(columns),
         reward=columns["reward"],
         terminated=terminated,
         truncated=truncated,
@@ -167,7 +134,7 @@ def _read(
         keys=store.keys(slots),
         probabilities=probabilities,
         weights=weights,
-        extras=window.nested_extras(columns),
+        extras=store.nest_extras(columns),
     )
 
 

@@ -6,9 +6,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from relive.common import arrays
-from relive.common import trees
 from relive.common import validation
-from relive.kernels import append
 from relive.kernels import windows
 from relive.schema import schema as schema_lib
 from relive.storage import memory
@@ -19,7 +17,6 @@ from relive.windows import window
 
 StackPadding: TypeAlias = Literal["zeros", "first"]
 _FAR = 32
-_NO_SLOTS: arrays.Ints = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,22 +50,9 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         memory.check_room(name, self.frame_stack, nbytes, "frames")
 
     @property
-    def older(self) -> int:
-        """Number of older frames in a stack."""
-        return self.frame_stack - 1
-
-    def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether the next observation is known and the older frames of the stack are stored [k]."""
-        readable: arrays.Bools = (store.facts[slots] & append.COMPLETE) > 0
-        if self.older:
-            of_rows = store.steps_of(slots)
-            oldest = store.steps_of(store.episodes[append.OLDEST].take(store.episodes_of(slots)))
-            readable &= of_rows - oldest >= np.minimum(of_rows, self.older)
-        return readable
-
-    def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return an empty array: the write has set the flags already."""
-        return _NO_SLOTS
+    def rule(self) -> steps.Rule:
+        """Any complete step whose older frames are stored."""
+        return self.frame_stack - 1, 0, 1, 0
 
     def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
@@ -80,15 +64,14 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.TransitionBatch:
         """Return the transitions from `slots` [B]."""
-        most = self._horizon(store, slots)
+        most = self.n_step if self.n_step <= _FAR else self._horizon(store, slots)
         powers = returns.powers(self.gamma, most, returns.FLOAT64)
-        discounts = returns.powers(self.gamma, most, store.schema.reward.dtype)
-        return self.assembled(store, slots, store.transitions(slots, powers, discounts), probabilities, weights)
+        discounts = returns.powers(self.gamma, most, store.reward_dtype)
+        run = store.kernels.transitions(store.rows, slots, most, store.rewards, powers, discounts)
+        return self.assembled(store, slots, run, probabilities, weights)
 
     def _horizon(self, store: steps.StepStore, slots: arrays.Ints) -> int:
         """Return how many steps to look at: at most the number stored, for large n_step."""
-        if self.n_step <= _FAR:
-            return self.n_step
         left = store.lengths_of(store.episodes_of(slots)) - store.steps_of(slots)
         return min(self.n_step, int(left.max(initial=1)))
 
@@ -105,44 +88,42 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         Args:
             store: Where the rows are.
             slots: The anchors.
-            run: The rows and links of their transitions.
+            run: The rows of their transitions.
             probabilities: The probability with which each anchor was drawn [B].
             weights: Importance weights [B].
         """
+        span, last, link, is_terminal, reward, discount, keys = run
         if self.frame_stack == 1:
             columns = store.read(slots, store.unrewarded_paths)
-            next_columns = store.next_observations(run.last, run.link)
+            next_columns = store.next_observations(last, link)
         else:
             of_rows = store.steps_of(slots)
             frames = store.look_back(slots, of_rows)
             columns = store.observations(frames.T)
             self._pad(columns, of_rows)
             columns |= store.read(slots, store.other_paths)
-            next_columns = self._next_stacks(store, run.last, of_rows + run.span, run.link)
-            self._pad(next_columns, of_rows + run.span)
+            if last is not slots:
+                frames = store.look_back(last, of_rows + (span - 1))
+            next_columns = self._next_stacks(store, frames, last, link)
+            self._pad(next_columns, of_rows + span)
         return batches.TransitionBatch(
-            observation=trees.nested("observation", columns),
-            action=trees.nested("action", columns),
-            reward=run.reward,
-            next_observation=trees.nested("observation", next_columns),
-            next_discount=run.discount,
-            is_terminal=run.is_terminal,
-            steps=run.span,
-            keys=store.keys(slots),
+            observation=store.nest_observation(columns),
+            action=store.nest_action(columns),
+            reward=reward,
+            next_observation=store.nest_observation(next_columns),
+            next_discount=discount,
+            is_terminal=is_terminal,
+            steps=span,
+            keys=keys,
             probabilities=probabilities,
             weights=weights,
-            extras=window.nested_extras(columns),
+            extras=store.nest_extras(columns),
         )
 
     def _next_stacks(
-        self,
-        store: steps.StepStore,
-        last: arrays.Ints,
-        of_following: arrays.Ints,
-        links: arrays.Ints,
+        self, store: steps.StepStore, frames: arrays.Ints, last: arrays.Ints, links: arrays.Array
     ) -> window.Columns:
-        """Return the stacks up to what follows the rows `last` [B], in steps `of_following` [B] of their episodes."""
-        frames = store.look_back(last, of_following - 1)
+        """Return the stacks up to what follows the rows `last` [B], of which `frames` [stack, B] are the stacks."""
         following = store.observations(np.concatenate([frames[1:], np.maximum(links, 0)[np.newaxis]]).T)
         (where,) = (links < 0).nonzero()
         if len(where):

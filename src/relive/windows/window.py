@@ -12,7 +12,6 @@ import abc
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from relive.common import arrays
-from relive.common import trees
 from relive.persistence import registry
 from relive.schema import schema as schema_lib
 from relive.storage import steps
@@ -28,23 +27,9 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     """Decides which rows make one element of a batch."""
 
     @property
-    def older(self) -> int:
-        """Number of older frames that a row is read with; a row that has them all may start a window.
-
-        -1 if `newly_readable` decides which rows may start a window.
-        """
-        return -1
-
     @abc.abstractmethod
-    def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether a window may start at each of the rows in `slots` [k]."""
-
-    @abc.abstractmethod
-    def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return the distinct rows at which a window may start since the last write, and could not before.
-
-        The store lists the rows completed and the episodes ended by the write.
-        """
+    def rule(self) -> steps.Rule:
+        """At which rows a window may start, in the numbers of `kernels.append`."""
 
     @abc.abstractmethod
     def why_not_ready(self, store: steps.StepStore) -> str:
@@ -61,9 +46,3 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> Batch:
         """Return the windows that start in `slots` [B], which must be readable."""
-
-
-def nested_extras(columns: Columns) -> dict[str, Any]:
-    """Return the extras among the columns, by name."""
-    extras: Any = trees.nested("extras", columns)
-    return dict(extras)

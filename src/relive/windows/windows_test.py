@@ -13,7 +13,6 @@ from relive import errors
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
 from relive.kernels import append
-from relive.storage import steps
 from relive.windows import returns
 from relive.windows import window as window_lib
 
@@ -309,7 +308,7 @@ def readable(buffer: Any) -> dict[int, bool]:
     """Return of each key that is stored whether the window's rule says that it may start there."""
     store = buffer.history
     slots = store.alive_slots()
-    is_readable = buffer.window.is_readable(store, slots)
+    is_readable = store.is_readable(slots)
     return dict(zip(store.keys(slots).tolist(), is_readable.tolist(), strict=True))
 
 
@@ -318,7 +317,7 @@ def kept_frames(buffer: Any, key: int) -> int:
     store, slot = buffer.history, np.array([key % buffer.capacity])
     episode = store.episodes_of(slot)
     oldest = store.steps_of(store.episodes[append.OLDEST][episode])
-    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window.older)[0])
+    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window.rule[0])[0])
 
 
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -355,87 +354,8 @@ def test_eligible_rows_are_those_the_window_can_read(window: Any, streams: int, 
         buffer.check()
         for key, was_readable in before.items():
             if was_readable and key in after:
-                assert after[key] or kept_frames(buffer, key) < window.older
-            if not was_readable and after.get(key) and window.older > 0:
+                assert after[key] or kept_frames(buffer, key) < window.rule[0]
+            if not was_readable and after.get(key) and window.rule[0] > 0:
                 steps = buffer.history.steps_of(np.array([key % capacity]))
-                assert kept_frames(buffer, key) == min(window.older, int(steps[0]))
+                assert kept_frames(buffer, key) == min(window.rule[0], int(steps[0]))
         before = after
-
-
-class OwnRule(relive.TransitionWindow):
-    """May start at even steps alone."""
-
-    @property
-    def older(self) -> int:
-        return -1
-
-    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
-        is_complete = (store.facts[slots] & append.COMPLETE) > 0
-        return is_complete & (store.steps_of(slots) % 2 == 0)
-
-    def newly_readable(self, store: steps.StepStore) -> Any:
-        completed = store.completed[: store.num.item(append.COMPLETED)].copy()
-        store.num[append.COMPLETED] = 0
-        return completed[self.is_readable(store, completed)]
-
-
-class Heir(OwnRule):
-    """Has no rule of its own, but that of its parent."""
-
-
-class OwnSequences(relive.SequenceWindow):
-    """May start at the last steps of an episode alone, once it has terminated."""
-
-    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
-        episodes = store.episodes_of(slots)
-        has_terminated = store.episodes[append.END][episodes] == append.TERMINATED
-        left = store.lengths_of(episodes) - store.steps_of(slots)
-        return super().is_readable(store, slots) & has_terminated & (left == self.length)
-
-    def newly_readable(self, store: steps.StepStore) -> Any:
-        store.num[append.COMPLETED] = 0
-        slots = store.alive_slots()
-        ended = slots[np.isin(store.episodes_of(slots), store.ended)]
-        return ended[self.is_readable(store, ended)]
-
-
-@pytest.mark.parametrize("window", [OwnRule(), OwnSequences(2), Heir()])
-@pytest.mark.parametrize("streams", [1, 3])
-@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
-@pytest.mark.parametrize("call", ["add", "extend"])
-def test_a_window_with_a_rule_of_its_own_is_asked(window: Any, streams: int, call: str) -> None:
-    rng = np.random.default_rng(0)
-    schema = relive.Schema(relive.Field((), int), relive.Field((), int))
-    buffer: Any = relive.ColumnReplayBuffer(9, schema, window=window, streams=streams)
-    seen = left_out = 0
-    for t in range(40):
-        ends = rng.random(streams) < 0.15
-        now = np.full(streams, t)
-        if call == "extend":
-            buffer.extend(now, now, np.zeros(streams), now + 1, terminated=ends, truncated=np.zeros(streams, np.bool_))
-        else:
-            for stream in range(streams):
-                buffer.add(t, t, 0.0, t + 1, terminated=bool(ends[stream]), stream=stream)
-        buffer.check()
-        assert buffer.eligible_keys().tolist() == [key for key, is_readable in readable(buffer).items() if is_readable]
-        seen += buffer.num_eligible
-        left_out += len(buffer) - buffer.num_eligible
-    assert min(seen, left_out) > 20
-
-
-@pytest.mark.parametrize("kind", [relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow])
-def test_a_window_without_older_is_asked_at_every_write(kind: Any) -> None:
-    asked = []
-
-    def rule(self: Any, store: Any) -> Any:
-        asked.append(len(store))
-        return kind.newly_readable(self, store)
-
-    own = type("Own", (kind,), {"newly_readable": rule})
-    buffer: Any = relive.ColumnReplayBuffer(3, window=own(2) if kind is relive.SequenceWindow else own())
-    for t in range(8):
-        buffer.add(t, 0, 0.0, t + 1, terminated=t % 2 == 1)
-    buffer.add(8, 0, 0.0, 9)
-    buffer.end_episode()
-    buffer.check()
-    assert asked == ([1, 2, *[3] * 8] if buffer.window.older < 0 else [])

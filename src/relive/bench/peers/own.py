@@ -30,7 +30,7 @@ def kernels(name: str) -> Iterator[None]:
     Raises:
         CannotError: They are not there.
     """
-    before = choice.chosen().name
+    before = choice.chosen()
     try:
         relive.use_kernels(name)
     except relive.MissingExtraError as error:
