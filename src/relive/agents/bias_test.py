@@ -86,15 +86,6 @@ def test_the_difference_is_of_the_means_that_are_known() -> None:
     }
 
 
-def test_a_copy_goes_its_own_way() -> None:
-    tally = bias_lib.Tally()
-    tally.add(episode_of([1.0]))
-    twin = tally.copy()
-    twin.add(episode_of([0.1, 0.2]))
-    assert (tally.episodes, tally.returns.value) == (1, 1.0)
-    assert (twin.episodes, twin.returns.value) == (2, math.fsum([1.0, math.fsum([0.1, 0.2])]))
-
-
 @pytest.mark.parametrize(
     ("start", "changes", "version"), [(None, [], None), (3, [(1, 5)], 3), (None, [(1, 5), (2, 7)], 5), (0, [], 0)]
 )

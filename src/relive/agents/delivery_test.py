@@ -3,6 +3,7 @@
 `handing_out_machine_test` compares all that the plain calls return and count with a naive twin.
 """
 
+import asyncio
 import gc
 import pathlib
 import random
@@ -22,22 +23,6 @@ live = helpers_test.live
 ids = helpers_test.ids
 
 
-def test_episodes_are_delivered_once_in_the_order_of_their_ends() -> None:
-    buffer = Buffer()
-    late = live(buffer, steps=0, status=None)
-    lived = [live(buffer) for _ in range(3)]
-    assert ids(buffer.next_episodes_nowait(2)) == lived[:2]
-    buffer.append_observation_action_reward_nowait(late, 0, 0, 0.0)
-    buffer.end_episode_nowait(late, 1)
-    with pytest.raises(
-        relive.NotReadyError, match="^next_episodes_nowait found 2 of 3 episodes: end more of them, or "
-    ):
-        buffer.next_episodes_nowait(3)
-    assert ids(buffer.next_episodes_nowait(2)) == [lived[2], late]
-    assert buffer.get_stats().total_episodes == 4
-    assert len(buffer.sample_n_step_nowait(5, 1, 0.9)) == 5
-
-
 def test_delivered_episodes_share_nothing_with_the_store() -> None:
     buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a", policy_version=1)
@@ -54,15 +39,6 @@ def test_delivered_episodes_share_nothing_with_the_store() -> None:
     assert (sample.observation.tolist(), sample.action, sample.reward) == ([0, 0], [1], 1.0)
 
 
-def test_the_version_of_an_episode_is_that_of_its_oldest_step() -> None:
-    buffer = Buffer()
-    episode_id = live(buffer, steps=[None, 2, 5])
-    buffer.set_policy_version(5)
-    with pytest.raises(relive.NotReadyError):
-        buffer.next_episodes_nowait(1, max_lag=2)
-    assert ids(buffer.next_episodes_nowait(1, max_lag=3)) == [episode_id]
-
-
 def test_a_closed_buffer_delivers_what_it_has_and_takes_it_back() -> None:
     buffer = Buffer(groups=relive.Groups(1))
     single, grouped = live(buffer), live(buffer, group_id="g")
@@ -74,48 +50,76 @@ def test_a_closed_buffer_delivers_what_it_has_and_takes_it_back() -> None:
         buffer.admit_nowait()
 
 
-def test_evictions_after_the_time_of_a_group_drop_stragglers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody need look at the clock before."""
-    now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    buffer = Buffer(max_episodes=2, groups=relive.Groups(2, timeout=10.0))
-    live(buffer, group_id="g")
-    live(buffer)
-    now = 10.0
-    live(buffer)
-    assert buffer.get_drops() == {"straggler": {"a": 1}}
-    live(buffer, group_id="h")
-    now = 20.0
-    with pytest.raises(
-        relive.ArgumentError, match="^no episode can start in group 'h': it was handed out or given up$"
-    ):
-        live(buffer, group_id="h")
-
-
 # Refusals.
 
 NO_VERSION = "max_lag asks for the learner's policy version: call set_policy_version first"
+NO_SUCH_VERSION = "version must be at most the learner's, {}, got {}: call set_policy_version first"
+REQUESTS: list[tuple[str, int, dict[str, Any], str]] = [
+    ("next_episodes", 0, {}, "count must be at least 1, got 0"),
+    ("next_episodes", 5, {}, "count must be at most 4 with 4 episodes, got 5"),
+    ("next_groups", 3, {}, "count must be at most 2 with 4 episodes, got 3"),
+    ("next_episodes", 1, {"max_lag": -1}, "max_lag must be at least 0, got -1"),
+    ("next_episodes", 1, {"max_lag": 0}, NO_VERSION),
+    ("next_groups", 1, {"max_lag": 0}, NO_VERSION),
+    ("next_episodes", 1, {"accept": 3}, "accept must be a function, got 3"),
+    ("next_groups", 1, {"accept": 3}, "accept must be a function, got 3"),
+    ("next_episodes", 1, {"quotas": [1]}, "quotas must be .*Mapping, got .*"),
+    ("next_episodes", 1, {"quotas": {1: 1}}, "each of quotas must be a string, got 1"),
+    ("next_episodes", 1, {"quotas": {"a": -1}}, "quota of 'a' must be at least 0, got -1"),
+    ("next_episodes", 1, {"quotas": {"a": 0.5}}, "quota of 'a' must be an integer .*"),
+    ("admit", 3, {}, r"count must be at most 2 with Admission\(.*\), got 3"),
+]
+
+
+@pytest.mark.parametrize(("name", "count", "options", "message"), REQUESTS)
+async def test_requests_that_cannot_be_met_are_refused(
+    name: str, count: int, options: dict[str, Any], message: str
+) -> None:
+    """And not waited for."""
+    buffer = Buffer(max_episodes=4, groups=relive.Groups(2), admission=relive.Admission(0, 2))
+    with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
+        getattr(buffer, f"{name}_nowait")(count, **options)
+    with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
+        async with asyncio.timeout(helpers_test.PATIENCE):
+            await getattr(buffer, name)(count, **options)
+    assert not helpers_test.has_line(buffer)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda buffer: buffer.next_episodes_nowait(0), "count must be at least 1, got 0"),
-        (lambda buffer: buffer.next_episodes_nowait(5), "count must be at most 4 with 4 episodes, got 5"),
-        (lambda buffer: buffer.next_groups_nowait(3), "count must be at most 2 with 4 episodes, got 3"),
-        (lambda buffer: buffer.next_episodes_nowait(1, max_lag=-1), "max_lag must be at least 0, got -1"),
-        (lambda buffer: buffer.next_episodes_nowait(1, max_lag=0), NO_VERSION),
-        (lambda buffer: buffer.next_groups_nowait(1, max_lag=0), NO_VERSION),
         (lambda buffer: Buffer().next_groups_nowait(1), "next_groups_nowait needs a buffer with groups: EpisodeRep.*"),
         (lambda buffer: Buffer(groups=buffer), "groups must be an instance of Groups, got <Epis.*"),
         (lambda buffer: Buffer(admission=buffer), "admission must be an instance of Admission, got <Epis.*"),
-        (lambda buffer: buffer.next_episodes_nowait(1, accept=3), "accept must be a function, got 3"),
-        (lambda buffer: buffer.next_groups_nowait(1, accept=3), "accept must be a function, got 3"),
+        (lambda buffer: buffer.reject("some id"), "episode_ids must be a list of strings, got 'some id'"),
+        (lambda buffer: buffer.reject(None), "episode_ids must be a list of strings, got None"),
+        (lambda buffer: buffer.reject(["lived", 3]), "each of episode_ids must be a string, got 3"),
+        (lambda buffer: buffer.reject([], reason=""), "reason must be a string of at least 1 character, got ''"),
+        (lambda buffer: buffer.reject([], reason=3), "reason must be a string, got 3"),
+        (lambda buffer: Buffer().ack(0), "ack needs a buffer .*: give it redeliver=True"),
+        (lambda buffer: Buffer(redeliver=True).ack(0), NO_SUCH_VERSION.format("none was set", 0)),
+        (lambda buffer: buffer.ack(4), NO_SUCH_VERSION.format(3, 4)),
+        (lambda buffer: buffer.ack(-1), "version must be at least 0, got -1"),
+        (lambda buffer: buffer.ack(0.5), "version must be an integer .*"),
     ],
 )
-def test_deliveries_that_cannot_be_are_refused(call: Any, message: str) -> None:
+def test_wrong_calls_of_a_learner_are_refused(call: Any, message: str) -> None:
+    buffer = Buffer(max_episodes=4, redeliver=True)
+    buffer.set_policy_version(3)
     with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
-        call(Buffer(max_episodes=4, groups=relive.Groups(2)))
+        call(buffer)
+    assert buffer.get_drops() == {}
+
+
+def test_a_request_says_how_much_it_found() -> None:
+    buffer = Buffer(groups=relive.Groups(1))
+    live(buffer)
+    for call, found in (
+        (buffer.next_episodes_nowait, "next_episodes_nowait found 1 of 3 episodes: end more of them, or await next_e"),
+        (buffer.next_groups_nowait, "next_groups_nowait found 0 of 3 whole groups: end more episodes, or await next_g"),
+    ):
+        with pytest.raises(relive.NotReadyError, match=f"^{found}"):
+            call(3)
 
 
 def test_counts_are_limited_by_the_number_of_transitions() -> None:
@@ -133,6 +137,10 @@ def test_counts_are_limited_by_the_number_of_transitions() -> None:
         ({"max_episodes": 4}, "max_episodes = 4"),
         ({"max_transitions": 4}, "max_transitions = 4"),
         ({"admission": relive.Admission(1, 2)}, "4 with Admission(max_lag=1, episodes_per_version=2)"),
+        (
+            {"admission": relive.Admission(9, 9, max_running=4)},
+            "4 with Admission(max_lag=9, episodes_per_version=9, max_running=4)",
+        ),
     ],
 )
 def test_a_group_that_could_never_be_whole_is_refused(limits: Any, most: str, tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Several epochs, quotas, a bound on what runs at once, and acknowledgements."""
+"""Several epochs; and tasks that wait for quotas, or with a bound on what runs at once."""
 
 import asyncio
 import collections
@@ -178,22 +178,7 @@ def test_epochs_go_on_after_a_restart(journaled: bool, redeliver: bool, tmp_path
         buffer.check()
 
 
-# Quotas.
-
-
-def test_a_quota_limits_the_episodes_of_an_agent() -> None:
-    buffer = Buffer()
-    lived = {agent: [live(buffer, agent) for _ in range(3)] for agent in ("a", "b", "c")}
-    assert ids(buffer.next_episodes_nowait(4, quotas={"a": 1, "b": 2})) == [
-        lived["a"][0],
-        *lived["b"][:2],
-        lived["c"][0],
-    ]
-    assert ids(buffer.next_episodes_nowait(2, quotas={"b": 0})) == lived["a"][1:]
-    with pytest.raises(relive.NotReadyError, match="^next_episodes_nowait found 2 of 3 episodes"):
-        buffer.next_episodes_nowait(3, quotas={"b": 0})
-    assert ids(buffer.next_episodes_nowait(3)) == [lived["b"][2], *lived["c"][1:]]
-    assert buffer.get_drops() == {}
+# Waiting.
 
 
 async def test_learners_that_wait_for_a_quota_are_passed() -> None:
@@ -204,23 +189,6 @@ async def test_learners_that_wait_for_a_quota_are_passed() -> None:
     assert ids(await buffer.next_episodes(1)) == [first]
     second = live(buffer, "b")
     assert ids(await choosy) == [second]
-
-
-@pytest.mark.parametrize(
-    ("quotas", "message"),
-    [
-        ([1], "^quotas must be .*Mapping, got"),
-        ({1: 1}, "^each of quotas must be a string, got 1$"),
-        ({"a": -1}, "^quota of 'a' must be at least 0, got -1$"),
-        ({"a": 0.5}, "^quota of 'a' must be an integer"),
-    ],
-)
-def test_quotas_are_checked(quotas: Any, message: str) -> None:
-    with pytest.raises(relive.ArgumentError, match=message):
-        Buffer().next_episodes_nowait(1, quotas=quotas)
-
-
-# What runs at once.
 
 
 async def test_max_running_limits_episodes_that_run_at_once() -> None:
@@ -245,29 +213,6 @@ async def test_max_running_limits_episodes_that_run_at_once() -> None:
     assert buffer.get_stats().completed == 30
 
 
-def test_a_ticket_counts_as_running_until_its_episode_has_ended() -> None:
-    buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
-    with pytest.raises(
-        relive.ArgumentError, match=r"^count must be at most 2 with Admission\(.*max_running=2\), got 3$"
-    ):
-        buffer.admit_nowait(3)
-    ticket = buffer.admit_nowait(2)
-    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
-    with pytest.raises(relive.NotReadyError, match="with 2 episodes running: end one, or await admit$"):
-        buffer.admit_nowait()
-    ticket.release()
-    buffer.admit_nowait().release()
-    buffer.abort_episode_nowait(episode_id)
-    buffer.admit_nowait(2)
-
-
-def test_a_bound_on_what_runs_must_fit_a_group() -> None:
-    with pytest.raises(relive.ArgumentError, match="^size of groups must be at most 1 with Admission"):
-        Buffer(groups=relive.Groups(2), admission=relive.Admission(9, 9, max_running=1))
-    with pytest.raises(relive.ArgumentError, match="^max_running must be at least 1, got 0$"):
-        relive.Admission(1, 1, max_running=0)
-
-
 async def test_a_group_that_nobody_completes_is_named() -> None:
     buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
     for group_id in ("g", "h"):
@@ -281,73 +226,3 @@ async def test_a_group_that_nobody_completes_is_named() -> None:
     assert "group 'g' holds places but is not complete" in str(warning.message)
     buffer.close()
     await asyncio.gather(learner, actor, return_exceptions=True)
-
-
-# Acknowledgements.
-
-
-def test_unacknowledged_deliveries_alone_come_again(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer(redeliver=True)
-    lived = []
-    with relive.Journal(tmp_path / "journal") as journal:
-        buffer.attach(journal)
-        for version in range(4):
-            buffer.set_policy_version(version)
-            lived.append(live(buffer, "a"))
-            assert ids(buffer.next_episodes_nowait(1)) == lived[-1:]
-        buffer.ack(2)
-        waiting = live(buffer, "a")
-    for _ in range(2):  # It comes again after each restart.
-        recovered = relive.recover(tmp_path / "journal", buffer_class=Buffer)
-        with relive.Journal(tmp_path / "journal") as journal:
-            recovered.attach(journal)
-            assert ids(recovered.next_episodes_nowait(2)) == lived[2:]
-            recovered.detach()
-    recovered = relive.recover(tmp_path / "journal", buffer_class=Buffer)
-    assert ids(recovered.next_episodes_nowait(2)) == lived[2:]
-    recovered.ack(3)
-    recovered.save(tmp_path / "saved")
-    loaded = Buffer.load(tmp_path / "saved")
-    assert ids(loaded.next_episodes_nowait(3)) == [*lived[2:], waiting]
-    loaded.set_policy_version(4)
-    loaded.ack(4)
-    loaded.load_state_dict(loaded.state_dict())
-    with pytest.raises(relive.NotReadyError):
-        loaded.next_episodes_nowait(1)
-
-
-def test_deliveries_before_any_version_have_the_first_one() -> None:
-    buffer = Buffer(redeliver=True)
-    live(buffer, "a")
-    buffer.next_episodes_nowait(1)
-    buffer.set_policy_version(0)
-    buffer.ack(0)
-    buffer.load_state_dict(buffer.state_dict())
-    with pytest.raises(relive.NotReadyError):
-        buffer.next_episodes_nowait(1)
-
-
-def test_a_group_comes_again_without_its_dropped_episode() -> None:
-    buffer = Buffer(max_episodes=3, groups=relive.Groups(2), redeliver=True)
-    dropped = live(buffer, "a", group_id="g", status="ABORTED")
-    group = [live(buffer, "a", group_id="g") for _ in range(2)]
-    assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]
-    live(buffer, "a")
-    assert dropped not in ids(helpers_test.stored(buffer))
-    buffer.load_state_dict(buffer.state_dict())
-    assert [ids(each) for each in buffer.next_groups_nowait(1)] == [group]
-
-
-def test_acknowledgements_are_checked() -> None:
-    with pytest.raises(relive.ArgumentError, match="^ack needs a buffer .*: give it redeliver=True$"):
-        Buffer().ack(0)
-    buffer = Buffer(redeliver=True)
-    message = "^version must be at most the learner's, {}, got {}: call set_policy_version first$"
-    with pytest.raises(relive.ArgumentError, match=message.format("none was set", 0)):
-        buffer.ack(0)
-    buffer.set_policy_version(3)
-    with pytest.raises(relive.ArgumentError, match=message.format(3, 4)):
-        buffer.ack(4)
-    for version in (4, -1, 0.5):
-        with pytest.raises(relive.ArgumentError, match="^version must be"):
-            buffer.ack(version)  # type: ignore[arg-type]

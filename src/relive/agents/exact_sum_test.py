@@ -21,24 +21,6 @@ def test_a_running_sum_is_that_of_all_at_once(numbers: list[float]) -> None:
     assert summed(numbers).value == math.fsum(numbers)
 
 
-@hypothesis.given(NUMBERS, st.randoms(use_true_random=False))
-def test_the_order_makes_no_difference(numbers: list[float], random: object) -> None:
-    shuffled = list(numbers)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert summed(shuffled).value == summed(numbers).value
-
-
-@hypothesis.given(NUMBERS, NUMBERS)
-def test_a_twin_goes_on_as_the_first_would(numbers: list[float], more: list[float]) -> None:
-    first = summed(numbers)
-    twin = bias.ExactSum(first.terms)
-    assert twin.terms == first.terms
-    for number in more:
-        first.add(number)
-        twin.add(number)
-    assert twin.terms == first.terms
-
-
 def test_memory_is_a_few_terms() -> None:
     total = bias.ExactSum()
     for exponent in range(-1000, 1000):
@@ -56,10 +38,7 @@ def test_memory_is_a_few_terms() -> None:
 def test_sums_beyond_all_floats_are_infinite(numbers: list[float], value: float) -> None:
     total = summed([1.0, *numbers, -1.0])
     assert total.value == value
-
-
-def test_an_infinite_sum_is_one_term() -> None:
-    assert summed([1.0, 1e308, 1e308]).terms == [math.inf]
+    assert not math.isinf(value) or total.terms == [value]
 
 
 def test_infinities_against_each_other_are_no_number() -> None:

@@ -167,35 +167,6 @@ async def test_waiting_learners_are_served_in_order(group_ids: list[str | None])
     assert idle(buffer)
 
 
-async def test_a_small_request_does_not_overtake_a_large_one() -> None:
-    buffer = Buffer()
-    large = asyncio.create_task(buffer.next_episodes(3))
-    await settle()
-    small = asyncio.create_task(buffer.next_episodes(1))
-    for _ in range(4):
-        live(buffer)
-        await settle()
-        assert small.done() <= large.done()
-    await asyncio.gather(large, small)
-
-
-async def test_a_cancelled_wait_takes_nothing() -> None:
-    buffer = Buffer(groups=relive.Groups(1))
-    buffer.set_policy_version(1)
-    calls = [buffer.next_episodes(2, max_lag=0), buffer.next_groups(2, max_lag=0)]
-    tasks = [asyncio.create_task(call) for call in calls]
-    await settle()
-    old, lived = live(buffer, policy_version=0), live(buffer, policy_version=1)
-    grouped = live(buffer, group_id="g", policy_version=1)
-    await settle()
-    for task in tasks:
-        task.cancel()
-    await settle()
-    assert (buffer.get_drops(), idle(buffer)) == ({}, True)
-    assert ids(await buffer.next_episodes(2)) == [old, lived]
-    assert [ids(group) for group in await buffer.next_groups(1)] == [[grouped]]
-
-
 @pytest.mark.parametrize("call", ["admit", "next_episodes", "next_groups"])
 async def test_a_call_cancelled_at_any_await_leaves_no_trace(call: str) -> None:
     """It is cancelled after another number of rounds in each of the buffers."""
@@ -244,15 +215,6 @@ async def test_closing_frees_all_waiting_calls() -> None:
         with pytest.raises(relive.ClosedError):
             await call(1)
     assert idle(buffer)
-
-
-async def test_impossible_calls_are_refused_before_they_wait() -> None:
-    buffer = Buffer(admission=relive.Admission(0, 1), max_episodes=2)
-    wrong: Any = 3
-    calls = (buffer.admit(2), buffer.next_episodes(3), buffer.next_groups(1), buffer.next_episodes(1, max_lag=1))
-    for call in (*calls, buffer.next_episodes(1, accept=wrong), buffer.next_groups(1, accept=wrong)):
-        with pytest.raises(relive.ArgumentError):
-            await asyncio.wait_for(call, PATIENCE)
 
 
 async def test_a_block_takes_a_ticket() -> None:
@@ -385,14 +347,6 @@ async def storm(seed: int, actors: int) -> None:
 )
 def test_many_queued_actors_with_random_cancellation(seed: int, actors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run(storm(seed, actors), monkeypatch)
-
-
-async def test_waiting_within_a_lag_needs_a_version() -> None:
-    buffer = Buffer(groups=relive.Groups(1))
-    for call in (buffer.next_episodes, buffer.next_groups):
-        with pytest.raises(relive.ArgumentError, match="^max_lag asks .*: call set_policy_version first$"):
-            await call(1, max_lag=0)
-    assert not helpers_test.has_line(buffer)
 
 
 def test_a_closed_event_loop_takes_its_waiters_with_it() -> None:

@@ -54,15 +54,6 @@ def test_an_inexact_episode_has_a_row_for_each_part() -> None:
     assert batch.mismatches == [None, mismatch, None]
 
 
-@pytest.mark.parametrize(("multiple", "width"), [(1, 5), (2, 6), (5, 5), (6, 6), (64, 64)])
-def test_rows_are_as_long_as_the_longest_up_to_a_multiple(multiple: int, width: int) -> None:
-    episodes = [episode_of([step_of([1, 2, 3], [4, 5])]), episode_of([step_of([1], [4, 5])])]
-    batch = relive.TokenBatch.from_episodes(episodes, pad_to_multiple_of=multiple)
-    assert batch.tokens.shape == (2, width)
-    assert batch.lengths.tolist() == [5, 3]
-    assert batch.attention_mask.sum(axis=1).tolist() == [5, 3]
-
-
 @hypothesis.given(
     episodes=st.lists(token_episode_test.episodes(), min_size=1, max_size=4),
     pad_token_id=st.integers(0, 9),
@@ -128,25 +119,6 @@ def test_arguments_of_a_token_batch_are_checked(arguments: dict[str, Any], text:
     defaults: dict[str, Any] = {"episodes": [episode_of([step_of([1], [2])])]}
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
         relive.TokenBatch.from_episodes(**defaults | arguments)
-
-
-def test_steps_in_an_episode_buffer_come_back_bit_for_bit() -> None:
-    """P67: miles PR 1829."""
-    logs = [np.array([-0.1, -0.2], np.float32), np.array([-1 / 3], np.float32)]
-    steps = [
-        step_of([1, 5], [7, 2], logprobs=logs[0], policy_version=3),
-        step_of([1, 5, 7, 2, 9], [8], logprobs=logs[1], policy_version=[4]),
-    ]
-    buffer = relive.EpisodeReplayBuffer[Any, relive.TokenStep](seed=0)
-    episode_id = buffer.start_episode_nowait("agent", group_id="prompt")
-    for step, reward in zip(steps, [0.0, 1.0], strict=True):
-        buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, reward)
-    buffer.end_episode_nowait(episode_id, None)
-    batch = relive.TokenBatch.from_episodes(buffer.next_episodes_nowait(1))
-    assert batch.tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
-    assert batch.logprobs[batch.loss_mask].tobytes() == np.concatenate(logs).tobytes()
-    assert batch.rewards.tolist() == [[0, 0, 0, 0, 0, 1.0]]
-    assert (batch.episode_ids, batch.agent_ids, batch.group_ids) == ([episode_id], ["agent"], ["prompt"])
 
 
 # Micro-batches.

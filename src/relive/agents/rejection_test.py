@@ -1,4 +1,4 @@
-"""What the learner does not want: what `accept` refuses and what `reject` gives back, and that nothing hangs for it."""
+"""An `accept` that fails, waits or calls the buffer; and no fleet hangs for what its learner does not want."""
 
 import asyncio
 import gc
@@ -11,7 +11,6 @@ from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as st
-import numpy as np
 import pytest
 
 import relive
@@ -28,28 +27,6 @@ def longer_than_one(episode: relive.Episode[Any, Any]) -> bool:
 
 
 # accept.
-
-
-def test_accept_is_asked_about_fresh_units_in_order() -> None:
-    buffer = Buffer()
-    lived = [
-        live(buffer, f"{steps}", steps, policy_version=version)
-        for steps, version in ((1, 3), (2, 3), (9, 0), (1, 3), (3, 3), (1, 3), (4, 3))
-    ]
-    buffer.set_policy_version(3)
-    asked: list[str] = []
-
-    def accept(episode: relive.Episode[Any, Any]) -> np.bool_:
-        asked.append(episode.episode_id)
-        episode.rewards.clear()
-        return np.bool_(longer_than_one(episode))
-
-    found = buffer.next_episodes_nowait(2, max_lag=0, accept=accept)  # type: ignore[arg-type]
-    assert (ids(found), asked) == ([lived[1], lived[4]], [lived[place] for place in (0, 1, 3, 4)])
-    assert [len(episode.rewards) for episode in found] == [2, 3]
-    assert buffer.get_drops() == {"rejected": {"1": 2}, "stale": {"9": 1}}
-    assert ids(buffer.next_episodes_nowait(2)) == lived[5:]
-    buffer.check()
 
 
 @pytest.mark.parametrize("fault", ["raises", "says 1", "says nothing"])
@@ -113,36 +90,6 @@ async def test_a_waiting_call_asks_once_and_cancelled_takes_none() -> None:
 
 
 # reject.
-
-
-def test_ids_are_rejected_once_and_reasons_are_counted() -> None:
-    buffer = Buffer()
-    lived = [live(buffer, f"{number}") for number in range(3)]
-    buffer.next_episodes_nowait(3)
-    assert buffer.reject([lived[0], "unknown", lived[0], lived[2]]) == 2
-    assert buffer.reject(lived[:1]) == 0
-    assert buffer.reject(iter(lived[1:2]), reason="too easy") == 1
-    assert list(buffer.get_drops().items()) == [("rejected", {"0": 1, "2": 1}), ("too easy", {"1": 1})]
-
-
-@pytest.mark.parametrize(
-    ("episode_ids", "reason", "message"),
-    [
-        ("some id", "rejected", "^episode_ids must be a list of strings, got 'some id'$"),
-        (None, "rejected", "^episode_ids must be a list of strings, got None$"),
-        (["lived", 3], "rejected", "^each of episode_ids must be a string, got 3$"),
-        (["lived"], "", "^reason must be a string of at least 1 character, got ''$"),
-        (["lived"], 3, "^reason must be a string, got 3$"),
-    ],
-)
-def test_a_wrong_rejection_is_refused_and_changes_nothing(episode_ids: Any, reason: Any, message: str) -> None:
-    buffer = Buffer()
-    lived = live(buffer)
-    buffer.next_episodes_nowait(1)
-    given = [lived if each == "lived" else each for each in episode_ids] if type(episode_ids) is list else episode_ids
-    with pytest.raises(relive.ArgumentError, match=message):
-        buffer.reject(given, reason=reason)
-    assert (buffer.get_drops(), buffer.reject([lived])) == ({}, 1)
 
 
 # Nothing hangs.

@@ -1,7 +1,10 @@
-"""Attempts that fail and are made again: their place is their ticket's, and nobody waits for itself."""
+"""Attempts that fail and are made again: nobody waits for itself, and learners get on.
+
+`handing_out_machine_test` has whose the places of failed attempts are.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 import contextlib
 import random
 from typing import Any
@@ -18,7 +21,6 @@ from relive.fleet import local_test
 Buffer = helpers_test.Buffer
 make_tokens = helpers_test.make_tokens
 add = helpers_test.add
-Play = Callable[[Any, Any, bool], Awaitable[None]]
 ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 20
 
 
@@ -26,97 +28,12 @@ class FailedError(Exception):
     """What a tool or a model raises now and then."""
 
 
-def end_in_vain(buffer: Any, ticket: relive.Ticket, way: str, **described: Any) -> None:
+def end_in_vain(buffer: Any, ticket: relive.Ticket, **described: Any) -> None:
     """Make an attempt that comes to nothing."""
     if isinstance(buffer, relive.TokenReplayBuffer):
         add(buffer, status="ABORTED", ticket=ticket, **described)
-        return
-    episode_id = buffer.start_episode_nowait("a", ticket=ticket, **described)
-    if way == "empty":
-        buffer.end_episode_nowait(episode_id, 0)
-        return
-    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
-    if way == "aborted":
-        buffer.end_episode_nowait(episode_id, 1, "ABORTED")
     else:
-        buffer.abort_episode_nowait(episode_id)
-
-
-WAYS = pytest.mark.parametrize(
-    ("make", "way"), [(Buffer, "aborted"), (Buffer, "left"), (Buffer, "empty"), (make_tokens, "aborted")]
-)
-
-
-@WAYS
-@pytest.mark.parametrize("has_groups", [False, True])
-def test_failed_attempts_return_their_place_to_the_ticket(make: Any, way: str, has_groups: bool) -> None:
-    groups = relive.Groups(2) if has_groups else None
-    buffer = make(admission=relive.Admission(0, 2, max_running=2), groups=groups)
-    buffer.set_policy_version(0)
-    with buffer.admit_nowait(2) as ticket:
-        add(buffer, ticket=ticket, group_id="g")
-        for _ in range(3):
-            end_in_vain(buffer, ticket, way, group_id="g")
-            assert ticket.left == 1
-            with pytest.raises(relive.NotReadyError):
-                buffer.admit_nowait()
-        add(buffer, ticket=ticket, group_id="g")
-        with pytest.raises(relive.ArgumentError, match="got one that is used up"):
-            add(buffer, ticket=ticket)
-    buffer.check()
-    assert len(buffer.next_groups_nowait(1)[0] if has_groups else buffer.next_episodes_nowait(2)) == 2
-
-
-@WAYS
-@pytest.mark.parametrize("has_rule", [False, True])
-def test_returned_places_go_back_when_their_ticket_ends(make: Any, way: str, has_rule: bool) -> None:
-    buffer = make(admission=relive.Admission(0, 2) if has_rule else None)
-    with buffer.admit_nowait(2) as ticket:
-        end_in_vain(buffer, ticket, way)
-        assert ticket.left == 2
-    assert ticket.left == 0
-    other = buffer.admit_nowait(2)
-    end_in_vain(buffer, other, way)
-    del other
-    assert buffer.admit_nowait(2).left == 2
-
-
-@pytest.mark.parametrize("way", ["release", "lost"])
-def test_places_never_return_to_a_closed_ticket(way: str) -> None:
-    buffer = Buffer(admission=relive.Admission(0, 1))
-    ticket: Any = buffer.admit_nowait()
-    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
-    if way == "lost":
-        ticket = None
-    else:
-        ticket.release()
-    with pytest.raises(relive.NotReadyError):
-        buffer.admit_nowait()
-    buffer.abort_episode_nowait(episode_id)
-    if way == "release":
-        assert ticket.left == 0
-    assert buffer.admit_nowait().left == 1
-
-
-def test_other_places_do_not_return_to_their_ticket() -> None:
-    """A learner that rejects an episode frees a place for all, as does one whose group was given up."""
-    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
-    ticket = buffer.admit_nowait(2)
-    lived = [helpers_test.live(buffer, group_id="g", ticket=ticket) for _ in range(2)]
-    buffer.next_groups_nowait(1)
-    assert buffer.reject(lived) == 2
-    assert ticket.left == 0
-    assert buffer.admit_nowait(2).left == 2
-
-
-def test_a_copy_takes_no_place_of_a_ticket() -> None:
-    buffer = Buffer(admission=relive.Admission(0, 1))
-    ticket = buffer.admit_nowait()
-    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
-    state = buffer.state_dict()
-    other = Buffer.from_state(state)
-    other.abort_episode_nowait(episode_id)
-    assert (ticket.left, other.admit_nowait().left) == (0, 1)
+        buffer.abort_episode_nowait(buffer.start_episode_nowait("a", ticket=ticket, **described))
 
 
 # Whom a task waits for.
@@ -132,7 +49,7 @@ def wants(buffer: Any, way: str) -> Any:
 async def test_a_task_waiting_for_its_own_ticket_is_warned_once(way: str) -> None:
     buffer = Buffer(admission=relive.Admission(0, 4))
     with await buffer.admit(4) as ticket:
-        end_in_vain(buffer, ticket, "left")
+        end_in_vain(buffer, ticket)
         for most in (1, 0):
             with warnings.catch_warnings(record=True) as found, contextlib.suppress(TimeoutError):
                 warnings.simplefilter("always")
@@ -158,7 +75,7 @@ def test_a_thread_that_waits_for_itself_is_warned_once(make: Any, is_fresh: bool
     shell: Any = relive.ThreadSafeReplayBuffer(buffer, timeout=0.01)
     with shell.admit(2) as ticket:
         if not is_fresh:
-            end_in_vain(buffer, ticket, "left")
+            end_in_vain(buffer, ticket)
         with pytest.warns(errors.MisuseWarning, match="start with it"), pytest.raises(relive.NotReadyError):
             shell.admit()
         with pytest.raises(relive.NotReadyError):
@@ -172,7 +89,7 @@ async def test_who_lets_tasks_try_waits_for_itself(make: Any) -> None:
     buffer = make(admission=relive.Admission(0, 2))
 
     async def attempt(ticket: relive.Ticket) -> None:
-        end_in_vain(buffer, ticket, "aborted")
+        end_in_vain(buffer, ticket)
 
     with await buffer.admit(2) as ticket:
         await asyncio.gather(attempt(ticket), attempt(ticket))
@@ -227,7 +144,7 @@ async def test_tasks_that_were_given_tickets_are_no_misuse() -> None:
         with ticket:
             for _ in range(3):
                 await asyncio.sleep(0.001)
-                end_in_vain(buffer, ticket, "aborted", group_id=f"{number}")
+                end_in_vain(buffer, ticket, group_id=f"{number}")
             for _ in range(2):
                 await asyncio.sleep(0.001)
                 add(buffer, ticket=ticket, group_id=f"{number}")

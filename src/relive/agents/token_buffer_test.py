@@ -61,77 +61,18 @@ def filled(max_tokens: int = 100, **settings: Any) -> relive.TokenReplayBuffer:
     return buffer
 
 
-def test_an_inexact_episode_has_a_sequence_for_each_part() -> None:
+def test_a_batch_names_episodes_and_where_they_do_not_go_on() -> None:
     buffer = relive.TokenReplayBuffer(100, seed=0)
-    assert buffer.add_episode([step_of([1], [2]), step_of([1, 2], [3])], agent_id="a").tolist() == [0]
-    keys = buffer.add_episode(
-        [step_of([1], [2], reward=1.0), step_of([2], [3]), step_of([3], [4], reward=2.0)], agent_id="b", group_id="g"
-    )
-    assert (keys.tolist(), keys.dtype.str) == ([1, 2, 3], "<i8")
-    batch = buffer.read([3, 0, 1])
-    assert batch.tokens.tolist() == [[3, 4, 0], [1, 2, 3], [1, 2, 0]]
-    assert batch.keys.tolist() == [3, 0, 1]
-    assert batch.returns.tolist() == [3.0, 0.0, 3.0]
-    assert batch.is_exact.tolist() == [False, True, False]
+    buffer.add_episode([step_of([1], [2])], agent_id="a")
+    keys = buffer.add_episode([step_of([1], [2]), step_of([2], [3])], agent_id="b", group_id="g")
+    assert (keys.tolist(), keys.dtype.str) == ([1, 2], "<i8")
+    batch = buffer.read([2, 0, 1])
     assert (batch.agent_ids, batch.group_ids) == (["b", "a", "b"], ["g", None, "g"])
     assert batch.episode_ids[0] == batch.episode_ids[2] != batch.episode_ids[1]
     assert all(str(uuid.UUID(name)) == name for name in batch.episode_ids)
-    mismatch = relive.TokenMismatch(step=2, position=0, expected=2, found=3)
-    assert batch.mismatches == [mismatch, None, None]
-    assert buffer.get_stats() == relive.TokenBufferStats(
-        sequences=4,
-        tokens=9,
-        trained_tokens=5,
-        episodes=2,
-        inexact_episodes=1,
-        appended=4,
-        evicted=0,
-        cleared=0,
-        sampled=0,
-        stale_keys=0,
-    )
-    assert (len(buffer), buffer.capacity) == (9, 100)
-    assert repr(buffer) == "<TokenReplayBuffer of 4 sequences, 9 of 100 tokens>"
-
-
-def test_log_probabilities_come_back_beside_their_tokens() -> None:
-    """P67: miles PR 1829."""
-    rng = np.random.default_rng(1)
-    for dtype in (np.float16, np.float32, np.float64):
-        buffer = relive.TokenReplayBuffer(1000, seed=0)
-        given = {}
-        for number in range(50):
-            count = int(rng.integers(1, 9))
-            logs = (-rng.exponential(size=count)).astype(dtype)
-            key = buffer.add_episode(
-                [step_of([number] * int(rng.integers(4)), [number + 1] * count, logprobs=logs)], agent_id="a"
-            )
-            given[int(key[0])] = logs
-        for _ in range(20):
-            batch = buffer.sample(16)
-            assert batch.logprobs.dtype == dtype
-            for key, logs, mask in zip(batch.keys.tolist(), batch.logprobs, batch.loss_mask, strict=True):
-                assert logs[mask].tobytes() == given[key].tobytes()
-            said = batch.policy_versions >= 0
-            assert not batch.logprobs[~said].any()
-
-
-def test_a_changed_context_is_flagged_and_every_pair_survives() -> None:
-    """P68: rllm PR 272."""
-    steps = [step_of([1, 5], [7, 2])]
-    for _ in range(3):
-        steps.append(step_of([*steps[-1].prompt.tolist(), *steps[-1].response.tolist(), 9], [8, 2]))
-    prompt = steps[2].prompt.tolist()
-    prompt[3] = 6
-    steps[2] = step_of(prompt, [8, 2])
-    buffer = relive.TokenReplayBuffer(100, seed=0)
-    keys = buffer.add_episode(steps, agent_id="a")
-    batch = buffer.read(keys)
-    assert not batch.is_exact.any()
-    assert [mismatch and (mismatch.step, mismatch.position) for mismatch in batch.mismatches] == [None, (2, 3), (3, 3)]
-    assert [(mismatch.expected, mismatch.found) for mismatch in batch.mismatches if mismatch] == [(2, 6), (6, 2)]
-    assert rows_of(batch) == token_episode_test.walked(steps)
-    assert (buffer.get_stats().inexact_episodes, buffer.get_stats().appended) == (1, 3)
+    assert batch.mismatches == [relive.TokenMismatch(step=1, position=0, expected=1, found=2), None, None]
+    assert (len(buffer), buffer.capacity) == (6, 100)
+    assert repr(buffer) == "<TokenReplayBuffer of 3 sequences, 6 of 100 tokens>"
 
 
 def test_draws_within_a_lag_take_late_episodes() -> None:
@@ -148,20 +89,6 @@ def test_draws_within_a_lag_take_late_episodes() -> None:
     assert buffer.eligible_keys().tolist() == list(range(19))
 
 
-def test_a_sequence_without_trained_tokens_is_never_drawn() -> None:
-    buffer = relive.TokenReplayBuffer(1000, seed=0)
-    keys = buffer.add_episode([step_of([1], [2], loss_mask=[False])], agent_id="a")
-    text = "^sample found no sequence to draw: none of 1 has a token that is to be trained on$"
-    with pytest.raises(errors.NotReadyError, match=text):
-        buffer.sample(1)
-    assert not buffer.read(keys).loss_mask.any()
-    buffer.add_episode([step_of([3], [4])], agent_id="a")
-    buffer.set_policy_version(0)
-    assert buffer.eligible_keys().tolist() == buffer.eligible_keys(max_lag=5).tolist() == [1]
-    assert set(buffer.sample(50).keys.tolist()) == {1}
-    buffer.check()
-
-
 def test_draws_are_uniform_over_sequences_however_long_they_are() -> None:
     buffer = relive.TokenReplayBuffer(100, seed=1)
     for length in (1, 30, 2, 9):
@@ -174,20 +101,6 @@ def test_draws_are_uniform_over_sequences_however_long_they_are() -> None:
 def test_padding_and_multiple_are_those_of_the_buffer() -> None:
     batch = filled(pad_token_id=9, pad_to_multiple_of=3).read([0, 1])
     assert batch.tokens.tolist() == [[1, 5, 7, 2, 9, 9], [4, 4, 9, 9, 9, 9]]
-
-
-def test_padding_holds_nothing_of_other_sequences() -> None:
-    buffer = relive.TokenReplayBuffer(64, seed=0)
-    poison = step_of([77] * 10, [77] * 30, reward=77.0, policy_version=77, logprobs=[-77.0] * 30)
-    for number in range(40):
-        buffer.add_episode([poison], agent_id="a")
-        buffer.add_episode([step_of([1] * (number % 3), [2])], agent_id="a")
-        batch = buffer.sample(8)
-        nothing = ~batch.attention_mask
-        for name in ("tokens", "loss_mask", "logprobs", "rewards"):
-            assert not getattr(batch, name)[nothing].any()
-        assert (batch.policy_versions[nothing] == -1).all()
-        assert (batch.steps[nothing] == -1).all()
 
 
 def test_writing_into_a_batch_changes_nothing_stored() -> None:
@@ -227,6 +140,10 @@ def test_an_empty_buffer_can_be_asked_everything() -> None:
         buffer.sample(1)
     with pytest.raises(errors.UnknownKeyError, match="^key 0 not found"):
         buffer.read([0])
+    buffer.add_episode([step_of([1], [2], loss_mask=[False])], agent_id="a")
+    text = "^sample found no sequence to draw: none of 1 has a token that is to be trained on$"
+    with pytest.raises(errors.NotReadyError, match=text):
+        buffer.sample(1)
 
 
 WRONG: Any = "wrong"
@@ -328,15 +245,6 @@ def test_settings_of_a_token_buffer_are_checked(arguments: dict[str, Any], text:
         relive.TokenReplayBuffer(**{"max_tokens": 10, **arguments})
 
 
-def test_versions_do_not_go_back() -> None:
-    buffer = filled()
-    for version in (3, 3, 5):
-        buffer.set_policy_version(version)
-    with pytest.raises(errors.ArgumentError, match="^version must be at least 5, the previous one, got 4$"):
-        buffer.set_policy_version(4)
-    assert buffer.policy_version == 5
-
-
 def test_the_dtype_of_log_probabilities_is_that_of_the_first() -> None:
     buffer = relive.TokenReplayBuffer(100, seed=0)
     buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.1], np.float32))], agent_id="a")
@@ -386,13 +294,6 @@ def test_a_list_of_any_scalars_is_cast_as_a_list(scalar: Any, declared: Any) -> 
     kept = buffer.read([0, 1]).logprobs
     assert kept.dtype == (declared or np.float32)
     assert kept[:, 1:].tolist() == np.array([[np.float64(scalar(-0.1)), -1.0]] * 2, kept.dtype).tolist()
-
-
-def test_a_list_takes_the_dtype_of_the_array_beside_it() -> None:
-    steps = [step_of([1], [2], logprobs=[-0.1]), step_of([1, 2], [3], logprobs=np.array([-0.3], np.float16))]
-    buffer = relive.TokenReplayBuffer(100)
-    kept = buffer.read(buffer.add_episode(steps, agent_id="a")).logprobs
-    assert (kept.dtype.str, kept.tolist()) == ("<f2", np.array([[0, -0.1, -0.3]], np.float16).tolist())
 
 
 def test_a_list_that_would_overflow_is_refused() -> None:
@@ -451,10 +352,12 @@ def test_stored_log_probabilities_keep_their_dtype(stored: Any, declared: Any, t
                 restore(logprobs_dtype=declared)
 
 
-def test_names_are_kept_as_plain_strings() -> None:
+def test_a_list_takes_the_dtype_of_the_array_beside_it() -> None:
+    steps = [step_of([1], [2], logprobs=[-0.1]), step_of([1, 2], [3], logprobs=np.array([-0.3], np.float16))]
     buffer = relive.TokenReplayBuffer(100)
-    keys = buffer.add_episode([step_of([1], [2])], agent_id=np.str_("a"), group_id=np.str_("g"))
-    batch = buffer.read(keys)
+    batch = buffer.read(buffer.add_episode(steps, agent_id=np.str_("a"), group_id=np.str_("g")))
+    assert batch.logprobs.dtype.str == "<f2"
+    assert batch.logprobs.tolist() == np.array([[0, -0.1, -0.3]], np.float16).tolist()
     assert [type(name) for name in (*batch.agent_ids, *batch.group_ids)] == [str, str]
 
 
@@ -723,7 +626,9 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         assert batch.is_exact.tolist() == [each.is_exact for each in expected]
         assert batch.agent_ids == [each.agent for each in expected]
         assert [self.buffer._store.owners[key].status for key in batch.keys.tolist()] == [x.status for x in expected]
-        width = batch.tokens.shape[1]
+        width, nothing = batch.tokens.shape[1], ~batch.attention_mask
+        for name in tokens_lib.FIELDS:
+            assert set(getattr(batch, name)[nothing].tolist()) <= {-1 if name in ("policy_versions", "steps") else 0}
         padded = [each.advantages + [0.0] * (width - len(each.rows)) for each in expected]
         assert batch.extras["advantages"].tolist() == padded
         assert batch.packed()["advantages"].tolist() == [number for each in expected for number in each.advantages]

@@ -88,42 +88,23 @@ def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
         codec.decode(text)
 
 
-def filled() -> tuple[relive.EpisodeReplayBuffer[Any, Any], list[relive.TokenStep]]:
-    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
+def test_steps_in_episodes_come_back_from_files(tmp_path: pathlib.Path) -> None:
+    """P67: miles PR 1829."""
+    buffer, codec = relive.EpisodeReplayBuffer[Any, Any](seed=0), relive.TokenStepCodec()
     logs = np.array([-0.1, -1 / 3], np.float32)
     steps = [step_of([1, 5], [7, 2], logprobs=logs), step_of([1, 5, 7, 2, 9], [8], policy_version=2)]
-    return buffer, steps
-
-
-def write(buffer: relive.EpisodeReplayBuffer[Any, Any], steps: list[relive.TokenStep]) -> None:
-    episode_id = buffer.start_episode_nowait("agent")
-    for step in steps:
-        buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, 0.5)
-    buffer.end_episode_nowait(episode_id, None)
-
-
-def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> list[relive.TokenStep]:
-    (lived,) = buffer.next_episodes_nowait(1)
-    assert relive.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
-    return lived.actions
-
-
-def test_steps_come_back_from_a_checkpoint_of_episodes(tmp_path: pathlib.Path) -> None:
-    buffer, steps = filled()
-    write(buffer, steps)
+    with relive.Journal(tmp_path / "journal") as log:
+        buffer.attach(log, codec=codec)
+        episode_id = buffer.start_episode_nowait("agent")
+        for step in steps:
+            buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, 0.5)
+        buffer.end_episode_nowait(episode_id, None)
     with pytest.raises(errors.CheckpointError, match=r"TokenStep .*: give codec= an object with encode and decode$"):
         buffer.save(tmp_path / "buffer")
-    buffer.save(tmp_path / "buffer", codec=relive.TokenStepCodec())
-    loaded = type(buffer).load(tmp_path / "buffer", codec=relive.TokenStepCodec())
-    for one, other in zip(stored(loaded), steps, strict=True):
-        assert_equal(one, other)
-
-
-def test_steps_come_back_from_a_journal_of_episodes(tmp_path: pathlib.Path) -> None:
-    buffer, steps = filled()
-    with relive.Journal(tmp_path / "journal") as log:
-        buffer.attach(log, codec=relive.TokenStepCodec())
-        write(buffer, steps)
-    recovered: Any = relive.recover(tmp_path / "journal", codec=relive.TokenStepCodec())
-    for one, other in zip(stored(recovered), steps, strict=True):
-        assert_equal(one, other)
+    buffer.save(tmp_path / "buffer", codec=codec)
+    loaded: Any
+    for loaded in (relive.load(tmp_path / "buffer", codec=codec), relive.recover(tmp_path / "journal", codec=codec)):
+        (lived,) = loaded.next_episodes_nowait(1)
+        assert relive.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
+        for one, other in zip(lived.actions, steps, strict=True):
+            assert_equal(one, other)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 import gc
 import pathlib
-import random
 import sys
 import types
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.episodes import helpers_test
 from relive.persistence import recover_test
 from relive.testing import zoo
 from relive.waiting import waiting_test
@@ -61,16 +61,6 @@ async def test_a_block_that_raises_ends_aborted() -> None:
     buffer.check()
 
 
-async def test_a_block_that_raises_after_its_end_stays_ended() -> None:
-    buffer = Buffer()
-    with pytest.raises(ZeroDivisionError):
-        async with buffer.episode("a") as writer:
-            await writer.append(0, 0, 1.0)
-            await writer.end(1)
-            raise ZeroDivisionError
-    assert (buffer.get_stats().completed, buffer.get_stats().aborted) == (1, 0)
-
-
 async def test_a_block_left_by_return_ends_aborted() -> None:
     buffer = Buffer()
     async with buffer.episode("a") as writer:
@@ -78,15 +68,6 @@ async def test_a_block_left_by_return_ends_aborted() -> None:
     assert (buffer.get_stats().aborted, len(buffer)) == (1, 0)
     with pytest.raises(ValueError, match="cannot append to finished episode .* it is ABORTED"):
         await writer.append(1, 1, 1.0)
-
-
-async def test_a_refused_end_leaves_the_block_aborted() -> None:
-    buffer = Buffer()
-    with pytest.raises(ValueError, match="status must be"):
-        async with buffer.episode("a") as writer:
-            await writer.append(0, 0, 1.0)
-            await writer.end(1, "BOGUS")  # type: ignore[arg-type]
-    assert (buffer.get_stats().aborted, len(buffer)) == (1, 0)
 
 
 async def test_a_block_survives_clear_and_close() -> None:
@@ -140,51 +121,12 @@ async def test_a_start_that_evicts_lets_inserts_in() -> None:
     await asyncio.gather(learner, return_exceptions=True)
 
 
-async def test_a_slow_learner_and_few_episodes_never_hang() -> None:
-    for seed in range(4):
-        buffer = Buffer(max_episodes=4, limiter=relive.SampleToInsertRatio(1.0, 20, 40.0), seed=seed)
-        rng = random.Random(seed)
-
-        async def learn(buffer: Buffer = buffer, rng: random.Random = rng) -> None:
-            while True:
-                await buffer.sample_n_step(8, 2, 0.9)
-                await zoo.settle(rng.randint(0, 40))
-
-        async def live(buffer: Buffer = buffer, rng: random.Random = rng) -> None:
-            for _ in range(30):
-                await act(buffer, rng.randint(0, 15))
-
-        learner = asyncio.create_task(learn())
-        async with asyncio.timeout(waiting_test.PATIENCE):
-            await asyncio.gather(*(live() for _ in range(3)))
-        learner.cancel()
-        await asyncio.gather(learner, return_exceptions=True)
-
-
 # Waiting to insert.
 
 
 def limited() -> Buffer:
     """Two samples an insert; surplus = 2 * (steps - 4) - samples within [-8, 8]."""
     return Buffer(limiter=relive.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0), seed=0)
-
-
-async def test_appends_wait_for_draws() -> None:
-    buffer = limited()
-    actor = asyncio.create_task(act(buffer, 20))
-    await zoo.settle(100)
-    assert buffer.get_stats().appended == 8
-    with pytest.raises(
-        relive.NotReadyError,
-        match=r"^append_observation_action_reward_nowait held back by SampleToInsertRatio\(.*\): draw samples first",
-    ):
-        buffer.append_observation_action_reward_nowait(next(iter(buffer.get_stats().open_ages)), 0, 0, 0.0)
-    await buffer.sample_n_step(4, 1, 0.9)
-    await zoo.settle(100)
-    assert buffer.get_stats().appended == 10
-    actor.cancel()
-    await asyncio.gather(actor, return_exceptions=True)
-    buffer.check()
 
 
 async def test_starts_and_ends_never_wait_for_the_limiter() -> None:
@@ -261,19 +203,23 @@ async def test_steps_are_copied_when_an_append_yields() -> None:
     assert recover_test.episodes_of(buffer)[episode_id].observations == [[5]]
 
 
-async def test_refused_draws_say_how_many_transitions_there_are() -> None:
+async def test_calls_that_are_held_back_say_why() -> None:
+    buffer = limited()
+    episode_id = helpers_test.live(buffer, steps=8, status=None)
+    with pytest.raises(
+        relive.NotReadyError,
+        match=r"^append_observation_action_reward_nowait held back by SampleToInsertRatio\(.*\): draw samples first",
+    ):
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
+    message = r"^batch_size must be at most 14 with SampleToInsertRatio\(.*\), got 15$"
+    with pytest.raises(ValueError, match=message):
+        await buffer.sample_n_step(15, 1, 0.9)
+    with pytest.raises(ValueError, match=message):
+        buffer.sample_n_step_nowait(15, 1, 0.9)
     buffer = Buffer(limiter=relive.MinSize(5))
-    await act(buffer, 4)
+    helpers_test.live(buffer, steps=4)
     with pytest.raises(relive.NotReadyError, match=r"held back by MinSize\(5\) with 4 transitions: append more steps"):
         buffer.sample_n_step_nowait(2, 1, 0.9)
-
-
-async def test_batches_that_would_wait_forever_are_refused() -> None:
-    buffer = limited()
-    with pytest.raises(ValueError, match=r"^batch_size must be at most 14 with SampleToInsertRatio\(.*\), got 15$"):
-        await buffer.sample_n_step(15, 1, 0.9)
-    with pytest.raises(ValueError, match="batch_size must be at most 14"):
-        buffer.sample_n_step_nowait(15, 1, 0.9)
 
 
 async def test_one_in_32_starts_and_appends_yield() -> None:

@@ -74,18 +74,3 @@ def test_a_copied_buffer_belongs_to_no_event_loop(copied: Callable[[Buffer], Buf
     asyncio.run(use(other))
     other.check()
     buffer.check()
-
-
-@COPIED
-def test_a_line_begun_at_a_copy_counts_evictions(copied: Callable[[Buffer], Buffer]) -> None:
-    buffer = Buffer(max_episodes=2)
-    live(buffer)
-    other = copied(buffer)
-    waiting = live(other)
-    other.next_episodes_nowait(1)
-    live(other)
-    live(other)
-    assert other.get_drops() == {"evicted": {"a": 1}}
-    other.check()
-    assert waiting not in ids(helpers_test.stored(other))
-    assert (len(buffer), buffer.get_drops()) == (1, {})

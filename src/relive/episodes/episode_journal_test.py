@@ -9,7 +9,6 @@ import shutil
 import struct
 from typing import Any
 
-import numpy as np
 import pytest
 
 import relive
@@ -69,32 +68,6 @@ def test_refused_calls_on_episodes_are_not_written(tmp_path: pathlib.Path) -> No
         with pytest.raises(errors.ClosedError, match="closed"):
             buffer.start_episode_nowait("agent")
         assert log.num_records == 1
-
-
-async def test_a_block_left_early_is_journaled_as_aborted(tmp_path: pathlib.Path) -> None:
-    buffer = relive.EpisodeReplayBuffer[int, int]()
-    with recover_test.opened(tmp_path / "log") as log:
-        buffer.attach(log)
-        with pytest.raises(ZeroDivisionError):
-            async with buffer.episode("agent") as writer:
-                await writer.append(0, 0, 0.0)
-                await writer.append(1, 1, 1.0)
-                raise ZeroDivisionError
-    recovered: Any = relive.recover(tmp_path / "log")
-    assert recovered.get_stats().aborted == 1
-    assert recover_test.content(recovered) == recover_test.content(buffer)
-
-
-def test_strings_of_numpy_name_agents(tmp_path: pathlib.Path) -> None:
-    """Such as numpy's `str_`, which a file stores as a plain string."""
-    buffer = relive.EpisodeReplayBuffer[int, int]()
-    with recover_test.opened(tmp_path / "log") as log:
-        buffer.attach(log)
-        buffer.start_episode_nowait(np.array(["agent"])[0])
-    buffer.save(tmp_path / "saved")
-    each: Any
-    for each in (relive.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
-        assert recover_test.content(each) == recover_test.content(buffer)
 
 
 # Codecs.
@@ -176,25 +149,6 @@ def test_a_codec_that_fails_to_decode_is_an_error(tmp_path: pathlib.Path) -> Non
 
 
 # Segments and evictions.
-
-
-def test_segments_are_deleted_with_their_episodes(tmp_path: pathlib.Path) -> None:
-    buffer = filled(2, max_episodes=6, max_transitions=50)
-    most = 0
-    with recover_test.opened(tmp_path / "log", 500) as log:
-        buffer.attach(log)
-        for number in range(150):
-            episode_id = buffer.start_episode_nowait("agent")
-            for t in range(5):
-                buffer.append_observation_action_reward_nowait(episode_id, t, number, 0.0)
-            buffer.end_episode_nowait(episode_id, None)
-            most = max(most, len(recover_test.segments(tmp_path / "log")))
-        assert buffer.get_stats().in_progress == 1
-        assert most <= 5
-        buffer.clear()
-        assert len(recover_test.segments(tmp_path / "log")) == 1
-        buffer.start_episode_nowait("agent")
-    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 class Snapshots:

@@ -2,6 +2,7 @@ import gc
 from typing import Any
 import weakref
 
+import numpy as np
 import pytest
 
 import relive
@@ -21,17 +22,6 @@ def test_appending_answers_how_many_transitions_it_completed() -> None:
     assert episode.status == "COMPLETED"
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 5])
-def test_transitions_are_steps_whose_next_observation_is_known(steps: int) -> None:
-    running, ended, aborted = (episode_of(steps) for _ in range(3))
-    assert ended.append_final_observation(steps, "TRUNCATED") == min(steps, 1)
-    aborted.abort()
-    assert [len(each) for each in (running, ended, aborted)] == [max(steps - 1, 0), steps, max(steps - 1, 0)]
-    assert [each.status for each in (running, ended, aborted)] == ["IN_PROGRESS", "TRUNCATED", "ABORTED"]
-    assert len(ended.actions) == len(ended.rewards) == steps
-    assert ended.observations == list(range(steps + 1))
-
-
 def test_nothing_can_be_appended_after_the_end() -> None:
     episode = episode_of(2)
     episode.append_final_observation(2)
@@ -44,7 +34,9 @@ def test_nothing_can_be_appended_after_the_end() -> None:
     assert (episode.observations, episode.actions, episode.rewards) == ([0, 1, 2], [0, 1], [1.0, 2.0])
 
 
-@pytest.mark.parametrize("status", ["IN_PROGRESS", "BOGUS", "", None, "completed"])
+@pytest.mark.parametrize(
+    "status", ["IN_PROGRESS", "BOGUS", "", None, "completed", np.array(["COMPLETED"]), ["COMPLETED"]], ids=repr
+)
 def test_a_status_that_does_not_end_an_episode_is_refused(status: Any) -> None:
     episode = episode_of(1)
     with pytest.raises(
@@ -59,12 +51,6 @@ def test_episodes_are_keyword_only_and_equal_by_identity() -> None:
     with pytest.raises(TypeError, match="positional"):
         relive.Episode("e", "a")  # type: ignore[call-arg]
     assert episode_of(1) != episode_of(1)
-
-
-def test_two_episodes_do_not_share_their_lists() -> None:
-    first, second = episode_of(0), episode_of(0)
-    first.append_observation_action_reward(0, 0, 0.0)
-    assert second.observations == second.actions == second.rewards == []
 
 
 def test_an_episode_can_key_a_weak_dictionary() -> None:

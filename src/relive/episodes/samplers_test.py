@@ -117,11 +117,6 @@ def test_draws_that_break_a_rule_change_nothing() -> None:
 def test_samplers_of_other_classes_are_refused() -> None:
     with pytest.raises(relive.ArgumentTypeError, match="^sampler must be an instance of EpisodeSampler, got 3$"):
         relive.EpisodeReplayBuffer(sampler=3)  # type: ignore[arg-type]
-    buffer = filled([2], NewestFew())
-    buffer.set_policy_version(1)
-    message = "max_lag and lag_decay must be left out where NewestFew._draw decides what is drawn"
-    with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
-        buffer.sample_n_step_nowait(1, 1, 0.9, max_lag=3)
 
 
 def test_a_sampler_is_saved_loaded_and_recovered_by_its_settings(tmp_path: pathlib.Path) -> None:

@@ -299,15 +299,6 @@ def test_draws_are_uniform_while_episodes_come_and_go() -> None:
     testing.assert_frequencies(drawn, [count / sum(expected) for count in expected])
 
 
-def test_draws_follow_the_number_of_transitions() -> None:
-    store = filled()
-    drawn = {(e.episode_id, t): 0 for e in [*store.finished, *store.open.values()] for t in range(len(e))}
-    assert len(drawn) == 7
-    for episode, start in store.draw(7000, np.random.default_rng(4)):
-        drawn[episode.episode_id, start] += 1
-    testing.assert_frequencies(list(drawn.values()), [1 / 7] * 7)
-
-
 def break_finished_identity(store: Any) -> None:
     episode = store.finished[0]
     store.finished._items[0] = relive.Episode(

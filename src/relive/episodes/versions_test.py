@@ -44,10 +44,6 @@ def transitions(buffer: Buffer) -> dict[tuple[str, int], int | None]:
     }
 
 
-def test_each_version_has_its_transitions() -> None:
-    assert counts_of(example()).totals() == {3: 3, 5: 4, 7: 7, 8: 2}
-
-
 @pytest.mark.parametrize("max_lag", [0, 1, 2, 4, None])
 @pytest.mark.parametrize("decay", [1.0, 0.5, 1e-3])
 def test_draws_are_likely_as_their_lag_says(max_lag: int | None, decay: float) -> None:
@@ -125,36 +121,6 @@ def test_a_version_of_which_nothing_is_stored_is_forgotten() -> None:
     first = weakref.ref(buffer._store.finished[0])
     buffer.clear()
     assert (counts_of(buffer).totals(), counts_of(buffer).oldest, first()) == ({}, None, None)
-    buffer.check()
-
-
-def test_versions_go_in_the_order_of_evictions() -> None:
-    buffer = Buffer(max_episodes=3)
-    for versions in ([9], [2, 9], [4], [5]):
-        lived(buffer, versions)
-    assert counts_of(buffer).totals() == {2: 1, 4: 1, 5: 1, 9: 1}
-    lived(buffer, [6])
-    assert counts_of(buffer).totals() == {4: 1, 5: 1, 6: 1}
-    buffer.check()
-
-
-def test_episodes_without_versions_are_not_counted() -> None:
-    buffer = Buffer(max_episodes=3)
-    for _ in range(5):
-        lived(buffer, [None] * 3)
-    lived(buffer, [None, None], None)
-    assert counts_of(buffer)._pools == {}
-    buffer.check()
-
-
-def test_versions_without_a_transition_are_not_counted() -> None:
-    buffer = Buffer(max_episodes=1)
-    buffer._abort(lived(buffer, [3], None))
-    assert counts_of(buffer).totals() == {}
-    buffer._abort(lived(buffer, [4, 5], None))
-    assert counts_of(buffer).totals() == {4: 1}
-    buffer.start_episode_nowait("a", policy_version=6)
-    assert counts_of(buffer).totals() == {}
     buffer.check()
 
 

@@ -187,25 +187,6 @@ def lived(buffer: Any) -> list[tuple[str, list[Any], str]]:
     return [(episode.agent_id, episode.observations, episode.status) for episode in local_test.episodes_in(buffer)]
 
 
-def test_chunks_of_an_episode_are_one_episode() -> None:
-    adapter, buffer = episode_of()
-    adapter.insert(W, steps_of(0, 2, is_start=True))
-    adapter.insert(W, steps_of(2, 1))
-    adapter.insert(W, steps_of(3, 1, final=(4, "TRUNCATED")))
-    assert lived(buffer) == [("a", [0, 1, 2, 3, 4], "TRUNCATED")]
-    assert (adapter.inserted, adapter.rows, adapter.size, adapter.cut) == (4, 4, 4, 0)
-
-
-def test_facts_about_episodes_and_steps_are_stored() -> None:
-    adapter, buffer = episode_of()
-    steps = ((0, 0, 1.0, None), (1, 1, 1.0, 5))
-    adapter.insert(
-        W, steps_of(0, 0, is_start=True, group_id="g", policy_version=3, steps=steps, final=(2, "COMPLETED"))
-    )
-    (episode,) = local_test.episodes_in(buffer)
-    assert (episode.group_id, episode.policy_version, episode.policy_versions) == ("g", 3, [3, 5])
-
-
 def test_concurrent_episodes_are_kept_apart() -> None:
     adapter, buffer = episode_of()
     for writer, episode, start in ((W, 0, 0), (W, 1, 10), (V, 0, 20)):

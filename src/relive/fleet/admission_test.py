@@ -475,18 +475,6 @@ async def test_a_closed_ticket_of_a_fleet_takes_no_place_back(make: Any, way: st
 
 
 @local_test.virtual
-async def test_returned_places_stay_with_their_ticket() -> None:
-    fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
-    client, other = fleet.replay(), fleet.replay()
-    async with client.episodes_writer(batch_steps=1) as writer:
-        with await client.admit(2) as ticket:
-            await play(writer, ticket, ends=False)
-            await writer.flush()
-            assert await is_held(other)
-        assert not await is_held(other, 2)
-
-
-@local_test.virtual
 async def test_aborted_episodes_of_tokens_return_their_place() -> None:
     fleet = fleet_of(consumption_test.tokens, admission=relive.Admission(max_lag=0, episodes_per_version=1))
     client, other = fleet.replay(), fleet.replay()

@@ -243,16 +243,6 @@ async def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, 
 
 
 @local_test.virtual
-async def test_ack_needs_buffers_that_deliver_again() -> None:
-    client = local_test.LocalFleet(grouped(), 2).replay()
-    with pytest.raises(errors.ArgumentError, match="ack needs a buffer that delivers again"):
-        await client.ack(0)
-    again = local_test.LocalFleet(grouped(redeliver=True), 2).replay()
-    with pytest.raises(errors.ArgumentError, match="none was set"):
-        await again.ack(0)
-
-
-@local_test.virtual
 async def test_a_lost_reply_is_delivered_to_the_next_call() -> None:
     fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
     client, other = fleet.replay(), fleet.replay()
@@ -427,6 +417,8 @@ async def test_invalid_requests_are_refused() -> None:
         ("episode_ids must be a list of strings, got 'a'", client.reject("a")),
         ("episode_ids must be a list of strings, got 1", client.reject(1)),  # type: ignore[arg-type]
         ("reason must be a string of at least 1", client.reject([], reason="")),
+        ("ack needs a buffer that delivers again", client.ack(0)),
+        ("none was set", local_test.LocalFleet(singles(redeliver=True), 2).replay().ack(0)),
     ):
         with pytest.raises(errors.ArgumentError, match=text):
             await call

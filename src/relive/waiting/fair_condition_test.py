@@ -5,8 +5,10 @@ import pickle
 
 import pytest
 
+from relive.testing import zoo
 from relive.waiting import gate
 
+settle = zoo.settle
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
@@ -35,24 +37,8 @@ class Tokens:
         self.queue.notify()
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 def start(tokens: Tokens, names: str) -> dict[str, asyncio.Task[None]]:
     return {name: asyncio.create_task(tokens.take(name)) for name in names}
-
-
-async def test_calls_that_need_not_wait_do_not_yield() -> None:
-    tokens = Tokens()
-    tokens.give(1)
-    ran: list[bool] = []
-    asyncio.get_running_loop().call_soon(ran.append, True)
-    await tokens.take("a")
-    assert tokens.taken == ["a"]
-    assert not ran
-    await settle()
 
 
 async def test_waiters_woken_together_are_served_in_one_pass() -> None:
@@ -178,41 +164,6 @@ async def test_every_waiter_raises_what_ready_raises() -> None:
     queue.notify()
     assert [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == ["closed"] * 3
     assert len(queue.waiting) == 0
-
-
-async def test_waking_nobody_changes_nothing() -> None:
-    queue = gate.FairCondition()
-    queue.notify()
-    assert len(queue.waiting) == 0
-
-
-async def test_waking_twice_is_waking_once() -> None:
-    tokens = Tokens()
-    tasks = start(tokens, "ab")
-    await settle()
-    tokens.give(1)
-    tokens.queue.notify()
-    tokens.queue.notify()
-    await settle()
-    assert tokens.taken == ["a"]
-    tokens.give(1)
-    await asyncio.gather(*tasks.values())
-
-
-def test_waiters_of_a_closed_loop_hold_up_no_newcomer() -> None:
-    tokens = Tokens()
-    loop = asyncio.new_event_loop()
-    stuck = tokens.queue.wait_for(tokens.ready)
-
-    async def drive() -> None:
-        stuck.send(None)
-
-    loop.run_until_complete(drive())
-    loop.close()
-    tokens.left = 1
-    asyncio.run(tokens.take("a"))
-    assert tokens.taken == ["a"]
-    stuck.close()
 
 
 async def test_a_waiter_that_steps_aside_keeps_its_place() -> None:

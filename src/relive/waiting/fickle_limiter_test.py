@@ -85,19 +85,6 @@ def check_row(buffer: Any, key: int, observation: float) -> None:
     assert buffer.read([key]).observation.tolist() == [observation]
 
 
-def test_awaited_steps_are_stored_once_under_the_key_returned() -> None:
-    async def main() -> None:
-        buffer = ring(coins(0))
-        shell = relive.AsyncReplayBuffer(buffer)
-        async with woken(shell):
-            keys = [await shell.add(t, 0, 1.0, t + 1, stream=0) for t in range(20_000)]
-        assert keys == list(range(20_000))
-        assert buffer.appended == 20_000
-        assert buffer.read(keys).observation.tolist() == keys
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("first", [True, False])
 def test_every_awaited_write_happens_once(name: str, first: bool) -> None:

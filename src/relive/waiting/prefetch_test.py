@@ -2,10 +2,9 @@
 
 import collections
 from collections.abc import Callable, Collection, Iterator
-import dataclasses
-import functools
 import gc
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -19,29 +18,23 @@ import pytest
 import relive
 from relive import errors
 from relive.storage import steps as steps_lib
+from relive.testing import zoo
 from relive.waiting import prefetch
 
 Buffer = relive.ColumnReplayBuffer[Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
-KINDS: dict[str, Callable[[int], Buffer]] = {
-    "ring": lambda capacity: relive.RingReplayBuffer(capacity, n_step=3, seed=0),
-    "streams": lambda capacity: relive.RingReplayBuffer(capacity, n_step=2, streams=2, seed=0),
-    "frame stack": lambda capacity: relive.RingReplayBuffer(capacity, frame_stack=2, seed=0),
-    "limited draws": lambda capacity: relive.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
-    "limiter": lambda capacity: relive.RingReplayBuffer(
-        capacity, limiter=relive.SampleToInsertRatio(4.0, 2, 8.0), seed=0
-    ),
-    "priorities": lambda capacity: relive.PrioritizedReplayBuffer(
-        capacity, beta=relive.LinearSchedule(0.0, 1.0, 30), seed=0
-    ),
-    "sequences": lambda capacity: relive.SequenceReplayBuffer(capacity, length=3, seed=0),
-    "padded sequences": lambda capacity: relive.SequenceReplayBuffer(
-        capacity, length=3, pad=True, prioritized=True, seed=0
-    ),
-    "whole episodes": lambda capacity: relive.ColumnReplayBuffer(capacity, window=relive.EpisodeWindow(), seed=0),
-}
+
+plain = zoo.plain
+
+
+def ring(capacity: int = 10, **settings: Any) -> relive.RingReplayBuffer:
+    return relive.RingReplayBuffer(capacity, seed=0, **settings)
+
+
+def priorities(capacity: int = 10) -> Buffer:
+    return relive.PrioritizedReplayBuffer(capacity, beta=relive.LinearSchedule(0.0, 1.0, 30), seed=0)
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +55,6 @@ def slow_gathers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE)
         assert not thread.is_alive()
-
-
-def plain(batch: Any) -> Any:
-    """Return a batch, or a tree of it, as what `==` compares bit for bit."""
-    if dataclasses.is_dataclass(batch):
-        return {field.name: plain(getattr(batch, field.name)) for field in dataclasses.fields(batch)}
-    if isinstance(batch, dict):
-        return {name: plain(tree) for name, tree in batch.items()}
-    return batch.dtype, batch.shape, batch.tobytes()
 
 
 def fill(buffer: Buffer, count: int, first: int = 0) -> None:
@@ -98,74 +82,34 @@ class Twin:
         return self._pending.popleft()
 
 
-def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call returns or raises, as what `==` compares."""
-    try:
-        answer = call()
-    except errors.ReplayError as error:
-        return type(error), str(error)
-    if isinstance(answer, np.ndarray):
-        return answer.tolist()
-    return plain(answer) if dataclasses.is_dataclass(answer) else answer
-
-
-def random_calls(rng: np.random.Generator, buffers: list[Buffer], t: int) -> None:
-    """Make the same few calls of each of the buffers, and assert that they answer the same."""
-    for _ in range(int(rng.integers(4))):
-        number = int(rng.integers(13))
-        outcomes = []
-        for buffer in buffers:
-            step = ([t, number], number, float(t), [t, number + 1])
-            steps = (np.full((buffer.streams, 2), t), np.zeros(buffer.streams, int), np.ones(buffer.streams))
-            length = max(number - 3, 1)
-            call: Callable[[], Any]
-            episode = (np.full((length + 1, 2), t), np.zeros(length, int), np.ones(length))
-            if number < 5:
-                call = functools.partial(buffer.add, *step, terminated=number == 0, stream=t % buffer.streams)
-            elif number < 7:
-                call = functools.partial(buffer.add_episode, *episode, terminated=True, stream=0)
-            elif number < 8:
-                call = functools.partial(buffer.extend, *steps)
-            elif number < 10:
-                call = functools.partial(buffer.update_priorities, np.arange(t), np.arange(t) % 5 + 0.5)
-            elif number < 11:
-                call = functools.partial(buffer.set_eligible, [t, t + 1], False)
-            elif number < 12:
-                call = functools.partial(buffer.end_episode, stream=t % buffer.streams)
-            else:
-                call = functools.partial(buffer.clear)
-            outcomes.append(outcome(call))
-        assert outcomes[0] == outcomes[1]
-
-
-AHEAD = [
-    pytest.param(kind, ahead, marks=() if ahead == 2 or kind == "priorities" else pytest.mark.long)
-    for kind in KINDS
-    for ahead in range(4)
-]
-
-
-@pytest.mark.parametrize(("kind", "ahead"), AHEAD)
-def test_batches_are_those_of_sample_when_they_were_drawn(kind: str, ahead: int) -> None:
-    """With room for six steps, most of what was drawn is overwritten before it is handed out."""
-    rng = np.random.default_rng(ahead)
-    buffer, twin = KINDS[kind](6), KINDS[kind](6)
-    iterator = buffer.batches(3, prefetch=ahead)
-    expected = Twin(lambda: twin.sample(3), ahead)
+@pytest.mark.parametrize("make", zoo.COLUMNS.values(), ids=zoo.COLUMNS)
+@pytest.mark.parametrize("ahead", [2, *(pytest.param(ahead, marks=pytest.mark.long) for ahead in (0, 1, 3))])
+def test_batches_are_those_of_sample_when_they_were_drawn(make: zoo.Make, ahead: int) -> None:
+    """Much of what was drawn is overwritten before it is handed out."""
+    buffer, twin = make(), make()
+    rngs = random.Random(ahead), random.Random(ahead)
+    iterator, expected = buffer.batches(3, prefetch=ahead), Twin(lambda: twin.sample(3), ahead)
     drawn = 0
-    for t in range(30):
-        random_calls(rng, [buffer, twin], t)
-        answer = outcome(lambda: next(iterator))
-        assert answer == outcome(lambda: next(expected))
+
+    def outcome(batches: Any) -> Any:
+        try:
+            return plain(next(batches))
+        except errors.ReplayError as error:
+            return str(error)
+
+    for _ in range(40):
+        assert zoo.work(buffer, rngs[0], 3) == zoo.work(twin, rngs[1], 3)
+        answer = outcome(iterator)
+        assert answer == outcome(expected)
         assert buffer.get_stats() == twin.get_stats()
-        drawn += isinstance(answer, dict)
+        drawn += not isinstance(answer, str)
     buffer.check()
     assert drawn > 10
     assert buffer.rng.bit_generator.state == twin.rng.bit_generator.state
 
 
 def test_several_iterators_draw_in_the_order_of_the_calls() -> None:
-    buffer, twin = KINDS["priorities"](6), KINDS["priorities"](6)
+    buffer, twin = priorities(6), priorities(6)
     iterators = [buffer.batches(2, prefetch=1), buffer.batches(3, prefetch=2), buffer.batches(1, prefetch=0)]
     expected = [
         Twin(lambda: twin.sample(2), 1),
@@ -180,8 +124,9 @@ def test_several_iterators_draw_in_the_order_of_the_calls() -> None:
 
 
 def test_options_are_those_of_sample() -> None:
-    ring, ring_twin = KINDS["priorities"](50), KINDS["priorities"](50)
-    runs, runs_twin = KINDS["padded sequences"](50), KINDS["padded sequences"](50)
+    ring, ring_twin = priorities(50), priorities(50)
+    settings: Any = {"length": 3, "pad": True, "prioritized": True, "seed": 0}
+    runs, runs_twin = relive.SequenceReplayBuffer(50, **settings), relive.SequenceReplayBuffer(50, **settings)
     for buffer in (ring, ring_twin, runs, runs_twin):
         fill(buffer, 30)
         buffer.update_priorities(np.arange(30), np.arange(30) + 1.0)
@@ -196,7 +141,7 @@ def test_options_are_those_of_sample() -> None:
 
 
 def test_nothing_is_drawn_before_the_first_batch_is_asked_for() -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     state = buffer.rng.bit_generator.state
     iterator = buffer.batches(4)
@@ -205,22 +150,14 @@ def test_nothing_is_drawn_before_the_first_batch_is_asked_for() -> None:
     assert buffer.get_stats().sampled == 0
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
 def test_so_many_batches_are_drawn_ahead(ahead: int) -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
-    iterator = buffer.batches(4, prefetch=ahead)
+    iterator = buffer.batches(4, **({} if ahead == 2 else {"prefetch": ahead}))
     for number in range(1, 5):
         next(iterator)
         assert buffer.get_stats().sampled == 4 * (number + ahead)
-
-
-@pytest.mark.parametrize("kind", ["ring", "padded sequences"])
-def test_two_batches_are_drawn_ahead_unless_said_otherwise(kind: str) -> None:
-    buffer = KINDS[kind](10)
-    fill(buffer, 5)
-    next(buffer.batches(4))
-    assert buffer.get_stats().sampled == 12
 
 
 def test_prefetched_batches_come_before_an_error() -> None:
@@ -240,7 +177,7 @@ def test_prefetched_batches_come_before_an_error() -> None:
 
 
 def test_what_was_drawn_ahead_outlives_clear() -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=1)
     next(iterator)
@@ -276,9 +213,21 @@ def known(store: steps_lib.StepStore) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
-@pytest.mark.parametrize("kind", ["ring", "streams", "padded sequences", "whole episodes"])
-def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = KINDS[kind](12)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_step": 3},
+        {"n_step": 2, "streams": 2},
+        {"window": relive.SequenceWindow(3, pad=True)},
+        {"window": relive.EpisodeWindow()},
+    ],
+    ids=["ring", "streams", "sequences", "episodes"],
+)
+def test_a_gather_changes_nothing_that_another_thread_may_read(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = relive.ColumnReplayBuffer if "window" in settings else relive.RingReplayBuffer
+    buffer = kind(12, seed=0, **settings)
     window = type(buffer.window)
     read = window.read
 
@@ -314,7 +263,7 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkey
 def test_a_call_that_writes_waits_for_the_gathers_under_way(
     write: Callable[[Buffer], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     held = Held(monkeypatch)
     iterator = buffer.batches(4, prefetch=2)
@@ -338,7 +287,7 @@ def test_a_call_that_writes_waits_for_the_gathers_under_way(
 
 
 def test_reading_rating_and_drawing_wait_for_no_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = KINDS["priorities"](10)
+    buffer = priorities(10)
     fill(buffer, 5)
     held = Held(monkeypatch)
     iterator = buffer.batches(4, prefetch=1)
@@ -357,7 +306,7 @@ def test_reading_rating_and_drawing_wait_for_no_gather(monkeypatch: pytest.Monke
 
 def test_without_prefetching_there_are_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(threading.Thread, "start")
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     assert len(next(buffer.batches(4, prefetch=0))) == 4
 
@@ -435,15 +384,9 @@ def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:
     ],
 )
 def test_wrong_arguments_of_batches_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
         buffer.batches(**arguments)
-
-
-def test_batches_larger_than_the_limiter_allows_are_refused() -> None:
-    buffer = KINDS["limiter"](10)
-    with pytest.raises(errors.ArgumentError, match="batch_size must be at most 12 with SampleToInsertRatio"):
-        buffer.batches(13)
 
 
 # The end.
@@ -454,7 +397,7 @@ def num_gathers() -> int:
 
 
 def test_closing_leaves_no_thread_and_no_batch() -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=3)
     next(iterator)
@@ -467,20 +410,8 @@ def test_closing_leaves_no_thread_and_no_batch() -> None:
     assert buffer.get_stats().sampled == 16
 
 
-def test_closing_ends_the_loop_over_an_iterator() -> None:
-    buffer = KINDS["ring"](10)
-    fill(buffer, 5)
-    iterator = buffer.batches(4)
-    sizes = []
-    for batch in iterator:
-        sizes.append(len(batch))
-        if len(sizes) == 3:
-            iterator.close()
-    assert sizes == [4, 4, 4]
-
-
 def test_an_iterator_that_nobody_has_any_more_leaves_no_thread() -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=3)
     next(iterator)
@@ -494,7 +425,7 @@ def test_an_iterator_that_nobody_has_any_more_leaves_no_thread() -> None:
 
 
 def test_returned_and_dropped_batches_are_freed() -> None:
-    buffer = KINDS["ring"](10)
+    buffer = ring()
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=1)
     seen = [weakref.ref(next(iterator).keys) for _ in range(3)]

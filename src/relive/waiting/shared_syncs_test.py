@@ -36,13 +36,18 @@ def test_every_insert_is_on_the_disk_when_it_returns(tmp_path: pathlib.Path, dis
         await buffer.add_steps(np.zeros(3), np.zeros(2, int), np.zeros(2), stream=stream)
 
     async def main() -> None:
+        await buffer.add(0.0, 0, 1.0, 1.0, stream=0)
+        disk.num_syncs = 0
+        disk.threads.clear()
         await asyncio.gather(*map(act, range(NUM_ACTORS)))
+        assert disk.num_syncs < 7 * NUM_ACTORS / 2
+        assert threading.get_ident() not in disk.threads
         disk.num_syncs = 0
         await buffer.extend(*[np.zeros(NUM_ACTORS, dtype) for dtype in (float, int, float, float)])
         assert disk.num_syncs == 1
 
     asyncio.run(main())
-    assert journal.num_synced == journal.num_records == 2 + 7 * NUM_ACTORS
+    assert journal.num_synced == journal.num_records == 3 + 7 * NUM_ACTORS
     # Plain calls sync themselves.
     before = disk.num_syncs
     buffer.set_eligible([0], False)
@@ -50,25 +55,6 @@ def test_every_insert_is_on_the_disk_when_it_returns(tmp_path: pathlib.Path, dis
     assert (disk.num_syncs, journal.num_synced) == (before + 2, journal.num_records)
     journal.close()
     assert len(relive.recover(tmp_path / "journal")) == len(inside)
-
-
-def test_actors_share_few_syncs(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
-    buffer, _, journal = attached(tmp_path / "journal")
-
-    async def act(stream: int) -> None:
-        for t in range(5):
-            await buffer.add(float(t), stream, 1.0, t + 1.0, stream=stream)
-
-    async def main() -> None:
-        await buffer.add(0.0, 0, 1.0, 1.0, stream=0)
-        disk.num_syncs = 0
-        disk.threads.clear()
-        await asyncio.gather(*map(act, range(NUM_ACTORS)))
-
-    asyncio.run(main())
-    assert disk.num_syncs < 5 * NUM_ACTORS / 2
-    assert threading.get_ident() not in disk.threads
-    journal.close()
 
 
 def test_a_failed_sync_fails_all_waiting_inserts(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:

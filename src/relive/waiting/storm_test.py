@@ -1,4 +1,4 @@
-"""Storms: many tasks, a third of them cancelled at once while the others go on, and `close` in the middle.
+"""Storms over every kind of buffer: many tasks, a third of them cancelled at once while the others go on, and `close`.
 
 The calls that returned are written down in the order in which they did. A twin that makes the same calls one after the
 other, as plain calls and with nobody else around, is the same buffer to the last bit: so a cancelled call has left no
@@ -7,17 +7,16 @@ trace, no call that returned is lost, and no limiter was passed by. Nothing here
 
 import asyncio
 import collections
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
 import dataclasses
 import functools
 import gc
 import itertools
-import pathlib
 import random
-import threading
-import time
 from typing import Any, get_args
+from unittest import mock
+import uuid
 
 import hypothesis
 from hypothesis import strategies as st
@@ -28,10 +27,12 @@ from relive.testing import zoo
 from relive.waiting import waiting_test
 
 Episodes = relive.EpisodeReplayBuffer[Any, int]
-Columns = relive.ColumnReplayBuffer[Any]
+
+
 Call = tuple[str, Any, Any]
-"""A verb, what it was given, and what it answered, as far as that is the same in each run."""
-Shown = Callable[[Any], Any]
+"""A verb, what it was given, by place and by name, and what it answered."""
+
+
 Make = Callable[[], Coroutine[Any, Any, None]]
 
 # What is written begins and ends anywhere, in every stream.
@@ -52,6 +53,7 @@ class Storm:
         calls: Those that returned, in the order in which they did.
         cancelled: How often a call of each verb was cancelled while it waited, or gave way.
         refused: How many tasks ended because the buffer was closed.
+        is_closed: Whether it was.
     """
 
     def __init__(self, seed: int, buffer: Any) -> None:
@@ -59,26 +61,30 @@ class Storm:
         self.calls: list[Call] = []
         self.cancelled: collections.Counter[str] = collections.Counter()
         self.refused = 0
-        self._buffer = buffer
+        self.is_closed = False
+        self.buffer, self.inside = buffer, getattr(buffer, "buffer", buffer)
         self._tasks: dict[asyncio.Task[None], Make] = {}
         self._actors: set[Make] = set()
         self._names = itertools.count()
         self._complaints: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: self._complaints.append(context))
 
-    async def call(self, verb: str, given: Any, awaitable: Awaitable[Any], shown: Shown) -> Any:
+    async def call(self, verb: str, given: Any, awaitable: Awaitable[Any]) -> Any:
         """Await a call, and write it down when it has returned; nothing runs in between."""
         try:
             answer = await awaitable
         except asyncio.CancelledError:
             self.cancelled[verb] += 1
             raise
-        self.note(verb, given, shown(answer))
+        self.note(verb, given, answer)
         return answer
 
-    def note(self, verb: str, given: Any, shown: Any = None) -> None:
+    def note(self, verb: str, given: Any, answer: Any) -> None:
         """Write down a call that has returned just now."""
-        self.calls.append((verb, given, shown))
+        values, fields = given
+        if fields.get("ticket"):
+            fields = {**fields, "ticket": True}  # Nobody keeps the ticket itself.
+        self.calls.append((verb, (values, fields), zoo.plain(answer)))
 
     def begin(self, make: Make, *, is_actor: bool = True) -> None:
         """Start the task of an actor or a learner."""
@@ -92,9 +98,12 @@ class Storm:
             await zoo.settle(self.rng.randint(0, 4))
             self._strike(most)
             if closes and wave == waves // 4:
-                self._buffer.close()
+                self.is_closed = True
+                for each in (self.buffer, self.inside):
+                    if hasattr(each, "close"):
+                        each.close()
             if wave % 8 == 0:
-                self._buffer.check()
+                self.buffer.check()
 
     def _strike(self, most: int) -> None:
         alive = [task for task in self._tasks if not task.done()]
@@ -126,7 +135,7 @@ class Storm:
         gc.collect()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert self._complaints == []
-        assert waiting_test.num_waiting(self._buffer) == (0, 0)
+        assert waiting_test.num_waiting(self.buffer) == (0, 0)
 
     def new_name(self) -> str:
         """Return a name that nobody has."""
@@ -144,160 +153,220 @@ def sometimes_in_no_time(rng: random.Random) -> Any:
     return contextlib.nullcontext()
 
 
-# Episodes.
+# Who writes and draws.
+
+EPISODES = {name: zoo.KINDS[name] for name in zoo.EPISODES}
+OTHERS = {name: kind for name, kind in (zoo.KINDS.items() - EPISODES.items()) if hasattr(kind.make(), "can_sample")}
+INSERTS = frozenset({"add", "extend", "add_episode", "add_steps"})
+DRAWS = frozenset({"sample", "sample_keys", "sample_n_step"})
+READS = frozenset({"eligible_keys", "lengths", "get_stats"})
 
 
-def ratio(actors: int) -> relive.RateLimiter:
-    """Return a limiter that holds back about as many inserts as there are actors."""
-    return relive.SampleToInsertRatio(1.0, min_size=10, error_buffer=60.0 + actors / 4)
+async def ticket_for(buffer: Any) -> Any:
+    """Return a ticket, where one is needed."""
+    return None if buffer.admission is None else await buffer.admit()
 
 
-LIMITERS: dict[str, Callable[[int], relive.RateLimiter | None]] = {
-    "free": lambda actors: None,
-    "ratio": ratio,
-    "min size": relive.MinSize,
-}
-
-
-def episodes(limiter: str, actors: int) -> Episodes:
-    """Return a buffer that evicts for both reasons."""
-    return Episodes(max_transitions=2 * actors, max_episodes=2 * actors, limiter=LIMITERS[limiter](actors), seed=7)
-
-
-async def live(storm: Storm, buffer: Episodes) -> None:
+async def live(storm: Storm, buffer: Any) -> None:
     """Live three episodes, in a block or without one; observation = (agent, t)."""
-    rng = storm.rng
     for _ in range(3):
         agent = storm.new_name()
-        if rng.random() < 0.5:
+        if storm.rng.random() < 0.5:
             await live_in_a_block(storm, buffer, agent)
         else:
             with contextlib.suppress(TimeoutError):
-                async with sometimes_in_no_time(rng):
-                    episode_id = await storm.call("start", agent, buffer.start_episode(agent), lambda episode_id: None)
+                async with sometimes_in_no_time(storm.rng):
+                    episode_id = await start(storm, buffer, agent)
                 await act(storm, buffer, agent, episode_id)
 
 
-async def live_in_a_block(storm: Storm, buffer: Episodes, agent: str) -> None:
-    begun = has_ended = False
+async def start(storm: Storm, buffer: Any, agent: str) -> Any:
+    ticket = await ticket_for(buffer)
+    given = (agent,), {"ticket": ticket}
+    return await storm.call("start_episode", given, buffer.start_episode(agent, ticket=ticket))
+
+
+async def live_in_a_block(storm: Storm, buffer: Any, agent: str) -> None:
+    episode_id, has_ended = "", False
     try:
-        async with buffer.episode(agent) as writer:
-            begun = True
-            storm.note("start", agent)
-            await act(storm, buffer, agent, writer.episode_id)
+        ticket = await ticket_for(buffer)
+        async with buffer.episode(agent, ticket=ticket) as writer:
+            episode_id = writer.episode_id
+            storm.note("start_episode", ((agent,), {"ticket": ticket}), episode_id)
+            await act(storm, buffer, agent, episode_id)
             has_ended = True
     except asyncio.CancelledError:
-        storm.cancelled["block"] += not begun
+        storm.cancelled["block"] += not episode_id
         raise
     finally:
-        if begun and not has_ended:
-            storm.note("abort", agent)
+        if episode_id and not has_ended:
+            storm.note("abort_episode", ((episode_id,), {}), True)
 
 
-async def act(storm: Storm, buffer: Episodes, agent: str, episode_id: str) -> None:
+async def act(storm: Storm, buffer: Any, agent: str, episode_id: str) -> None:
     rng = storm.rng
     steps = 0
     for _ in range(rng.randint(0, 12)):
         with contextlib.suppress(TimeoutError):
             async with sometimes_in_no_time(rng):
-                step = ((agent, steps), steps, float(steps))
-                append = buffer.append_observation_action_reward(episode_id, *step)
-                await storm.call("append", (agent, *step), append, as_it_is)
+                step = (episode_id, (agent, steps), steps, float(steps))
+                append = buffer.append_observation_action_reward(*step)
+                await storm.call("append_observation_action_reward", (step, {}), append)
                 steps += 1
         if rng.random() < 0.6:
             await asyncio.sleep(0)
-    status = rng.choice(get_args(relive.FinalStatus))
-    await storm.call("end", (agent, steps, status), buffer.end_episode(episode_id, (agent, steps), status), as_it_is)
+    end = (episode_id, (agent, steps), rng.choice(get_args(relive.FinalStatus)))
+    await storm.call("end_episode", (end, {}), buffer.end_episode(*end))
 
 
-async def learn(storm: Storm, buffer: Episodes) -> None:
+class Asked(Exception):  # noqa: N818
+    """A call that a task awaits."""
+
+
+class Planned:
+    """Stands in for a buffer that is used: makes the plain calls at once, and raises the first one that may wait."""
+
+    def __init__(self, storm: Storm, buffer: Any) -> None:
+        self._storm, self._buffer = storm, buffer
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._buffer.buffer)
+
+    def __len__(self) -> int:
+        return len(self._buffer.buffer)
+
+    def can_insert(self) -> bool:
+        return True
+
+    def admit_nowait(self) -> Any:
+        return contextlib.nullcontext()
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._buffer.buffer, name)
+        if not callable(value) or name in READS:
+            return value
+
+        def call(*values: Any, **fields: Any) -> Any:
+            given = values, fields
+            if name in INSERTS | DRAWS:
+                raise Asked(name, given)
+            answer = outcome(lambda: getattr(self._buffer, name)(*values, **fields))
+            self._storm.note(name, given, answer)
+            if isinstance(answer, relive.ReplayError):
+                raise answer
+            return answer
+
+        return call
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """Return what a call returns or raises."""
+    try:
+        return call()
+    except relive.ReplayError as error:
+        return error
+
+
+async def write(storm: Storm, buffer: Any) -> None:
+    """Make calls of the zoo; none that waits for a batch, which may never come."""
+    refused = [relive.ArgumentError] if getattr(buffer.buffer, "groups", None) else []
+    for _ in range(storm.rng.randint(1, 20)):
+        try:
+            zoo.work(Planned(storm, buffer), storm.rng, 1)
+        except Asked as asked:
+            with contextlib.suppress(TimeoutError, *refused):  # A group may be full, or given up.
+                async with sometimes_in_no_time(storm.rng):
+                    await insert(storm, buffer, *asked.args)
+        if storm.rng.random() < 0.6:
+            await asyncio.sleep(0)
+
+
+async def insert(storm: Storm, buffer: Any, verb: str, given: Any) -> None:
+    values, fields = given
+    if "ticket" in fields:
+        fields = {**fields, "ticket": await ticket_for(buffer.buffer)}
+    if verb not in DRAWS:
+        await storm.call(verb, (values, fields), getattr(buffer, verb)(*values, **fields))
+
+
+async def learn(storm: Storm, buffer: Any) -> None:
+    """Draw, and let others go on who wait for another version."""
+    rng, inside = storm.rng, getattr(buffer, "buffer", buffer)
+    most = getattr(getattr(inside, "limiter", None), "max_batch_size", None) or 6
     while True:
-        size = storm.rng.randint(1, 60)
+        if getattr(inside, "admission", None) is not None:
+            version = (inside.policy_version or 0) + 9
+            storm.note("set_policy_version", ((version,), {}), buffer.set_policy_version(version))
+        verb, size = rng.choice(sorted(DRAWS & {*dir(inside)})), rng.randint(1, most)
+        given = (size, 3, 0.9) if verb == "sample_n_step" else (size,)
         with contextlib.suppress(TimeoutError):
-            async with sometimes_in_no_time(storm.rng):
-                await storm.call("sample", size, buffer.sample_n_step(size, 3, 0.9), without_ids)
-        await zoo.settle(storm.rng.randint(0, 2))
+            async with sometimes_in_no_time(rng):
+                await storm.call(verb, (given, {}), getattr(buffer, verb)(*given))
+        await zoo.settle(rng.randint(0, 2))
 
 
-def as_it_is(answer: Any) -> Any:
-    return answer
+# Storms.
 
 
-def without_ids(samples: list[relive.ReplaySample[Any, int]]) -> list[Any]:
-    """Return a batch without what differs from run to run; windows are checked for splices on the way."""
-    for sample in samples:
-        later = (sample.agent_id, sample.start_step + sample.actual_n)
-        assert sample.observation == (sample.agent_id, sample.start_step)
-        assert sample.next_observation == later
-    return [(sample.agent_id, sample.start_step, sample.actual_n, sample.window_end) for sample in samples]
-
-
-async def storm_of_episodes(seed: int, limiter: str, actors: int, most: int, *, closes: bool = False) -> Storm:
-    """Return a storm that is over."""
-    buffer = episodes(limiter, actors)
-    storm = Storm(seed, buffer)
+def begun(seed: int, kind: str, actors: int) -> Storm:
+    """Return a storm that begins."""
+    inside = zoo.KINDS[kind].make()
+    storm = Storm(seed, inside if kind in EPISODES else relive.AsyncReplayBuffer(inside))
     for _ in range(actors):
-        storm.begin(functools.partial(live, storm, buffer))
-    for _ in range(max(actors // 50, 2)):
-        storm.begin(functools.partial(learn, storm, buffer), is_actor=False)
-    await storm.rage(waves=12, most=most, closes=closes)
-    await storm.calm()
-    storm.assert_nothing_is_left()
-    buffer.check()
-    stats = buffer.get_stats()
-    assert stats.appended == storm.total("append")
-    assert stats.sampled == sum(given for verb, given, _ in storm.calls if verb == "sample")
-    assert stats.total_episodes + stats.evicted_episodes == storm.total("start")
-    assert stats.in_progress == storm.total("start") - storm.total("end", "abort")
-    twin = repeated(storm.calls, episodes(limiter, actors))
-    assert told(buffer) == told(twin)
-    if closes:
-        await assert_closed(buffer)
-    else:
-        await assert_alive(buffer)
+        storm.begin(functools.partial(live if kind in EPISODES else write, storm, storm.buffer))
+    for _ in range(max(actors // 25, 2)):
+        storm.begin(functools.partial(learn, storm, storm.buffer), is_actor=False)
     return storm
 
 
-def repeated(calls: Iterable[Call], twin: Episodes) -> Episodes:
-    """Return the twin after the same calls, one after the other; each must return the same."""
-    ids: dict[str, str] = {}
-    for verb, given, answer in calls:
-        if verb == "start":
-            ids[given] = twin.start_episode_nowait(given)
-        elif verb == "append":
-            agent, *step = given
-            twin.append_observation_action_reward_nowait(ids[agent], *step)
-        elif verb == "end":
-            agent, steps, status = given
-            twin.end_episode_nowait(ids[agent], (agent, steps), status)
-        elif verb == "abort":
-            twin._abort(ids[given])
-        else:
-            assert without_ids(twin.sample_n_step_nowait(given, 3, 0.9)) == answer
-    return twin
+async def storm_of(seed: int, kind: str, actors: int, most: int, *, closes: bool = False) -> Storm:
+    """Return a storm that is over."""
+    storm = begun(seed, kind, actors)
+    with names_of(storm.inside):
+        await storm.rage(waves=12, most=most, closes=closes)
+        await storm.calm()
+    storm.assert_nothing_is_left()
+    assert_repeats(storm, kind)
+    return storm
 
 
-def told(buffer: Episodes) -> Any:
-    """Return all that there is to know of a buffer, without ids and ages, and its next draw."""
-    store = buffer._store
-    return zoo.plain(
-        [
-            [(each.agent_id, each.observations, each.actions, each.rewards, each.status) for each in store],
-            [each.agent_id for each in store.finished],
-            [each.agent_id for each in store.growing()],
-            buffer.get_stats(),
-            [(each.agent_id, start) for each, start in store.draw(500, buffer.rng)] if len(buffer) else None,
-        ]
-    )
+def names_of(buffer: Any) -> Any:
+    """Give each episode of a buffer an id by its number."""
+
+    def next_id() -> uuid.UUID:
+        stats = dataclasses.asdict(buffer.get_stats())
+        names = ["episodes"] if "episodes" in stats else ["total_episodes", "evicted_episodes"]
+        return uuid.UUID(int=sum(stats[name] for name in names))
+
+    return mock.patch("uuid.uuid4", next_id)
 
 
-async def assert_alive(buffer: Episodes) -> None:
+def assert_repeats(storm: Storm, kind: str) -> None:
+    """Check that a twin on which the calls are made one after the other is the same, and returns the same."""
+    storm.inside.check()
+    twin = zoo.KINDS[kind].make()
+    with names_of(twin):
+        for verb, (values, fields), answer in storm.calls:
+            if fields.get("ticket"):
+                fields = {**fields, "ticket": twin.admit_nowait()}
+            call = getattr(twin, f"{verb}_nowait", None) or getattr(twin, verb)
+            assert zoo.plain(outcome(lambda: call(*values, **fields))) == answer  # noqa: B023
+    if storm.is_closed and hasattr(twin, "close"):
+        twin.close()
+    assert zoo.state_of(storm.inside) == zoo.state_of(twin)
+    assert zoo.drawn(storm.inside) == zoo.drawn(twin)
+
+
+async def assert_alive(buffer: Any) -> None:
     """Who comes after the storm gets on, actor and learner."""
     learner = asyncio.create_task(until_cancelled(lambda: buffer.sample_n_step(8, 2, 0.9)))
     before = buffer.get_stats()
     async with asyncio.timeout(PATIENCE):
-        for _ in range(20):
-            async with buffer.episode("late") as writer:
+        for version in range(20):
+            if buffer.admission is not None:
+                buffer.set_policy_version(buffer.policy_version + version)
+            async with buffer.episode("late", ticket=await ticket_for(buffer)) as writer:
                 for t in range(30):
                     await writer.append(("late", t), t, 0.0)
                 await writer.end(("late", 30))
@@ -314,54 +383,57 @@ async def until_cancelled(call: Callable[[], Awaitable[Any]]) -> None:
         await call()
 
 
-async def assert_closed(buffer: Episodes) -> None:
-    """A closed buffer refuses what writes or waits, at once, and still returns what it holds."""
-    before = buffer.get_stats()
-    calls: list[Awaitable[Any]] = [buffer.start_episode("late"), buffer.sample_n_step(1, 1, 0.9)]
-    calls.append(buffer.append_observation_action_reward("late", 0, 0, 0.0))
-    for call in calls:
-        with pytest.raises(relive.ClosedError):
-            await call
-    if len(buffer):
-        assert len(buffer.sample_n_step_nowait(100, 2, 0.9)) == 100
-    assert buffer.get_stats().appended == before.appended
-    buffer.check()
-
-
-@pytest.mark.parametrize("limiter", LIMITERS)
+@pytest.mark.parametrize("kind", EPISODES)
 @pytest.mark.parametrize("actors", MANY)
-async def test_storms_over_episodes_repeat_on_a_twin(actors: int, limiter: str) -> None:
-    storm = await storm_of_episodes(2, limiter, actors, most=actors // 3)
-    assert storm.total("append") > actors
-    assert storm.total("abort") > actors // 20
-    assert storm.cancelled.keys() == {"start", "block", "append", "sample"}, "every call that may wait, and no other"
+async def test_storms_over_episodes_repeat_on_a_twin(actors: int, kind: str) -> None:
+    storm = await storm_of(2, kind, actors, most=actors // 3)
+    assert storm.total("append_observation_action_reward") > actors
+    assert storm.total("abort_episode") > actors // 20
+    waits = {"start_episode", "block", "append_observation_action_reward", "sample_n_step"}
+    assert waits - {"start_episode"} <= storm.cancelled.keys() <= waits, "calls that may wait, and no other"
     assert storm.cancelled.total() > actors // 10
+    await assert_alive(storm.buffer)
 
 
-@pytest.mark.parametrize("limiter", LIMITERS)
+@pytest.mark.parametrize("kind", EPISODES)
 @pytest.mark.parametrize("actors", MANY)
-async def test_closing_in_a_storm_over_episodes_loses_nothing(actors: int, limiter: str) -> None:
-    storm = await storm_of_episodes(2, limiter, actors, most=actors // 3, closes=True)
-    assert storm.total("append") > actors // 10
+async def test_closing_in_a_storm_over_episodes_loses_nothing(actors: int, kind: str) -> None:
+    storm = await storm_of(2, kind, actors, most=actors // 3, closes=True)
+    assert storm.total("append_observation_action_reward") > 5
+    assert storm.refused > actors // 100
+
+
+@pytest.mark.parametrize("kind", sorted(OTHERS))
+@pytest.mark.parametrize("actors", [60, *MANY[1:]])
+async def test_storms_over_any_kind_repeat_on_a_twin(actors: int, kind: str) -> None:
+    storm = await storm_of(2, kind, actors, most=actors // 3)
+    assert storm.total(*INSERTS) > 30
+    assert storm.total(*DRAWS) > 1
+    assert storm.cancelled.keys() & (INSERTS if "ratio" in kind else INSERTS | DRAWS)
+
+
+@pytest.mark.parametrize("kind", sorted(OTHERS))
+@pytest.mark.parametrize("actors", [60, *MANY[1:]])
+async def test_closing_in_a_storm_over_any_kind_loses_nothing(actors: int, kind: str) -> None:
+    storm = await storm_of(2, kind, actors, most=actors // 3, closes=True)
     assert storm.refused > actors // 100
 
 
 async def test_a_storm_takes_the_same_course_each_time() -> None:
-    first, second = [await storm_of_episodes(3, "ratio", actors=100, most=30) for _ in range(2)]
-    assert first.calls == second.calls
+    first, second = [await storm_of(3, "episodes with a ratio", actors=100, most=30) for _ in range(2)]
+    assert zoo.plain([each[::2] for each in first.calls]) == zoo.plain([each[::2] for each in second.calls])
     assert first.cancelled == second.cancelled
 
 
-@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 5)
-@hypothesis.given(seed=st.integers(0, 10**6), limiter=st.sampled_from(list(LIMITERS)), closes=st.booleans())
-def test_small_storms_over_episodes_of_any_kind(seed: int, limiter: str, closes: bool) -> None:
-    asyncio.run(storm_of_episodes(seed, limiter, actors=12, most=8, closes=closes))
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 3)
+@hypothesis.given(seed=st.integers(0, 10**6), kind=st.sampled_from([*EPISODES, *sorted(OTHERS)]), closes=st.booleans())
+def test_small_storms_over_any_kind(seed: int, kind: str, closes: bool) -> None:
+    asyncio.run(storm_of(seed, kind, actors=12, most=8, closes=closes))
 
 
 async def test_a_failing_actor_cancels_its_task_group() -> None:
     """A task group cancels all at once, whatever each of them waits for."""
-    buffer = episodes("ratio", 300)
-    storm = Storm(4, buffer)
+    storm = begun(4, "episodes with a ratio", 0)
 
     async def fail() -> None:
         await zoo.settle(10)
@@ -369,143 +441,19 @@ async def test_a_failing_actor_cancels_its_task_group() -> None:
 
     async def live_for_ever() -> None:
         while True:
-            await live_in_a_block(storm, buffer, storm.new_name())
+            await live_in_a_block(storm, storm.buffer, storm.new_name())
 
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ExceptionGroup) as caught, names_of(storm.inside):
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             for _ in range(300):
                 group.create_task(live_for_ever())
-            for _ in range(6):
-                group.create_task(learn(storm, buffer))
             group.create_task(fail())
     assert [type(error) for error in caught.value.exceptions] == [ConnectionError]
-    storm.assert_nothing_is_left()
-    stats = buffer.get_stats()
-    assert stats.in_progress == 0
-    assert stats.appended == storm.total("append") > 150
-    assert told(buffer) == told(repeated(storm.calls, episodes("ratio", 300)))
-    buffer.check()
-
-
-# Columns.
-
-
-def ring(streams: int) -> Columns:
-    return relive.RingReplayBuffer(capacity(streams), streams=streams, n_step=3, limiter=ratio(streams), seed=7)
-
-
-def priorities(streams: int) -> Columns:
-    return relive.PrioritizedReplayBuffer(capacity(streams), streams=streams, max_times_sampled=3, seed=7)
-
-
-def sequences(streams: int) -> Columns:
-    limiter = relive.MinSize(20)
-    return relive.SequenceReplayBuffer(capacity(streams), streams=streams, length=2, limiter=limiter, seed=7)
-
-
-def capacity(streams: int) -> int:
-    """Return so much that a storm overwrites it about twice."""
-    return max(40, 3 * streams // 2)
-
-
-KINDS: dict[str, Callable[[int], Columns]] = {"ring": ring, "priorities": priorities, "sequences": sequences}
-
-
-async def add(storm: Storm, buffer: relive.AsyncReplayBuffer[Any], stream: int) -> None:
-    """Write to a stream in each of the three ways; when it is cancelled its episode may stay open."""
-    rng = storm.rng
-    try:
-        for _ in range(rng.randint(1, 8)):
-            verb, given = step_of(rng, stream)
-            with contextlib.suppress(TimeoutError):
-                async with sometimes_in_no_time(rng):
-                    await storm.call(verb, given, getattr(buffer, verb)(**given), keys_of)
-            if rng.random() < 0.6:
-                await asyncio.sleep(0)
-    finally:
-        if rng.random() < 0.5:
-            with contextlib.suppress(ValueError):  # The newest step waits for the observation after it.
-                storm.note("end_episode", {"stream": stream}, buffer.end_episode(stream=stream))
-
-
-def keys_of(answer: Any) -> Any:
-    """Return the keys of a batch or an array as numbers; anything else as it is."""
-    keys = getattr(answer, "keys", answer)
-    return keys.tolist() if hasattr(keys, "tolist") else keys
-
-
-def step_of(rng: random.Random, stream: int) -> tuple[str, dict[str, Any]]:
-    """Return a call that adds to a stream, and what it is given."""
-    place = rng.randrange(10**6)
-    choice = rng.random()
-    if choice < 0.1:
-        length = rng.randint(1, 4)
-        places = [place + t for t in range(length + 1)]
-        episode = {"observations": places, "actions": places[1:], "rewards": [1.0] * length, "terminated": True}
-        return "add_episode", episode | {"stream": stream}
-    step = {"observation": place, "action": 0, "reward": 1.0}
-    if choice < 0.8:
-        step["next_observation"] = place + 1
-    if choice < 0.6:
-        return "add", step | {"stream": stream, "terminated": choice < 0.2}
-    return "extend", {name: [value] for name, value in step.items()} | {"streams": [stream]}
-
-
-async def draw(storm: Storm, buffer: relive.AsyncReplayBuffer[Any]) -> None:
-    rng = storm.rng
-    while True:
-        given = {"batch_size": rng.randint(1, 60)}
-        verb = rng.choice(["sample", "sample_keys"])
-        with contextlib.suppress(TimeoutError):
-            async with sometimes_in_no_time(rng):
-                keys = keys_of(await storm.call(verb, given, getattr(buffer, verb)(**given), keys_of))
-                if buffer.buffer.has_priorities:
-                    update = {"keys": keys, "priorities": [rng.choice([0.0, 1.0, 5.0]) for _ in keys]}
-                    storm.note("update_priorities", update, buffer.update_priorities(**update))
-                if rng.random() < 0.1:
-                    change = {"keys": keys, "eligible": rng.random() < 0.5}
-                    storm.note("set_eligible", change, buffer.set_eligible(**change))
-        await zoo.settle(rng.randint(0, 2))
-
-
-async def storm_of_columns(seed: int, kind: str, actors: int, most: int, *, closes: bool = False) -> Storm:
-    """Return a storm that is over."""
-    buffer = relive.AsyncReplayBuffer(KINDS[kind](actors))
-    storm = Storm(seed, buffer)
-    for stream in range(actors):
-        storm.begin(functools.partial(add, storm, buffer, stream))
-    for _ in range(max(actors // 50, 2)):
-        storm.begin(functools.partial(draw, storm, buffer), is_actor=False)
-    await storm.rage(waves=12, most=most, closes=closes)
     await storm.calm()
     storm.assert_nothing_is_left()
-    buffer.check()
-    twin = KINDS[kind](actors)
-    for verb, given, answer in storm.calls:
-        assert keys_of(getattr(twin, verb)(**given)) == answer
-    zoo.assert_same(buffer.buffer, twin)
-    return storm
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("actors", MANY)
-async def test_storms_over_columns_repeat_on_a_twin(actors: int, kind: str) -> None:
-    storm = await storm_of_columns(2, kind, actors, most=actors // 3)
-    assert storm.total("add", "extend", "add_episode") > 2 * actors
-    assert {"add", "sample", "sample_keys"} <= storm.cancelled.keys()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("actors", MANY)
-async def test_closing_in_a_storm_over_columns_loses_nothing(actors: int, kind: str) -> None:
-    storm = await storm_of_columns(2, kind, actors, most=actors // 3, closes=True)
-    assert storm.refused > actors // 100
-
-
-@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 5)
-@hypothesis.given(seed=st.integers(0, 10**6), kind=st.sampled_from(list(KINDS)), closes=st.booleans())
-def test_small_storms_over_columns_of_any_kind(seed: int, kind: str, closes: bool) -> None:
-    asyncio.run(storm_of_columns(seed, kind, actors=12, most=8, closes=closes))
+    assert storm.inside.get_stats().in_progress == 0
+    assert storm.total("append_observation_action_reward") > 20
+    assert_repeats(storm, "episodes with a ratio")
 
 
 # When nobody else does anything: a turn that is not passed on is lost.
@@ -606,142 +554,3 @@ async def test_waiters_cancelled_at_once_pass_their_turns_on(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert served == left[: line.room]
-
-
-@pytest.mark.parametrize("make", LINES)
-@pytest.mark.parametrize("many", MANY)
-@pytest.mark.parametrize("share", [0.0, 0.4])
-async def test_closing_tells_all_who_were_not_cancelled(
-    make: Callable[[], Awaitable[Line]], many: int, share: float
-) -> None:
-    line = await make()
-    served: list[int] = []
-    tasks = await many_in(line, many, served)
-    victims = set(random.Random(0).sample(range(many), int(share * many)))
-    for victim in victims:
-        tasks[victim].cancel()
-    line.buffer.close()
-    async with asyncio.timeout(PATIENCE):
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-    closed = [number for number, end in enumerate(ends) if isinstance(end, relive.ClosedError)]
-    assert closed == sorted(set(range(many)) - victims)
-    assert served == []
-    line.buffer.check()
-
-
-# Checkpoints.
-
-
-async def test_checkpoints_in_a_storm_are_snapshots(tmp_path: pathlib.Path) -> None:
-    """A thread that has begun to save goes on when its task is cancelled, and the storm goes on beside it."""
-    buffer = relive.AsyncReplayBuffer(KINDS["ring"](200))
-    storm = Storm(5, buffer)
-    for stream in range(200):
-        storm.begin(functools.partial(add, storm, buffer, stream))
-    storm.begin(functools.partial(draw, storm, buffer), is_actor=False)
-    began: dict[pathlib.Path, int] = {}
-    heard: set[pathlib.Path] = set()
-
-    async def save(number: int) -> None:
-        path = tmp_path / str(number)
-        began[path] = buffer.get_stats().appended
-        await buffer.save(path)
-        heard.add(path)
-
-    for number in range(12):
-        saving = asyncio.create_task(save(number))
-        await asyncio.sleep(0)
-        await storm.rage(waves=2, most=40, closes=False)
-        if number % 3:
-            saving.cancel()
-        await asyncio.gather(saving, return_exceptions=True)
-    await storm.calm()
-    await asyncio.get_running_loop().shutdown_default_executor()
-    storm.assert_nothing_is_left()
-    written = {path for path, appended in began.items() if is_written(path, appended)}
-    assert len(began) == 12
-    assert {tmp_path / str(number) for number in range(0, 12, 3)} <= heard <= written
-
-
-def is_written(path: pathlib.Path, appended: int) -> bool:
-    """Return whether there is a checkpoint; then it is of a sound buffer that had so many steps added to it."""
-    if not path.exists():
-        return False
-    loaded = relive.RingReplayBuffer.load(path)
-    loaded.check()
-    assert loaded.get_stats().appended == appended
-    return True
-
-
-# Threads: they cannot be cancelled, but they give up waiting, and the buffer is closed under them.
-
-
-def test_a_storm_of_threads_loses_nothing() -> None:
-    inside = relive.RingReplayBuffer(500, streams=24, limiter=ratio(24), seed=7)
-    shell = relive.ThreadSafeReplayBuffer(inside, timeout=0.001)
-    added, drawn, gave_up = collections.Counter[int](), collections.Counter[int](), collections.Counter[int]()
-
-    def write(stream: int) -> None:
-        rng = random.Random(stream)
-        with contextlib.suppress(relive.ClosedError):
-            while True:
-                verb, given = step_of(rng, stream)
-                try:
-                    keys = getattr(shell, verb)(**given)
-                    added[stream] += 1 if verb == "add" else len(keys)
-                except relive.NotReadyError:
-                    gave_up[stream] += 1
-
-    def read(number: int) -> None:
-        with contextlib.suppress(relive.ClosedError):
-            while True:
-                try:
-                    drawn[number] += len(shell.sample(number))
-                except relive.NotReadyError:
-                    gave_up[-number] += 1
-
-    threads = [threading.Thread(target=write, args=(stream,)) for stream in range(24)]
-    threads += [threading.Thread(target=read, args=(number,)) for number in (1, 7, 60)]
-    for thread in threads:
-        thread.start()
-    while shell.get_stats().appended < 1_000 or not gave_up.total():
-        time.sleep(0.01)
-        shell.check()
-    shell.close()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    shell.check()
-    assert (shell.get_stats().appended, shell.get_stats().sampled) == (added.total(), drawn.total())
-    with shell.locked() as buffer:
-        assert len(buffer.read(buffer.eligible_keys())) == buffer.num_eligible > 0
-
-
-async def test_threads_of_cancelled_tasks_add_whole_steps() -> None:
-    """What the threads did is what was added; those that waited for them may be gone."""
-    shell = relive.ThreadSafeReplayBuffer(relive.RingReplayBuffer(500, streams=300, seed=7))
-    rng = random.Random(6)
-    added: list[int] = []
-    heard = 0
-
-    def add_one(stream: int) -> None:
-        added.append(shell.add(len(added), 0, 1.0, stream=stream))
-
-    async def write(stream: int) -> None:
-        nonlocal heard
-        for _ in range(5):
-            await asyncio.to_thread(add_one, stream)
-            heard += 1
-
-    tasks = [asyncio.create_task(write(stream)) for stream in range(300)]
-    for _ in range(5):
-        await asyncio.to_thread(shell.check)
-        for task in rng.sample(tasks, 50):
-            task.cancel()
-    async with asyncio.timeout(PATIENCE):
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.get_running_loop().shutdown_default_executor()
-    assert {type(end) for end in ends} == {type(None), asyncio.CancelledError}
-    assert heard <= len(added) == shell.get_stats().appended
-    assert sorted(added) == list(range(len(added)))
-    shell.check()

@@ -479,12 +479,6 @@ def test_batches_go_on_after_a_timeout_until_the_end() -> None:
         next(drawn)
 
 
-def test_negative_prefetch_of_threads_is_refused() -> None:
-    shell, _ = shell_of(waiting_test.ring())
-    with pytest.raises(errors.ArgumentError, match="^prefetch must be at least 0, got -1$"):
-        shell.batches(4, prefetch=-1)
-
-
 def test_prefetched_batches_are_not_torn_by_threads() -> None:
     """Observation, action and reward of a row are one number; one iterator serves two threads."""
     shell, _ = shell_of(waiting_test.ring(64))

@@ -11,7 +11,6 @@ kind of buffer is one entry of `KINDS`.
 """
 
 import asyncio
-import collections
 from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 import contextlib
@@ -588,41 +587,6 @@ def test_producers_and_learners_keep_the_ratio(kind: Kind, share: Share) -> None
     way.inside.check()
 
 
-@pytest.mark.parametrize("make", [ring, prioritized])
-def test_no_anchor_is_drawn_more_often_than_it_may(make: Callable[..., Any], share: Share) -> None:
-    """Reverb df9ee82, TorchRL 3911."""
-    way = share(make(200, max_times_sampled=3, streams=4))
-    draws: collections.Counter[int] = collections.Counter()
-    lock = threading.Lock()
-
-    def act(shared: Any, stream: int) -> Any:
-        for t in range(40):
-            yield shared.add(t, 0, 1.0, t + 1, stream=stream)
-
-    def learn(shared: Any, size: int) -> Any:
-        while True:
-            batch = yield shared.sample(size)
-            with lock:
-                draws.update(batch.keys.tolist())
-                assert max(draws.values()) <= 3
-
-    with hasty():
-        learners = [way.begin(lambda shared, size=size: learn(shared, size)) for size in (1, 1, 2, 5, 7)]
-        actors = [way.begin(lambda shared, stream=stream: act(shared, stream)) for stream in range(4)]
-        for actor in actors:
-            way.answer(actor)
-        way.settle()
-    assert not any(learner.done() for learner in learners)
-    assert sum(draws.values()) == way.shared.get_stats().sampled
-    way.shared.close()
-    way.settle()
-    while way.inside.num_eligible:
-        draws.update(way.inside.sample(1).keys.tolist())
-    assert draws == dict.fromkeys(range(160), 3)
-    assert way.inside.get_stats().spent == 160
-    way.inside.check()
-
-
 # Wrong arguments.
 
 WRONG: list[tuple[Call, type[Exception], str]] = [
@@ -699,19 +663,6 @@ def test_closing_frees_who_waits_for_a_batch(kind: Kind, share: Share) -> None:
     assert way.is_idle()
 
 
-@OF_A_LIMITED_KIND
-def test_closing_frees_who_waits_to_insert(kind: Kind, share: Share) -> None:
-    way = held_back(share, kind)
-    waiters = [way.begin(lambda shared, t=t: kind.add(shared, t)) for t in range(3)]
-    way.shared.close()
-    for waiter in waiters:
-        with pytest.raises(errors.ClosedError):
-            way.answer(waiter)
-    assert way.inside.get_stats().appended == 8
-    assert way.is_idle()
-    way.inside.check()
-
-
 def test_a_closed_buffer_of_columns_only_answers(share: Share) -> None:
     way = held_back(share)
     waiters = [way.begin(insert) for insert, _ in INSERTS.values()]
@@ -779,22 +730,6 @@ def test_a_cancelled_draw_has_drawn_nothing(kind: Kind, is_early: bool) -> None:
     assert ways[0].inside.get_stats().sampled == 30
     for way in ways:
         way.end()
-
-
-@OF_A_LIMITED_KIND
-def test_a_cancelled_insert_has_added_nothing(kind: Kind) -> None:
-    way = held_back(Tasks, kind)
-    waiters = [way.begin(lambda shared, t=t: kind.add(shared, t)) for t in (8, 9)]
-    before = way.shared.get_stats().appended
-    waiters[0].cancel()
-    way.settle()
-    assert waiters[0].cancelled()
-    assert way.shared.get_stats().appended == before
-    way.do(lambda shared: kind.sample(shared, 2))
-    way.answer(waiters[1])
-    assert way.shared.get_stats().appended == before + 1
-    assert way.is_idle()
-    way.end()
 
 
 @OF_ANY_KIND
