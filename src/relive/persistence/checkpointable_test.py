@@ -295,8 +295,6 @@ def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
         zoo.assert_same(buffer, loaded)
 
 
-
-
 def test_batches_drawn_ahead_are_what_they_were() -> None:
     buffer = ring()
     state, expected = buffer.state_dict(), plain(ring().sample(4))
