@@ -912,6 +912,16 @@ def test_check_finds_what_is_damaged(message: str) -> None:
         buffer.check()
 
 
+def test_check_finds_damaged_keys_of_a_stream() -> None:
+    buffer = relive.SequenceReplayBuffer(8, length=3)
+    for t in range(4):
+        buffer.add(float(t), t, 0.0, next_observation=t + 1.0)
+    buffer.check()
+    buffer.history.rows[4][0, 2] += 1
+    with pytest.raises(relive.CorruptionError, match="^the newest keys of a stream are not those of its episode$"):
+        buffer.check()
+
+
 @pytest.mark.parametrize("mapping", [collections.OrderedDict, types.MappingProxyType, collections.UserDict])
 @pytest.mark.parametrize("streams", [1, 2])
 def test_observations_may_be_any_mapping(mapping: Callable[[Any], Any], streams: int) -> None:

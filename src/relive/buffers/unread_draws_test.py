@@ -29,7 +29,7 @@ class Fickle(relive.ColumnStorage):
         return super().read(slots, fields)
 
 
-class Told(relive.UniformSampler):
+class ToldOfDraws(relive.UniformSampler):
     """Records what it is told."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
     "n steps": lambda: filled(relive.RingReplayBuffer, n_step=3),
     "frame stack": lambda: filled(relive.RingReplayBuffer, frame_stack=2),
     "limited": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2),
-    "told": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2, sampler=Told()),
+    "told": lambda: filled(relive.RingReplayBuffer, max_times_sampled=2, sampler=ToldOfDraws()),
     "priorities": lambda: filled(relive.PrioritizedReplayBuffer, beta=LINEAR),
     "independent": lambda: filled(relive.PrioritizedReplayBuffer, stratified=False, max_times_sampled=2),
     "sequences": lambda: filled(relive.SequenceReplayBuffer, length=2, pad=True),
@@ -67,7 +67,7 @@ def state_of(buffer: Any) -> Any:
     """Return everything that a draw changes."""
     state = buffer.state_dict()
     arrays = {name: array.tolist() for name, array in state.pop("arrays").items()}
-    told = buffer.sampler.eligible if isinstance(buffer.sampler, Told) else None
+    told = buffer.sampler.eligible if isinstance(buffer.sampler, ToldOfDraws) else None
     return repr(state), arrays, buffer.get_stats(), buffer.eligible_keys().tolist(), repr(told)
 
 

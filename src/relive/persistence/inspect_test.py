@@ -410,7 +410,7 @@ def test_each_broken_file_is_named_and_no_other(saved: pathlib.Path) -> None:
     assert str(broken.value) == "; ".join(places.faults(str(saved)))
     said = relive.summary(saved)
     assert (said["class"], said["settings"]["capacity"], said["stats"]) == ("PrioritizedReplayBuffer", 100, {})
-    assert (said["faults"], len(said["arrays"]), said["notes"]) == (found, 15, [])
+    assert (said["faults"], len(said["arrays"]), said["notes"]) == (found, 13, [])
 
 
 def test_a_broken_manifest_is_the_one_fault(saved: pathlib.Path) -> None:

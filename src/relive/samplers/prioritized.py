@@ -308,7 +308,6 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         rated = slots[is_rated]
         self._raw[rated] = priorities[is_rated]
         self.anchors.flags[rated] |= append.RATED
-        self._tree.clear()
         self._tree.write(rated, self._weights_of(priorities[is_rated], self._alpha) * is_eligible[is_rated])
 
     def check(self) -> None:

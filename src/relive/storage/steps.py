@@ -119,7 +119,7 @@ class StepStore(ring.Ring):
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
         self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
         self.back: npt.NDArray[np.int32] = np.zeros(capacity if self.older > 0 else 0, np.int32)
-        self._recent: arrays_lib.Ints = np.full((streams, rule[1] + 2 if rule[1] > 0 else 0), -1)
+        self._recent: arrays_lib.Ints = np.zeros((streams, rule[1] + 2 if rule[1] > 0 else 0), np.int64)
         self._changed: arrays_lib.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
         self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
         self.last: arrays_lib.Ints = np.full(streams, append.NONE)
@@ -607,7 +607,7 @@ class StepStore(ring.Ring):
             raise errors.CorruptionError("a slot without a row has flags")
         if not np.array_equal(self.episodes[append.OLDEST][used], twin.episodes[append.OLDEST][: len(used)]):
             raise errors.CorruptionError("the oldest row of an episode is not what it must be")
-        if ((twin._recent >= 0) & (twin._recent != self._recent)).any():
+        if ((twin._recent > 0) & (twin._recent != self._recent)).any():
             raise errors.CorruptionError("the newest keys of a stream are not those of its episode")
         has_open = self.last != append.NONE
         wrong_stream = self.episodes[append.STREAM][self.current[has_open]] != np.flatnonzero(has_open)
