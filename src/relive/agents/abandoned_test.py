@@ -4,6 +4,7 @@ import asyncio
 import pathlib
 import random
 import shutil
+import time
 from typing import Any
 import warnings
 
@@ -50,6 +51,15 @@ def test_whole_groups_and_single_episodes_stay(make: Any) -> None:
     assert buffer.next_episodes_nowait(1)[0].group_id is None
     assert buffer.get_drops() == {"straggler": {"a": 1}}
     assert buffer.abort_open_episodes() == 0
+
+
+def test_a_group_out_of_time_is_not_given_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = make_tokens(groups=relive.Groups(2, timeout=10.0))
+    add(buffer, group_id="late")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 11)
+    assert buffer.abort_open_episodes() == 0
+    assert buffer.get_drops() == {"straggler": {"a": 1}}
 
 
 def test_a_buffer_of_samples_is_left_with_what_ended() -> None:
