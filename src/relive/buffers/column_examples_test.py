@@ -103,6 +103,22 @@ def test_final_observations_go_with_their_episode() -> None:
     assert (stats.truncated_episodes, stats.open_episodes, stats.evicted, stats.appended) == (10, 0, 190, 200)
 
 
+@pytest.mark.parametrize("streams", [1, 12])
+def test_any_number_of_episodes_is_stored(streams: int) -> None:
+    buffer = make_ring(120, streams=streams)
+    for number in range(120 // streams):
+        firsts = 1000 * (1 + number * streams + np.arange(streams))
+        if streams == 1:
+            buffer.add_episode([*firsts, *firsts + 1], firsts, [0.0], terminated=True, extra=firsts)
+        else:
+            buffer.extend(
+                firsts, firsts, np.zeros(streams), firsts + 1, terminated=np.ones(streams, bool), extra=firsts
+            )
+    buffer.check()
+    assert_whole(buffer.read(range(120)))
+    assert buffer.get_stats().terminated_episodes == 120
+
+
 @pytest.mark.parametrize("n_step", [1, 2, 3, 8, 20, 100])
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_window_stops_at_the_newest_row(n_step: int, stack: int) -> None:

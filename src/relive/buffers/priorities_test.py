@@ -238,6 +238,35 @@ def test_the_maximum_of_the_living_drops_when_an_outlier_goes() -> None:
     assert buffer.get_priorities([buffer.add(0, 0, 0.0, 1)]).tolist() == [1]
 
 
+@pytest.mark.parametrize(("new_priority", "given"), [("running", [1, 7, 7]), ("live", [1, 1, 1])])
+def test_a_priority_noted_elsewhere_is_the_largest_so_far(new_priority: Any, given: list[float]) -> None:
+    buffer = make(8, new_priority=new_priority)
+    fill(buffer, 1)
+    for t, noted in enumerate([7.0, 2.0], start=1):
+        buffer.sampler.note_priority(noted)
+        fill(buffer, 1, first=t)
+    assert buffer.get_priorities(range(3)).tolist() == given
+    with pytest.raises(relive.ArgumentError, match="^priority must be at least 0, got -1.0$"):
+        buffer.sampler.note_priority(-1.0)
+    buffer.check()
+
+
+def test_a_sampler_says_its_weights_and_its_schedule() -> None:
+    schedule = relive.LinearSchedule(0.5, 1.0, 10)
+    sampler = rated([3, 0, 2, 4], beta=schedule).sampler
+    assert (sampler.total_weight, sampler.least_weight, sampler.schedule) == (9.0, 2.0, schedule)
+    assert (rated([0, 0]).sampler.least_weight, make(8, beta=0.25).sampler.schedule) == (0.0, 0.25)
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_an_episode_longer_than_a_live_ring_goes_on(stack: int) -> None:
+    buffer = make(5, new_priority="live", frame_stack=stack)
+    for t in range(13):
+        buffer.add(t, t, 0.0, t + 1)
+        buffer.check()
+    assert buffer.eligible_keys().tolist() == list(range(8 + stack - 1, 13))
+
+
 @pytest.mark.parametrize(("new_priority", "by_extend"), [("running", [50, 50]), ("live", [4, 4])])
 def test_extend_gives_new_rows_what_adds_give_them(new_priority: Any, by_extend: list[float]) -> None:
     """But for rows that go in the same call: the first new row becomes eligible while the second that goes still is."""
