@@ -251,6 +251,23 @@ def test_a_priority_noted_elsewhere_is_the_largest_so_far(new_priority: Any, giv
     buffer.check()
 
 
+def test_rows_that_are_never_drawn_weigh_nothing_beside_others() -> None:
+    for normalization, weights in (("batch", [0, 1, 1 / 3]), ("none", [0, 4 / 3, 4 / 9])):
+        batch = rated([0, 1, 3], weight_normalization=normalization).read(range(3))
+        assert batch.probabilities.tolist() == [0.0, 0.25, 0.75]
+        assert batch.weights.tolist() == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("new_priority", ["running", "live"])
+def test_the_heaviest_weight_of_a_tree_is_accepted(new_priority: Any) -> None:
+    most = relive.SumTree(2).heaviest
+    buffer = rated([1, 2], new_priority=new_priority)
+    assert buffer.update_priorities([0], [most]) == 1
+    assert buffer.get_priorities([0]).tolist() == [most]
+    with pytest.raises(relive.ArgumentError, match="^priority of row 0 must be"):
+        buffer.update_priorities([1], [np.nextafter(most, np.inf)])
+
+
 def test_a_sampler_says_its_weights_and_its_schedule() -> None:
     schedule = relive.LinearSchedule(0.5, 1.0, 10)
     sampler = rated([3, 0, 2, 4], beta=schedule).sampler
