@@ -1,4 +1,5 @@
 import collections
+import pickle
 from typing import Any
 
 import hypothesis
@@ -122,6 +123,21 @@ def test_check_finds_wrong_counts_of_draws() -> None:
 def test_times_before_counts_equal_ones(slots: list[int]) -> None:
     expected = [slots[:place].count(slot) for place, slot in enumerate(slots)]
     assert draws._times_before(np.array(slots)).tolist() == expected
+
+
+def test_a_buffer_keeps_its_last_draws_alone() -> None:
+    buffer, sizes = ring(8, None), []
+    for _ in range(2):
+        for _ in range(600):
+            buffer.sample(1)
+        sizes.append(len(pickle.dumps(buffer)))
+    assert sizes[1] <= sizes[0] + 100
+    few = ring(8, None)
+    few.sample(3)
+    buffer.load_state_dict(few.state_dict())
+    for _ in range(9):
+        buffer.sample(1)
+    assert len(buffer.state_dict()["arrays"]["draw_key"]) == 3 + 9
 
 
 def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
