@@ -103,6 +103,16 @@ def test_final_observations_go_with_their_episode() -> None:
     assert (stats.truncated_episodes, stats.open_episodes, stats.evicted, stats.appended) == (10, 0, 190, 200)
 
 
+@pytest.mark.parametrize("n_step", [1, 100])
+@pytest.mark.parametrize("stack", [1, 3])
+def test_a_read_of_no_keys_is_an_empty_batch(n_step: int, stack: int) -> None:
+    buffer = make_ring(8, n_step=n_step, frame_stack=stack)
+    add_episode(buffer, 0, 5)
+    batch = buffer.read([])
+    assert len(batch) == 0
+    assert np.shape(batch.observation)[1:] == np.shape(buffer.read([0]).observation)[1:]
+
+
 @pytest.mark.parametrize("streams", [1, 12])
 def test_any_number_of_episodes_is_stored(streams: int) -> None:
     buffer = make_ring(120, streams=streams)
