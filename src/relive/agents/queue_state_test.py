@@ -3,6 +3,7 @@
 `handing_out_machine_test` has crashes at any moment.
 """
 
+import itertools
 import math
 import pathlib
 import random
@@ -122,7 +123,7 @@ def forged(change: Any) -> state_lib.State:
         live(buffer, group_id=group_id, ticket=buffer.admit_nowait())
     live(buffer, ticket=buffer.admit_nowait(), status="ABORTED")
     buffer.next_episodes_nowait(1)
-    buffer.start_episode_nowait("a", ticket=buffer.admit_nowait())
+    live(buffer, steps=2, ticket=buffer.admit_nowait(), status=None)
     state = buffer.state_dict()
     rest = relive.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
     change(state["arrays"], rest)
@@ -170,6 +171,7 @@ def array(name: str, value: Any) -> Any:
         (turn(3, 3), None),
         (turn(4, 1), BOTH),
         (turn(5, 0), BOTH),
+        (turn(5, 1), "^arrays episode_turn and hand_outs cannot be: .* is ABORTED with 1 transitions: it can neither"),
         (array("episode_deliveries", np.full(7, -1)), "^array episode_deliveries must hold integers in .* got -1$"),
         (array("line", np.array([7])), r"^array line must hold integers in \[0, 6\], got 7$"),
         (array("line", np.array([5])), BOTH),
@@ -181,9 +183,11 @@ def array(name: str, value: Any) -> Any:
         (setting("unacked", [[False, "x", [0, 0], [1]]]), NO_UNITS),
         (setting("unacked", [[False, "x", [0], [-2]]]), NO_UNITS),
         (setting("unacked", [[False, "x", [0], [1]]]), "x cannot have been handed out without being acknowledged"),
+        (setting("unacked", [[False, "x", [3], [1]]]), "x cannot have been handed out without being acknowledged"),
+        (setting("unacked", [[True, "g", [0, 1], [1]]]), "g cannot have been handed out without being acknowledged"),
         (
             turn(6, 1),
-            "^arrays episode_turn and hand_outs cannot be: .* is IN_PROGRESS with 0 transitions: it can neither",
+            "^arrays episode_turn and hand_outs cannot be: .* is IN_PROGRESS with 1 transitions: it can neither",
         ),
         (turn(6, 2), BOTH),
         (setting("has_line", False), BOTH),
@@ -242,6 +246,20 @@ def test_a_setting_without_default_must_be_there() -> None:
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
         Buffer().load_state_dict(state)
     assert isinstance(Buffer(), checkpointable.Journalable)
+
+
+def test_groups_do_not_age_during_a_recovery(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = Buffer(groups=relive.Groups(2, timeout=60.0))
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        for group_id in ("g", "h", "g"):
+            live(buffer, group_id=group_id)
+    clock = itertools.count(time.monotonic(), 100.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: next(clock))
+        other: Any = relive.recover(tmp_path / "log")
+    assert other.get_drops() == {}
+    assert [len(group) for group in other.next_groups_nowait(1)] == [2]
 
 
 def test_recovered_groups_have_all_their_time_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

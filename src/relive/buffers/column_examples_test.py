@@ -98,8 +98,35 @@ def test_final_observations_go_with_their_episode() -> None:
         add_episode(buffer, number, 1, ends="truncated")
         sizes.append(buffer.get_stats().nbytes)
     assert max(sizes) == sizes[20] == sizes[-1]
+    assert sizes[1] - sizes[0] == 8 * 8 + INT.nbytes  # What is known of an episode, and its final observation.
     stats = buffer.get_stats()
     assert (stats.truncated_episodes, stats.open_episodes, stats.evicted, stats.appended) == (10, 0, 190, 200)
+
+
+@pytest.mark.parametrize("n_step", [1, 100])
+@pytest.mark.parametrize("stack", [1, 3])
+def test_a_read_of_no_keys_is_an_empty_batch(n_step: int, stack: int) -> None:
+    buffer = make_ring(8, n_step=n_step, frame_stack=stack)
+    add_episode(buffer, 0, 5)
+    batch = buffer.read([])
+    assert len(batch) == 0
+    assert np.shape(batch.observation)[1:] == np.shape(buffer.read([0]).observation)[1:]
+
+
+@pytest.mark.parametrize("streams", [1, 12])
+def test_any_number_of_episodes_is_stored(streams: int) -> None:
+    buffer = make_ring(120, streams=streams)
+    for number in range(120 // streams):
+        firsts = 1000 * (1 + number * streams + np.arange(streams))
+        if streams == 1:
+            buffer.add_episode([*firsts, *firsts + 1], firsts, [0.0], terminated=True, extra=firsts)
+        else:
+            buffer.extend(
+                firsts, firsts, np.zeros(streams), firsts + 1, terminated=np.ones(streams, bool), extra=firsts
+            )
+    buffer.check()
+    assert_whole(buffer.read(range(120)))
+    assert buffer.get_stats().terminated_episodes == 120
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 8, 20, 100])
@@ -750,6 +777,15 @@ def test_a_start_needs_its_steps_and_the_observation_after(count: int, eager: bo
     assert not batch.terminated.any()
 
 
+def test_a_write_may_complete_two_rows_of_every_stream() -> None:
+    buffer = make_sequences(100, length=1, streams=12)
+    for t in range(2):
+        now = 1000 * np.arange(1, 13) + t
+        buffer.extend(now, now, np.full(12, float(t)), terminated=np.full(12, t == 1), extra=now)
+    assert buffer.eligible_keys().tolist() == list(range(24))
+    buffer.check()
+
+
 @pytest.mark.parametrize("eager", [False, True])
 def test_a_small_ring_of_short_episodes_has_these_starts(eager: bool) -> None:
     """Ring of 12, episodes of 5, 30 adds, sequences of 3: starts at times 20, 21, 22, 25, 26, 27."""
@@ -785,6 +821,14 @@ def test_a_sequence_may_be_as_long_as_the_ring() -> None:
         assert buffer.eligible_keys().tolist() == [5] * eager
         buffer.add(1009, 1009, 9.0, terminated=True, extra=0)
         assert buffer.eligible_keys().tolist() == [6]
+
+
+def test_a_loaded_ring_of_a_single_row_goes_on() -> None:
+    buffer = relive.SequenceReplayBuffer(1, length=1)
+    buffer.add(1000, 0, 0.0, 1001)
+    other = relive.SequenceReplayBuffer.from_state(buffer.state_dict())
+    other.add(1001, 0, 0.0, 1002)
+    assert other.read([1]).observation.tolist() == [[1001, 1002]]
 
 
 def test_strides_count_from_the_start_of_the_episode() -> None:

@@ -123,6 +123,14 @@ def test_times_before_counts_equal_ones(slots: list[int]) -> None:
     assert draws._times_before(np.array(slots)).tolist() == expected
 
 
+def test_a_limiter_that_was_asked_does_not_make_rows() -> None:
+    """A shell has asked the limiter, and the last row was barred since."""
+    buffer = ring(1, None)
+    buffer.set_eligible([0], False)
+    with pytest.raises(errors.NotReadyError, match="^sample has nothing to draw: every anchor was made ineligible"):
+        buffer._limited.decided(True, lambda: buffer.sample(1))
+
+
 def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
     """With few eligible rows, loaded into a buffer that has had as many rows before."""
 

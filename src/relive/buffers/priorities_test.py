@@ -223,6 +223,41 @@ def test_a_new_row_has_the_running_maximum_of_raw_priorities(alpha: float) -> No
     assert buffer.get_priorities([13, 14, 15]).tolist() == [100.0] * 3
 
 
+def test_a_priority_noted_elsewhere_is_the_largest_so_far() -> None:
+    buffer = make(8)
+    fill(buffer, 1)
+    for t, noted in enumerate([7.0, 2.0], start=1):
+        buffer.sampler.note_priority(noted)
+        fill(buffer, 1, first=t)
+    assert buffer.get_priorities(range(3)).tolist() == [1, 7, 7]
+    with pytest.raises(relive.ArgumentError, match="^priority must be at least 0, got -1.0$"):
+        buffer.sampler.note_priority(-1.0)
+    buffer.check()
+
+
+def test_rows_that_are_never_drawn_weigh_nothing_beside_others() -> None:
+    for normalization, weights in (("batch", [0, 1, 1 / 3]), ("none", [0, 4 / 3, 4 / 9])):
+        batch = rated([0, 1, 3], weight_normalization=normalization).read(range(3))
+        assert batch.probabilities.tolist() == [0.0, 0.25, 0.75]
+        assert batch.weights.tolist() == pytest.approx(weights)
+
+
+def test_the_heaviest_weight_of_a_tree_is_accepted() -> None:
+    most = relive.SumTree(2).heaviest
+    buffer = rated([1, 2])
+    assert buffer.update_priorities([0], [most]) == 1
+    assert buffer.get_priorities([0]).tolist() == [most]
+    with pytest.raises(relive.ArgumentError, match="^priority of row 0 must be"):
+        buffer.update_priorities([1], [np.nextafter(most, np.inf)])
+
+
+def test_a_sampler_says_its_weights_and_its_schedule() -> None:
+    schedule = relive.LinearSchedule(0.5, 1.0, 10)
+    sampler = rated([3, 0, 2, 4], beta=schedule).sampler
+    assert (sampler.total_weight, sampler.least_weight, sampler.schedule) == (9.0, 2.0, schedule)
+    assert (rated([0, 0]).sampler.least_weight, make(8, beta=0.25).sampler.schedule) == (0.0, 0.25)
+
+
 def test_extend_gives_new_rows_what_adds_give_them() -> None:
     buffers = [make(4, streams=2) for _ in range(2)]
     for buffer in buffers:

@@ -138,3 +138,7 @@ def test_a_known_schema_is_checked_by_the_constructor(monkeypatch: pytest.Monkey
         relive.RingReplayBuffer(10, WIDE, frame_stack=2**12)
     with pytest.raises(errors.ArgumentError, match="^length must fit in memory, got 4096 steps of 416 bytes each"):
         padded(2**12, WIDE)
+    large = relive.Schema(relive.Field(2**19, np.float32), relive.Field((), np.int64))
+    for frame_stack, name in ((1, "schema"), (2, "frame_stack")):
+        with pytest.raises(errors.ArgumentError, match=rule(name)):
+            relive.RingReplayBuffer(10, large, frame_stack=frame_stack)

@@ -364,6 +364,7 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
     "drops episodes without a reason, or has a reason and drops none": [handed([[], [UUID], ""])],
     "drops episodes without a reason, or has a reason and drops none ": [handed([[], [], "stale"])],
     f"hands out episode {UUID}, which cannot be": [started(), handed([[UUID], [], ""])],
+    f"hands out episode {UUID}, which cannot be ": [started(), appended(), ended(), *[handed([[UUID], [], ""])] * 2],
     "is of kind 6 with 17 bytes, which is not valid here": [(episode_journal.EVICT, bytes(17))],
     "is of kind 1 with 35 bytes, which is not valid here": [(episode_journal.START, bytes(35))],
     "starts an invalid episode": [started(start_time=float("nan"))],

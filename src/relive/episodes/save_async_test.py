@@ -4,6 +4,7 @@ import asyncio
 import pathlib
 import random
 import threading
+import time
 import tracemalloc
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_save_async_saves_the_buffer_as_the_call_began(seed: int, kind: zoo.Kind
     loaded = Buffer.load(tmp_path / "saved")
     loaded.check()
     assert zoo.plain(loaded.state_dict()) == before
+
+
+def test_save_async_saves_the_ages_of_the_call(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, own = Buffer(groups=relive.Groups(2, timeout=60.0)), threading.get_ident()
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0 if threading.get_ident() == own else 107.0)
+    helpers_test.live(buffer, group_id="g")
+    asyncio.run(buffer.save_async(tmp_path / "saved"))
+    assert Buffer.load(tmp_path / "saved").state_dict()["arrays"]["group_age"] == 0.0
 
 
 def test_a_cancelled_save_of_a_closed_buffer_is_finished(tmp_path: pathlib.Path) -> None:

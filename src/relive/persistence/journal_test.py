@@ -492,6 +492,24 @@ def test_a_segment_is_on_the_disk_before_it_has_its_name(
         assert steps[-3:] == ["fsync_file", "rename", "fsync_directory"]
 
 
+def test_a_segment_is_whole_when_it_is_synced(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(files, "fsync_file", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    begun(tmp_path / "log").close()
+    assert sizes == [(tmp_path / "log" / journal_reader.segment_name(0)).stat().st_size]
+
+
+def test_files_of_a_journal_have_the_usual_permissions(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "usual").touch()
+    with begun(tmp_path / "log", segment_bytes=10) as log:
+        log.append(1, b"x" * 60)
+        log.append(1, b"y")
+        assert log.prune(2) == 1
+    files_of_log = list((tmp_path / "log").glob("segment-*"))
+    assert sorted(file.suffix for file in files_of_log) == [".oldest", ".relive"]
+    assert {file.stat().st_mode for file in files_of_log} == {(tmp_path / "usual").stat().st_mode}
+
+
 def test_a_half_made_segment_stops_the_journal(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.rename
 

@@ -104,17 +104,21 @@ def test_open_episodes_go_on_without_their_rows() -> None:
 
 
 def test_there_are_not_more_episodes_than_have_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_MOST_EPISODES", 100)
-    with pytest.raises(errors.ArgumentError, match="^episodes must be at most 100 at once, got more$"):
-        steps.StepStore(200, 1).restore_rows(
-            State(
-                next_key=101,
-                num_evicted=0,
-                episode=np.arange(101),
-                stream=np.zeros(101, np.int64),
-                length=np.ones(101, np.int64),
-                first_key=np.arange(101),
-                end=np.ones(101, np.uint8),
-                has_tail=np.zeros(101, np.bool_),
-            )
+    def ended(count: int) -> State:
+        return State(
+            next_key=count,
+            num_evicted=0,
+            episode=np.arange(count),
+            stream=np.zeros(count, np.int64),
+            length=np.ones(count, np.int64),
+            first_key=np.arange(count),
+            end=np.ones(count, np.uint8),
+            has_tail=np.zeros(count, np.bool_),
         )
+
+    monkeypatch.setattr(steps, "_MOST_EPISODES", 100)
+    store = steps.StepStore(200, 1)
+    store.restore_rows(ended(100))
+    store.check()
+    with pytest.raises(errors.ArgumentError, match="^episodes must be at most 100 at once, got more$"):
+        steps.StepStore(200, 1).restore_rows(ended(101))
