@@ -98,7 +98,7 @@ def test_final_observations_go_with_their_episode() -> None:
         add_episode(buffer, number, 1, ends="truncated")
         sizes.append(buffer.get_stats().nbytes)
     assert max(sizes) == sizes[20] == sizes[-1]
-    assert sizes[1] - sizes[0] == 8 * 8 + INT.nbytes  # What is known of an episode, and its final observation.
+    assert sizes[1] - sizes[0] == 7 * 8 + INT.nbytes  # What is known of an episode, and its final observation.
     stats = buffer.get_stats()
     assert (stats.truncated_episodes, stats.open_episodes, stats.evicted, stats.appended) == (10, 0, 190, 200)
 
