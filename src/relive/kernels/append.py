@@ -319,14 +319,14 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
     elif lag == 0:
         _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), None, 0))
     elif lag > 0:
-        steps, keys, first = newest & STEP, np.arange(key, key + count), 0
+        steps, keys, table, first = newest & STEP, np.arange(key, key + count), None, 0
         if is_run:
             # By step: the keys of the rows before these, as far as they count, and of these.
             first = max(steps.item(0) - lag - 1, 0)
             table = np.concatenate([recent[heads.item(0), np.arange(first, steps.item(0)) % (lag + 2)], keys])
             steps, keys = steps[-lag - 2 :], keys[-lag - 2 :]
         recent[heads, steps % (lag + 2)] = keys
-        _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), table if is_run else None, first))
+        _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), table, first))
     last[heads] = slots[-1:] if is_run else slots
     knows[heads] = announced
     if has_events:

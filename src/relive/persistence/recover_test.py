@@ -321,6 +321,7 @@ def test_a_checkpoint_of_another_journal_is_refused(tmp_path: pathlib.Path) -> N
 def test_a_checkpoint_older_than_the_journal_is_refused(tmp_path: pathlib.Path) -> None:
     """One just before its first record is not."""
     places: dict[int | None, pathlib.Path] = {}
+    first: int | None = None
     with opened(tmp_path / "log", 100) as log:
         buffer = filled(tmp_path / "saved", log)
         for t in range(60):

@@ -122,6 +122,7 @@ def test_a_pruned_journal_damaged_at_its_start_becomes_empty(tmp_path: pathlib.P
 
 
 def test_a_failed_repair_is_completed_by_the_next(tmp_path: pathlib.Path) -> None:
+    passing = 0
     for passing in range(40):
         path = tmp_path / str(passing)
         twin, files = write(path)

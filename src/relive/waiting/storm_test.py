@@ -230,7 +230,7 @@ class Planned:
         self._storm, self._buffer = storm, buffer
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return type(self._buffer.buffer)
 
     def __len__(self) -> int:
