@@ -57,7 +57,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         self._ticks = 0
         self._running_maximum = 1.0
 
-    def _attached(self, capacity: int) -> None:
+    def _prepare(self, capacity: int) -> None:
         self._tree = sum_tree.SumTree(capacity)
         self._raw: arrays.Floats = np.zeros(capacity)
         try:

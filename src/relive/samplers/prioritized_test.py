@@ -137,11 +137,12 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
 class Heard(relive.PrioritizedSampler):
     """Records the added slots."""
 
-    heard: list[int]
+    def _attached(self, capacity: int) -> None:
+        self.heard: list[int] = []
 
     def _added(self, slots: Any) -> None:
         super()._added(slots)
-        self.heard = [*getattr(self, "heard", []), *slots.tolist()]
+        self.heard += slots.tolist()
 
 
 def test_a_subclass_is_told_of_added_rows() -> None:

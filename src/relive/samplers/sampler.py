@@ -79,10 +79,14 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         try:
             # The keys of the rows that the hooks were told of, by slot; -1 for none.
             self._told: arrays.Keys = np.full(anchors.capacity if self.has_hooks else 0, -1)
+            self._prepare(anchors.capacity)
             self._attached(anchors.capacity)
         except BaseException:
             del self.anchors
             raise
+
+    def _prepare(self, capacity: int) -> None:
+        """Allocate what a sampler of relive needs, so that a subclass may override `_attached` alone."""
 
     @property
     def has_hooks(self) -> bool:

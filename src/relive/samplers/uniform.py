@@ -21,7 +21,7 @@ class UniformSampler(sampler.Sampler, is_checked=False):
     after a change lists them in O(capacity).
     """
 
-    def _attached(self, capacity: int) -> None:
+    def _prepare(self, capacity: int) -> None:
         self._kernels = choice.chosen()
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
