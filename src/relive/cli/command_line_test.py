@@ -208,14 +208,16 @@ def test_output_to_a_closed_pipe_is_dropped(
 
 
 def test_python_m_relive_is_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Importing it runs nothing."""
-    runpy.run_module("relive.__main__", run_name="imported")
-    assert capsys.readouterr().out == ""
     monkeypatch.setattr(sys, "argv", ["relive", "--version"])
     with pytest.raises(SystemExit) as leaving:
         runpy.run_module("relive", run_name="__main__")
     assert leaving.value.code == 0
     assert capsys.readouterr().out.startswith("relive ")
+
+
+def test_importing_python_m_relive_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_module("relive.__main__", run_name="imported")
+    assert capsys.readouterr().out == ""
 
 
 def test_help_waits_for_no_library() -> None:
