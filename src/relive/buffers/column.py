@@ -572,8 +572,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         slots = self.readable_slots(keys)
         if not self._store.has_begun:
             raise errors.NotReadyError("read has no schema yet: add a step first")
-        probabilities = self.sampler.probabilities(slots)
         sampler = self.sampler
+        probabilities = sampler.probabilities(slots)
         weights = sampler.weights(sampler.importance(probabilities), sampler.exponent(beta))
         return window.read(self._store, slots, probabilities, weights)
 

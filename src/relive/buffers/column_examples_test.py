@@ -945,25 +945,25 @@ DAMAGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("message", DAMAGE)
-def test_check_finds_what_is_damaged(message: str) -> None:
-    buffer = relive.RingReplayBuffer(8, streams=2)
-    for t in range(2):
+def assert_found(buffer: Any, steps: int, damage: Callable[[Any], None], message: str) -> None:
+    """Assert that `check` finds what is damaged after some steps, and nothing before."""
+    for t in range(steps):
         buffer.add(float(t), t, 0.0, next_observation=t + 1.0, stream=0)
     buffer.check()
-    DAMAGE[message](buffer.history)
+    damage(buffer.history)
     with pytest.raises(relive.CorruptionError, match=f"^{message}"):
         buffer.check()
 
 
+@pytest.mark.parametrize("message", DAMAGE)
+def test_check_finds_what_is_damaged(message: str) -> None:
+    assert_found(relive.RingReplayBuffer(8, streams=2), 2, DAMAGE[message], message)
+
+
 def test_check_finds_damaged_keys_of_a_stream() -> None:
+    message = "the newest keys of a stream are not those of its episode$"
     buffer = relive.SequenceReplayBuffer(8, length=3)
-    for t in range(4):
-        buffer.add(float(t), t, 0.0, next_observation=t + 1.0)
-    buffer.check()
-    buffer.history.rows[4][0, 2] += 1
-    with pytest.raises(relive.CorruptionError, match="^the newest keys of a stream are not those of its episode$"):
-        buffer.check()
+    assert_found(buffer, 4, lambda store: store.rows[4].__setitem__((0, 2), 3), message)
 
 
 @pytest.mark.parametrize("mapping", [collections.OrderedDict, types.MappingProxyType, collections.UserDict])

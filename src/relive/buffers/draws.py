@@ -1,11 +1,12 @@
 """Draws from a buffer: tracks which rows are eligible and notifies the sampler of changes.
 
-    what happens             what it does to anchors                      told to the sampler
-    rows come and go         `kernels.append`, and windows over steps     its weights are written; hooks
-    set_eligible is called   BARRED                                       removed, or added
-    a batch is drawn         SPENT, where draws are limited               removed, what was drawn often enough
+    what happens             what it does to anchors
+    rows come and go         `kernels.append`, by the rule of the window
+    set_eligible is called   BARRED
+    a batch is drawn         SPENT, where draws are limited
 
-Eligibility is decided when something changes, so a draw never has to reject a row.
+Eligibility is decided when something changes, so a draw never has to reject a row. What has changed is listed: a
+sampler with hooks is told at once, and one with weights catches up when it needs them.
 """
 
 import functools
@@ -156,7 +157,8 @@ class Draws:
             self.require_any()
         most = self.max_times_sampled
         if most is None:
-            return self.sampler.pick(size, rng, beta)
+            slots, probabilities = self.sampler.draw(size, rng)
+            return slots, probabilities, self.sampler.weights(self.sampler.importance(probabilities), beta)
         if not self.can_draw(size):
             rule = f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}"
             raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")

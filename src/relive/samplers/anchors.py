@@ -4,8 +4,8 @@
     BARRED      excluded by the user                       set_eligible
     SPENT       drawn the maximum number of times          max_times_sampled
 
-An anchor is eligible if it is readable, not barred and not spent. The flags are in the facts of `kernels.append`, which
-sets READABLE as rows come and go; everything else that changes a flag goes through `set` and `unset`.
+An anchor is eligible if it is readable, not barred and not spent. The flags are those of `kernels.append`, which
+sets READABLE as rows come and go; everything else that changes one goes through `set`.
 """
 
 from collections.abc import Collection

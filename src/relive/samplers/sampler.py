@@ -120,19 +120,6 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             if len(changed):
                 hook(changed)
 
-    def pick(
-        self, size: int, rng: np.random.Generator, beta: float | None
-    ) -> tuple[arrays.Slots, arrays.Floats, arrays.Floats]:
-        """Return `size` anchors, their probabilities in a single draw, and their importance weights, all [size].
-
-        Raises:
-            NotReadyError: Nothing can be drawn now.
-            SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
-        """
-        draw = self._draw(size, rng)
-        slots, probabilities = self._checked(draw, size) if self._is_checked else draw
-        return slots, probabilities, self.weights(self.importance(probabilities), beta)
-
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
         """Return `size` anchors, drawn with replacement; at least one must be eligible.
 
