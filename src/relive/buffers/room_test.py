@@ -49,6 +49,12 @@ def test_a_size_that_no_machine_holds_is_refused(name: str, make: Callable[[int]
         make(size)
 
 
+def test_sequences_of_more_streams_than_fit_are_refused() -> None:
+    """The newest keys of each stream are kept, as many as a sequence has."""
+    with pytest.raises(errors.ArgumentError, match=rule("length")):
+        relive.SequenceReplayBuffer(2**20, length=2**20, streams=2**19)
+
+
 @pytest.mark.parametrize("unit", ["timesteps", "sequences", "episodes"])
 def test_items_that_no_machine_holds_are_refused(unit: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=rule("capacity")):

@@ -119,7 +119,9 @@ class StepStore(ring.Ring):
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
         self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
         self.back: npt.NDArray[np.int32] = np.zeros(capacity if self.older > 0 else 0, np.int32)
-        self._recent: arrays_lib.Ints = np.zeros((streams, rule[1] + 2 if rule[1] > 0 else 0), np.int64)
+        width = rule[1] + 2 if rule[1] > 0 else 0
+        with memory.room_for("length", width, 8 * streams):
+            self._recent: arrays_lib.Ints = np.zeros((streams, width), np.int64)
         self._changed: arrays_lib.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
         self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
         self.last: arrays_lib.Ints = np.full(streams, append.NONE)
