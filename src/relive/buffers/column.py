@@ -9,7 +9,7 @@
 Ring, prioritized and sequence buffers are this buffer with different windows and samplers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import functools
 import operator
@@ -262,18 +262,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
-        steps = encoding.one_step(
-            self._store.encoder,
-            self._store.streams,
-            stream,
-            observation,
-            action,
-            reward,
-            next_observation,
-            terminated,
-            truncated,
-            extras,
-        )
+        store = self._store
+        streams = (encoding.stream_number(store.streams, stream),)
+        events = (encoding.event(terminated, truncated),)
+        given = observation, action, reward, next_observation, extras
+        steps = encoding.steps(store.encoder, streams, events, given)
         if self._limited.holds_inserts:
             self._require_insert("add")
         return self._append(steps)
@@ -307,18 +300,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: Another argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
-        steps = encoding.step_of_each(
-            self._store.encoder,
-            self._store.streams,
-            streams,
-            observation,
-            action,
-            reward,
-            next_observation,
-            terminated,
-            truncated,
-            extras,
-        )
+        if "stream" in extras:
+            raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(extras['stream'])}")
+        store = self._store
+        numbers = encoding.stream_numbers(store.streams, streams)
+        events = encoding.events(terminated, truncated, len(numbers))
+        encoding.require_round(store.streams, len(numbers), reward)
+        given = observation, action, reward, next_observation, extras
+        steps = encoding.steps(store.encoder, numbers, events, given)
         self._require_insert("extend")
         key = self._append(steps)
         return np.arange(key, key + len(steps.streams))
@@ -353,18 +342,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 another argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
-        steps = encoding.whole_episode(
-            self._store.encoder,
-            self._store.streams,
-            self._store.capacity,
-            stream,
-            observations,
-            actions,
-            rewards,
-            terminated,
-            truncated,
-            extras,
-        )
+        ends = encoding.TERMINATED if validation.is_terminated(terminated, truncated) else encoding.TRUNCATED
+        steps = self._run("an episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
         self._require_insert("add_episode")
         key = self._append(steps)
         return np.arange(key, key + len(steps.streams))
@@ -398,21 +377,31 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: There is no step or more than `capacity`, or another argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
-        steps = encoding.consecutive_steps(
-            self._store.encoder,
-            self._store.streams,
-            self._store.capacity,
-            stream,
-            observations,
-            actions,
-            rewards,
-            terminated,
-            truncated,
-            extras,
-        )
+        events = 0, encoding.event(terminated, truncated)
+        steps = self._run("add_steps", stream, observations, actions, rewards, events, extras)
         self._require_insert("add_steps")
         key = self._append(steps)
         return np.arange(key, key + len(steps.streams))
+
+    def _run(
+        self,
+        name: str,
+        stream: Any,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        events: tuple[int, int],
+        extras: Mapping[str, Any],
+    ) -> encoding.Steps:
+        """Return consecutive steps of one stream, with the given events at the first and the last."""
+        store = self._store
+        number = encoding.stream_number(store.streams, stream)
+        count = validation.leading_length("rewards", rewards)
+        if not 1 <= count <= store.capacity:
+            raise errors.ArgumentError(f"{name} must have 1 to capacity = {store.capacity} steps, got {count}")
+        streams, of_each = np.full(count, number, np.int64), encoding.events_of_run(count, *events)
+        given = observations, actions, rewards, None, extras
+        return encoding.steps(store.encoder, streams, of_each, given, is_run=True)
 
     def _require_insert(self, call: str) -> None:
         """Raise NotReadyError if the limiter holds inserts back."""

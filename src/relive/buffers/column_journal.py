@@ -1,29 +1,25 @@
 """The journal records of a column buffer, and their replay.
 
-    STEP       stream u32, flags u8 (1 terminated, 2 truncated, 4 the next observation is given); the row's blocks, and
-               those of the next observation
-    STEPS      their number k u32, flags u8 (4 as above); the streams i64 [k]; every column [k, ...] in the order of the
-               schema, those of the next observations; terminated and truncated, a byte each [k]
-    EPISODE    stream u32, flags u8 (1), its steps T u32; every column [T, ...]; the final observation's columns
-    RUN        as EPISODE, flags u8 (1, 2): consecutive steps, which may continue the stream's open episode
-    FIRST      the kind u8 of the record of the first step of a buffer that was made without a schema, or of the first
-               step with further fields; the length of what follows u32, the fields as a PlainCodec writes them, and the
-               payload of that record
+    STEPS      their number k u32; flags u8: 1 consecutive steps of one stream, 2 the next observations are given; the
+               streams u32 [k], or the one; the events u8 [k]: 1 terminated, 2 truncated, 4 a new episode begins with
+               the first; every field [k, ...] in the order of the schema; the next observations' [k, ...], or the one
+               after consecutive steps
+    FIRST      the length of what follows u32, the fields of a schema as a PlainCodec writes them, and what STEPS has:
+               the first steps of a buffer that was made without a schema, or the first with further fields
     CLEAR      how many rows were evicted so far i64
     ELIGIBLE   a byte, 1 or 0, and the keys i64 [k]
     END        the stream u32, whose open episode is truncated
     PRIORITIES the keys i64 [k] and their raw priorities f64 [k]; only if the buffer is told to write them
 
-All numbers are little endian; columns have the dtypes of the schema. Each record is written before its change is
+All numbers are little endian; fields have the dtypes of the schema. Each record is written before its change is
 applied.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import struct
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
@@ -37,12 +33,9 @@ from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
 
-STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END, RUN, PRIORITIES = range(1, 10)
-_OF_STEPS = (STEP, STEPS, EPISODE, RUN)
-_TERMINATED, _TRUNCATED, _HAS_NEXT = 1, 2, 4
-_STEP = struct.Struct("<IB")
-_RUN = struct.Struct("<IBI")
-_FIRST = struct.Struct("<BI")
+STEPS, FIRST, CLEAR, ELIGIBLE, END, PRIORITIES = range(1, 7)
+_IS_RUN, _HAS_NEXT = 1, 2
+_STEPS = struct.Struct("<IB")
 
 
 class ColumnJournal:
@@ -72,36 +65,19 @@ class ColumnJournal:
         self._journal.begin(based)
 
     def write(self, steps: encoding.Steps) -> None:
-        """Journal steps that are about to be stored."""
-        streams, next_rows = steps.streams, steps.next_rows
-        if type(streams) is tuple:
-            flags = steps.events[0] if next_rows is None else steps.events[0] | _HAS_NEXT
-            self._write(STEP, [_STEP.pack(streams[0], flags), *steps.rows, *(next_rows or ())], steps)
-            return
-        count, columns = len(streams), self._columns(steps)
-        if steps.is_run:
-            event = int(steps.events[-1])
-            head = _RUN.pack(int(streams[0]), event & (_TERMINATED | _TRUNCATED), count)
-            if steps.events[0] & encoding.CUT:
-                self._write(EPISODE, [_RUN.pack(int(streams[0]), event & _TERMINATED, count), *columns], steps)
-            else:
-                self._write(RUN, [head, *columns], steps)
-            return
-        head = _STEP.pack(count, 0 if next_rows is None else _HAS_NEXT)
-        flags = [(np.bitwise_and(steps.events, bit) > 0).tobytes() for bit in (_TERMINATED, _TRUNCATED)]
-        self._write(STEPS, [head, _little(np.asarray(streams)), *columns, *flags], steps)
-
-    @staticmethod
-    def _columns(steps: encoding.Steps) -> list[bytes]:
-        """Return the bytes of every column of the steps, and of the observations after them."""
-        encoder, count = steps.encoder, len(steps.streams)
-        columns = encoder.columns(steps.rows, count)
-        parts = [columns[path].tobytes() for path in encoder.schema.fields]
-        if steps.next_rows is not None:
-            count = 1 if steps.is_run else count
-            columns = encoder.columns(steps.next_rows, count, encoder.observation_blocks)
-            parts += [columns[path].tobytes() for path in encoder.schema.observation_paths]
-        return parts
+        """Journal steps that are about to be stored; with their schema, if it is new."""
+        if self._begun:
+            self._prune()
+        encoder, streams, events, rows, next_rows, is_run = steps
+        streams = streams[:1] if is_run else streams
+        flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
+        head = _STEPS.pack(len(events), flags), np.asarray(streams, "<u4").tobytes(), bytes(events)
+        payload, kind = b"".join([*head, *rows, *(next_rows or ())]), STEPS
+        if encoder is not self._store.encoder:
+            fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
+            # In one record: with two, the disk could fill up after the first.
+            payload, kind = len(fields).to_bytes(4, "little") + fields + payload, FIRST
+        self._append(kind, payload)
 
     @contextlib.contextmanager
     def syncing_later(self) -> Iterator[None]:
@@ -140,17 +116,6 @@ class ColumnJournal:
             sampler.check_priorities(priorities)
             self._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
-    def _write(self, kind: int, parts: Sequence[bytes], steps: encoding.Steps) -> None:
-        """Write a record of steps; with their schema, if it is the first."""
-        if self._begun:
-            self._prune()
-        payload = b"".join(parts)
-        if steps.encoder is not self._store.encoder:
-            fields = codec.PlainCodec().encode(settings.encoded(steps.encoder.schema))
-            # In one record: with two, the disk could fill up after the first.
-            kind, payload = FIRST, b"".join([_FIRST.pack(kind, len(fields)), fields, payload])
-        self._append(kind, payload)
-
     def _prune(self) -> None:
         """Delete segments of which no row is left.
 
@@ -188,7 +153,6 @@ class Replay:
     ) -> None:
         self._store, self._begin, self._append, self._end_episode = store, begin, append_steps, end_episode
         self._forget, self._bar, self._set_priorities = forget, bar, set_priorities
-        self._has_picky_fields: bool | None = None
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
 
@@ -204,6 +168,8 @@ class Replay:
         """
         if kind == FIRST:
             self._first(payload)
+        elif kind == STEPS and self._store.encoder is not None:
+            self._append(self._steps(self._store.encoder, _Parts(payload)))
         elif kind == CLEAR and len(payload) == 8:
             self._clear(int.from_bytes(payload, "little"))
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
@@ -218,9 +184,6 @@ class Replay:
                 raise errors.CheckpointError(f"sets invalid priorities: {error}") from error
         elif kind == END and len(payload) == 4:
             self._end(int.from_bytes(payload, "little"))
-        elif kind in _OF_STEPS and self._store.encoder is not None:
-            play = {STEP: self._step, STEPS: self._steps, EPISODE: self._episode, RUN: self._run}[kind]
-            self._append(play(self._store.encoder, _Parts(payload)))
         else:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
 
@@ -228,17 +191,15 @@ class Replay:
         """Finish the replay: there are no more records."""
 
     def _first(self, payload: bytes) -> None:
-        part = _Parts(payload)
-        kind, length = part.head(_FIRST)
-        if (self._store.has_begun and not self._store.can_grow) or kind not in _OF_STEPS:
+        if self._store.has_begun and not self._store.can_grow:
             raise errors.CheckpointError("sets the schema, which is already known")
-        schema = schema_lib.Schema.from_description(codec.PlainCodec().decode(part.take(length)))
+        part = _Parts(payload)
+        fields = part.take(int.from_bytes(part.take(4), "little"))
         try:
-            self._begin(schema)
+            self._begin(schema_lib.Schema.from_description(codec.PlainCodec().decode(fields)))
         except (errors.ArgumentError, MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"has a schema whose rows do not fit in memory: {error}") from error
-        self._has_picky_fields = None
-        self.apply(kind, part.rest())
+        self.apply(STEPS, part.rest())
 
     def _clear(self, num_evicted: int) -> None:
         store = self._store
@@ -255,74 +216,34 @@ class Replay:
             raise errors.CheckpointError(f"ends an episode of stream {stream}, whose last observation is not known")
         self._end_episode(stream)
 
-    def _step(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
-        stream, flags = part.head(_STEP)
-        self._check(stream, flags)
-        row = [part.take(size) for size in _sizes(encoder.schema, encoder.blocks)]
-        next_row = None
-        if flags & _HAS_NEXT:
-            next_row = [part.take(size) for size in _sizes(encoder.schema, encoder.observation_blocks)]
-        elif flags & _TRUNCATED and not flags & _TERMINATED:
-            raise errors.CheckpointError("is of a truncated step without a next observation")
-        part.end()
-        if self._is_picky(encoder.schema):
-            _check_values(encoder.schema, encoder.blocks, row)
-            _check_values(encoder.schema, encoder.observation_blocks, next_row or [])
-        return encoding.Steps(encoder, (stream,), (_event(flags),), row, next_row, False)
-
     def _steps(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
-        schema, num_streams = encoder.schema, self._store.streams
-        count, flags = part.head(_STEP)
-        self._check(0, flags & ~_HAS_NEXT if count <= num_streams else 8)
-        streams = np.frombuffer(part.take(8 * count), "<i8").astype(np.int64)
-        if len(np.unique(streams)) != count or (streams < 0).any() or (streams >= num_streams).any():
+        fields, store = encoder.schema.fields, self._store
+        count, flags = _STEPS.unpack(part.take(_STEPS.size))
+        is_run = bool(flags & _IS_RUN)
+        if not 1 <= count <= (store.capacity if is_run else store.streams) or flags > _IS_RUN | _HAS_NEXT:
+            raise errors.CheckpointError("is of steps that do not exist")
+        num_streams, num_next = (1, 1) if is_run else (count, count)
+        streams = np.frombuffer(part.take(4 * num_streams), "<u4").astype(np.int64)
+        if len(np.unique(streams)) < num_streams or streams.max() >= store.streams:
             raise errors.CheckpointError("is of streams that do not exist")
-        rows = encoder.rows_of(part.columns(schema, schema.fields, count), count)
+        events = np.frombuffer(part.take(count), np.uint8)
+        rows = [part.values(field, count) for field in fields.values()]
         next_rows = None
         if flags & _HAS_NEXT:
-            columns = part.columns(schema, schema.observation_paths, count)
-            next_rows = encoder.rows_of(columns, count, encoder.observation_blocks)
-        terminated, truncated = part.flags(count), part.flags(count)
+            next_rows = [part.values(fields[path], num_next) for path in encoder.schema.observation_paths]
         part.end()
-        if next_rows is None and (truncated & ~terminated).any():
+        cut, end = (events[0] & encoding.CUT, events[-1] & ~np.uint8(encoding.CUT)) if is_run else (0, events.max())
+        if end > encoding.TRUNCATED or (is_run and (events != encoding.events_of_run(count, cut, end)).any()):
+            raise errors.CheckpointError("is of episodes that cannot end as it says")
+        if is_run and next_rows is None:
+            raise errors.CheckpointError("is of consecutive steps without the observation after them")
+        if next_rows is None and (events == encoding.TRUNCATED).any():
             raise errors.CheckpointError("is of a truncated step without a next observation")
-        events = np.where(terminated, encoding.TERMINATED, truncated * encoding.TRUNCATED).astype(np.uint8)
+        if is_run:
+            return encoding.Steps(encoder, streams.repeat(count), events, rows, next_rows, True)
+        if count == 1:
+            return encoding.Steps(encoder, (streams.item(),), (events.item(),), rows, next_rows, False)
         return encoding.Steps(encoder, streams, events, rows, next_rows, False)
-
-    def _episode(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
-        steps = self._run(encoder, part, most_flags=_TERMINATED)
-        events = np.asarray(steps.events)
-        events[0] |= encoding.CUT
-        if not events[-1] & encoding.TERMINATED:
-            events[-1] |= encoding.TRUNCATED
-        return steps
-
-    def _run(self, encoder: encoding.Encoder, part: "_Parts", most_flags: int = 3) -> encoding.Steps:
-        schema = encoder.schema
-        stream, flags, length = part.head(_RUN)
-        self._check(stream, flags if 1 <= length <= self._store.capacity and flags <= most_flags else 8)
-        rows = encoder.rows_of(part.columns(schema, schema.fields, length), length)
-        columns = part.columns(schema, schema.observation_paths, 1)
-        part.end()
-        events = np.zeros(length, np.uint8)
-        events[-1] = _event(flags)
-        next_rows = encoder.rows_of(columns, 1, encoder.observation_blocks)
-        return encoding.Steps(encoder, np.full(length, stream), events, rows, next_rows, True)
-
-    def _is_picky(self, schema: schema_lib.Schema) -> bool:
-        """Return whether some byte patterns are invalid for a field."""
-        if self._has_picky_fields is None:
-            self._has_picky_fields = not all(dtypes.takes_any_bytes(field.dtype) for field in schema.fields.values())
-        return self._has_picky_fields
-
-    def _check(self, stream: int, flags: int) -> None:
-        if stream >= self._store.streams or flags > 7:
-            raise errors.CheckpointError("is of a stream or of steps that do not exist")
-
-
-def _event(flags: int) -> int:
-    """Return the event of a step with those flags; termination takes precedence."""
-    return encoding.TERMINATED if flags & _TERMINATED else flags & _TRUNCATED
 
 
 class _Parts:
@@ -338,25 +259,12 @@ class _Parts:
             raise errors.CheckpointError("ends in the middle of a value")
         return self._payload[start : self._place]
 
-    def head(self, form: struct.Struct) -> tuple[int, ...]:
-        """Return the next numbers."""
-        return form.unpack(self.take(form.size))
-
-    def flags(self, count: int) -> npt.NDArray[np.bool_]:
-        """Return that many bools."""
-        content = self.take(count)
-        if content.translate(None, b"\0\1"):
-            raise errors.CheckpointError("holds a bool that is neither 0 nor 1")
-        return np.frombuffer(content, np.bool_)
-
-    def columns(self, schema: schema_lib.Schema, paths: Iterable[str], count: int) -> dict[str, arrays.Array]:
-        """Return the columns of that many rows."""
-        columns: dict[str, arrays.Array] = {}
-        for path in paths:
-            field = schema.fields[path]
-            columns[path] = np.ndarray((count, *field.shape), field.dtype, self.take(count * field.nbytes))
-            dtypes.check_values(columns[path])
-        return columns
+    def values(self, field: schema_lib.Field, count: int) -> bytes:
+        """Return the bytes of that many values of a field."""
+        content = self.take(count * field.nbytes)
+        if not dtypes.takes_any_bytes(field.dtype):
+            dtypes.check_values(np.ndarray((count, *field.shape), field.dtype, content))
+        return content
 
     def rest(self) -> bytes:
         """Return all that is left."""
@@ -366,18 +274,6 @@ class _Parts:
         """Raise CheckpointError if anything is left."""
         if self._place != len(self._payload):
             raise errors.CheckpointError("has bytes after its last value")
-
-
-def _sizes(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]]) -> list[int]:
-    """Return the bytes of each block of a row."""
-    return [sum(schema.fields[path].nbytes for path in paths) for paths in blocks]
-
-
-def _check_values(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]], row: Sequence[bytes]) -> None:
-    """Raise CheckpointError unless the bytes are valid values of those blocks."""
-    for paths, values in zip(blocks, row, strict=False):
-        fields = [(path, schema.fields[path].dtype, schema.fields[path].shape) for path in paths]
-        dtypes.check_values(np.ndarray(1, np.dtype(fields), values))
 
 
 def _little(numbers: arrays.Ints) -> bytes:

@@ -1,7 +1,8 @@
 """Array types, fast checks of flags, and a base class for objects that hold views of their arrays."""
 
 import abc
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,16 +34,22 @@ class Derived(duplicates.CopiedWhole, abc.ABC):
     A copied view would be a separate array that is never written to, and a memoryview cannot be copied.
     """
 
-    _DERIVED: ClassVar[tuple[str, ...]]
+    _derived: Collection[str] = ()
     """The names of what `_derive` makes."""
 
     @abc.abstractmethod
     def _derive(self) -> None:
-        """Create the derived attributes from the others."""
+        """Create the derived attributes from the others, which exist already."""
+
+    def derive(self) -> None:
+        """Create the derived attributes, or create them anew once the arrays are others."""
+        others = vars(self).keys() - {"_derived", *self._derived}
+        self._derive()
+        self._derived = vars(self).keys() - others
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in self._DERIVED}
+        return {name: value for name, value in vars(self).items() if name not in self._derived and name != "_derived"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._derive()
+        self.derive()

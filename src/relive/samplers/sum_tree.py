@@ -62,7 +62,6 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
-    _DERIVED = ("leaves", "_kernels")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
@@ -83,7 +82,7 @@ class SumTree(arrays.Derived):
         # The leaves set since the sums were last brought up to date.
         self._unsettled: arrays.Ints = np.empty(_MOST_UNSETTLED, np.int64)
         self._num_unsettled = 0
-        self._derive()
+        self.derive()
 
     def _derive(self) -> None:
         self._kernels = choice.named(self._kernel_name)

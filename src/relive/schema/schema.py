@@ -41,6 +41,9 @@ RESERVED = frozenset(
 """Names that an extra cannot have: `add` has arguments of that name."""
 
 _LARGEST_FLOAT = np.finfo(np.float64).max
+_PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
+_PART_OF |= {"next_observation": "observation", "observations": "observation"}
+"""The part of a row that an argument of `add` or `add_steps` is of."""
 
 
 def _names(extras: object, kind: str) -> tuple[Any, ...]:
@@ -154,7 +157,16 @@ class Schema(registry.Described):
         if "reward" not in rewards or reward.shape != () or reward.dtype.kind != "f":
             raise errors.ArgumentError(f"reward must be a Field of shape () and a float dtype, got {reward}")
         self._fields = self._observation | self._action | rewards | self._extras
-        self._reward_dtype = reward.dtype
+        self._trees = {part: trees.nested(part, self._fields) for part in {*_PART_OF.values()}}
+        # Of each argument: the paths of its fields, their names in errors, and the fields.
+        self._columns = {
+            name: [
+                (path, name + path[len(part) :], field)
+                for path, field in self._fields.items()
+                if path == part or path.startswith(f"{part}/")
+            ]
+            for name, part in _PART_OF.items()
+        }
 
     @classmethod
     def from_example(
@@ -244,49 +256,44 @@ class Schema(registry.Described):
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
 
-    def rows(
-        self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
-    ) -> dict[str, Array]:
-        """Return every column by path, each of shape `lead` + its field's shape, in its field's dtype.
+    def leaves(self, name: str, value: object) -> list[Any]:
+        """Return the values of the fields of an argument of `add`, in the order of the fields.
+
+        Args:
+            name: The argument; or `observations`, whose fields are those of an observation.
+            value: Its value: of one field itself, or mappings with the keys of the fields.
+
+        Raises:
+            SchemaError: A value is missing, or has no field.
+            ArgumentError: A key is not a non-empty string without "/".
+        """
+        found: list[Any] = []
+        if not _collect(self._trees[_PART_OF[name]], value, found):
+            leaves = {} if name == "extras" and not value else trees.flat(name, value)
+            raise _mismatch(name, [leaf for _, leaf, _ in self._columns[name]], leaves)
+        return found
+
+    def named_fields(self, name: str) -> list[tuple[str, str, Field]]:
+        """Return the path of each field of such an argument, its name in errors, and the field."""
+        return self._columns[name]
+
+    def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
+        """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
 
         A column may be the caller's own array. The reward may be rounded to its dtype, other values may not.
 
         Raises:
             SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/".
+            ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
         """
-        rows = _fitted("observation", "observation", self._observation, observation, lead)
-        rows.update(_fitted("action", "action", self._action, action, lead))
-        rows["reward"] = self.finite_rewards(casting.cast_exact("reward", reward, lead, self._reward_dtype, True))
-        if extras or self._extras:
-            rows.update(_fitted("extras", "extras", self._extras, extras, lead))
-        return rows
-
-    @staticmethod
-    def finite_rewards(rewards: Array) -> Array:
-        """Return the rewards [...]; raise ArgumentError if one of them is infinite or NaN, or would be as float64."""
-        # One pass: if the sum of squares is finite as float64, all values are.
-        if not np.vdot(rewards, rewards) <= _LARGEST_FLOAT:
-            with np.errstate(over="ignore"):
-                is_finite = np.isfinite(rewards.astype(np.float64))
-            for reward in rewards[~is_finite]:
-                rule = "finite as float64" if np.isfinite(reward) else "finite"
-                raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}")
-        return rewards
-
-    def observation_rows(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
-        """Return the observation's columns by path, each of shape `lead` + its field's shape, in its field's dtype.
-
-        Args:
-            name: The name of the observation in errors.
-            value: The observation; a column may be the caller's own array.
-            lead: The leading axes of every shape.
-
-        Raises:
-            SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/".
-        """
-        return _fitted(name, "observation", self._observation, value, lead)
+        is_reward = name == "reward"
+        columns = {
+            path: casting.cast_exact(leaf, each, lead + field.shape, field.dtype, is_reward)
+            for (path, leaf, field), each in zip(self._columns[name], self.leaves(name, value), strict=True)
+        }
+        if is_reward:
+            require_finite(columns["reward"])
+        return columns
 
     def description(self) -> list[Any]:
         """Return the fields as JSON values: a path, a dtype and a shape each."""
@@ -331,30 +338,6 @@ class Schema(registry.Described):
         return f"Schema({', '.join(f'{name}={part}' for name, part in parts.items())})"
 
 
-SMALL = 64
-"""Bytes of the largest field that shares a block with others."""
-
-
-def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of the fields stored together, for each block of a row: all fields, in order.
-
-    The small fields of the observation form a block, those of the action and the extras another; the reward and every
-    larger field are separate blocks.
-
-    >>> import relive
-    >>> from relive.schema import schema
-    >>> flag = relive.Field((), bool)
-    >>> schema.blocks_of(relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int), extras={"flag": flag}))
-    (('observation',), ('action', 'extras/flag'), ('reward',))
-    """
-    observation_paths = schema.observation_paths
-    blocks: dict[object, list[str]] = {}
-    for path, field in schema.fields.items():
-        is_alone = field.nbytes > SMALL or path == "reward"
-        blocks.setdefault(path if is_alone else path in observation_paths, []).append(path)
-    return tuple(map(tuple, blocks.values()))
-
-
 def require(name: str, schema: object) -> None:
     """Raise ArgumentTypeError if `schema` is not a Schema."""
     if not isinstance(schema, Schema):
@@ -383,23 +366,28 @@ def _group(name: str, tree: object) -> dict[str, Field]:
     return dict(sorted(fields.items()))
 
 
-def _fitted(
-    name: str, root: str, fields: Mapping[str, Field], value: object, lead: tuple[int, ...]
-) -> dict[str, Array]:
-    """Return the columns of the part `root`, whose value is called `name`."""
-    if root in fields:
-        field = fields[root]
-        return {root: casting.cast_exact(name, value, lead + field.shape, field.dtype)}
-    leaves = {} if root == "extras" and not value else trees.flat(name, value)
-    rows: dict[str, Array] = {}
-    for path, field in fields.items():
-        leaf = path if name == root else name + path[len(root) :]
-        if leaf not in leaves:
-            break
-        rows[path] = casting.cast_exact(leaf, leaves[leaf], lead + field.shape, field.dtype)
-    if len(rows) < max(len(fields), len(leaves)):
-        raise _mismatch(name, [name + path[len(root) :] for path in fields], leaves)
-    return rows
+def _collect(tree: Any, value: Any, found: list[Any]) -> bool:
+    """Append the values of the fields of a tree to `found`; return False if the keys are not those of the tree."""
+    if type(tree) is Field:
+        found.append(value)
+        return True
+    is_mapping = type(value) is dict or isinstance(value, Mapping)
+    return (
+        is_mapping
+        and len(value) == len(tree)
+        and all(key in value and _collect(branch, value[key], found) for key, branch in tree.items())
+    )
+
+
+def require_finite(rewards: Array) -> None:
+    """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
+    # One pass: if the sum of squares is finite as float64, all values are.
+    if not np.vdot(rewards, rewards) <= _LARGEST_FLOAT:
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(rewards.astype(np.float64))
+        for reward in rewards[~is_finite]:
+            rule = "finite as float64" if np.isfinite(reward) else "finite"
+            raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}")
 
 
 def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:

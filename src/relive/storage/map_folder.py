@@ -3,7 +3,7 @@
     storage.json    the manifest; written last, so that without it there is no memory map
     clean.json      id and generation: every row of that generation is on the disk
     dirty.json      the same file while rows are written: renaming works even on a full disk
-    rows-0.bin      the rows of the first block, and so on
+    rows-0.bin      the rows of the first field, and so on
 
 No file name is read from a file, and no link is followed.
 """
@@ -35,7 +35,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def rows_file(number: int) -> str:
-    """Return the name of the file of a block."""
+    """Return the name of the file of a field."""
     return f"rows-{number}.bin"
 
 
@@ -54,18 +54,15 @@ class Description:
 
     @property
     def sizes(self) -> list[int]:
-        """The bytes of each block."""
-        fields = self.schema.fields
-        blocks = schema_lib.blocks_of(self.schema)
-        return [self.capacity * sum(fields[path].nbytes for path in paths) for paths in blocks]
+        """The bytes of the file of each field."""
+        return [self.capacity * field.nbytes for field in self.schema.fields.values()]
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        """The file of each block, the fields in it and its bytes."""
-        blocks = zip(schema_lib.blocks_of(self.schema), self.sizes, strict=True)
+        """The file of each field, and its bytes."""
+        sizes = zip(self.schema.fields, self.sizes, strict=True)
         return [
-            {"file": rows_file(number), "fields": list(paths), "bytes": size}
-            for number, (paths, size) in enumerate(blocks)
+            {"file": rows_file(number), "fields": [path], "bytes": size} for number, (path, size) in enumerate(sizes)
         ]
 
     def encoded(self) -> bytes:
@@ -194,12 +191,8 @@ class MapFolder:
 
     # Creating.
 
-    def make(self, new: Description, *, reserve: bool) -> None:
+    def make(self, new: Description) -> None:
         """Create all files: the state of generation 0, the rows, and last the manifest.
-
-        Args:
-            new: The contents of the manifest.
-            reserve: Whether to reserve disk space for all rows.
 
         Raises:
             CheckpointError: The directory is not empty, or a file cannot be created; then none is left.
@@ -212,8 +205,6 @@ class MapFolder:
                 name = rows_file(number)
                 with self._reported(name, f"made of {size} bytes"), open(self._directory.create(name), "wb") as stream:
                     stream.truncate(size)
-                    if reserve:
-                        self._reserve(name, stream.fileno(), size)
                     files.fsync_file(stream.fileno())
             self._rename(MANIFEST + _NEW, MANIFEST)
         except errors.CheckpointError:
@@ -253,17 +244,11 @@ class MapFolder:
         generation = decoded_state(self.file(name), self._read(name), identity)
         return generation, name == DIRTY
 
-    def mapped(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool) -> npt.NDArray[Any]:
-        """Map a file of rows as an array, without reading it. O(1).
-
-        Args:
-            number: The number of the block.
-            shape: The shape of the array.
-            dtype: The dtype of the array.
-            reserve: Whether to reserve its disk space first; the contents are kept.
+    def mapped(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Map the file of a field as an array, without reading it. O(1).
 
         Raises:
-            CheckpointError: The file is missing, not a regular file, or of the wrong size, or the disk is full.
+            CheckpointError: The file is missing, not a regular file, or of the wrong size.
         """
         name, size = rows_file(number), math.prod(shape) * dtype.itemsize
         with self._reported(name, "mapped"), open(self._open(name), "rb") as stream:
@@ -272,8 +257,6 @@ class MapFolder:
                 raise errors.CheckpointError(f"{self.file(name)} must be of {size} bytes, got {found}")
             if not size:
                 return np.zeros(shape, dtype)
-            if reserve:
-                self._reserve(name, stream.fileno(), size)
             access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
             rows = self._maps[number] = mmap.mmap(stream.fileno(), size, access=access)
             return np.ndarray(shape, dtype, rows)
@@ -341,11 +324,6 @@ class MapFolder:
         with self._reported(name, f"renamed to {new}"):
             os.replace(self._place(name), self._place(new))
             files.fsync_directory(self.path)
-
-    def _reserve(self, name: str, descriptor: int, size: int) -> None:
-        if size:
-            with self._reported(name, f"given {size} bytes on the disk"):
-                os.posix_fallocate(descriptor, 0, size)
 
     def _remove(self, names: list[str]) -> None:
         for name in names:

@@ -9,14 +9,14 @@ A clean map of generation g holds exactly the rows flushed with that generation.
 the order of rows, belongs to the buffer and is saved in its checkpoint.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 import itertools
 import math
 import mmap
 import os
 import pathlib
 import tempfile
-from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self
 import weakref
 
 import numpy as np
@@ -30,14 +30,12 @@ from relive.schema import schema as schema_lib
 from relive.storage import map_folder
 from relive.storage import memory
 
-T = TypeVar("T")
-
 
 class MemmapStorage(memory.ColumnStorage):
     """A ColumnStorage whose rows are in memory-mapped files under a directory.
 
     The files are sparse: a row takes disk space once it is written. If the disk is full then, the kernel kills the
-    process (SIGBUS). `reserve=True` allocates all space when the files are created.
+    process (SIGBUS).
 
     Only one process can write at a time. Call `flush` to make the rows durable, or `close` when done; after neither,
     `was_dirty` is True when the files are opened again. The storage cannot be copied or pickled. A forked process can
@@ -50,7 +48,6 @@ class MemmapStorage(memory.ColumnStorage):
         capacity: Number of slots; None as for `schema`.
         mode: "r+" to read and write; "r" to read only, even while another process writes, in which case rows may be
             torn.
-        reserve: Whether to allocate all disk space at once.
 
     Raises:
         CheckpointError: The files are missing, damaged, foreign or of a newer version, the disk is full, or another
@@ -79,21 +76,16 @@ class MemmapStorage(memory.ColumnStorage):
         capacity: int | None = None,
         *,
         mode: Literal["r+", "r"] = "r+",
-        reserve: bool = False,
     ) -> None:
         """Create the files, or open existing ones without reading rows. O(1)."""
         self._path = pathlib.Path(files.absolute("path", path))
+        self._refusal: errors.ReplayError | None = None
         if schema is not None:
             schema_lib.require("schema", schema)
         if capacity is not None:
             capacity = validation.positive_int("capacity", capacity)
         validation.require_choice("mode", mode, ("r+", "r"))
-        reserve = validation.boolean("reserve", reserve)
         is_writable = mode == "r+"
-        if reserve and not is_writable:
-            raise errors.ArgumentError("reserve must be False with mode='r', got True")
-        if reserve and not hasattr(os, "posix_fallocate"):
-            raise errors.ArgumentError("reserve must be False on this system, which cannot reserve, got True")
         new = None
         if is_writable and schema is not None and capacity is not None:
             new = map_folder.new(schema, capacity)
@@ -104,18 +96,17 @@ class MemmapStorage(memory.ColumnStorage):
         self._closer = weakref.finalize(self, folder.close)
         try:
             if new is not None and not folder.holds(map_folder.MANIFEST):
-                folder.make(new, reserve=reserve)
-            self._open(schema, capacity, reserve)
+                folder.make(new)
+            self._open(schema, capacity)
         except BaseException:
             self._closer()
             raise
         if not is_writable:
-            self._refuse_writes("with mode='r': open it with mode='r+'")
-        elif not self._is_dirty:
-            self._await_write()
+            rule = f"rows must not be written to {self._path} with mode='r': open it with mode='r+'"
+            self._refuse_writes(errors.ArgumentError(rule))
         _OPEN.add(self)
 
-    def _open(self, schema: schema_lib.Schema | None, capacity: int | None, reserve: bool) -> None:
+    def _open(self, schema: schema_lib.Schema | None, capacity: int | None) -> None:
         """Map existing files."""
         folder = self._folder
         there = folder.description()
@@ -125,11 +116,11 @@ class MemmapStorage(memory.ColumnStorage):
             raise errors.ArgumentError(f"capacity must be that of {self._path}, {there.capacity}, got {capacity}")
         self._id = there.id
         self._generation, self._was_dirty = folder.generation(there.id)
-        self._is_dirty = self._was_dirty
+        self._is_dirty = self._is_ready = self._was_dirty
         numbers = itertools.count()
 
         def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
-            return folder.mapped(next(numbers), shape, dtype, reserve=reserve)
+            return folder.mapped(next(numbers), shape, dtype)
 
         try:
             super().__init__(there.schema, there.capacity, allocate=allocate)
@@ -163,29 +154,31 @@ class MemmapStorage(memory.ColumnStorage):
         """The value of `is_dirty` when the files were opened: True if their writer was killed."""
         return self._was_dirty
 
-    # Writing: `write` and `write_rows` are inherited from ColumnStorage, and act on whatever stands in for the arrays.
+    # Writing.
 
-    def _await_write(self) -> None:
-        """Route the next write, and only that one, through `_begin_write`."""
-        begin = weakref.WeakMethod(self._begin_write)
-        self._arrays_to_write = self._columns, self._bytes
-        self._columns, self._bytes = _First(self._columns, begin), _First(self._bytes, begin)
+    def prepare(self) -> None:
+        """Mark the map dirty on disk, before the first row is written.
 
-    def _begin_write(self) -> None:
-        """Mark the map dirty on disk before the first row is written."""
-        self._folder.mark_dirty()
-        self._is_dirty = True
-        self._columns, self._bytes = self._arrays_to_write
+        Raises:
+            ArgumentError: The map is open for reading alone, or by the parent of this fork.
+            ClosedError: It was closed.
+            CheckpointError: The disk is full or broken.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if not self._is_dirty:
+            self._folder.mark_dirty()
+        self._is_dirty = self._is_ready = True
 
-    def _refuse_writes(self, why: str) -> None:
-        rule = f"rows must not be written to {self._path} {why}"
-        self._columns = self._bytes = _Refusal(errors.ArgumentError, rule)
+    def _refuse_writes(self, refusal: errors.ReplayError) -> None:
+        self._refusal, self._is_ready = refusal, False
 
     def _begin_in_a_fork(self) -> None:
         """Refuse writes: they would change the rows of the parent, which alone marks them clean."""
         if self._closer.alive and self._folder.is_writable:
             self._folder.is_writable = False
-            self._refuse_writes("by a fork of the process that opened it: write there, or to another directory")
+            rule = f"rows must not be written to {self._path} by a fork of the process that opened it"
+            self._refuse_writes(errors.ArgumentError(f"{rule}: write there, or to another directory"))
 
     def flush(self) -> None:
         """Write all rows to disk as a new generation; does nothing if no row was written.
@@ -196,8 +189,7 @@ class MemmapStorage(memory.ColumnStorage):
         if self._is_dirty and self._folder.is_writable:
             self._folder.mark_clean(self._id, self._generation + 1)
             self._generation += 1
-            self._is_dirty = False
-            self._await_write()
+            self._is_dirty = self._is_ready = False
 
     def close(self) -> None:
         """Flush, release the lock and close the files; rows can no longer be read or written.
@@ -209,10 +201,9 @@ class MemmapStorage(memory.ColumnStorage):
         """
         self.flush()
         if self._closer.alive:
-            refusal = _Refusal(errors.ClosedError, f"{self._path} was closed: open it again")
-            self._arrays = []
-            self._columns = self._bytes = self._sources = refusal
-            self._arrays_to_write = refusal, refusal
+            refusal = errors.ClosedError(f"{self._path} was closed: open it again")
+            self._refuse_writes(refusal)
+            self._columns, self._records = _Closed(refusal), []
             self._closer()
 
     def __enter__(self) -> Self:
@@ -268,29 +259,14 @@ class TemporaryMaps:
         return f"{type(self).__name__}({self._directory!r})"
 
 
-class _First(Generic[T]):
-    """Calls a function before the first write to the arrays."""
+class _Closed(Mapping[str, arrays.Array]):
+    """Stands in for arrays that must not be read any more, and raises."""
 
-    def __init__(self, parts: Iterable[T], begin: "weakref.WeakMethod[Callable[[], None]]") -> None:
-        self._parts = parts
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[T]:
-        begin = self._begin()
-        assert begin is not None
-        begin()
-        return iter(self._parts)
-
-
-class _Refusal(Mapping[Any, Any]):
-    """Stands in for arrays that must not be accessed, and raises."""
-
-    def __init__(self, kind: type[errors.ReplayError], message: str) -> None:
-        self._kind = kind
-        self._message = message
+    def __init__(self, error: errors.ClosedError) -> None:
+        self._error = error
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise self._kind(self._message)
+        raise self._error
 
     __getitem__ = __iter__ = __len__ = _refuse
 

@@ -1,12 +1,9 @@
 """Storage, the protocol for rows in numbered slots, and ColumnStorage, which keeps them in arrays in memory.
 
-slot                  0        1        2        3          capacity 4
-observation         [ o0     , o1     , o2     , o3     ]   [capacity, *shape]: a block of one field
-action, extras/x    [ a0 x0  , a1 x1  , a2 x2  , a3 x3  ]   [capacity]: a block of several, side by side
-reward              [ r0     , r1     , r2     , r3     ]
-
-The cost of gathering rows grows with the number of arrays and bytes. So small fields that are read together share an
-array. Observations and rewards are also read alone, so they are separate.
+slot                  0      1      2      3          capacity 4
+observation         [ o0   , o1   , o2   , o3 ]       [capacity, *shape]: an array for each field
+action              [ a0   , a1   , a2   , a3 ]
+reward              [ r0   , r1   , r2   , r3 ]
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -143,8 +140,13 @@ def unknown_field(path: object, known: Iterable[str]) -> errors.ArgumentError:
     return errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
 
 
+def records_of(column: Array) -> Array:
+    """Return a view of a column [k, ...] as records of bytes [k], which numpy moves as a whole."""
+    return column.reshape(-1).view(f"V{column.itemsize * math.prod(column.shape[1:])}")
+
+
 class ColumnStorage(arrays.Derived):
-    """A storage in memory, with one preallocated array per block of fields (see `schema.blocks_of`).
+    """A storage in memory, with one preallocated array for each field.
 
     Writing and reading k rows take O(k) time.
 
@@ -160,7 +162,8 @@ class ColumnStorage(arrays.Derived):
     180
     """
 
-    _DERIVED = ("_columns", "_sources", "_bytes")
+    _is_ready = True
+    """Whether rows may be written without asking `prepare` first."""
 
     def __init__(
         self,
@@ -175,8 +178,7 @@ class ColumnStorage(arrays.Derived):
             schema: The schema of a row.
             capacity: Number of slots.
             allocate: Returns a C-contiguous array of a shape and dtype, such as a memory map; called once for each
-                block, in order. A block of one field is an array [capacity, *shape] of the field's dtype; one of more
-                is an array [capacity] of a packed dtype with a field for each path.
+                field, in order.
 
         Raises:
             ArgumentTypeError: `capacity` is not an integer.
@@ -186,41 +188,21 @@ class ColumnStorage(arrays.Derived):
         self._capacity = validation.positive_int("capacity", capacity)
         schemas.require("schema", schema)
         self._schema = schema
-        self._blocks = schemas.blocks_of(schema)
         validation.require_function("allocate", allocate)
         with room_for("capacity", self._capacity, schema.nbytes):
-            self._arrays = [allocated(", ".join(paths), allocate, *self._layout(paths)) for paths in self._blocks]
-        self._derive()
+            self._columns: Mapping[str, Array] = {
+                path: allocated(path, allocate, (self._capacity, *field.shape), field.dtype)
+                for path, field in schema.fields.items()
+            }
+        self.derive()
 
     def _derive(self) -> None:
+        fields = self._schema.fields
         # Pickle converts non-native byte orders to the native one.
-        self._arrays = [
-            array.astype(self._layout(paths)[1], copy=False)
-            for paths, array in zip(self._blocks, self._arrays, strict=True)
+        self._columns = {path: column.astype(fields[path].dtype, copy=False) for path, column in self._columns.items()}
+        self._records = [
+            (field, records_of(column)) for field, column in enumerate(self._columns.values()) if column.size
         ]
-        sources: dict[str, tuple[Array, bool]] = {}
-        columns: list[tuple[str, Array]] = []
-        for paths, array in zip(self._blocks, self._arrays, strict=True):
-            is_shared = len(paths) > 1
-            for path in paths:
-                columns.append((path, array[path] if is_shared else array))
-                sources[path] = array, is_shared
-        # Where each field is written; a memory map intercepts the first write with its own iterable.
-        self._columns: Iterable[tuple[str, Array]] = columns
-        # Where each field is read: its column, or the whole block of several.
-        self._sources: Mapping[str, tuple[Array, bool]] = sources
-        # The memory of each block and the bytes per row, for writing single rows.
-        self._bytes: Iterable[tuple[memoryview, int]] = [
-            (array.reshape(-1).view(np.uint8).data, array.nbytes // self._capacity) for array in self._arrays
-        ]
-
-    def _layout(self, paths: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape and the dtype of the array of a block."""
-        fields = [self._schema.fields[path] for path in paths]
-        if len(paths) == 1:
-            return (self._capacity, *fields[0].shape), fields[0].dtype
-        parts = [(path, field.dtype, field.shape) for path, field in zip(paths, fields, strict=True)]
-        return (self._capacity,), np.dtype(parts)
 
     @property
     def capacity(self) -> int:
@@ -235,17 +217,15 @@ class ColumnStorage(arrays.Derived):
     @property
     def nbytes(self) -> int:
         """Number of bytes of all arrays."""
-        return sum(array.nbytes for array in self._arrays)
-
-    @property
-    def blocks(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of the fields stored together, for each block, as `write_rows` needs them."""
-        return self._blocks
+        return sum(column.nbytes for column in self._columns.values())
 
     @property
     def rewards(self) -> Array:
         """The rewards by slot [capacity], read-only."""
-        return self._sources["reward"][0]
+        return self._columns["reward"]
+
+    def prepare(self) -> None:
+        """Raise an error if rows cannot be written; if this returns, the next write cannot fail."""
 
     def write(self, slots: Slots, rows: Rows) -> None:
         """Write a row into each of `slots` [...], which are distinct; `rows` holds every column.
@@ -263,7 +243,9 @@ class ColumnStorage(arrays.Derived):
             if path not in rows:
                 raise errors.SchemaError(f"{path} is missing: rows must hold every column")
             values[path] = casting.cast_exact(path, rows[path], shape + field.shape, field.dtype)
-        for path, column in self._columns:
+        if not self._is_ready:
+            self.prepare()
+        for path, column in self._columns.items():
             column[slots] = values[path]
 
     def write_rows(self, slot: int, count: int, rows: Sequence[bytes | memoryview]) -> None:
@@ -272,21 +254,24 @@ class ColumnStorage(arrays.Derived):
         Args:
             slot: Where the first row goes.
             count: How many rows, at most `capacity`.
-            rows: For each of `blocks`, the concatenated bytes of its records.
+            rows: For each field, the concatenated bytes of its values.
 
         Raises:
             OutOfRangeError: The slot is not in [0, capacity); nothing has been written.
         """
         if not 0 <= slot < self._capacity:
             raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {slot}")
-        before_end = self._capacity - slot
-        for block, (memory, size) in enumerate(self._bytes):  # Faster than zip(strict=True).
-            values = rows[block]
-            if count <= before_end:
-                memory[slot * size : (slot + count) * size] = values
-            else:
-                memory[slot * size :] = values[: before_end * size]
-                memory[: (count - before_end) * size] = values[before_end * size :]
+        if not self._is_ready:
+            self.prepare()
+        if count == 1:
+            for field, records in self._records:
+                records[slot] = rows[field]
+            return
+        before_end = min(self._capacity - slot, count)
+        for field, records in self._records:
+            values = np.frombuffer(rows[field], records.dtype)
+            records[slot : slot + before_end] = values[:before_end]
+            records[: count - before_end] = values[before_end:]
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.
@@ -307,22 +292,11 @@ class ColumnStorage(arrays.Derived):
 
     def gather(self, slots: npt.NDArray[np.int64], fields: Collection[str] | None = None) -> dict[str, Array]:
         """Do what `read` does without checking the slots [...]."""
-        sources = self._sources
-        columns: dict[str, Array] = {}
-        gathered: dict[int, Array] = {}
-        for path in sources if fields is None else fields:
-            if path not in sources:
-                raise unknown_field(path, sources)
-            array, is_shared = sources[path]
-            if not is_shared:
-                columns[path] = array.take(slots, axis=0)
-                continue
-            # Take whole rows: `take` on one field would copy the entire field first.
-            rows = gathered.get(id(array))
-            if rows is None:
-                rows = gathered[id(array)] = array.take(slots)
-            columns[path] = rows[path].copy()
-        return columns
+        columns = self._columns
+        try:
+            return {path: columns[path].take(slots, axis=0) for path in (columns if fields is None else fields)}
+        except KeyError as error:
+            raise unknown_field(error.args[0], columns) from None
 
     def _checked(self, slots: Slots) -> Slots:
         """Return the checked slots, a single one as an int."""

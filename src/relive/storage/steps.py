@@ -1,5 +1,7 @@
 """StepStore: the steps of a buffer as rows in a storage, their successors, and the final observations of episodes.
 
+Keys of rows are never reused; the row of a key is in the slot `key % capacity`, where new rows overwrite the oldest.
+
     storage    o0  o1  o2  | o0  o1  o2  o3 |  o0  o1         one observation a step
     behind               o3                o4          o2     one per episode: the one after its newest step
 
@@ -7,9 +9,9 @@ So an episode of T steps takes T + 1 observations: the next observation of a ste
 one stored behind the episode. Successors and episodes of rows are kept in the flat arrays of `kernels.append`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 import functools
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,6 @@ from relive.persistence import state as state_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.storage import ring
 from relive.storage import steps_state
 
 Columns: TypeAlias = dict[str, arrays_lib.Array]
@@ -51,7 +52,7 @@ _append: Any = append.append
 _close: Any = append.close
 
 
-class StepStore(ring.Ring):
+class StepStore(arrays_lib.Derived):
     """The steps of `streams` streams in a ring of `capacity` rows.
 
     Args:
@@ -65,7 +66,9 @@ class StepStore(ring.Ring):
         rows: All arrays of `kernels.append`, in its order; the next ones are among them.
         flags, following, places, back: Arrays with an entry per row.
         current, last, knows: Arrays with an entry per stream.
+        num: Counters, indexed by the names in `kernels.append`.
         episodes: An array with a column per episode, by STREAM .. OLDEST.
+        behind: The observations behind the episodes, by path [episodes, ...].
         encoder: Encodes rows as bytes; None until the schema is known.
         observation_paths: The paths of the observation's fields, once the schema is known.
         other_paths: Those of the action, the reward and the extras.
@@ -74,25 +77,6 @@ class StepStore(ring.Ring):
         can_grow: Whether fields may be added once rows are stored.
     """
 
-    _DERIVED: ClassVar[tuple[str, ...]] = (
-        *ring.Ring._DERIVED,
-        "kernels",
-        "rows",
-        "_views",
-        "_current_view",
-        "_knows_view",
-        "_write_rows",
-        "read",
-        "rewards",
-        "is_own",
-        "reward_dtype",
-        "nest_observation",
-        "nest_action",
-        "nest_extras",
-        "_behind_views",
-        "_behind_records",
-        "behind",
-    )
     observation_paths: tuple[str, ...] = ()
     other_paths: tuple[str, ...] = ()
     unrewarded_paths: tuple[str, ...] = ()
@@ -108,66 +92,107 @@ class StepStore(ring.Ring):
         is_tracking: bool = False,
         check_room: Callable[[schema_lib.Schema], None] = _read_row_by_row,
     ) -> None:
-        super().__init__(capacity)
-        self._check_room = check_room
-        self.streams = streams
-        self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
-        self._kernels = choice.chosen()
         if capacity > append.MOST_ROWS:
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
+        self.capacity, self.streams = capacity, streams
+        self._check_room = check_room
+        self._kernels = choice.chosen()
+        self.num: arrays_lib.Ints = np.zeros(append.PAD + 1, np.int64)
+        self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
+        self.num[append.FREE] = _FIRST_ROOM
+        older, lag = rule[:2]
         self.flags: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
         self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
-        self.back: npt.NDArray[np.int32] = np.zeros(capacity if self.older > 0 else 0, np.int32)
-        width = rule[1] + 2 if rule[1] > 0 else 0
+        self.back: npt.NDArray[np.int32] = np.zeros(capacity if older > 0 else 0, np.int32)
+        width = lag + 2 if lag > 0 else 0
         with memory.room_for("length", width, 8 * streams):
             self._recent: arrays_lib.Ints = np.zeros((streams, width), np.int64)
         self._changed: arrays_lib.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
         self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
         self.last: arrays_lib.Ints = np.full(streams, append.NONE)
         self.knows: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self.episodes: arrays_lib.Ints = np.zeros((append.OLDEST + 1, _FIRST_ROOM), np.int64)
+        self.free: arrays_lib.Ints = np.arange(_FIRST_ROOM)[::-1].copy()
+        self.behind: Columns = {}
         self._storage: memory.Storage | None = None
         self.encoder: encoding.Encoder | None = None
-        self._dtypes: list[np.dtype[np.void]] = []
-        self._behind: list[npt.NDArray[np.uint8]] = []
-        self.episodes: arrays_lib.Ints = np.zeros((append.OLDEST + 1, 0), np.int64)
-        self.free: arrays_lib.Ints = np.zeros(0, np.int64)
-        self._make_room(_FIRST_ROOM)
+        self.derive()
 
     def _derive(self) -> None:
-        super()._derive()
         self.kernels = choice.named(self._kernels)
         of_rows = self.flags, self.following, self.places, self.back
         of_streams = self._recent, self.current, self.last, self.knows
         self.rows: append.Rows = *of_rows, *of_streams, self.episodes, self.free, self._changed, self.num
         self._views = append.views_of(self.rows)
-        self._current_view, self._knows_view = self.current.data, self.knows.data
+        self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
+        window = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
+        self._is_plain = window == [0, 0, 1, 0]
+        # numpy moves whole records faster than their bytes, and compares bytes faster than records.
+        columns = [(field, column) for field, column in enumerate(self.behind.values()) if column.size]
+        self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
+        self._behind_bytes = [
+            (field, column.reshape(-1).view(np.uint8).data, column.nbytes // len(column)) for field, column in columns
+        ]
+        storage = self._storage
         self._write_rows: Any = self._write_columns
-        self.read: Any = None if self._storage is None else self._storage.read
+        self.read: Any = None
         """Reads rows that are there, as the storage does."""
         self.is_own = False
         """Whether `read` takes -1 for any row."""
-        if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "write"):
-            self._write_rows = self._storage.write_rows
-        self.rewards: Any = None if self._storage is None else _Rewards(self._storage)
-        if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "read"):
-            self.read, self.rewards, self.is_own = self._storage.gather, self._storage.rewards, True
-        if self._storage is not None:
-            schema = self._storage.schema
-            self.reward_dtype, paths = schema.reward.dtype, tuple(schema.fields)
-            self.nest_observation, self.nest_action, self.nest_extras = (
-                trees.nester(name, paths) for name in ("observation", "action", "extras")
-            )
-        self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
-        # numpy moves whole records faster than their bytes.
-        self._behind_records = [
-            block.view(f"V{block.shape[1]}").reshape(-1) if block.shape[1] else block for block in self._behind
-        ]
-        self.behind: Columns = {}
-        """The observations behind the episodes, by path [episodes, ...]."""
-        for dtype, block in zip(self._dtypes, self._behind, strict=True):
-            records: arrays_lib.Array = np.ndarray(len(block), dtype, block)
-            self.behind |= {path: records[path] for path in dtype.names or ()}
+        if storage is None:
+            return
+        self.read, self.rewards = storage.read, _Rewards(storage)
+        self._is_own_to_write = _is_own(storage, "write")
+        if isinstance(storage, memory.ColumnStorage) and self._is_own_to_write:
+            self._write_rows = storage.write_rows
+        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
+            self.read, self.rewards, self.is_own = storage.gather, storage.rewards, True
+        self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
+        self.nest_observation, self.nest_action, self.nest_extras = (
+            trees.nester(name, paths) for name in ("observation", "action", "extras")
+        )
+
+    def __len__(self) -> int:
+        """Return the number of stored rows."""
+        return self.num_view[append.ROWS]
+
+    @property
+    def next_key(self) -> int:
+        """The key of the next row."""
+        return self.num_view[append.NEXT_KEY]
+
+    @property
+    def oldest_key(self) -> int:
+        """The key of the oldest stored row; next_key if there is none."""
+        return self.num_view[append.NEXT_KEY] - self.num_view[append.ROWS]
+
+    @property
+    def num_evicted(self) -> int:
+        """How many rows were evicted so far."""
+        return self.oldest_key - self.num_view[append.CLEARED]
+
+    def keys(self, slots: arrays_lib.Ints) -> arrays_lib.Keys:
+        """Return the keys of the stored rows in `slots`."""
+        return append.keys_of(self.num, slots, self.capacity)
+
+    def slots(self, keys: arrays_lib.Ints) -> arrays_lib.Slots:
+        """Return the slots of the stored rows with `keys`."""
+        return append.slots_of(self.num, keys, self.capacity)
+
+    def is_alive(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
+        """Return whether each of the rows with `keys` is still stored."""
+        return (keys >= self.oldest_key) & (keys < self.next_key)
+
+    def are_alive(self, keys: arrays_lib.Ints) -> bool:
+        """Return whether all rows with `keys` are still stored."""
+        return not len(keys) or (
+            keys.item(keys.argmin()) >= self.oldest_key and keys.item(keys.argmax()) < self.next_key
+        )
+
+    def alive_slots(self) -> arrays_lib.Ints:
+        """Return the slots of all rows, oldest first."""
+        return append.slots_from(self.oldest_key, len(self), self.capacity)
 
     def empty_twin(self) -> "StepStore":
         """Return an empty store of the same settings, without a storage."""
@@ -184,23 +209,19 @@ class StepStore(ring.Ring):
 
         If there is one already, the fields of its rows are copied, and further fields are zeros.
         """
-        behind = self.behind
         if self._storage is not None:
             self._copy_rows(self._storage, storage)
         self._storage = storage
-        self.encoder = encoder = encoding.Encoder(storage.schema)
+        self.encoder = encoding.Encoder(storage.schema)
         fields = storage.schema.fields
         self.observation_paths = storage.schema.observation_paths
         self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
         self.unrewarded_paths = tuple(path for path in fields if path != "reward")
-        self._dtypes = [
-            np.dtype([(path, fields[path].dtype, fields[path].shape) for path in paths])
-            for paths in encoder.observation_blocks
-        ]
-        self._behind = [np.zeros((len(self.free), dtype.itemsize), np.uint8) for dtype in self._dtypes]
-        self._derive()
-        for path in self.behind.keys() & behind.keys():
-            self.behind[path][:] = behind[path]
+        before, self.behind = self.behind, {}
+        for path in self.observation_paths:
+            field = fields[path]
+            self.behind[path] = before.get(path, np.zeros((len(self.free), *field.shape), field.dtype))
+        self.derive()
 
     def _copy_rows(self, before: memory.Storage, storage: memory.Storage) -> None:
         fields = storage.schema.fields
@@ -239,7 +260,8 @@ class StepStore(ring.Ring):
     def nbytes(self) -> int:
         """Bytes of the columns by the schema, and of the bookkeeping of stored rows and episodes."""
         of_rows = self.flags.nbytes + self.following.nbytes + self.places.nbytes + self.back.nbytes
-        of_episode = 8 * (len(self.episodes) + 1) + sum(dtype.itemsize for dtype in self._dtypes)
+        of_episode = 8 * (len(self.episodes) + 1)
+        of_episode += sum(self.schema.fields[path].nbytes for path in self.observation_paths)
         columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
         return columns + of_rows + of_episode * (len(self.free) - self.num_view[append.FREE])
 
@@ -256,8 +278,6 @@ class StepStore(ring.Ring):
         """
         encoder, streams, events, rows, next_rows, is_run = steps
         count = len(streams)
-        num = self.num_view
-        key = num[append.NEXT_KEY]
         if encoder is not self.encoder:
             self._check_room(encoder.schema)
             storage = memory.ColumnStorage(encoder.schema, self.capacity)
@@ -265,7 +285,10 @@ class StepStore(ring.Ring):
                 journal.write(steps)
             self.begin(storage)
             journal = None
-        num_spliced = 0
+        if count == 1 and journal is None and self._append_next(streams[0], events[0], rows, next_rows):
+            return 0
+        num = self.num_view
+        key, num_spliced = num[append.NEXT_KEY], 0
         if self.is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
             events, num_spliced = self._with_cuts(steps)
         if num[append.FREE] < count and (not is_run or not num[append.FREE]):
@@ -285,29 +308,67 @@ class StepStore(ring.Ring):
             self._blank(key, count, events)
         elif count == 1 or is_run:
             episode = self._current_view[streams[0]]
-            for block, (behind, size) in enumerate(self._behind_views):  # Faster than zip(strict=True).
-                behind[episode * size : episode * size + size] = next_rows[block]
+            for field, records in self._behind_records:
+                records[episode] = next_rows[field]
         else:
             episodes = self.places[append.run_from(key, count, self.capacity)] >> append.EPISODE
-            for block, records in enumerate(self._behind_records):
-                records[episodes] = np.frombuffer(next_rows[block], records.dtype)
+            for field, records in self._behind_records:
+                records[episodes] = np.frombuffer(next_rows[field], records.dtype)
         return num_spliced
 
-    def is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
+    def _append_next(self, stream: int, event: int, row: encoding.Row, next_row: encoding.Row | None) -> bool:
+        """Append the step that simply continues its announced episode; return False, without a trace, for any other.
+
+        This is `append` of one step where no episode begins, ends or is left, and no window looks back or waits.
+        """
+        flags, following, places, _, _, current, last, knows, episodes, _, changed, num = self._views
+        before = last[stream]
+        if event or next_row is None or before < 0 or not knows[stream] or not self._is_plain:
+            return False
+        episode = current[stream]
+        for field, behind, size in self._behind_bytes:
+            if behind[episode * size : episode * size + size].tobytes() != row[field]:
+                return False
+        slot = num[append.NEXT_KEY] % self.capacity
+        is_full = num[append.ROWS] == self.capacity
+        link = following[slot]
+        if is_full and link < 0:
+            return False
+        self._write_rows(slot, 1, row)
+        if is_full:
+            episodes[append.OLDEST, places[slot] >> append.EPISODE] = link
+            append.shut(flags, changed, num, slot)
+        else:
+            num[append.ROWS] += 1
+        num[append.NEXT_KEY] += 1
+        num[append.ELIGIBLE] += 1
+        following[before], following[slot] = slot, -1
+        places[slot] = places[before] + 1
+        last[stream] = slot
+        if changed:
+            flags[slot] = append.COMPLETE | append.READABLE | append.FRESH
+            append.note(changed, num, slot)
+        else:
+            flags[slot] = append.COMPLETE | append.READABLE
+        for field, records in self._behind_records:
+            records[episode] = next_row[field]
+        return True
+
+    def is_spliced(self, stream: int, events: Any, rows: encoding.Row) -> bool:
         """Return whether a row does not begin with the observation behind the open episode of its stream."""
         if not self._knows_view[stream] or events[0] & append.CUT:
             return False
         episode = self._current_view[stream]
-        for block, (behind, size) in enumerate(self._behind_views):
-            if behind[episode * size : episode * size + size].tobytes() != rows[block][:size]:
+        for field, behind, size in self._behind_bytes:
+            if behind[episode * size : episode * size + size].tobytes() != rows[field][:size]:
                 return True
         return False
 
     def _are_spliced(self, steps: encoding.Steps) -> bool:
         """Return the same for one row of each of several streams: whether any does not follow."""
         episodes = self.current.take(steps.streams)
-        for block, records in enumerate(self._behind_records):
-            these, those = records[episodes], steps.rows[block]
+        for field, records in self._behind_records:
+            these, those = records[episodes], steps.rows[field]
             if these.tobytes() != those:
                 differs = these != np.frombuffer(those, records.dtype)
                 if arrays_lib.any_set(differs & (self.knows.take(steps.streams) > 0)):
@@ -335,7 +396,7 @@ class StepStore(ring.Ring):
         events[cuts] |= append.CUT
         return events, len(cuts)
 
-    def _write_columns(self, slot: int, count: int, rows: Sequence[bytes]) -> None:
+    def _write_columns(self, slot: int, count: int, rows: encoding.Row) -> None:
         """Write rows as columns, for a storage without `write_rows`."""
         assert self.encoder is not None
         columns = self.encoder.columns(rows, count)
@@ -343,11 +404,16 @@ class StepStore(ring.Ring):
 
     def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
         """Write rows to the storage and to the journal, or to neither."""
-        count = len(steps.streams)
+        count, slot = len(steps.streams), self.next_key % self.capacity
+        if isinstance(self._storage, memory.ColumnStorage) and self._is_own_to_write:
+            self._storage.prepare()  # From here on it cannot fail.
+            journal.write(steps)
+            self._write_rows(slot, count, steps.rows)
+            return
         surplus = max(len(self) + count - self.capacity, 0)
         slots = append.slots_from(self.oldest_key, surplus, self.capacity)
         before = self.storage.read(slots) if surplus else {}
-        self._write_rows(self.next_key % self.capacity, count, steps.rows)
+        self._write_rows(slot, count, steps.rows)
         try:
             journal.write(steps)
         except BaseException:
@@ -360,8 +426,8 @@ class StepStore(ring.Ring):
         if count == 1 and not events[0] & append.TERMINATED:
             return
         for i in np.bitwise_and(events, append.TERMINATED).nonzero()[0].tolist():
-            for block in self._behind:
-                block[self.places.item((key + i) % self.capacity) >> append.EPISODE] = 0
+            for column in self.behind.values():
+                column[self.places.item((key + i) % self.capacity) >> append.EPISODE] = np.zeros((), column.dtype)
 
     def cut(self, stream: int) -> None:
         """Truncate the open episode of a stream."""
@@ -380,8 +446,9 @@ class StepStore(ring.Ring):
         self.free = longer
         self.num_view[append.FREE] = num_free + more
         self.episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
-        self._behind = [np.concatenate([b, np.zeros((more, b.shape[1]), np.uint8)]) for b in self._behind]
-        self._derive()
+        for path, column in self.behind.items():
+            self.behind[path] = np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)])
+        self.derive()
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
@@ -628,8 +695,8 @@ class _Rewards:
         return self._storage.read(indices, ("reward",))["reward"]
 
 
-def _is_own(storage: memory.ColumnStorage, call: str) -> bool:
-    """Return whether a method of ColumnStorage is not overridden."""
+def _is_own(storage: memory.Storage, call: str) -> bool:
+    """Return whether a method is that of ColumnStorage, not overridden."""
     return getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
 
 
