@@ -30,12 +30,6 @@ if typing.TYPE_CHECKING:
     from relive.buffers.hindsight import relabel as relabel
     from relive.buffers.item import ItemBufferStats as ItemBufferStats
     from relive.buffers.item import ItemReplayBuffer as ItemReplayBuffer
-    from relive.buffers.joint import JointReplayBuffer as JointReplayBuffer
-    from relive.buffers.joint import JointSequenceReplayBuffer as JointSequenceReplayBuffer
-    from relive.buffers.joint_batch import AgentBatch as AgentBatch
-    from relive.buffers.joint_batch import JointBatch as JointBatch
-    from relive.buffers.joint_batch import JointBufferStats as JointBufferStats
-    from relive.buffers.joint_batch import JointSequenceBatch as JointSequenceBatch
     from relive.buffers.mixture import MixtureSampler as MixtureSampler
     from relive.buffers.origins import RowOrigin as RowOrigin
     from relive.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
@@ -68,6 +62,12 @@ if typing.TYPE_CHECKING:
     from relive.errors import ShardLostError as ShardLostError
     from relive.errors import UnknownEpisodeError as UnknownEpisodeError
     from relive.errors import UnknownKeyError as UnknownKeyError
+    from relive.joint.batch import AgentBatch as AgentBatch
+    from relive.joint.batch import JointBatch as JointBatch
+    from relive.joint.batch import JointBufferStats as JointBufferStats
+    from relive.joint.batch import JointSequenceBatch as JointSequenceBatch
+    from relive.joint.buffer import JointReplayBuffer as JointReplayBuffer
+    from relive.joint.buffer import JointSequenceReplayBuffer as JointSequenceReplayBuffer
     from relive.kernels.choice import use_kernels as use_kernels
     from relive.persistence.codec import Codec as Codec
     from relive.persistence.codec import PlainCodec as PlainCodec
@@ -214,7 +214,7 @@ __all__ = [
 
 _MODULES = {
     "Admission": "agents.admission",
-    "AgentBatch": "buffers.joint_batch",
+    "AgentBatch": "joint.batch",
     "ArgumentError": "errors",
     "ArgumentTypeError": "errors",
     "AsyncReplayBuffer": "waiting.asynchronous",
@@ -243,11 +243,11 @@ _MODULES = {
     "Groups": "agents.groups",
     "ItemBufferStats": "buffers.item",
     "ItemReplayBuffer": "buffers.item",
-    "JointBatch": "buffers.joint_batch",
-    "JointBufferStats": "buffers.joint_batch",
-    "JointReplayBuffer": "buffers.joint",
-    "JointSequenceBatch": "buffers.joint_batch",
-    "JointSequenceReplayBuffer": "buffers.joint",
+    "JointBatch": "joint.batch",
+    "JointBufferStats": "joint.batch",
+    "JointReplayBuffer": "joint.buffer",
+    "JointSequenceBatch": "joint.batch",
+    "JointSequenceReplayBuffer": "joint.buffer",
     "Journal": "persistence.journal",
     "LinearSchedule": "samplers.schedules",
     "MemmapStorage": "storage.memmap",

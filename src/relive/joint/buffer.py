@@ -17,13 +17,13 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
-from relive.buffers import joint_batch
-from relive.buffers import joint_rows
-from relive.buffers import joint_window
 from relive.common import arrays
 from relive.common import notebook
 from relive.common import validation
 from relive.common import words
+from relive.joint import batch as joint_batch
+from relive.joint import rows as joint_rows
+from relive.joint import window as joint_window
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from relive.buffers import joint_batch
-from relive.buffers import joint_rows as rows_lib
 from relive.common import arrays
 from relive.common import trees
+from relive.joint import batch as joint_batch
+from relive.joint import rows as joint_rows
 from relive.kernels import windows
 from relive.storage import steps as steps_lib
 from relive.windows import batches
@@ -32,7 +32,7 @@ class JointWindow(transitions.TransitionWindow):
         layout: What rows hold.
     """
 
-    layout: rows_lib.JointRows
+    layout: joint_rows.JointRows
 
     def read(
         self, store: steps_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
@@ -40,16 +40,16 @@ class JointWindow(transitions.TransitionWindow):
         """Return the agents' transitions from `slots` [B]."""
         groups, most = self.layout.groups, self._horizon(store, slots)
         rows, span, last = store.follow(slots, most)
-        of_rows = store.read(rows, (rows_lib.FLAGS, *(group.path("reward") for group in groups)))
-        flags = of_rows[rows_lib.FLAGS]
-        mask, ends = flags[0] & rows_lib.PRESENT > 0, flags[0]
+        of_rows = store.read(rows, (joint_rows.FLAGS, *(group.path("reward") for group in groups)))
+        flags = of_rows[joint_rows.FLAGS]
+        mask, ends = flags[0] & joint_rows.PRESENT > 0, flags[0]
         steps = mask.astype(np.int64)
         if most > 1:
-            goes_on = (flags[:-1] == rows_lib.PRESENT) & (flags[1:] & rows_lib.PRESENT > 0)
+            goes_on = (flags[:-1] == joint_rows.PRESENT) & (flags[1:] & joint_rows.PRESENT > 0)
             goes_on &= (np.arange(1, most)[:, np.newaxis] < span)[..., np.newaxis]
             steps += np.logical_and.accumulate(goes_on).sum(axis=0)
             ends = np.take_along_axis(flags, np.maximum(steps - 1, 0)[np.newaxis], axis=0)[0]
-        is_terminal = mask & (ends & rows_lib.TERMINATED > 0)
+        is_terminal = mask & (ends & joint_rows.TERMINATED > 0)
         columns = store.read(slots, self.layout.paths)
         next_columns = store.next_observations(last, store.following.take(last))
         self._put_early(next_columns, store, rows, span, steps)
@@ -77,7 +77,7 @@ class JointWindow(transitions.TransitionWindow):
                 agents[name] = joint_batch.AgentBatch(**dict(zip(trees_of, own, strict=True)))
         return joint_batch.JointBatch(
             agents={name: agents[name] for name in self.layout.agents if name in agents},
-            episodes=columns[rows_lib.EPISODE],
+            episodes=columns[joint_rows.EPISODE],
             start_step=store.steps_of(slots),
             keys=store.keys(slots),
             probabilities=probabilities,
@@ -113,7 +113,7 @@ class JointSequenceWindow(sequences.SequenceWindow):
         layout: What rows hold.
     """
 
-    layout: rows_lib.JointRows
+    layout: joint_rows.JointRows
 
     def read(
         self, store: steps_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
@@ -121,15 +121,15 @@ class JointSequenceWindow(sequences.SequenceWindow):
         """Return the agents' sequences from `slots` [B]."""
         joint = super().read(store, slots, probabilities, weights)
         flags = joint.extras["flags"]
-        mask = flags & rows_lib.PRESENT > 0
-        terminated, truncated = flags & rows_lib.TERMINATED > 0, flags & rows_lib.TRUNCATED > 0
+        mask = flags & joint_rows.PRESENT > 0
+        terminated, truncated = flags & joint_rows.TERMINATED > 0, flags & joint_rows.TRUNCATED > 0
         has_left = joint.truncated[..., np.newaxis].repeat(flags.shape[-1], axis=-1)
         has_left[:, :-1] |= joint.mask[:, 1:, np.newaxis] & ~mask[:, 1:]
         _, span, last = store.follow(slots, self.length)
         links = store.following.take(last).astype(np.int64)
         (goes_on,) = (links >= 0).nonzero()  # After the window.
-        following = store.read(links[goes_on], (rows_lib.FLAGS,))[rows_lib.FLAGS]
-        has_left[goes_on, span[goes_on] - 1] = following & rows_lib.PRESENT == 0
+        following = store.read(links[goes_on], (joint_rows.FLAGS,))[joint_rows.FLAGS]
+        has_left[goes_on, span[goes_on] - 1] = following & joint_rows.PRESENT == 0
         truncated |= has_left & mask & ~terminated
         is_seen = np.zeros((len(slots), self.length + 1, flags.shape[-1]), np.bool_)
         is_seen[:, :-1] |= mask
