@@ -6,6 +6,7 @@ runner        o      x                              m = 2: it terminates with it
 jumper        o      -                              m = 1: it has left; row t + 1 holds its newest observation
 """
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 
@@ -21,7 +22,6 @@ from relive.windows import batches
 from relive.windows import returns
 from relive.windows import sequences
 from relive.windows import transitions
-from relive.windows import window
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,41 +42,41 @@ class JointWindow(transitions.TransitionWindow):
         rows, span, last = store.follow(slots, most)
         of_rows = store.read(rows, (joint_rows.FLAGS, *(group.path("reward") for group in groups)))
         flags = of_rows[joint_rows.FLAGS]
-        mask, ends = flags[0] & joint_rows.PRESENT > 0, flags[0]
-        steps = mask.astype(np.int64)
-        if most > 1:
-            goes_on = (flags[:-1] == joint_rows.PRESENT) & (flags[1:] & joint_rows.PRESENT > 0)
-            goes_on &= (np.arange(1, most)[:, np.newaxis] < span)[..., np.newaxis]
-            steps += np.logical_and.accumulate(goes_on).sum(axis=0)
-            ends = np.take_along_axis(flags, np.maximum(steps - 1, 0)[np.newaxis], axis=0)[0]
+        goes_on = (flags[:-1] == joint_rows.PRESENT) & (flags[1:] & joint_rows.PRESENT > 0)
+        goes_on &= (np.arange(1, most)[:, np.newaxis] < span)[..., np.newaxis]
+        mask = flags[0] & joint_rows.PRESENT > 0
+        steps = mask + np.logical_and.accumulate(goes_on).sum(axis=0)
+        ends = np.take_along_axis(flags, np.maximum(steps - 1, 0)[np.newaxis], axis=0)[0]
         is_terminal = mask & (ends & joint_rows.TERMINATED > 0)
         columns = store.read(slots, self.layout.paths)
         next_columns = store.next_observations(last, store.following.take(last))
-        self._put_early(next_columns, store, rows, span, steps)
-        agents = {}
-        for group in groups:
+
+        def trees_of(group: joint_rows.Group) -> dict[str, Any]:
             is_there, span_of_each, ended = (each[:, group.numbers] for each in (mask, steps, is_terminal))
             reward = of_rows[group.path("reward")]
-            if most == 1:
-                reward = reward[0]
-            else:
-                powers = returns.powers(self.gamma, most, returns.FLOAT64)
-                sums = windows.discounted_sums(reward.reshape(most, -1), span_of_each.reshape(-1), powers)
-                reward = sums.reshape(is_there.shape)
+            reward = reward[0] if most == 1 else self._sums(reward, span_of_each)
             discounts = returns.powers(self.gamma, most, group.schema.reward.dtype)
-            discount = windows.discounts_of(span_of_each, ended | ~is_there, discounts)
+            places, agents = ((span_of_each > 0) & (span_of_each < span[:, np.newaxis])).nonzero()
+            if len(places):  # What follows these is in the window itself.
+                paths = [group.paths[own] for own in group.schema.observation_paths]
+                found = store.read(rows[span_of_each[places, agents], places], paths)
+                for path, column in found.items():
+                    next_columns[path][places, agents] = column[np.arange(len(places)), agents]
             if not arrays.all_set(is_there):
                 for part in (columns, next_columns):
                     sequences.clear({path: part[path] for path in group.paths.values() if path in part}, ~is_there)
-            trees_of = {part: trees.nested(group.path(part), columns) for part in ("observation", "action", "extras")}
-            trees_of["next_observation"] = trees.nested(group.path("observation"), next_columns)
-            trees_of |= {"reward": reward, "next_discount": discount, "is_terminal": ended}
-            trees_of |= {"steps": span_of_each, "mask": is_there}
-            parts = [_split(tree, len(group.names), 1) for tree in trees_of.values()]
-            for name, *own in zip(group.names, *parts, strict=True):
-                agents[name] = joint_batch.AgentBatch(**dict(zip(trees_of, own, strict=True)))
+            return {
+                **{part: trees.nested(group.path(part), columns) for part in ("observation", "action", "extras")},
+                "reward": reward,
+                "next_observation": trees.nested(group.path("observation"), next_columns),
+                "next_discount": windows.discounts_of(span_of_each, ended | ~is_there, discounts),
+                "is_terminal": ended,
+                "steps": span_of_each,
+                "mask": is_there,
+            }
+
         return joint_batch.JointBatch(
-            agents={name: agents[name] for name in self.layout.agents if name in agents},
+            agents=_by_agent(self.layout, joint_batch.AgentBatch, 1, trees_of),
             episodes=columns[joint_rows.EPISODE],
             start_step=store.steps_of(slots),
             keys=store.keys(slots),
@@ -84,25 +84,10 @@ class JointWindow(transitions.TransitionWindow):
             weights=weights,
         )
 
-    def _put_early(
-        self,
-        columns: window.Columns,
-        store: steps_lib.StepStore,
-        rows: arrays.Ints,
-        span: arrays.Ints,
-        steps: arrays.Ints,
-    ) -> None:
-        """Write the next observations of agents whose steps [B, A] end before the span [B] of rows [n, B]."""
-        is_early = (steps > 0) & (steps < span[:, np.newaxis])
-        for count in np.unique(steps[is_early]).tolist():
-            is_here = is_early & (steps == count)
-            (places,) = is_here.any(axis=1).nonzero()
-            found = store.observations(rows[count, places])
-            for group in self.layout.groups:
-                which, agents = is_here[places][:, group.numbers].nonzero()
-                for path in group.paths.values():
-                    if path in found:
-                        columns[path][places[which], agents] = found[path][which, agents]
+    def _sums(self, rewards: arrays.Array, span: arrays.Ints) -> arrays.Array:
+        """Return the n-step returns [B, A] of rewards [n, B, A]."""
+        sums = returns.discounted_sums(rewards.reshape(len(rewards), -1), span.reshape(-1), self.gamma)
+        return sums.reshape(span.shape)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,25 +106,29 @@ class JointSequenceWindow(sequences.SequenceWindow):
         """Return the agents' sequences from `slots` [B]."""
         joint = super().read(store, slots, probabilities, weights)
         flags = joint.extras["flags"]
-        mask = flags & joint_rows.PRESENT > 0
-        terminated, truncated = flags & joint_rows.TERMINATED > 0, flags & joint_rows.TRUNCATED > 0
-        has_left = joint.truncated[..., np.newaxis].repeat(flags.shape[-1], axis=-1)
+        mask, terminated = flags & joint_rows.PRESENT > 0, flags & joint_rows.TERMINATED > 0
+        # Whether an agent has left after a step: it is not in the next one, which may be after the window.
+        has_left = joint.truncated[..., np.newaxis] | np.zeros_like(mask)
         has_left[:, :-1] |= joint.mask[:, 1:, np.newaxis] & ~mask[:, 1:]
         _, span, last = store.follow(slots, self.length)
         links = store.following.take(last).astype(np.int64)
-        (goes_on,) = (links >= 0).nonzero()  # After the window.
+        (goes_on,) = (links >= 0).nonzero()
         following = store.read(links[goes_on], (joint_rows.FLAGS,))[joint_rows.FLAGS]
         has_left[goes_on, span[goes_on] - 1] = following & joint_rows.PRESENT == 0
-        truncated |= has_left & mask & ~terminated
+        truncated = (flags & joint_rows.TRUNCATED > 0) | (has_left & mask & ~terminated)
         is_seen = np.zeros((len(slots), self.length + 1, flags.shape[-1]), np.bool_)
         is_seen[:, :-1] |= mask
         is_seen[:, 1:] |= mask
-        agents = {}
-        for group in self.layout.groups:
+        of_all = {"mask": joint.mask, "start_step": joint.start_step, "keys": joint.keys}
+        of_all |= {"probabilities": probabilities, "weights": weights}
+
+        def make(**trees_of: Any) -> batches.SequenceBatch:
+            return batches.SequenceBatch(**of_all | trees_of)
+
+        def trees_of(group: joint_rows.Group) -> dict[str, Any]:
             observation = joint.observation[group.key]
-            columns = trees.flat("observation", observation)
-            sequences.clear(columns, ~is_seen[..., group.numbers])
-            trees_of = {
+            sequences.clear(trees.flat("observation", observation), ~is_seen[..., group.numbers])
+            return {
                 "observation": observation,
                 "action": joint.action[group.key],
                 "reward": joint.extras["rewards"][group.key],
@@ -149,29 +138,26 @@ class JointSequenceWindow(sequences.SequenceWindow):
                 "is_burn_in": joint.is_burn_in[..., np.newaxis] & mask[..., group.numbers],
                 "extras": joint.extras.get("extras", {}).get(group.key, {}),
             }
-            parts = [_split(tree, len(group.names), 2) for tree in trees_of.values()]
-            for name, *own in zip(group.names, *parts, strict=True):
-                agents[name] = batches.SequenceBatch(
-                    **dict(zip(trees_of, own, strict=True)),
-                    start_step=joint.start_step,
-                    keys=joint.keys,
-                    probabilities=probabilities,
-                    weights=weights,
-                )
-        return joint_batch.JointSequenceBatch(
-            agents={name: agents[name] for name in self.layout.agents if name in agents},
-            mask=joint.mask,
-            start_step=joint.start_step,
-            keys=joint.keys,
-            probabilities=probabilities,
-            weights=weights,
-        )
+
+        return joint_batch.JointSequenceBatch(agents=_by_agent(self.layout, make, 2, trees_of), **of_all)
 
 
-def _split(tree: Any, count: int, axis: int) -> list[Any]:
-    """Return the trees of the agents of a group, whose arrays have `count` agents along an axis."""
-    if isinstance(tree, dict):
-        children = [_split(child, count, axis) for child in tree.values()]
-        return [{key: child[place] for key, child in zip(tree, children, strict=True)} for place in range(count)]
-    before = (slice(None),) * axis
-    return [tree[(*before, place)] for place in range(count)]
+def _by_agent(
+    layout: joint_rows.JointRows,
+    make: Callable[..., Any],
+    axis: int,
+    trees_of: Callable[[joint_rows.Group], dict[str, Any]],
+) -> dict[str, Any]:
+    """Return what `make` makes of the trees of each agent, given those of a group, with its agents along an axis."""
+    agents = {}
+    for group in layout.groups:
+        of_group = trees_of(group)
+        for number, name in enumerate(group.names):
+            place = (*(slice(None),) * axis, number)
+            agents[name] = make(**{part: _at(tree, place) for part, tree in of_group.items()})
+    return {name: agents[name] for name in layout.agents if name in agents}
+
+
+def _at(tree: Any, place: tuple[Any, ...]) -> Any:
+    """Return a place of every array of a tree."""
+    return {key: _at(child, place) for key, child in tree.items()} if isinstance(tree, dict) else tree[place]
