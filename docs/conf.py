@@ -55,7 +55,7 @@ myst_heading_anchors = 3
 # defines: they are in no page.
 INTERNAL = {
     "ColumnReplayBuffer": "check_priorities history readable_slots",
-    "RingReplayBuffer": "window_for",
+    "TransitionReplayBuffer": "window_for",
     "Episode": "check_can_end check_is_open check_next_step checked_next_version",
     "Schema": "description finite_rewards from_description observation_paths observation_rows rows",
     "ColumnStorage": "blocks gather rewards write_rows",

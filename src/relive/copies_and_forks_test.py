@@ -307,7 +307,7 @@ def records() -> dict[str, Any]:
     both = joint()
     runs = zoo.worked(zoo.JOINT["joint sequences"])
     (sample,) = episodes.sample_n_step_nowait(1, 2, 0.9)
-    kinds = [getattr(relive, name) for name in relive.__all__]
+    kinds = [getattr(relive, name) for name in vars(relive)["__all__"]]
     raised = [kind("what it says") for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)]
     step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
     other = relive.TokenStep(prompt=[3], response=[2], logprobs=[-0.5], policy_version=0)
@@ -690,5 +690,5 @@ def test_every_public_class_is_tested_for_copies() -> None:
     elsewhere = {relive.Journal, relive.MemmapStorage, relive.Ticket, relive.ThreadSafeReplayBuffer}
     found |= {relive.PlainCodec, relive.TokenStepCodec}
     protocols = {relive.Codec, relive.Storage}
-    kinds = {kind for name in relive.__all__ if isinstance(kind := getattr(relive, name), type)}
+    kinds = {kind for name in vars(relive)["__all__"] if isinstance(kind := getattr(relive, name), type)}
     assert kinds - found - protocols == elsewhere

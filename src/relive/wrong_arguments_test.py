@@ -233,7 +233,7 @@ def calls() -> Iterator[tuple[str, Callable[[], Any], str | None, dict[str, Any]
         for method, arguments in methods.items():
             left_out = {"logp"} if make is METHODS[1][0] else {"episode_id"} if make is writer else set()
             yield method, make, method, {name: value for name, value in arguments.items() if name not in left_out}
-    for name in relive.__all__:
+    for name in vars(relive)["__all__"]:
         value = getattr(relive, name)
         is_call = callable(value) and not inspect.isabstract(value) and getattr(value, "__module__", "") != "typing"
         is_plain = inspect.isclass(value) and (issubclass(value, BaseException) or name.endswith(("Stats", "Batch")))

@@ -1,7 +1,7 @@
 """RingReplayBuffer: uniform replay of n-step transitions."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -14,8 +14,75 @@ from relive.waiting import rate_limiters
 from relive.windows import batches as batches_lib
 from relive.windows import transitions
 
+Batch = TypeVar("Batch", bound=column.AnyBatch)
 
-class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
+
+class TransitionReplayBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
+    """A column buffer of n-step transitions, whose n_step and gamma may be overridden per call."""
+
+    def sample(
+        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
+    ) -> Batch:
+        """Return exactly batch_size transitions, drawn with replacement.
+
+        Args:
+            batch_size: The batch size, B.
+            n_step: Overrides the buffer's setting.
+            gamma: Overrides the buffer's setting.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
+
+        Raises:
+            ArgumentError: An argument is invalid.
+            NotReadyError: No transition is eligible, or the limiter holds samples back.
+        """
+        window = self._window if n_step is None and gamma is None else self.window_for(n_step, gamma)
+        return self._draw(batch_size, beta, window.read)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        beta: float | None = None,
+    ) -> prefetch_lib.Batches[Batch]:
+        """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
+
+        See ColumnReplayBuffer.batches.
+
+        Args:
+            batch_size: Number of transitions in a batch, B.
+            prefetch: Number of batches drawn ahead, each of which takes memory; 0 for plain `sample` without a thread.
+            n_step: Overrides the buffer's setting.
+            gamma: Overrides the buffer's setting.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
+
+        Raises:
+            ArgumentError: An argument is invalid.
+        """
+        return self._batches(self.window_for(n_step, gamma), batch_size, prefetch, beta)
+
+    def read(
+        self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
+    ) -> Batch:
+        """Return the transitions that start at the steps with those keys [B]; otherwise like `sample`.
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: No transition can start at one of them, or another argument is invalid.
+        """
+        return self._read(self.window_for(n_step, gamma), keys, beta)
+
+    def window_for(self, n_step: int | None, gamma: float | None) -> Any:
+        """Return the buffer's window, with n_step or gamma overridden if given."""
+        options = {"n_step": n_step, "gamma": gamma}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        window: Any = self._window
+        return dataclasses.replace(window, **given) if given else window
+
+
+class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
     """A uniform replay buffer: stores the newest `capacity` steps and samples complete n-step transitions.
 
     Args:
@@ -89,71 +156,6 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
             seed=seed,
         )
 
-    def sample(
-        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
-    ) -> batches_lib.TransitionBatch:
-        """Return exactly batch_size transitions, drawn with replacement.
-
-        Args:
-            batch_size: The batch size, B.
-            n_step: Overrides the buffer's setting.
-            gamma: Overrides the buffer's setting.
-            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
-
-        Raises:
-            ArgumentError: An argument is invalid.
-            NotReadyError: No transition is eligible, or the limiter holds samples back.
-        """
-        window = self._transitions if n_step is None and gamma is None else self.window_for(n_step, gamma)
-        return self._draw(batch_size, beta, window.read)
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        prefetch: int = 2,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        beta: float | None = None,
-    ) -> prefetch_lib.Batches[batches_lib.TransitionBatch]:
-        """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
-
-        See ColumnReplayBuffer.batches.
-
-        Args:
-            batch_size: Number of transitions in a batch, B.
-            prefetch: Number of batches drawn ahead, each of which takes memory; 0 for plain `sample` without a thread.
-            n_step: Overrides the buffer's setting.
-            gamma: Overrides the buffer's setting.
-            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
-
-        Raises:
-            ArgumentError: An argument is invalid.
-        """
-        return self._batches(self.window_for(n_step, gamma), batch_size, prefetch, beta)
-
-    def read(
-        self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
-    ) -> batches_lib.TransitionBatch:
-        """Return the transitions that start at the steps with those keys [B]; otherwise like `sample`.
-
-        Raises:
-            UnknownKeyError: No step of one of the keys is stored.
-            ArgumentError: No transition can start at one of them, or another argument is invalid.
-        """
-        return self._read(self.window_for(n_step, gamma), keys, beta)
-
     def _setting(self, name: str) -> Any:
         of_window = name in ("n_step", "gamma", "frame_stack", "stack_padding")
         return getattr(self._transitions, name) if of_window else super()._setting(name)
-
-    def window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
-        """Return the buffer's window, with n_step or gamma overridden if given."""
-        window = self._transitions
-        if n_step is None and gamma is None:
-            return window
-        return dataclasses.replace(
-            window,
-            n_step=window.n_step if n_step is None else n_step,
-            gamma=window.gamma if gamma is None else gamma,
-        )

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 from relive import errors
 from relive.buffers import column as column_lib
-from relive.buffers import joint
 from relive.common import trees
 from relive.fleet import adapter
 from relive.fleet import chunks
+from relive.joint import buffer as joint_buffer
 from relive.samplers import prioritized
 from relive.samplers import uniform
 
@@ -40,7 +40,7 @@ class ColumnAdapter(adapter.Adapter):
         is_used_up = self._buffer._setting("max_times_sampled") is not None
         described = adapter.Description(
             kind=type(self._buffer).__name__,
-            writer="joint_writer" if isinstance(self._buffer, joint.JointColumnBuffer) else "writer",
+            writer="joint_writer" if isinstance(self._buffer, joint_buffer.JointColumnBuffer) else "writer",
             has_columns=True,
             is_independent=type(sampler) is uniform.UniformSampler and not is_used_up,
             is_used_up=is_used_up,

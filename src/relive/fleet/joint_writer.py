@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from relive.buffers import joint_rows
 from relive.common import copies
 from relive.common import validation
 from relive.fleet import chunks
 from relive.fleet import writer
+from relive.joint import rows as joint_rows
 
 
 @dataclasses.dataclass(slots=True)

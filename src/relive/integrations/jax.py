@@ -16,10 +16,10 @@ import numpy as np
 
 from relive import errors
 from relive.agents import packing
-from relive.buffers import joint_batch
 from relive.common import arrays
 from relive.common import imports
 from relive.episodes import samples
+from relive.joint import batch as joint_batch
 from relive.windows import batches
 
 with imports.optional_dependency("jax"):

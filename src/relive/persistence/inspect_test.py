@@ -63,7 +63,7 @@ JOURNALED = [name for name in MAKERS if hasattr(getattr(relive, name), "attach")
 
 
 def test_no_class_is_left_out() -> None:
-    public = [name for name in relive.__all__ if hasattr(getattr(relive, name), "save")]
+    public = [name for name in vars(relive)["__all__"] if hasattr(getattr(relive, name), "save")]
     assert sorted([*MAKERS, *SHELLS]) == public
 
 

@@ -199,7 +199,13 @@ class JointRows:
     """
 
     def __init__(self, agents: Sequence[str]) -> None:
-        self.agents = tuple(agents)
+        rule = "agents must be a sequence of distinct names, at least one"
+        is_sequence = isinstance(agents, Sequence) and not isinstance(agents, str)
+        if not is_sequence or not all(isinstance(name, str) for name in agents):
+            raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(agents)}")
+        if not agents or len(set(agents)) < len(agents):
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(agents)}")
+        self.agents = tuple(map(str, agents))
         self.numbers = {agent: number for number, agent in enumerate(agents)}
         self.groups: tuple[Group, ...] = ()
         self.paths: tuple[str, ...] = ()

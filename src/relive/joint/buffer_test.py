@@ -16,7 +16,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.buffers import joint_rows
+from relive.joint import rows as joint_rows
 from relive.storage import memory
 from relive.testing import zoo
 

@@ -9,7 +9,6 @@ They are column buffers whose rows hold a step of every agent, so all that colum
 """
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 from typing import Any, ClassVar, Generic, Never, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -17,22 +16,21 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
-from relive.buffers import joint_batch
-from relive.buffers import joint_rows
-from relive.buffers import joint_window
+from relive.buffers import ring
 from relive.common import arrays
 from relive.common import notebook
 from relive.common import validation
 from relive.common import words
+from relive.joint import batch as joint_batch
+from relive.joint import rows as joint_rows
+from relive.joint import window as joint_window
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps_state
-from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
-from relive.windows import window as window_lib
 
 Batch = TypeVar("Batch", bound=column.AnyBatch)
 
@@ -43,8 +41,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     Args:
         capacity: Maximum number of stored joint steps.
         schemas: The schema of each agent, by name; None to infer them.
-        rows: Makes rows of steps.
-        window: Which rows make one element of a batch.
+        window: Which rows make one element of a batch; its layout makes rows of steps.
         options: Further arguments of ColumnReplayBuffer.
     """
 
@@ -54,18 +51,17 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         self,
         capacity: int,
         schemas: Mapping[str, schema_lib.Schema] | None,
-        rows: joint_rows.JointRows,
-        window: window_lib.Window[Batch],
+        window: Any,
         **options: Any,
     ) -> None:
-        schemas = {} if schemas is None else schemas
+        self._rows: joint_rows.JointRows = window.layout
+        rows, schemas = self._rows, {} if schemas is None else schemas
         validation.require_instance("schemas", schemas, Mapping)
         for agent, schema in schemas.items():
             if agent not in rows.numbers:
                 raise errors.ArgumentError(f"schemas must be of {', '.join(rows.numbers)}, got one of {agent!r}")
             schema_lib.require(f"schema of {agent!r}", schema)
         super().__init__(capacity, None, window=window, **options)
-        self._rows = rows
         rows.bind(self._store)
         if schemas:
             self._begin(rows.schema_with({rows.numbers[agent]: schema for agent, schema in schemas.items()}))
@@ -273,7 +269,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
                 raise errors.CorruptionError(f"the joint steps cannot be as they are: {wrong}")
 
 
-class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):
+class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch], ring.TransitionReplayBuffer[joint_batch.JointBatch]):
     """A replay buffer for multi-agent environments: stores the newest `capacity` joint steps and samples them jointly.
 
     A joint step holds a step of each agent that acted in it. A position in a batch is the same joint step for every
@@ -340,14 +336,11 @@ class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        rows = joint_rows.JointRows(_names(agents))
-        window: Any = joint_window.JointWindow(n_step=n_step, gamma=gamma, layout=rows)
-        self._joint_window: joint_window.JointWindow = window
+        self._transitions = joint_window.JointWindow(n_step=n_step, gamma=gamma, layout=joint_rows.JointRows(agents))
         super().__init__(
             capacity,
             schemas,
-            rows,
-            window,
+            self._transitions,
             sampler=sampler,
             streams=streams,
             limiter=limiter,
@@ -358,61 +351,12 @@ class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):
     @property
     def n_step(self) -> int:
         """Maximum number of steps in a transition."""
-        return self._joint_window.n_step
+        return self._transitions.n_step
 
     @property
     def gamma(self) -> float:
         """The discount factor."""
-        return self._joint_window.gamma
-
-    def sample(
-        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
-    ) -> joint_batch.JointBatch:
-        """Return the agents' transitions from exactly batch_size joint steps, drawn with replacement.
-
-        Args:
-            batch_size: The batch size, B.
-            n_step: Overrides the buffer's setting.
-            gamma: Overrides the buffer's setting.
-            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
-
-        Raises:
-            ArgumentError: An argument is invalid.
-            NotReadyError: Nothing can be drawn, or the limiter holds samples back.
-        """
-        return self._draw(batch_size, beta, self._window_for(n_step, gamma).read)
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        prefetch: int = 2,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        beta: float | None = None,
-    ) -> prefetch_lib.Batches[joint_batch.JointBatch]:
-        """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
-
-        See ColumnReplayBuffer.batches; other arguments are those of `sample`.
-        """
-        return self._batches(self._window_for(n_step, gamma), batch_size, prefetch, beta)
-
-    def read(
-        self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
-    ) -> joint_batch.JointBatch:
-        """Return the agents' transitions from the joint steps with those keys [B]; otherwise like `sample`.
-
-        Raises:
-            UnknownKeyError: No joint step of one of the keys is stored.
-            ArgumentError: Another argument is invalid.
-        """
-        return self._read(self._window_for(n_step, gamma), keys, beta)
-
-    def _window_for(self, n_step: int | None, gamma: float | None) -> Any:
-        """Return the buffer's window, with n_step or gamma overridden if given."""
-        options = {"n_step": n_step, "gamma": gamma}
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        return dataclasses.replace(self._joint_window, **given) if given else self._joint_window
+        return self._transitions.gamma
 
 
 class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch]):
@@ -478,16 +422,13 @@ class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        rows = joint_rows.JointRows(_names(agents))
-        window: Any = joint_window.JointSequenceWindow(
-            length=length, burn_in=burn_in, stride=stride, pad=pad, layout=rows
-        )
+        layout = joint_rows.JointRows(agents)
+        window = joint_window.JointSequenceWindow(length=length, burn_in=burn_in, stride=stride, pad=pad, layout=layout)
         if validation.positive_int("capacity", capacity) < length:
             raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
         super().__init__(
             capacity,
             schemas,
-            rows,
             window,
             sampler=sampler,
             streams=streams,
@@ -504,13 +445,3 @@ def _saved_names(given: state_lib.StateReader) -> list[str]:
     """Return the names of the agents of a state; raise CheckpointError if there are none."""
     agents = given.part("agents")
     return [agents.text(str(number)) for number in range(len(agents.names()))]
-
-
-def _names(agents: Any) -> list[str]:
-    """Return the names of agents, or raise ArgumentError."""
-    rule = "agents must be a sequence of distinct names, at least one"
-    if isinstance(agents, str) or not isinstance(agents, Sequence) or not all(isinstance(name, str) for name in agents):
-        raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(agents)}")
-    if not agents or len(set(agents)) < len(agents):
-        raise errors.ArgumentError(f"{rule}, got {validation.short_repr(agents)}")
-    return [str(name) for name in agents]

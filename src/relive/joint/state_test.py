@@ -9,8 +9,8 @@ import pytest
 
 import relive
 from relive import errors
-from relive.buffers import joint_rows
-from relive.buffers import joint_test
+from relive.joint import buffer_test
+from relive.joint import rows as joint_rows
 from relive.testing import zoo
 
 Buffer: TypeAlias = relive.JointReplayBuffer
@@ -73,7 +73,7 @@ def state_of() -> State:
     """Of capacity 6: an episode of three joint steps that goes on, in which left is, and right in the last two."""
     buffer = Buffer(6, SCHEMAS, agents=AGENTS, seed=0)
     for t in range(3):
-        buffer.add(**joint_test.rows_of(0, t, ["left", "right"] if t else ["left"]))
+        buffer.add(**buffer_test.rows_of(0, t, ["left", "right"] if t else ["left"]))
     return buffer.state_dict()
 
 
@@ -148,7 +148,7 @@ def test_a_journal_cannot_take_agents_away() -> None:
 def test_two_episodes_of_one_number_are_refused() -> None:
     buffer = Buffer(6, SCHEMAS, agents=AGENTS)
     for world in range(2):
-        buffer.add(**joint_test.rows_of(world, 0, ["left"], ["left"]))
+        buffer.add(**buffer_test.rows_of(world, 0, ["left"], ["left"]))
     state = buffer.state_dict()
     for name in ("rows/observation/episode", "final/observation/episode"):
         state["arrays"][name][:] = 1
@@ -205,12 +205,12 @@ def test_joint_states_beyond_memory_are_refused() -> None:
 
 def test_a_loaded_episode_goes_on_without_its_steps() -> None:
     buffer = Buffer(2, SCHEMAS, agents=AGENTS, streams=2)
-    buffer.add(**joint_test.rows_of(0, 0, ["left", "right"]), stream=0)
+    buffer.add(**buffer_test.rows_of(0, 0, ["left", "right"]), stream=0)
     for t in range(3):
-        buffer.add(**joint_test.rows_of(1, t, ["left", "right"]), stream=1)
+        buffer.add(**buffer_test.rows_of(1, t, ["left", "right"]), stream=1)
     loaded = Buffer.from_state(buffer.state_dict())
     for each in (buffer, loaded):
-        each.add(**joint_test.rows_of(0, 1, ["left", "tall"]), stream=0)
+        each.add(**buffer_test.rows_of(0, 1, ["left", "tall"]), stream=0)
         batch = each.read([4])
         assert (batch.episodes.tolist(), batch.start_step.tolist()) == ([0], [1])
         each.check()
@@ -233,7 +233,7 @@ def test_rows_are_kept_when_agents_come_that_have_no_schema_yet(tmp_path: pathli
     with relive.Journal(tmp_path / "late") as journal:
         late.attach(journal)
         for t, present in enumerate((["right"], ["right"], ["right", "left"], ["right"], AGENTS, AGENTS, ["left"])):
-            rows = joint_test.rows_of(0, t, present)
+            rows = buffer_test.rows_of(0, t, present)
             rows["rewards"] |= {"tall": np.float32(0.5)}
             for buffer in (late, early):
                 buffer.add(**rows)
@@ -256,5 +256,5 @@ def test_rows_are_kept_when_agents_come_that_have_no_schema_yet(tmp_path: pathli
 
 def _of_right() -> State:
     buffer = Buffer(5, agents=AGENTS, n_step=2)
-    buffer.add(**joint_test.rows_of(0, 0, ["right"]))
+    buffer.add(**buffer_test.rows_of(0, 0, ["right"]))
     return buffer.state_dict()
