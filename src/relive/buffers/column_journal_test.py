@@ -237,80 +237,87 @@ def forged(
     return relive.recover(path)
 
 
-ROW = b"".join([b"\1\2", b"\1", bytes(8), b"a\0\0\0", bytes(8)])
+ROW = b"".join([b"\1\2", b"\1", bytes(8), bytes(8), b"a\0\0\0"])
 HEAD = struct.Struct("<IB")
+
+
+def steps(count: int, flags: int, streams: list[int], events: list[int], rows: bytes) -> bytes:
+    """Return the payload of a record of steps."""
+    return HEAD.pack(count, flags) + np.array(streams, "<u4").tobytes() + bytes(events) + rows
+
+
+def one(flags: int, stream: int, event: int, rows: bytes = ROW) -> tuple[int, bytes]:
+    """Return the record of one step."""
+    return column_journal.STEPS, steps(1, flags, [stream], [event], rows)
 
 
 def columns(count: int, action: bytes = b"\0") -> bytes:
     return b"".join([bytes(2 * count), action * count, bytes(8 * count), bytes(8 * count), b"a\0\0\0" * count])
 
 
-TWO = np.array([2], "<i8").tobytes()
-STREAMS = np.array([1, 0], "<i8").tobytes()
-FORGED: dict[str, tuple[int, bytes]] = {
-    "is of kind 10 with 0 bytes, which is not valid here": (10, b""),
-    "is of kind 9 with 15 bytes, which is not valid here": (column_journal.PRIORITIES, bytes(15)),
-    "sets invalid priorities: .* needs a PrioritizedSampler, got UniformSampler": (
-        column_journal.PRIORITIES,
-        bytes(16),
+NOTHING = "is of steps that do not exist"
+STREAMS = "is of streams that do not exist"
+ENDS = "is of episodes that cannot end as it says"
+VALUES = "an array must hold bools that are 0 or 1, and characters of Unicode"
+NO_NEXT = "is of a truncated step without a next observation"
+FORGED: list[tuple[str, tuple[int, bytes]]] = [
+    ("is of kind 7 with 0 bytes, which is not valid here", (7, b"")),
+    ("is of kind 6 with 15 bytes, which is not valid here", (column_journal.PRIORITIES, bytes(15))),
+    (
+        "sets invalid priorities: .* needs a PrioritizedSampler, got UniformSampler",
+        (column_journal.PRIORITIES, bytes(16)),
     ),
-    "is of kind 5 with 7 bytes, which is not valid here": (column_journal.CLEAR, bytes(7)),
-    "is of kind 6 with 9 bytes, which is not valid here": (column_journal.ELIGIBLE, b"\2" + bytes(8)),
-    "is of kind 6 with 8 bytes, which is not valid here": (column_journal.ELIGIBLE, bytes(8)),
-    "is of kind 7 with 3 bytes, which is not valid here": (column_journal.END, bytes(3)),
-    "ends an episode of stream 1, where none is open": (column_journal.END, b"\1\0\0\0"),
-    "ends an episode of stream 2, where none is open": (column_journal.END, b"\2\0\0\0"),
-    "counts 1 rows as evicted, more than there were": (column_journal.CLEAR, b"\1" + bytes(7)),
-    "sets the schema, which is already known": (column_journal.FIRST, struct.pack("<BI", 1, 0)),
-    "ends in the middle of a value": (column_journal.STEP, HEAD.pack(0, 0) + ROW[:-1]),
-    "has bytes after its last value": (column_journal.STEP, HEAD.pack(0, 0) + ROW + b"x"),
-    "is of a truncated step without a next observation": (column_journal.STEP, HEAD.pack(0, 2) + ROW),
-    "is of a stream or of steps that do not exist": (column_journal.STEP, HEAD.pack(2, 0) + ROW),
-    "is of a stream or of steps that do not exist ": (column_journal.STEP, HEAD.pack(0, 8) + ROW),
-    "is of a stream or of steps that do not exist  ": (column_journal.STEPS, HEAD.pack(3, 0)),
-    "is of a stream or of steps that do not exist   ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 0)),
-    "is of a stream or of steps that do not exist    ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 13)),
-    "is of streams that do not exist": (column_journal.STEPS, HEAD.pack(2, 0) + bytes(16) + columns(2) + bytes(4)),
-    "is of streams that do not exist ": (
-        column_journal.STEPS,
-        HEAD.pack(1, 0) + b"\2" + bytes(7) + columns(1) + bytes(2),
+    ("is of kind 3 with 7 bytes, which is not valid here", (column_journal.CLEAR, bytes(7))),
+    ("is of kind 4 with 9 bytes, which is not valid here", (column_journal.ELIGIBLE, b"\2" + bytes(8))),
+    ("is of kind 4 with 8 bytes, which is not valid here", (column_journal.ELIGIBLE, bytes(8))),
+    ("is of kind 5 with 3 bytes, which is not valid here", (column_journal.END, bytes(3))),
+    ("ends an episode of stream 1, where none is open", (column_journal.END, b"\1\0\0\0")),
+    ("ends an episode of stream 2, where none is open", (column_journal.END, b"\2\0\0\0")),
+    ("counts 1 rows as evicted, more than there were", (column_journal.CLEAR, b"\1" + bytes(7))),
+    ("sets the schema, which is already known", (column_journal.FIRST, bytes(4))),
+    ("ends in the middle of a value", one(0, 0, 0, ROW[:-1])),
+    ("ends in the middle of a value", (column_journal.STEPS, bytes(4))),
+    ("has bytes after its last value", one(0, 0, 0, ROW + b"x")),
+    (NO_NEXT, one(0, 0, 2)),
+    (NO_NEXT, (column_journal.STEPS, steps(2, 0, [1, 0], [0, 2], columns(2)))),
+    (NOTHING, (column_journal.STEPS, HEAD.pack(0, 0))),
+    (NOTHING, (column_journal.STEPS, HEAD.pack(3, 0))),
+    (NOTHING, one(4, 0, 0)),
+    (NOTHING, (column_journal.STEPS, HEAD.pack(0, 3))),
+    (NOTHING, (column_journal.STEPS, HEAD.pack(13, 3))),
+    (STREAMS, (column_journal.STEPS, steps(2, 0, [1, 1], [0, 0], columns(2)))),
+    (STREAMS, one(0, 2, 0)),
+    (STREAMS, one(0, 2**32 - 1, 0)),
+    (STREAMS, (column_journal.STEPS, steps(2, 3, [2], [0, 0], columns(2) + b"\1\2"))),
+    (ENDS, one(0, 0, 3)),
+    (ENDS, one(0, 0, 4)),
+    (ENDS, (column_journal.STEPS, steps(2, 3, [1], [0, 3], columns(2) + b"\1\2"))),
+    (ENDS, (column_journal.STEPS, steps(2, 3, [1], [1, 0], columns(2) + b"\1\2"))),
+    (ENDS, (column_journal.STEPS, steps(2, 3, [1], [0, 4], columns(2) + b"\1\2"))),
+    (ENDS, (column_journal.STEPS, steps(3, 3, [1], [0, 1, 0], columns(3) + b"\1\2"))),
+    (
+        "is of consecutive steps without the observation after them",
+        (column_journal.STEPS, steps(2, 1, [1], [0, 1], columns(2))),
     ),
-    "is of streams that do not exist  ": (column_journal.STEPS, HEAD.pack(1, 0) + b"\xff" * 8 + columns(1) + bytes(2)),
-    "is of a truncated step without a next observation ": (
-        column_journal.STEPS,
-        HEAD.pack(2, 0) + STREAMS + columns(2) + bytes(2) + b"\0\1",
-    ),
-    "holds a bool that is neither 0 nor 1": (
-        column_journal.STEPS,
-        HEAD.pack(2, 0) + STREAMS + columns(2) + bytes(2) + b"\0\2",
-    ),
-    "an array must hold bools that are 0 or 1, and characters of Unicode": (
-        column_journal.STEPS,
-        HEAD.pack(2, 0) + STREAMS + columns(2, b"\2") + bytes(4),
-    ),
-    "an array must hold bools that are 0 or 1, and characters of Unicode ": (
-        column_journal.STEP,
-        HEAD.pack(0, 0) + b"\1\2\1" + bytes(8) + b"\xff" * 4 + bytes(8),
-    ),
-    "an array must hold bools that are 0 or 1, and characters of Unicode  ": (
-        column_journal.STEP,
-        HEAD.pack(0, 4) + b"\1\2\2" + bytes(20) + b"\1\2",
-    ),
-}
+    (VALUES, (column_journal.STEPS, steps(2, 0, [1, 0], [0, 0], columns(2, b"\2")))),
+    (VALUES, one(0, 0, 0, b"\1\2\1" + bytes(16) + b"\xff" * 4)),
+    (VALUES, one(2, 0, 0, b"\1\2\2" + bytes(20) + b"\1\2")),
+]
 
 
-@pytest.mark.parametrize("rule", FORGED)
-def test_forged_records_of_columns_are_refused(rule: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"log: record 1 {rule.rstrip()}$"):
-        forged(tmp_path / "log", *FORGED[rule])
+@pytest.mark.parametrize(("rule", "record"), FORGED)
+def test_forged_records_of_columns_are_refused(rule: str, record: tuple[int, bytes], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"log: record 1 {rule}$"):
+        forged(tmp_path / "log", *record)
 
 
 def test_valid_records_of_columns_are_taken(tmp_path: pathlib.Path) -> None:
-    steps = HEAD.pack(2, 0) + STREAMS + columns(2) + b"\1\0" + b"\1\0"
-    assert len(forged(tmp_path / "steps", column_journal.STEPS, steps)) == 2
-    assert len(forged(tmp_path / "step", column_journal.STEP, HEAD.pack(1, 3) + ROW)) == 1
-    episode = struct.pack("<IBI", 1, 1, 12) + columns(12) + b"\1\2"
-    assert len(forged(tmp_path / "episode", column_journal.EPISODE, episode)) == 12
+    several = steps(2, 0, [1, 0], [1, 0], columns(2))
+    assert len(forged(tmp_path / "several", column_journal.STEPS, several)) == 2
+    assert len(forged(tmp_path / "one", *one(2, 1, 2, ROW + b"\1\2"))) == 1
+    for number, events in enumerate(([4, *[0] * 10, 1], [0] * 12, [4, *[0] * 10, 2])):
+        run = steps(12, 3, [1], events, columns(12) + b"\1\2")
+        assert len(forged(tmp_path / f"run {number}", column_journal.STEPS, run)) == 12
 
 
 def test_a_forged_end_without_an_observation_is_refused(tmp_path: pathlib.Path) -> None:
@@ -335,15 +342,14 @@ def test_an_unrecorded_end_prevents_attaching(tmp_path: pathlib.Path) -> None:
         recovered.attach(log)
 
 
-def first(fields: Any, kind: int = column_journal.STEP, payload: bytes = b"") -> bytes:
+def first(fields: Any) -> bytes:
     encoded = relive.PlainCodec().encode(fields)
-    return struct.pack("<BI", kind, len(encoded)) + encoded + payload
+    return struct.pack("<I", len(encoded)) + encoded
 
 
 def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
     large = relive.Schema(relive.Field((2**40,), "float64"), relive.Field((), int))
     cases = {
-        "sets the schema, which is already known": first(settings.encoded(SCHEMA), column_journal.CLEAR),
         "schema must be a list of .*": first(3),
         "has a schema whose rows do not fit in memory: .*": first(settings.encoded(large)),
         "ends in the middle of a value": first(settings.encoded(SCHEMA)),
@@ -351,8 +357,8 @@ def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
     for number, (rule, payload) in enumerate(cases.items()):
         with pytest.raises(errors.CheckpointError, match=f"log{number}: record 1 {rule}$"):
             forged(tmp_path / f"log{number}", column_journal.FIRST, payload, schema=None)
-    with pytest.raises(errors.CheckpointError, match="record 1 is of kind 1 with 28 bytes, which is not valid here$"):
-        forged(tmp_path / "unknown", column_journal.STEP, HEAD.pack(0, 0) + ROW, schema=None)
+    with pytest.raises(errors.CheckpointError, match="record 1 is of kind 1 with 33 bytes, which is not valid here$"):
+        forged(tmp_path / "unknown", *one(0, 0, 0), schema=None)
 
 
 class Refusing(relive.UniformSampler):

@@ -198,7 +198,7 @@ def _are_mostly_equal(these: list[bytes], those: list[bytes]) -> bool:
 
 def _observation(steps: encoding.Steps, rows: Sequence[bytes], place: int) -> list[bytes]:
     """Return the bytes of the observation at a place among those of some steps, by block."""
-    sizes = [len(block) // len(steps.streams) for block in rows[: len(steps.encoder.observation_blocks)]]
+    sizes = [len(block) // len(steps.streams) for block in rows[: len(steps.schema.observation_paths)]]
     return [rows[block][place * size : (place + 1) * size] for block, size in enumerate(sizes)]
 
 

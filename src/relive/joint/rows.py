@@ -14,12 +14,7 @@ observation after an agent's step is what the next row of the episode holds for 
 Where that cannot hold, the row has the number of another episode: by that, the store tells that it does not follow.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-import functools
-import math
-import operator
-import struct
-import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +24,6 @@ from relive import errors
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
-from relive.schema import casting
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
@@ -75,16 +69,14 @@ class Given(NamedTuple):
                 if agent not in mapping:
                     raise errors.ArgumentError(f"{name} must have every agent in actions, got none of {agent!r}")
 
-    def of_agent(self, agent: str, no_flags: Any) -> tuple[Any, ...]:
-        """Return the arguments of one agent, as functions of `encoding` take them."""
+    def of_agent(self, agent: str, no_flags: Any) -> tuple[encoding.Given, Any, Any]:
+        """Return the values of one agent as `encoding.steps` takes them, and its flags."""
+        extras = {name: values[agent] for name, values in self.extras.items() if agent in values}
+        values = self.observations[agent], self.actions[agent], self.rewards[agent], self.next_observations.get(agent)
         return (
-            self.observations[agent],
-            self.actions[agent],
-            self.rewards[agent],
-            self.next_observations.get(agent),
+            (*values, extras),
             no_flags if self.terminations is None else self.terminations[agent],
             no_flags if self.truncations is None else self.truncations[agent],
-            {name: values[agent] for name, values in self.extras.items() if agent in values},
         )
 
 
@@ -108,23 +100,6 @@ class Group:
         self.encoder = encoding.Encoder(schema)
         self.key = ",".join(map(str, numbers))
         self.paths = {path: self.path(path) for path in schema.fields}
-        self.parts: dict[str, Any] = {part: getattr(schema, part) for part in _PARTS}
-        # Of each field, what the values are that are encoded together.
-        self._python: dict[str, set[type]] = {}
-        self._pack: dict[str, Callable[..., bytes]] = {}
-        self._numbers: dict[str, set[type]] = {}
-        self._arrays: dict[str, list[Any]] = {}
-        for path, field in schema.fields.items():
-            python = {type(np.zeros((), field.dtype).item())}
-            code = None if field.shape or not field.dtype.isnative else encoding.CODES.get(field.dtype.str[1:])
-            self._python[path] = python if code else set()
-            self._pack[path] = struct.Struct(f"={len(numbers)}{code or 'x'}").pack
-            self._numbers[path] = (
-                python | {field.dtype.type} | ({float, int, np.float64} if path == "reward" else set())
-            )
-            self._arrays[path] = [(field.dtype, field.shape)] * len(numbers)
-        self.places = list(range(len(numbers)))
-        self.take = _getter(self.names)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The functions cannot be pickled, so they are created again.
@@ -135,51 +110,6 @@ class Group:
         part, *rest = own.split("/")
         part = {"reward": "extras/rewards", "extras": "extras/extras"}.get(part, part)
         return "/".join([part, self.key, *rest])
-
-    def encode(
-        self,
-        row: dict[str, bytes],
-        own: str,
-        tree: Any,
-        values: Sequence[Any],
-        there: Sequence[int],
-        newest: Mapping[str, arrays.Array],
-    ) -> None:
-        """Put the bytes of some columns of one row into `row`, by path, if the values are as usual.
-
-        Args:
-            row: Takes them.
-            own: The path of a part of an agent's step, or of a branch of it.
-            tree: Its fields.
-            values: What the agents that are present have there.
-            there: Their places in the group.
-            newest: What the other agents have, by path; otherwise zeros.
-
-        Raises:
-            TypeError: A value is unusual; or another of `encoding.REFUSALS`.
-        """
-        if type(tree) is dict:
-            if any(type(value) is not dict or len(value) != len(tree) for value in values):
-                raise TypeError
-            for key, branch in tree.items():
-                self.encode(row, f"{own}/{key}", branch, [value[key] for value in values], there, newest)
-            return
-        path, is_whole = self.paths[own], len(there) == len(self.numbers)
-        types = {*map(type, values)}
-        if is_whole and types == self._python[own]:
-            row[path] = self._pack[own](*values)
-        elif is_whole and types == {np.ndarray} and [*map(_KIND, values)] == self._arrays[own]:
-            row[path] = b"".join(values)
-        elif types <= self._numbers[own] if not tree.shape else types <= {np.ndarray} or types <= {list}:
-            column = np.zeros((len(self.numbers), *tree.shape), tree.dtype)
-            if path in newest:
-                column[:] = newest[path]
-            if there:
-                shape = (len(there), *tree.shape)
-                column[there] = casting.cast_exact(path, values, shape, tree.dtype, own == "reward")
-            row[path] = column.tobytes()
-        else:
-            raise TypeError
 
 
 class JointRows:
@@ -210,8 +140,6 @@ class JointRows:
         self.groups: tuple[Group, ...] = ()
         self.paths: tuple[str, ...] = ()
         self.next_episode = 0
-        self._no_ends = (False,) * len(agents)
-        self._take, self._all_present = _getter(self.agents), bytes([PRESENT]) * len(agents)
         self._encoder: encoding.Encoder | None = None
         self._encoders: dict[int, encoding.Encoder] = {}
 
@@ -296,11 +224,7 @@ class JointRows:
             SchemaError: A value does not fit its field; the message names the agent.
             ArgumentError: Another argument is invalid.
         """
-        try:
-            steps = self._usual_row(stream, given)
-        except (*encoding.REFUSALS, struct.error):
-            steps = None
-        return steps or self._joined(self._steps_of_agents(given, encoding.one_step, stream, False, None))
+        return self._joined(self._steps_of_agents(given, (stream,), None))
 
     def rows(self, streams: Any, given: Given, present: Any) -> encoding.Steps:
         """Return the steps that the arguments of `extend` describe; otherwise like `row`.
@@ -310,73 +234,11 @@ class JointRows:
             given: The other arguments.
             present: Where each agent is present, by name; None, or no such name, for everywhere.
         """
-        return self._joined(self._steps_of_agents(given, encoding.step_of_each, streams, None, present))
-
-    def _usual_row(self, stream: int, given: Given) -> encoding.Steps | None:
-        """Return what `row` does if values are as usual and the step follows; raise, or return None, if not.
-
-        The values of a group are encoded together.
-        """
-        store, actions = self._store, given.actions
-        if store.encoder is None or not actions:
-            return None
-        flags, event, ends = bytearray(self._all_present), 0, {False}
-        take = self._take if len(actions) == len(self.agents) else _getter([*actions])
-        if len(actions) < len(self.agents):
-            flags = bytearray(len(flags))
-            for agent in actions:
-                flags[self.numbers[agent]] = PRESENT
-        for mapping in (given.terminations, given.truncations):
-            if mapping is not None and take(mapping) != self._no_ends:
-                ends.update(take(mapping))
-        if ends != {False}:
-            if not ends <= {False, True}:
-                return None
-            terminations, truncations = given.terminations or {}, given.truncations or {}
-            for agent in actions:
-                ended = TERMINATED if terminations.get(agent) else TRUNCATED if truncations.get(agent) else 0
-                flags[self.numbers[agent]] |= ended
-            event = _events(np.frombuffer(flags, np.uint8)).item()
-        episode, status, newest = self.next_episode.to_bytes(8, sys.byteorder), bytes(len(flags)), {}
-        if store.is_announced(stream):
-            place = store.current.item(stream)
-            episode, status = store.behind[EPISODE][place].tobytes(), store.behind[STATUS][place].tobytes()
-            if len(actions) < len(self.agents):
-                newest = {path: column[place] for path, column in store.behind.items()}
-        row = {EPISODE: episode, STATUS: status, FLAGS: bytes(flags), "reward": bytes(_NO_REWARD.nbytes)}
-        next_row = {EPISODE: episode, STATUS: row[FLAGS]}
-        num_present = 0
-        for group in self.groups:
-            there, names, take, parts = group.places, group.names, group.take, group.parts
-            if len(actions) < len(self.agents):
-                there = [place for place, name in enumerate(group.names) if name in actions]
-                names = [group.names[place] for place in there]
-                take = _getter(names)
-            num_present += len(there)
-            rewards = take(given.rewards)
-            if not math.isfinite(sum(rewards)):
-                return None
-            group.encode(row, "observation", parts["observation"], take(given.observations), there, newest)
-            group.encode(row, "action", parts["action"], take(actions), there, {})
-            group.encode(row, "reward", parts["reward"], rewards, there, {})
-            following = take(given.next_observations)
-            group.encode(next_row, "observation", parts["observation"], following, there, newest)
-            if given.extras or parts["extras"]:
-                extras = [{name: one[agent] for name, one in given.extras.items() if agent in one} for agent in names]
-                group.encode(row, "extras", parts["extras"], extras, there, {})
-        if num_present < len(actions):
-            return None
-        rows = [
-            row[paths[0]] if len(paths) == 1 else b"".join([row[path] for path in paths])
-            for paths in store.encoder.blocks
-        ]
-        next_rows = [b"".join([next_row[path] for path in paths]) for paths in store.encoder.observation_blocks]
-        if store.is_spliced(stream, (0,), rows):
-            return None
-        return encoding.Steps(store.encoder, (stream,), (event,), rows, next_rows, False)
+        numbers = encoding.stream_numbers(self._store.streams, streams)
+        return self._joined(self._steps_of_agents(given, numbers, present))
 
     def _steps_of_agents(
-        self, given: Given, encode: Callable[..., encoding.Steps], streams: Any, no_flags: Any, present: Any
+        self, given: Given, streams: encoding.Streams, present: Any
     ) -> dict[int, tuple[encoding.Steps, arrays.Bools]]:
         """Return the steps of each agent by number, and where it is present [k]."""
         given.check(self.numbers)
@@ -387,7 +249,7 @@ class JointRows:
         for agent in given.actions:
             number = self.numbers[agent]
             try:
-                own = encode(self._encoders.get(number), self._store.streams, streams, *given.of_agent(agent, no_flags))
+                own = self._step_of_agent(number, streams, given)
                 mask = np.ones(len(own.streams), np.bool_)
                 if present is not None and agent in present:
                     mask = validation.flags("present", present[agent], len(mask))
@@ -399,6 +261,17 @@ class JointRows:
                 raise errors.ArgumentError(f"{rule}, got none of {agent!r}")
             steps[number] = own, mask
         return steps
+
+    def _step_of_agent(self, number: int, streams: encoding.Streams, given: Given) -> encoding.Steps:
+        events: encoding.Events
+        if type(streams) is tuple:
+            values, terminated, truncated = given.of_agent(self.agents[number], False)
+            events = (encoding.event(terminated, truncated),)
+        else:
+            values, terminated, truncated = given.of_agent(self.agents[number], None)
+            events = encoding.events(terminated, truncated, len(streams))
+            encoding.require_round(self._store.streams, len(streams), values[2])
+        return encoding.steps(self._encoders.get(number), streams, events, values)
 
     def _joined(self, steps: Mapping[int, tuple[encoding.Steps, arrays.Bools]]) -> encoding.Steps:
         """Return the rows of such steps."""
@@ -426,8 +299,7 @@ class JointRows:
                     if path in own.schema.observation_paths and arrays.any_set(was):
                         is_other[was] |= steps_lib.differ(column[was], values[was])
                     column[here] = values[here]
-                blocks = own.encoder.observation_blocks
-                after = {} if own.next_rows is None else own.encoder.columns(own.next_rows, count, blocks)
+                after = {} if own.next_rows is None else own.encoder.columns(own.next_rows, count)
                 for path in own.schema.observation_paths:
                     column = following[group.paths[path]][:, place]
                     column[here] = after[path][here] if after else np.zeros((), column.dtype)
@@ -439,24 +311,12 @@ class JointRows:
         columns[EPISODE][is_other] = self.next_episode + np.arange(np.count_nonzero(is_other))
         status[is_other] = 0
         following[EPISODE], following[STATUS] = columns[EPISODE], flags
-        rows = encoder.rows_of(columns, count)
-        next_rows = encoder.rows_of(following, count, encoder.observation_blocks)
+        rows = [column.tobytes() for column in columns.values()]
+        next_rows = [column.tobytes() for column in following.values()]
         events = _events(flags)
         if type(first.streams) is tuple:
             return encoding.Steps(encoder, first.streams, (events.item(),), rows, next_rows, False)
         return encoding.Steps(encoder, first.streams, events, rows, next_rows, False)
-
-
-_KIND = operator.attrgetter("dtype", "shape")
-
-
-def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """Return a function that picks the values of some names from a mapping."""
-    return operator.itemgetter(*names) if len(names) > 1 else functools.partial(_pick, names)
-
-
-def _pick(names: Sequence[str], mapping: Mapping[str, Any]) -> list[Any]:
-    return [mapping[name] for name in names]
 
 
 def _events(flags: arrays.Array) -> npt.NDArray[np.uint8]:

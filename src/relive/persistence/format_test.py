@@ -201,13 +201,6 @@ class Columns:
         dtype, shape = self.fields[path]
         return int(dtype.itemsize * np.prod(shape, dtype=np.int64))
 
-    def blocks(self) -> list[list[str]]:
-        blocks: dict[Any, list[str]] = {}
-        for path in self.fields:
-            is_alone = path == "reward" or self.size(path) > 64
-            blocks.setdefault(path if is_alone else path in self.observation, []).append(path)
-        return list(blocks.values())
-
     def apply(self, kind: int, payload: bytes) -> None:
         """Apply a record."""
         place = 0
@@ -226,50 +219,34 @@ class Columns:
             return rows
 
         if kind == 1:
-            stream, flags = take("IB")
-            (row,) = columns([path for block in self.blocks() for path in block], 1)
-            following = None
-            if flags & 4:
-                order = [path for block in self.blocks() for path in block if path in self.observation]
-                (following,) = columns(order, 1)
-            self.add(stream, row, following, bool(flags & 1), bool(flags & 2))
-        elif kind == 2:
             count, flags = take("IB")
-            streams = take(f"{count}q")
+            is_run, has_next = bool(flags & 1), bool(flags & 2)
+            streams = take("I") * count if is_run else take(f"{count}I")
+            events = take(f"{count}B")
             rows = columns(list(self.fields), count)
-            next_rows = columns(self.observation, count) if flags & 4 else [None] * count
-            ends = zip(take(f"{count}?"), take(f"{count}?"), strict=True)
-            for stream, row, following, (terminated, truncated) in zip(streams, rows, next_rows, ends, strict=True):
-                self.add(stream, row, following, terminated, truncated)
-        elif kind == 3:
-            stream, flags, length = take("IBI")
-            rows = columns(list(self.fields), length)
-            (last,) = columns(self.observation, 1)
-            self.end(stream, 2)
-            for row, following in zip(rows, [*rows[1:], last], strict=True):
-                self.add(stream, row, {path: following[path] for path in self.observation}, False, False)
-            self.end(stream, 1 if flags & 1 else 2)
-        elif kind == 8:
-            stream, flags, length = take("IBI")
-            rows = columns(list(self.fields), length)
-            (last,) = columns(self.observation, 1)
-            for row, following in zip(rows, [*rows[1:], last], strict=True):
-                is_last = row is rows[-1]
-                following = {path: following[path] for path in self.observation}
-                self.add(stream, row, following, is_last and bool(flags & 1), is_last and bool(flags & 2))
-        elif kind == 4:
-            first, length = take("BI")
+            if is_run:
+                (last,) = columns(self.observation, 1)
+                following: Any = [*rows[1:], last]
+            else:
+                following = columns(self.observation, count) if has_next else [None] * count
+            for stream, event, row, then in zip(streams, events, rows, following, strict=True):
+                if event & 4:
+                    self.end(stream, 2)
+                seen = None if then is None else {path: then[path] for path in self.observation}
+                self.add(stream, row, seen, bool(event & 1), bool(event & 2))
+        elif kind == 2:
+            (length,) = take("I")
             self.set_schema(value_of(payload[place : place + length]))
-            self.apply(first, payload[place + length :])
+            self.apply(1, payload[place + length :])
             place = len(payload)
-        elif kind == 5:
+        elif kind == 3:
             take("q")
             self.rows, self.episodes = [], []
-        elif kind == 7:
+        elif kind == 5:
             (stream,) = take("I")
             self.end(stream, 2)
         else:
-            assert kind == 6
+            assert kind == 4
             (is_eligible,) = take("?")
             keys = take(f"{(len(payload) - 1) // 8}q")
             for stored in self.rows:
@@ -513,7 +490,7 @@ def test_a_journal_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: p
         assert_says(read, buffer)
 
 
-def test_fields_of_a_step_lie_in_blocks(tmp_path: pathlib.Path) -> None:
+def test_fields_of_a_step_lie_in_their_order(tmp_path: pathlib.Path) -> None:
     byte, image = relive.Field((), "uint8"), relive.Field((9, 9), "uint8")
     schema = relive.Schema({"a": byte, "b": image, "c": byte}, {"d": byte}, extras={"e": image, "f": byte})
     buffer = relive.RingReplayBuffer(4, schema)
@@ -523,9 +500,6 @@ def test_fields_of_a_step_lie_in_blocks(tmp_path: pathlib.Path) -> None:
             now, then = ({"a": 10 * k, "b": np.full((9, 9), k, np.uint8), "c": k} for k in (t, t + 1))
             buffer.add(now, {"d": 100 + t}, 0.5, then, e=np.full((9, 9), 50 + t, np.uint8), f=t)
     read = played(tmp_path / "journal", Columns)
-    assert read.blocks() == [
-        ["observation/a", "observation/c"], ["observation/b"], ["action/d", "extras/f"], ["reward"], ["extras/e"],
-    ]  # fmt: skip
     assert_says(read, buffer)
     assert [step["fields"]["action/d"] for step in read.steps()] == [bytes([102 + t]) for t in range(4)]
 

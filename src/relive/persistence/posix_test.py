@@ -17,7 +17,6 @@ LIMITS = pytest.mark.skipif(resource is None, reason="the system has no limits o
 MEMORY = pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the system does not say how much memory it has")
 PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes in directories")
 SIGNALS = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no signals")
-RESERVES = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room on a disk")
 
 
 THREADED = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -62,7 +62,6 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
-
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
         self._kernel_name = choice.chosen()

@@ -110,26 +110,27 @@ class Encoder:
         self, count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row | None]:
         """Encode several steps as `row` does; every value has a leading axis of steps."""
-        columns, lead = self.schema.columns, (count,)
-        rows = [*columns("observation", observation, lead).values(), *columns("action", action, lead).values()]
-        rows += columns("reward", reward, lead).values()
-        if extras or self._has_extras:
-            rows += columns("extras", extras, lead).values()
+        lead = (count,)
+        rows = self.schema.rows(observation, action, reward, extras, lead)
         following = None
         if next_observation is not None:
-            following = [*map(_bytes_of, columns("next_observation", next_observation, lead).values())]
-        return [*map(_bytes_of, rows)], following
+            following = self._bytes(self.schema.columns("next_observation", next_observation, lead))
+        return self._bytes(rows), following
 
     def run(
         self, count: int, observations: Any, actions: Any, rewards: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row]:
         """Return the bytes of the rows of T consecutive steps, and of the last of their T + 1 observations."""
         columns, lead = self.schema.columns, (count,)
-        seen = columns("observations", observations, (count + 1,)).values()
+        seen = columns("observations", observations, (count + 1,))
         others = {**columns("action", actions, lead), **columns("reward", rewards, lead)}
         others |= columns("extras", extras, lead)
-        rows = [column[:-1].tobytes() for column in seen] + [*map(_bytes_of, others.values())]
-        return rows, [column[-1].tobytes() for column in seen]
+        before = {path: column[:-1] for path, column in seen.items()}
+        return self._bytes(before | others), [column[-1].tobytes() for column in seen.values()]
+
+    @staticmethod
+    def _bytes(columns: Mapping[str, arrays.Array]) -> Row:
+        return [*map(np.ndarray.tobytes, columns.values())]
 
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
         """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
@@ -137,9 +138,6 @@ class Encoder:
             path: np.ndarray((count, *field.shape), field.dtype, content)
             for (path, field), content in zip(self.schema.fields.items(), rows, strict=False)
         }
-
-
-_bytes_of = np.ndarray.tobytes
 
 
 def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any], list[bytes]]:

@@ -16,7 +16,6 @@ import relive
 from relive import errors
 from relive.common import trees
 from relive.schema import encoding
-from relive.schema import schema as schema_lib
 
 DTYPES = [
     "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", ">i4", ">f8", "U2", "S3", "M8[s]",
@@ -116,43 +115,33 @@ def bytes_of(encoder: encoding.Encoder, count: int | None, *step: Any) -> Any:
     return encoder.row(*values) if count is None else encoder.rows(count, *values)
 
 
-def naive_bytes(schema: relive.Schema, columns: Any, count: int | None) -> list[bytes]:
-    """Return the bytes of the blocks of these columns, by records that are filled field by field."""
-    made = []
-    for paths in schema_lib.blocks_of(schema):
-        if paths[0] in columns:
-            fields = [(path, schema.fields[path].dtype, schema.fields[path].shape) for path in paths]
-            records = np.zeros(() if count is None else count, fields)
-            for path in paths:
-                records[path] = columns[path]
-            made.append(records.tobytes())
-    return made
+def naive_bytes(schema: relive.Schema, columns: Any) -> list[bytes]:
+    return [np.array(columns[path]).tobytes() for path in schema.fields if path in columns]
 
 
 def naive_steps(
     schema: relive.Schema, count: int | None, observation: Any, action: Any, reward: Any, following: Any, extras: Any
 ) -> Any:
     lead = () if count is None else (count,)
-    rows = naive_bytes(schema, schema.rows(observation, action, reward, extras, lead), count)
+    rows = naive_bytes(schema, schema.rows(observation, action, reward, extras, lead))
     if following is None:
         return rows, None
-    return rows, naive_bytes(schema, schema.observation_rows("next_observation", following, lead), count)
+    return rows, naive_bytes(schema, schema.columns("next_observation", following, lead))
 
 
 def naive_run(
     schema: relive.Schema, count: int, observations: Any, actions: Any, rewards: Any, extras: Any
 ) -> tuple[list[bytes], list[bytes]]:
-    seen = schema.observation_rows("observations", observations, (count + 1,))
+    seen = schema.columns("observations", observations, (count + 1,))
     before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
     rows = schema.rows(before, actions, rewards, extras, (count,))
     last = {path: column[-1] for path, column in seen.items()}
-    return naive_bytes(schema, rows, count), naive_bytes(schema, last, None)
+    return naive_bytes(schema, rows), naive_bytes(schema, last)
 
 
 def of_step(schema: relive.Schema, observation: Any, action: Any, reward: Any, following: Any, extras: Any) -> Any:
     """Return the bytes that `add` has."""
-    encoder = encoding.Encoder(schema)
-    steps = encoding.one_step(encoder, 1, None, observation, action, reward, following, False, False, extras)
+    steps = encoding.steps(encoding.Encoder(schema), (0,), (0,), (observation, action, reward, following, extras))
     return steps.rows, steps.next_rows
 
 
@@ -165,7 +154,7 @@ def test_a_step_is_encoded_or_refused_as_its_columns(case: Any) -> None:
     if isinstance(made[0], list):
         encoder = encoding.Encoder(schema)
         columns = encoder.columns(made[0], 1)
-        assert list(columns) == [path for paths in encoder.blocks for path in paths]
+        assert list(columns) == list(schema.fields)
         for path, column in schema.rows(*values[:3], values[4], ()).items():
             assert columns[path].shape == (1, *column.shape)
             assert columns[path].dtype == column.dtype
@@ -286,30 +275,41 @@ ENCODER = encoding.Encoder(VECTORS)
 SEEN = np.arange(8, dtype=np.float32).reshape(4, 2)
 
 
-def extended(count: int = 3, **told: Any) -> Any:
-    """Return steps of that many streams, out of four by default."""
+def one_step(stream: Any = 0, num_streams: int = 1, flags: Any = (False, False), following: Any = None) -> Any:
+    """Return one step of a stream."""
+    streams = (encoding.stream_number(num_streams, stream),)
+    given: Any = SEEN[0], 1, 1.0, following, {}
+    return encoding.steps(ENCODER, streams, (encoding.event(*flags),), given)
+
+
+def extended(count: int = 3, num_streams: int | None = None, **told: Any) -> Any:
+    """Return steps of that many streams, out of as many by default."""
     step: dict[str, Any] = {
-        "streams": None, "observation": SEEN[:count], "action": range(count), "reward": np.ones(count),
-        "next_observation": SEEN[1 : count + 1], "terminated": None, "truncated": None, "extras": {},
-    }  # fmt: skip
-    return encoding.step_of_each(ENCODER, told.pop("num_streams", count), **(step | told))
+        "streams": None, "reward": np.ones(count), "next_observation": SEEN[1 : count + 1], "terminated": None,
+        "truncated": None,
+    } | told  # fmt: skip
+    num_streams = count if num_streams is None else num_streams
+    streams = encoding.stream_numbers(num_streams, step["streams"])
+    events = encoding.events(step["terminated"], step["truncated"], len(streams))
+    encoding.require_round(num_streams, len(streams), step["reward"])
+    given = SEEN[:count], range(count), step["reward"], step["next_observation"], {}
+    return encoding.steps(ENCODER, streams, events, given)
 
 
-def run_of(
-    call: Any = encoding.consecutive_steps, count: int = 3, capacity: int = 3, stream: Any = 1, **told: Any
-) -> Any:
-    """Return consecutive steps of stream 1 of 2."""
-    fields = SEEN[: count + 1], range(count), np.ones(count)
-    return call(ENCODER, 2, capacity, stream, *fields, **told, extras={})
+def run_of(first: int, last: int, count: int = 3) -> Any:
+    """Return consecutive steps of stream 1."""
+    given = SEEN[: count + 1], range(count), np.ones(count), None, {}
+    events = encoding.events_of_run(count, first, last)
+    return encoding.steps(ENCODER, np.full(count, 1), events, given, is_run=True)
 
 
 def test_an_encoded_step_names_its_streams() -> None:
     for stream, expected in ((None, (0,)), (0, (0,)), (np.int64(0), (0,))):
-        steps = encoding.one_step(ENCODER, 1, stream, SEEN[0], 1, 1.0, None, False, False, {})
+        steps = one_step(stream)
         assert steps.streams == expected
         assert type(steps.streams[0]) is int
         assert (steps.count, steps.is_run, steps.schema) == (1, False, VECTORS)
-    assert encoding.one_step(ENCODER, 3, 2, SEEN[0], 1, 1.0, None, False, False, {}).streams == (2,)
+    assert one_step(2, 3).streams == (2,)
 
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, np.True_, np.array(True), np.array([1]), np.uint8(1)])
@@ -317,22 +317,18 @@ def test_an_encoded_step_names_its_streams() -> None:
 def test_of_two_ends_the_termination_wins(yes: Any, no: Any) -> None:
     flags = ((no, no, 0), (yes, no, encoding.TERMINATED), (no, yes, encoding.TRUNCATED), (yes, yes, 1))
     for terminated, truncated, event in flags:
-        steps = encoding.one_step(ENCODER, 1, 0, SEEN[0], 1, 1.0, SEEN[1], terminated, truncated, {})
-        assert steps.events == (event,)
-        assert run_of(terminated=terminated, truncated=truncated).events.tolist() == [0, 0, event]
+        assert encoding.event(terminated, truncated) == event
     terminated, truncated = (np.array([np.array(flag[place]).item() for flag in flags]) for place in (0, 1))
-    encoder = encoding.Encoder(relive.Schema(relive.Field((), "i8"), relive.Field((), "i8")))
     for spelled in (np.asarray, np.ndarray.tolist, lambda array: array.astype(np.float32)):
-        bools = spelled(terminated), spelled(truncated)
-        each: Any = encoding.step_of_each(encoder, 4, None, range(4), range(4), np.ones(4), range(4), *bools, {})
-        assert each.events.tolist() == [0, 1, 2, 1]
-        assert each.events.dtype == np.uint8
+        events = encoding.events(spelled(terminated), spelled(truncated), 4)
+        assert events.tolist() == [0, 1, 2, 1]
+        assert events.dtype == np.uint8
 
 
 def test_an_encoded_truncation_needs_its_next_observation() -> None:
     rule = "^next_observation must be given with a truncated step, got None$"
     with pytest.raises(errors.ArgumentError, match=rule):
-        encoding.one_step(ENCODER, 1, 0, SEEN[0], 1, 1.0, None, False, True, {})
+        one_step(flags=(False, True))
     with pytest.raises(errors.ArgumentError, match=rule):
         extended(next_observation=None, truncated=[False, True, False])
     assert extended(next_observation=None, truncated=[True] * 3, terminated=[True] * 3).next_rows is None
@@ -361,7 +357,6 @@ def test_steps_go_to_all_streams_or_the_named_ones() -> None:
         ({"streams": [0.5]}, "streams must be integers, got [0.5]"),
         ({"streams": [0, 1]}, "extend must have a step of each of 2 streams, got 3 rewards"),
         ({"reward": 1.0}, "reward must be a sequence, got 1.0"),
-        ({"extras": {"stream": 1}}, "extend takes streams, got stream=1"),
         ({"terminated": [False] * 3}, "terminated must be of shape (4,), got (3,)"),
         (
             {"truncated": [False, False, 2, False]},
@@ -375,47 +370,30 @@ def test_invalid_steps_are_refused_with_the_reason(told: Any, message: str) -> N
 
 
 def test_a_run_has_one_stream_and_one_next_observation() -> None:
-    steps = run_of(terminated=False, truncated=True)
+    steps = run_of(encoding.CUT, encoding.TRUNCATED)
     assert steps.streams.tolist() == [1, 1, 1]
     assert (steps.streams.dtype, steps.events.dtype) == (np.int64, np.uint8)
+    assert steps.events.tolist() == [encoding.CUT, 0, encoding.TRUNCATED]
+    assert run_of(encoding.CUT, encoding.TERMINATED, 1).events.tolist() == [encoding.CUT | encoding.TERMINATED]
     assert (steps.count, steps.is_run, steps.schema) == (3, True, VECTORS)
     assert steps.rows[0] == SEEN[:3].tobytes()
     assert steps.next_rows == [SEEN[3].tobytes()]
 
 
-@pytest.mark.parametrize(("terminated", "end"), [(True, encoding.TERMINATED), (False, encoding.TRUNCATED)])
-def test_an_episode_begins_with_a_cut_and_has_an_end(terminated: bool, end: int) -> None:
-    steps = run_of(encoding.whole_episode, terminated=terminated, truncated=None)
-    assert steps.events.tolist() == [encoding.CUT, 0, end]
-    assert steps.is_run
-    assert run_of(encoding.whole_episode, count=1, terminated=terminated, truncated=None).events.tolist() == [
-        encoding.CUT | end
-    ]
-
-
-@pytest.mark.parametrize(("count", "capacity"), [(0, 3), (3, 2)])
-def test_the_length_of_a_run_is_between_1_and_the_capacity(count: int, capacity: int) -> None:
-    rule = f"must have 1 to capacity = {capacity} steps, got {count}$"
-    with pytest.raises(errors.ArgumentError, match=f"^an episode {rule}"):
-        run_of(encoding.whole_episode, count, capacity, terminated=True, truncated=None)
-    with pytest.raises(errors.ArgumentError, match=f"^add_steps {rule}"):
-        run_of(encoding.consecutive_steps, count, capacity, terminated=True, truncated=False)
-
-
 def test_the_first_values_define_a_missing_schema() -> None:
-    one = encoding.one_step(None, 1, None, SEEN[0], 1, np.float32(1), None, False, False, {})
-    each = encoding.step_of_each(None, 3, None, SEEN[:3], [0, 1, 2], np.ones(3, "f4"), None, None, None, {})
-    run = encoding.consecutive_steps(None, 1, 9, None, SEEN, [0, 1, 2], np.ones(3, "f4"), False, False, {})
-    episode = encoding.whole_episode(None, 1, 9, None, SEEN, [0, 1, 2], np.ones(3, "f4"), False, None, {})
-    assert all(steps.schema == VECTORS for steps in (one, each, run, episode))
+    one: Any = SEEN[0], 1, np.float32(1), None, {}
+    each: Any = SEEN[:3], [0, 1, 2], np.ones(3, "f4"), None, {}
+    run: Any = SEEN, [0, 1, 2], np.ones(3, "f4"), None, {}
+    streams, events = np.arange(3), np.zeros(3, np.uint8)
+    made = [encoding.steps(None, (0,), (0,), one), encoding.steps(None, streams, events, each)]
+    made.append(encoding.steps(None, streams, events, run, is_run=True))
+    assert all(steps.schema == VECTORS for steps in made)
 
 
 @pytest.mark.parametrize("stream", [2, -1, None, "0", True])
 def test_an_invalid_stream_is_refused(stream: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="^stream must be"):
-        encoding.one_step(ENCODER, 2, stream, SEEN[0], 1, 1.0, None, False, False, {})
-    with pytest.raises(errors.ArgumentError, match="^stream must be"):
-        run_of(stream=stream, terminated=False, truncated=False)
+        encoding.stream_number(2, stream)
 
 
 ROUND = relive.Schema(
@@ -432,16 +410,15 @@ STEP: tuple[Any, ...] = (
 )
 
 
-def test_small_fields_lie_side_by_side_and_large_ones_alone() -> None:
+def test_every_field_has_bytes_of_its_own() -> None:
     encoder = encoding.Encoder(ROUND)
     rows, next_rows = encoder.row(*STEP)
-    assert encoder.observation_blocks == (("observation/goal", "observation/pose"), ("observation/image",))
-    assert rows[:2] == [np.float64(0.5).tobytes() + np.array([1, 2, 3], "f4").tobytes(), bytes(range(65))]
-    assert rows[2:] == [np.int16(7).tobytes() + b"\1", np.float64(0.5).tobytes()]
+    assert rows[:2] == [np.float64(0.5).tobytes(), bytes(range(65))]
+    assert rows[2:] == [np.array([1, 2, 3], "f4").tobytes(), np.int16(7).tobytes(), np.float64(0.5).tobytes(), b"\1"]
     assert next_rows is not None
-    columns = encoder.columns(next_rows, 1, encoder.observation_blocks)
+    columns = encoder.columns(next_rows, 1)
     assert [columns[path].tolist() for path in ("observation/goal", "observation/pose")] == [[1.5], [[4, 5, 6]]]
-    assert list(columns) == ["observation/goal", "observation/pose", "observation/image"]
+    assert list(columns) == ["observation/goal", "observation/image", "observation/pose"]
 
 
 def test_another_extra_is_refused_by_name() -> None:

@@ -267,8 +267,10 @@ class Schema(registry.Described):
             SchemaError: A value is missing, or has no field.
             ArgumentError: A key is not a non-empty string without "/".
         """
-        found: list[Any] = []
-        if not _collect(self._trees[_PART_OF[name]], value, found):
+        tree, found = self._trees[_PART_OF[name]], list[Any]()
+        if type(tree) is Field:
+            return [value]
+        if not _collect(tree, value, found):
             leaves = {} if name == "extras" and not value else trees.flat(name, value)
             raise _mismatch(name, [leaf for _, leaf, _ in self._columns[name]], leaves)
         return found
@@ -276,6 +278,16 @@ class Schema(registry.Described):
     def named_fields(self, name: str) -> list[tuple[str, str, Field]]:
         """Return the path of each field of such an argument, its name in errors, and the field."""
         return self._columns[name]
+
+    def rows(
+        self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
+    ) -> dict[str, Array]:
+        """Return all columns of rows, as `columns` does."""
+        columns = self.columns("observation", observation, lead)
+        columns |= self.columns("action", action, lead)
+        columns |= self.columns("reward", reward, lead)
+        columns |= self.columns("extras", extras, lead)
+        return columns
 
     def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
         """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
@@ -368,15 +380,20 @@ def _group(name: str, tree: object) -> dict[str, Field]:
 
 def _collect(tree: Any, value: Any, found: list[Any]) -> bool:
     """Append the values of the fields of a tree to `found`; return False if the keys are not those of the tree."""
-    if type(tree) is Field:
-        found.append(value)
-        return True
-    is_mapping = type(value) is dict or isinstance(value, Mapping)
-    return (
-        is_mapping
-        and len(value) == len(tree)
-        and all(key in value and _collect(branch, value[key], found) for key, branch in tree.items())
-    )
+    if not (type(value) is dict or isinstance(value, Mapping)) or len(value) != len(tree):
+        return False
+    for key, branch in tree.items():
+        if key not in value:
+            return False
+        child = value[key]
+        if type(branch) is not Field:
+            if not _collect(branch, child, found):
+                return False
+        elif type(child) is dict or isinstance(child, Mapping):
+            return False
+        else:
+            found.append(child)
+    return True
 
 
 def require_finite(rewards: Array) -> None:

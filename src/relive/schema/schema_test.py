@@ -428,13 +428,13 @@ def test_keys_of_values_are_checked() -> None:
 
 
 def test_observation_rows_are_only_columns_of_the_observation() -> None:
-    rows = NESTED.observation_rows("next_observation", example((5,))["observation"], (5,))
+    rows = NESTED.columns("next_observation", example((5,))["observation"], (5,))
     assert {path: row.shape for path, row in rows.items()} == {
         "observation/arm/angle": (5,),
         "observation/arm/touch": (5, 2),
         "observation/image": (5, 2, 2),
     }
-    plain = PLAIN.observation_rows("final_observation", [1, 2, 3, 4], ())
+    plain = PLAIN.columns("next_observation", [1, 2, 3, 4], ())
     assert list(plain) == ["observation"]
     assert plain["observation"].dtype == np.float32
 
@@ -454,9 +454,9 @@ def test_observation_rows_are_only_columns_of_the_observation() -> None:
 )
 def test_an_error_names_the_argument_of_an_observation(observation: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
-        NESTED.observation_rows("next_observation", observation, ())
+        NESTED.columns("next_observation", observation, ())
     with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
-        PLAIN.observation_rows("next_observation", np.zeros(3), ())
+        PLAIN.columns("next_observation", np.zeros(3), ())
 
 
 ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward", "<f8", []]]

@@ -193,36 +193,6 @@ def test_a_field_of_no_bytes_has_an_empty_file(path: pathlib.Path) -> None:
     assert (path / "rows-0.bin").stat().st_size == 0
 
 
-@posix_test.RESERVES
-@pytest.mark.parametrize("is_new", [True, False])
-def test_room_can_be_reserved(path: pathlib.Path, is_new: bool) -> None:
-    schema = relive.Schema(relive.Field(1000, np.uint8), relive.Field(0, np.int64))
-    if not is_new:
-        with relive.MemmapStorage(path, schema, 100) as rows:
-            rows.write(3, {"observation": np.ones(1000, np.uint8), "action": np.zeros(0, int), "reward": np.array(2.0)})
-        assert taken(path) < 50_000
-    with relive.MemmapStorage(path, schema, 100, reserve=True) as rows:
-        assert taken(path) > 100_000
-        assert rows.read(3)["reward"] == (0.0 if is_new else 2.0)
-
-
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_disk_too_small_to_reserve_is_an_error(
-    path: pathlib.Path, is_new: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_new:
-        made(path)
-    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC), raising=False)
-    message = r"^/.*/map/rows-0.bin cannot be given 32 bytes on the disk: No space left on device$"
-    with pytest.raises(errors.CheckpointError, match=message):
-        relive.MemmapStorage(path, PLAIN, 4, reserve=True)
-    if is_new:
-        assert names(path) == []
-    else:
-        with relive.MemmapStorage(path) as rows:
-            assert rows.read(2)["reward"] == 3.0
-
-
 @posix_test.LIMITS
 def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
     resource = posix_test.resource
@@ -314,9 +284,6 @@ ENDLESS = relive.Schema(relive.Field((1,) * 70, "u1"), relive.Field((), int))
         ({"capacity": 0}, "capacity must be at least 1, got 0$"),
         ({"capacity": 2**61}, r"capacity must fit in memory, got 2305843009213693952 rows of \d+ bytes each, "),
         ({"mode": "w"}, r"mode must be 'r\+' or 'r', got 'w'$"),
-        ({"reserve": 1}, "reserve must be True or False, got 1$"),
-        ({"mode": "r", "reserve": True}, "reserve must be False with mode='r', got True$"),
-        ({"reserve": True}, "reserve must be False on this system, which cannot reserve"),
     ],
     ids=str,
 )
@@ -324,7 +291,6 @@ def test_arguments_are_checked_before_anything_is_made(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], rule: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delattr(os, "posix_fallocate", raising=False)
     with pytest.raises(errors.ArgumentError, match=f"^{rule}"):
         relive.MemmapStorage(**{"path": "map", "schema": PLAIN, "capacity": 4, **arguments})
     assert names(tmp_path) == []
@@ -382,16 +348,6 @@ def test_a_write_makes_a_map_dirty_and_a_flush_clean(path: pathlib.Path) -> None
             assert (rows.is_dirty, rows.generation, is_clean(path)) == (False, generation + 1, True)
     assert rows.read(np.arange(4))["reward"].tolist() == [2.0, 2.0, 2.0, 0.0]
     rows.close()
-
-
-def test_after_the_first_a_write_goes_straight_to_the_arrays(path: pathlib.Path) -> None:
-    with relive.MemmapStorage(path, PLAIN, 4) as rows:
-        rows.write(0, row(1.0))
-        plain = relive.ColumnStorage(PLAIN, 4)
-        assert type(rows._columns) is type(plain._columns)
-        assert type(rows._bytes) is type(plain._bytes)
-        assert "write" not in vars(relive.MemmapStorage)
-        assert "write_rows" not in vars(relive.MemmapStorage)
 
 
 def test_a_map_is_dirty_on_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

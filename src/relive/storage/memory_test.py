@@ -13,7 +13,6 @@ import relive
 from relive import errors
 from relive import testing
 from relive.common import arrays
-from relive.schema import schema as schemas
 from relive.storage import memory as storages
 
 PLAIN = relive.Schema(relive.Field(2, np.float32), relive.Field((), np.int64))
@@ -54,15 +53,6 @@ class ListStorage:
 class TestColumnStorage(testing.StorageTests):
     def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
         return relive.ColumnStorage(schema, capacity)
-
-
-class TestColumnStorageOfLargeFields(testing.StorageTests):
-    """Every field has a block of its own."""
-
-    def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(schemas, "SMALL", -1)
-            return relive.ColumnStorage(schema, capacity)
 
 
 class TestFileStorage(testing.StorageTests):
@@ -142,12 +132,7 @@ MIXED = relive.Schema(
         "name": relive.Field((), "U3"),
     },
 )
-"""Fields of every sort of block."""
-
-BLOCKS = (
-    ("observation/arm", "observation/hand"), ("observation/image",), ("action", "extras/logp", "extras/name"),
-    ("reward",), ("extras/state",),
-)  # fmt: skip
+"""Fields of several sorts."""
 
 
 def random_rows(schema: relive.Schema, lead: tuple[int, ...], seed: int) -> dict[str, arrays.Array]:
@@ -161,17 +146,7 @@ def assert_same(columns: dict[str, arrays.Array], expected: dict[str, arrays.Arr
         assert column.tobytes() == expected[path].tobytes(), path
 
 
-def test_small_fields_that_are_wanted_together_lie_side_by_side() -> None:
-    assert schemas.blocks_of(MIXED) == relive.ColumnStorage(MIXED, 1).blocks == BLOCKS
-    assert schemas.blocks_of(PLAIN) == (("observation",), ("action",), ("reward",))
-    for size in (schemas.SMALL, schemas.SMALL + 1):
-        field = relive.Field(size, np.uint8)
-        blocks = schemas.blocks_of(relive.Schema(field, field, extras={"x": relive.Field((), bool)}))
-        together = [("action", "extras/x")] if size == schemas.SMALL else [("action",), ("extras/x",)]
-        assert sorted(blocks) == sorted([("observation",), ("reward",), *together])
-
-
-def test_every_block_is_allocated_once_in_their_order() -> None:
+def test_every_field_is_allocated_once_in_their_order() -> None:
     calls: list[tuple[tuple[int, ...], Any]] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
@@ -181,13 +156,7 @@ def test_every_block_is_allocated_once_in_their_order() -> None:
     storage = relive.ColumnStorage(MIXED, 3, allocate=allocate)
     for _ in range(3):
         storage.write(np.arange(3), storage.read(np.arange(3)))
-    assert calls == [
-        ((3,), np.dtype([("observation/arm", np.float32, (3,)), ("observation/hand", bool)])),
-        ((3, 5, 5, 3), np.uint8),
-        ((3,), np.dtype([("action", np.int16), ("extras/logp", np.float32), ("extras/name", "U3")])),
-        ((3,), np.float32),
-        ((3, 17), np.float32),
-    ]
+    assert calls == [((3, *field.shape), field.dtype) for field in MIXED.fields.values()]
     assert storage.read(2)["observation/arm"].tolist() == [1.0, 1.0, 1.0]
     assert storage.nbytes == 3 * MIXED.nbytes
 
@@ -203,12 +172,12 @@ def test_columns_that_were_read_are_whole_arrays_of_their_own() -> None:
 
 
 def bytes_of(rows: dict[str, arrays.Array], slots: list[int]) -> list[bytes]:
-    """Return the bytes of the records of each block of MIXED, for the rows in `slots`."""
-    return [b"".join(rows[path][slot, ...].tobytes() for slot in slots for path in paths) for paths in BLOCKS]
+    """Return the bytes of each field of MIXED, for the rows in `slots`."""
+    return [b"".join(rows[path][slot, ...].tobytes() for slot in slots) for path in MIXED.fields]
 
 
 @pytest.mark.parametrize("buffered", [bytes, memoryview])
-def test_rows_can_be_written_as_the_bytes_of_their_blocks(buffered: Any) -> None:
+def test_rows_can_be_written_as_the_bytes_of_fields(buffered: Any) -> None:
     """However many there are, around the end too, and the others stay as they are."""
     rows = random_rows(MIXED, (7,), 0)
     for slot in range(7):

@@ -128,6 +128,9 @@ class StepStore(arrays_lib.Derived):
         self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
         window = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
         self._is_plain = window == [0, 0, 1, 0]
+        fields = {} if self._storage is None else self._storage.schema.fields
+        # Pickle, and numpy where it joins arrays, convert other byte orders to the native one.
+        self.behind = {path: column.astype(fields[path].dtype, copy=False) for path, column in self.behind.items()}
         # numpy moves whole records faster than their bytes, and compares bytes faster than records.
         columns = [(field, column) for field, column in enumerate(self.behind.values()) if column.size]
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
@@ -138,6 +141,7 @@ class StepStore(arrays_lib.Derived):
         self._write_rows: Any = self._write_columns
         self.read: Any = None
         """Reads rows that are there, as the storage does."""
+        self.rewards: Any = None
         self.is_own = False
         """Whether `read` takes -1 for any row."""
         if storage is None:

@@ -123,7 +123,7 @@ class Target:
             raise errors.ArgumentTypeError(
                 f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.short_repr(buffer)}"
             )
-        self._buffer, self._space, self._lead, self._zeros = buffer, action_space, lead, np.zeros(lead)
+        self._buffer, self._space, self._lead = buffer, action_space, lead
         self.infos = checked_infos(infos)
         with _inside(buffer) as columns:
             schema, self.streams = columns.schema, columns.streams
@@ -154,7 +154,8 @@ class Target:
         schema = self._schema_of_given()
         if schema is None:
             return action, extras
-        columns: dict[str, Any] = schema.rows(self._zeros, action, self._zeros, extras, self._lead)
+        columns: dict[str, Any] = schema.columns("action", action, self._lead)
+        columns |= schema.columns("extras", extras, self._lead)
         return trees.nested("action", columns), trees.nested("extras", columns)
 
     def write(self, insert: Callable[..., Any], *step: Any, **fields: Any) -> None:
