@@ -258,43 +258,6 @@ def test_stored_resets_are_noticed() -> None:
     assert "or what was given as the final observation was the first of the next episode" in said
 
 
-@pytest.mark.parametrize("is_declared", [False, True])
-def test_stacked_frames_are_noticed(is_declared: bool) -> None:
-    stacked = np.zeros((4, 8, 8), np.uint8)
-    schema = relive.Schema(relive.Field((4, 8, 8), "uint8"), relive.Field((), "int64")) if is_declared else None
-    said = warned(lambda: [buffer.add(stacked, 0, 1.0, stacked) for buffer in [ring(schema=schema, frame_stack=4)] * 3])
-    assert said == (
-        "frame_stack=4 stacks observation of shape (4, 8, 8), which looks stacked already: add the newest frame alone, "
-        "as Recorder(env, buffer, frame_stack=4) does"
-    )
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (3, 8, 8), (4, 8), (8, 8, 4)])
-def test_frames_that_are_not_stacked_give_no_warning(shape: tuple[int, ...]) -> None:
-    frame = np.zeros(shape, np.uint8)
-    for frame_stack in (1, 3, 4):
-        if shape[0] != frame_stack or len(shape) != 3 or frame_stack == 3:
-            ring(frame_stack=frame_stack).add(frame, 0, 1.0, frame)
-
-
-@pytest.mark.parametrize("report", [False, True])
-def test_episodes_without_an_end_are_noticed(report: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relive.buffers.misuse._FEWEST_STEPS", 0)
-
-    def fill() -> None:
-        buffer = ring()
-        for number in range(25):
-            for step in range(20):
-                flags = {"terminated": step == 19} if report else {}
-                buffer.add([number, step], 0, 1.0, [number, step + 1], **flags)
-
-    if report:
-        fill()
-    else:
-        said = warned(fill)
-        assert said.startswith("no step was ever added with terminated= or truncated=, and 20 steps did not begin")
-
-
 # Words of other libraries.
 
 
@@ -565,24 +528,6 @@ def test_a_recorder_for_another_environment_is_refused(recorded: Any, kind: str)
     said = "observation in the schema of the buffer must be of shape (6,), as in the environment, got (4,): from_env"
     with pytest.raises(errors.ArgumentError, match=f"^{re.escape(said)} makes its schema$"):
         getattr(integration, kind)(env, buffer)
-
-
-def test_add_beside_a_recorder_is_noticed(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relive.buffers.misuse._FEWEST_STEPS", 0)
-    gymnasium, integration = recorded
-
-    def fill() -> None:
-        buffer = ring()
-        env = integration.Recorder(gymnasium.make("CartPole-v1"), buffer)
-        env.action_space.seed(0)
-        observation, _ = env.reset(seed=0)
-        for _ in range(300):
-            action = env.action_space.sample()
-            following, reward, terminated, truncated, _ = env.step(action)
-            buffer.add(observation, action, reward, following, terminated=terminated, truncated=truncated)
-            observation = env.reset()[0] if terminated or truncated else following
-
-    assert warned(fill).endswith("a Recorder adds the steps of its environment, so do not add them as well")
 
 
 # What works.

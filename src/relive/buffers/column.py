@@ -425,16 +425,12 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             counters.spliced_episodes += num_spliced
         watch = counters.watch
         if type(streams) is tuple or steps.is_run:
-            if not watch.has_ends and steps.events[-1]:
-                watch.has_ends = True
-            if watch.finals:
+            if len(watch.ended):
                 watch.record_other(streams[0])
         else:
-            watch.record_round(steps)
+            watch.record_round(steps, store.streams)
         if num_spliced:
             watch.record_splices(num_spliced, counters.inserted, store)
-        if not key:
-            watch.record_first(store)
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:
@@ -466,7 +462,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _end_episode(self, stream: int) -> None:
         self._gathers.finish()
-        self._counters.watch.has_ends = True
         self._store.cut(stream)
         if self._draws.follows_writes:
             self._draws.appended(self._store.next_key, 0)
@@ -764,7 +759,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._forget()
 
         self._kept.load_state_dict(given, self._saved_schema(given), is_new=is_new, clear=clear)
-        self._counters.watch.has_ends = True  # Not known, as those of evicted steps are not saved.
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""

@@ -113,6 +113,25 @@ def test_steps_in_between_reset_the_watch(between: str) -> None:
     assert buffer.get_stats().suspected_resets == 0
 
 
+def test_a_final_observation_waits_for_its_stream() -> None:
+    buffer = relive.RingReplayBuffer(100, streams=3)
+    buffer.extend([0.0, 1.0, 2.0], [0] * 3, [0.0] * 3, [5.0, 6.0, 7.0], terminated=[True, False, True])
+    buffer.extend([7.0], [0], [0.0], [7.0], streams=[2])
+    assert buffer.get_stats().suspected_resets == 0
+    buffer.extend([6.0, 5.0], [0] * 2, [0.0] * 2, [0.0, 1.0], streams=[1, 0])
+    assert buffer.get_stats().suspected_resets == 1
+
+
+def test_resets_are_looked_for_while_agents_come() -> None:
+    buffer = relive.JointReplayBuffer(100, agents=["a", "b"], streams=2)
+    zeros, ones = np.zeros(2), np.ones(2)
+    for agents in ("a", "ab", "ab"):
+        now, then = dict.fromkeys(agents, zeros), dict.fromkeys(agents, ones)
+        buffer.extend(now, now, now, then, terminations=dict.fromkeys(agents, ones))
+    assert (len(buffer), buffer.get_stats().suspected_resets) == (6, 0)
+    buffer.check()
+
+
 def test_nine_resets_do_not_warn() -> None:
     buffer = relive.RingReplayBuffer(1000)
 
@@ -218,120 +237,3 @@ def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch
     assert len(caught(lambda: [buffer.add(float(t), 0, 0.0, t + 0.5) for t in range(500)])) == 1
     assert len(looked) == 1
     assert buffer.get_stats().spliced_episodes == 499
-
-
-def episodes_without_ends(buffer: Any, numbers: range, way: str) -> None:
-    """Add episodes of 4 steps each, and report no end."""
-    for number in numbers:
-        first = 10.0 * number
-        if way == "add":
-            for step in range(4):
-                buffer.add(first + step, 0, 0.0, first + step + 1)
-        elif way == "extend":
-            for step in range(4):
-                buffer.extend([first + step], [0], [0.0], [first + step + 1])
-        else:
-            buffer.add_steps(first + np.arange(5), [0] * 4, np.zeros(4))
-
-
-@pytest.mark.parametrize("way", ["add", "extend", "add_steps"])
-def test_ends_that_are_never_reported_are_warned_of_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(misuse, "_FEWEST_STEPS", 0)
-    buffer = relive.RingReplayBuffer(1000)
-    assert not caught(lambda: episodes_without_ends(buffer, range(20), way))
-    buffer.clear()
-    (warning,) = caught(lambda: episodes_without_ends(buffer, range(20, 100), way))
-    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
-    assert str(warning.message) == (
-        "no step was ever added with terminated= or truncated=, and 20 steps did not begin where the one before them "
-        "ended: report the end of each episode, or targets bootstrap beyond it"
-    )
-
-
-@pytest.mark.parametrize("end", ["terminated", "truncated", "extend", "add_steps", "add_episode", "end_episode"])
-def test_a_buffer_with_an_end_is_not_warned_of_missing_ends(end: str) -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    if end in ("terminated", "truncated"):
-        buffer.add(0.0, 0, 0.0, 1.0, **{end: True})
-    elif end == "extend":
-        buffer.extend([0.0], [0], [0.0], [1.0], truncated=[True])
-    elif end == "add_steps":
-        buffer.add_steps([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], truncated=True)
-    elif end == "add_episode":
-        buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=False)
-    else:
-        buffer.add(0.0, 0, 0.0, 1.0)
-        assert buffer.end_episode()
-    assert not caught(lambda: episodes_without_ends(buffer, range(1, 100), "add"))
-    assert buffer.get_stats().spliced_episodes == 98
-
-
-def test_an_end_that_comes_with_a_splice_is_known_in_time() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    episodes_without_ends(buffer, range(20), "add")
-    assert not caught(lambda: buffer.add(-1.0, 0, 0.0, -2.0, terminated=True))
-    assert buffer.get_stats().spliced_episodes == 20
-
-
-def test_a_loaded_buffer_is_not_warned_of_missing_ends() -> None:
-    buffer = relive.RingReplayBuffer(4)
-    buffer.add(0.0, 0, 0.0, 1.0, terminated=True)
-    episodes_without_ends(buffer, range(1, 10), "add")
-    loaded = relive.RingReplayBuffer.from_state(buffer.state_dict())
-    assert not caught(lambda: episodes_without_ends(loaded, range(100, 200), "add"))
-
-
-@pytest.mark.parametrize("way", ["add", "extend"])
-def test_steps_that_are_stored_twice_are_warned_of_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a recorder, and by hand."""
-    monkeypatch.setattr(misuse, "_FEWEST_STEPS", 0)
-    streams = 1 if way == "add" else 3
-    buffer = relive.RingReplayBuffer(1000, streams=streams)
-
-    def fill(steps: range) -> None:
-        for t in steps:
-            for _ in range(2):
-                if way == "add":
-                    buffer.add([t, 0], t % 2, 1.0, [t + 1, 0], truncated=t % 9 == 8)
-                else:
-                    rows = np.arange(streams)
-                    observation, following = np.stack([rows, rows + t], 1), np.stack([rows, rows + t + 1], 1)
-                    buffer.extend(observation, [t % 2] * 3, [1.0] * 3, following, truncated=[t % 9 == 8] * 3)
-
-    few = 21 if way == "add" else 6
-    assert not caught(lambda: fill(range(few)))
-    (warning,) = caught(lambda: fill(range(few, 300)))
-    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
-    assert str(warning.message) == (
-        "steps are stored twice, each followed by the same observation, action, reward and next_observation: "
-        "a Recorder adds the steps of its environment, so do not add them as well"
-    )
-
-
-@pytest.mark.parametrize("differs", ["observation", "action", "reward", "next_observation"])
-def test_steps_that_differ_are_not_stored_twice(differs: str) -> None:
-    """Two environments in one stream that go alike but for one part."""
-    buffer = relive.RingReplayBuffer(1000)
-    buffer.add(-1.0, 0, 0.0, terminated=True)
-
-    def fill() -> None:
-        for t in range(0, 80, 2):
-            for number in range(2):
-                parts: dict[str, Any] = {
-                    "observation": float(t),
-                    "action": 0,
-                    "reward": 0.0,
-                    "next_observation": t + 1.0,
-                }
-                parts[differs] += 1000 * number
-                buffer.add(**parts)
-
-    assert not caught(fill)
-    assert buffer.get_stats().spliced_episodes == 79
-
-
-def test_few_steps_do_not_tell_what_splices_mean() -> None:
-    buffer = relive.RingReplayBuffer(2000)
-    buffer.add_episode([[0.0]] * 950, [0] * 949, [0.0] * 949, terminated=False)
-    warned = caught(lambda: [buffer.add([float(2 * t)], 0, 0.0, [float(2 * t + 1)]) for t in range(50)])
-    assert all("no step was ever added" not in str(each) for each in warned)
