@@ -162,6 +162,7 @@ def test_a_final_observation_that_is_not_known_is_not_compared() -> None:
     buffer = relive.RingReplayBuffer(1000)
 
     def lazy() -> None:
+        buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
         for _ in range(30):
             buffer.extend([1.0], [0], [0.0], terminated=[True])
             buffer.extend([1.0], [0], [0.0])
