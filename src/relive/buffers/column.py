@@ -267,8 +267,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         events = (encoding.event(terminated, truncated),)
         given = observation, action, reward, next_observation, extras
         steps = encoding.steps(store.encoder, streams, events, given)
-        if self._limited.holds_inserts:
-            self._require_insert("add")
+        self._require_insert("add")
         return self._append(steps)
 
     def extend(
@@ -405,7 +404,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _require_insert(self, call: str) -> None:
         """Raise NotReadyError if the limiter holds inserts back."""
-        if not self._limited.can_insert():
+        if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
 
     def _append(self, steps: encoding.Steps) -> int:
@@ -425,10 +424,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             counters.spliced_episodes += num_spliced
         watch = counters.watch
         if type(streams) is tuple or steps.is_run:
-            if len(watch.ended):
+            if watch.finals:
                 watch.record_other(streams[0])
         else:
-            watch.record_round(steps, store.streams)
+            watch.record_round(steps)
         if num_spliced:
             watch.record_splices(num_spliced, counters.inserted, store)
         return key

@@ -72,7 +72,8 @@ class Draws:
         self.sampler = sampler
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
-        self.follows_writes = sampler.has_hooks or max_times_sampled is not None
+        self._has_hooks = sampler.has_hooks
+        self.follows_writes = self._has_hooks or max_times_sampled is not None
 
     def attach(self) -> None:
         """Attach the sampler to these anchors; must be the last step of a constructor that can fail.
@@ -104,7 +105,7 @@ class Draws:
 
     def _tell(self) -> None:
         """Tell a sampler with hooks at once what has changed; others catch up when they draw."""
-        if self.sampler.has_hooks:
+        if self._has_hooks:
             self.sampler.catch_up()
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:

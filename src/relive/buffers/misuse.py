@@ -6,7 +6,6 @@ a vector environment that resets in a separate step, which is not a transition
 """
 
 import collections
-from collections.abc import Sequence
 import math
 import operator
 import sys
@@ -16,10 +15,8 @@ import warnings
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
 from relive.common import trees
 from relive.schema import encoding
-from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
 
@@ -33,14 +30,12 @@ class Watch:
 
     Attributes:
         suspected_resets: Steps of `extend` that look like resets.
-        ended: The streams whose newest step was added by `extend` and terminated an episode.
+        finals: The final observations, field by field, of the streams whose newest step `extend` added and terminated.
     """
 
     def __init__(self) -> None:
         self.suspected_resets = 0
-        self.ended: arrays.Ints = np.zeros(0, np.int64)
-        self._finals: arrays.Array = np.zeros((0, 0), np.uint8)  # The final observations of those episodes, as bytes.
-        self._schema: schema_lib.Schema | None = None
+        self.finals: dict[int, list[bytes]] = {}
         self._num_ends = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._warned: set[str] = set()
@@ -56,31 +51,20 @@ class Watch:
                 + _cause_of_splices(store),
             )
 
-    def record_round(self, steps: encoding.Steps, num_streams: int) -> None:
+    def record_round(self, steps: encoding.Steps) -> None:
         """Record a step for each of some streams, as `extend` adds them."""
-        events, streams, next_rows = np.asarray(steps.events), np.asarray(steps.streams), steps.next_rows
-        if not len(self.ended) and not arrays.any_set(events.data):
+        next_rows, events = steps.next_rows, bytes(steps.events)
+        if not self.finals and not events.strip(b"\0"):
             return
-        if steps.schema is not self._schema:
-            self._schema, self.ended = steps.schema, self.ended[:0]
-            self._finals = _observations(steps, steps.rows, self.ended)
-        if len(self.ended):
-            place_of = np.full(num_streams, -1)
-            place_of[streams] = np.arange(len(streams))
-            places = place_of[self.ended]
-            is_here = places >= 0
-            here, finals = places[is_here], self._finals[is_here]
-            self._keep(~is_here)
-            if next_rows is not None:
-                is_final = (_observations(steps, steps.rows, here) == finals).all(axis=1)
-                if arrays.any_set(is_final):
-                    is_left = (_observations(steps, next_rows, here) != finals).any(axis=1)
-                    self.suspected_resets += int(np.count_nonzero(is_final & is_left))
-        (ends,) = (events & encoding.TERMINATED).nonzero()
-        if next_rows is not None and len(ends):
-            self.ended = np.concatenate([self.ended, streams[ends]])
-            self._finals = np.concatenate([self._finals, _observations(steps, next_rows, ends)])
-        self._num_ends += int(np.count_nonzero(events))
+        streams = np.asarray(steps.streams).tolist()
+        for stream in [stream for stream in self.finals if stream in streams]:
+            place, final = streams.index(stream), self.finals.pop(stream)
+            if next_rows is not None and _observation(steps, steps.rows, place) == final:
+                self.suspected_resets += _observation(steps, next_rows, place) != final
+        for place in np.flatnonzero(steps.events).tolist():
+            self._num_ends += 1
+            if next_rows is not None and events[place] & encoding.TERMINATED:
+                self.finals[streams[place]] = _observation(steps, next_rows, place)
         if self.suspected_resets >= _FEWEST_RESETS and 2 * self.suspected_resets > self._num_ends:
             self._warn(
                 "resets",
@@ -92,16 +76,12 @@ class Watch:
 
     def record_other(self, stream: int) -> None:
         """Record that a stream was written to other than by `extend`."""
-        self._keep(self.ended != stream)
+        self.finals.pop(stream, None)
 
     def clear(self) -> None:
         """Forget the steps; counts and warnings are kept."""
-        self._keep(slice(0))
+        self.finals.clear()
         self._splices.clear()
-
-    def _keep(self, which: Any) -> None:
-        """Forget the final observations of the other streams."""
-        self.ended, self._finals = self.ended[which], self._finals[which]
 
     def _warn(self, cause: str, message: str) -> None:
         """Warn once per cause, at the line that called relive."""
@@ -149,10 +129,10 @@ def _are_mostly_equal(these: list[bytes], those: list[bytes]) -> bool:
     return bool(2 * sum(map(operator.eq, these, those)) > len(these) > 0)
 
 
-def _observations(steps: encoding.Steps, rows: Sequence[bytes], places: arrays.Ints) -> arrays.Array:
-    """Return the bytes of the observations at some places among those of some steps [k, nbytes]."""
-    fields, count = rows[: len(steps.schema.observation_paths)], len(steps.streams)
-    return np.concatenate([np.frombuffer(field, np.uint8).reshape(count, -1)[places] for field in fields], axis=1)
+def _observation(steps: encoding.Steps, rows: encoding.Row, place: int) -> list[bytes]:
+    """Return the bytes of the observation at a place among those of some steps, field by field."""
+    sizes = [len(field) // len(steps.streams) for field in rows[: len(steps.schema.observation_paths)]]
+    return [rows[field][place * size : (place + 1) * size] for field, size in enumerate(sizes)]
 
 
 def _is_ours(name: str) -> bool:

@@ -50,6 +50,7 @@ gone; how it ended; whether the observation after its last row is known, once it
 that is alive, -1 for none."""
 OPEN, TERMINATED, TRUNCATED, CUT = 0, 1, 2, 4
 """How an episode ended, and the bits of the event of a step; CUT: what is open in the stream ends before it."""
+ENDS = TERMINATED | TRUNCATED
 
 NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, CLEARED, OLDER, LAG, STRIDE, PAD = range(10)
 """Numbers of the ring: the key of the next row; rows alive; entries of `free`, of eligible rows, of `changed` (more
@@ -89,7 +90,7 @@ def append(rows: Rows, streams: Numbers, events: Numbers, announced: int) -> Non
     if surplus > 0:
         evict(rows, surplus)
     num[ROWS] += count
-    num[NEXT_KEY] += count
+    num[NEXT_KEY] = key + count
     for i in range(count):
         if events[i] & CUT and last[streams[i]] != NONE:
             close(rows, streams[i])
@@ -115,7 +116,7 @@ def append(rows: Rows, streams: Numbers, events: Numbers, announced: int) -> Non
             complete(flags, places, recent, episodes, changed, num, slot)
         last[stream] = slot
         knows[stream] = announced
-        if event & (TERMINATED | TRUNCATED):
+        if event & ENDS:
             finish(rows, stream, event)
         key += 1
         slot += 1
@@ -126,7 +127,8 @@ def append(rows: Rows, streams: Numbers, events: Numbers, announced: int) -> Non
 def evict(rows: Rows, count: int) -> None:
     """Take away the `count` oldest rows; the caller gives their slots other flags."""
     flags, following, places, _, _, _, _, _, episodes, _, changed, num = rows
-    slot = (num[NEXT_KEY] - num[ROWS]) % len(flags)
+    capacity = len(flags)
+    slot = (num[NEXT_KEY] - num[ROWS]) % capacity
     for _ in range(count):
         place, link = places[slot], following[slot]
         episodes[OLDEST, place >> EPISODE] = link
@@ -139,7 +141,7 @@ def evict(rows: Rows, count: int) -> None:
             shut(flags, changed, num, link)
             link = following[link]
         slot += 1
-        if slot == len(flags):
+        if slot == capacity:
             slot = 0
     num[ROWS] -= count
 
@@ -155,9 +157,10 @@ def shut(flags: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
 def note(changed: Numbers, num: Numbers, slot: int) -> None:
     """Write down that the eligibility of a row has changed, where that is asked."""
     if len(changed):
-        if num[CHANGED] < len(changed):
-            changed[num[CHANGED]] = slot
-        num[CHANGED] += 1
+        count = num[CHANGED]
+        if count < len(changed):
+            changed[count] = slot
+        num[CHANGED] = count + 1
 
 
 def leave(rows: Rows, place: int) -> None:
@@ -190,8 +193,9 @@ def begin(rows: Rows, stream: int, key: int, slot: int) -> int:
     if last[stream] == GONE:
         episode: int = current[stream]
     else:
-        num[FREE] -= 1
-        current[stream] = episode = free[num[FREE]]
+        count = num[FREE] - 1
+        num[FREE] = count
+        current[stream] = episode = free[count]
         episodes[STREAM, episode], episodes[FIRST_KEY, episode] = stream, key
         episodes[LENGTH, episode], episodes[END, episode] = 0, OPEN
     episodes[OLDEST, episode] = slot
@@ -205,9 +209,10 @@ def finish(rows: Rows, stream: int, event: int) -> None:
     episode = current[stream]
     episodes[LENGTH, episode] = (places[last[stream]] & STEP) + 1
     end(rows, stream, TERMINATED if event & TERMINATED else TRUNCATED)
-    first = episodes[OLDEST, episode]
-    if num[LAG] == WHOLE and places[first] & STEP == 0 and flags[first] & COMPLETE:
-        let_in(flags, places, episodes, changed, num, first)
+    if num[LAG] == WHOLE:
+        first = episodes[OLDEST, episode]
+        if places[first] & STEP == 0 and flags[first] & COMPLETE:
+            let_in(flags, places, episodes, changed, num, first)
 
 
 def end(rows: Rows, stream: int, how: int) -> None:
@@ -238,9 +243,12 @@ def complete(
 
 def let_in(flags: Numbers, places: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
     """Take in that a window may start at a row, if its frames are stored."""
-    place = places[slot]
-    step = place & STEP
-    if num[OLDER] == 0 or step - (places[episodes[OLDEST, place >> EPISODE]] & STEP) >= min(step, num[OLDER]):
+    is_whole = num[OLDER] == 0
+    if not is_whole:
+        step = places[slot] & STEP
+        oldest = places[episodes[OLDEST, places[slot] >> EPISODE]] & STEP
+        is_whole = step - oldest >= min(step, num[OLDER])
+    if is_whole:
         flags[slot] |= READABLE
         if flags[slot] & ELIGIBILITY == READABLE:
             num[ELIGIBLE] += 1
@@ -331,7 +339,7 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
     knows[heads] = announced
     if has_events:
         views = views_of(rows)
-        for i in (events & (TERMINATED | TRUNCATED)).nonzero()[0].tolist():
+        for i in (events & ENDS).nonzero()[0].tolist():
             if bits[i] & TERMINATED:
                 views[0][slots.item(i)] |= TERMINAL
             finish(views, streams.item(i), bits[i])

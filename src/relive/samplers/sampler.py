@@ -115,8 +115,9 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         now = np.where(self.anchors.is_eligible(slots), self.anchors.keys(slots), -1)
         was = self._told[slots]
         self._told[slots] = now
+        has_changed = was != now
         for hook, keys in ((self._removed, was), (self._added, now)):
-            changed = slots[(keys >= 0) & (was != now)]
+            changed = slots[(keys >= 0) & has_changed]
             if len(changed):
                 hook(changed)
 

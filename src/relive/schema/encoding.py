@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
+from relive.common import trees
 from relive.common import validation
 from relive.kernels import append
 from relive.schema import casting
@@ -86,7 +87,7 @@ class Encoder:
         names = ("observation", "next_observation", "action", "reward", "extras")
         parts = [_part_encoder(schema, name) for name in names]
         self._observation, self._next_observation, self._action, self._reward, self._extras = parts
-        self._has_extras = bool(schema.extras)
+        self._has_extras, self._num_fields = bool(schema.extras), len(schema.fields)
 
     def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
         # The functions cannot be pickled, so they are created again.
@@ -101,36 +102,36 @@ class Encoder:
             SchemaError: A value does not fit its field, is missing, or has none.
             ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
         """
-        row = self._observation(observation) + self._action(action) + self._reward(reward)
+        row: list[bytes] = []
+        self._observation(observation, row)
+        self._action(action, row)
+        self._reward(reward, row)
         if extras or self._has_extras:
-            row += self._extras(extras)
-        return row, None if next_observation is None else self._next_observation(next_observation)
+            self._extras(extras, row)
+        if next_observation is None:
+            return row, None
+        next_row: list[bytes] = []
+        self._next_observation(next_observation, next_row)
+        return row, next_row
 
     def rows(
         self, count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row | None]:
         """Encode several steps as `row` does; every value has a leading axis of steps."""
-        lead = (count,)
-        rows = self.schema.rows(observation, action, reward, extras, lead)
-        following = None
-        if next_observation is not None:
-            following = self._bytes(self.schema.columns("next_observation", next_observation, lead))
-        return self._bytes(rows), following
+        rows = self.schema.rows(observation, action, reward, extras, (count,), next_observation)
+        encoded = [*map(np.ndarray.tobytes, rows.values())]
+        if next_observation is None:
+            return encoded, None
+        return encoded[: self._num_fields], encoded[self._num_fields :]
 
     def run(
         self, count: int, observations: Any, actions: Any, rewards: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row]:
         """Return the bytes of the rows of T consecutive steps, and of the last of their T + 1 observations."""
-        columns, lead = self.schema.columns, (count,)
-        seen = columns("observations", observations, (count + 1,))
-        others = {**columns("action", actions, lead), **columns("reward", rewards, lead)}
-        others |= columns("extras", extras, lead)
-        before = {path: column[:-1] for path, column in seen.items()}
-        return self._bytes(before | others), [column[-1].tobytes() for column in seen.values()]
-
-    @staticmethod
-    def _bytes(columns: Mapping[str, arrays.Array]) -> Row:
-        return [*map(np.ndarray.tobytes, columns.values())]
+        seen = self.schema.columns("observations", observations, (count + 1,))
+        before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
+        rows = self.schema.rows(before, actions, rewards, extras, (count,))
+        return [*map(np.ndarray.tobytes, rows.values())], [column[-1].tobytes() for column in seen.values()]
 
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
         """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
@@ -140,30 +141,33 @@ class Encoder:
         }
 
 
-def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any], list[bytes]]:
-    """Return a function that encodes the value of an argument: the bytes of each of its fields."""
-    encoders = {leaf: _encoder(leaf, field) for _, leaf, field in schema.named_fields(name)}
+def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any, list[bytes]], None]:
+    """Return a function that encodes the value of an argument, and appends the bytes of each of its fields."""
+    encoders = {leaf: _encoder(leaf, field) for leaf, field in schema.named_fields(name).items()}
     if name in encoders:
-        encode = encoders[name]
-        return lambda value: [encode(value)]
-    leaves = schema.leaves
-    return lambda value: [encode(leaf) for encode, leaf in zip(encoders.values(), leaves(name, value), strict=True)]
+        return encoders[name]
+    leaves, of_fields = schema.leaves, tuple(encoders.values())
+
+    def encode(value: Any, row: list[bytes]) -> None:
+        for encode_field, leaf in zip(of_fields, leaves(name, value), strict=True):
+            encode_field(leaf, row)
+
+    return encode
 
 
-def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
-    """Return a function that encodes one value of that field, or raises ArgumentError.
+def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any, list[bytes]], None]:
+    """Return a function that encodes one value of that field and appends the bytes, or raises ArgumentError.
 
     Python numbers and flat lists of them are packed without numpy, which is several times faster.
     """
     shape, dtype, is_reward = field.shape, field.dtype, name == "reward"
 
-    def encode(value: Any) -> bytes:
+    def encode(value: Any, row: list[bytes]) -> None:
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             value = casting.cast_exact(name, value, shape, dtype, is_reward)
         if is_reward:
             schema_lib.require_finite(value)
-        content: bytes = value.tobytes()
-        return content
+        row.append(value.tobytes())
 
     code = _CODES.get(dtype.str[1:])
     if len(shape) > 1 or code is None or not dtype.isnative:
@@ -174,32 +178,31 @@ def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
     largest = 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else 0
     kinds = {of_python, dtype.type, *([np.float64] if is_reward else [])}
 
-    def encode_number(value: Any) -> bytes:
-        kind = type(value)
-        is_usual = kind in kinds or (kind is int and -largest <= value <= largest)
-        if not is_usual or (is_reward and not math.isfinite(value)):
-            return encode(value)
+    def encode_number(value: Any, row: list[bytes]) -> None:
+        number = value[()] if type(value) is np.ndarray and not value.shape else value
+        kind = type(number)
+        is_usual = kind in kinds or (kind is int and -largest <= number <= largest)
+        if not is_usual or (is_reward and not math.isfinite(number)):
+            return encode(value, row)
         try:
-            return pack(value)
+            return row.append(pack(number))
         except (struct.error, OverflowError):
-            return encode(value)
+            return encode(value, row)
 
-    def encode_list(value: Any) -> bytes:
+    def encode_list(value: Any, row: list[bytes]) -> None:
         kind = type(value)
         if kind is np.ndarray and value.dtype is dtype and value.shape == shape:
-            content: bytes = value.tobytes()
-            return content
+            return row.append(value.tobytes())
         if kind is not list and kind is not tuple:
-            return encode(value)
+            return encode(value, row)
         found = {*map(type, value)}
-        if found != {of_python} and not (
-            largest and found == {int} and -largest <= min(value) <= max(value) <= largest
-        ):
-            return encode(value)
+        is_usual = found == {of_python} or (found == {int} and largest >= max(value) and min(value) >= -largest)
+        if not is_usual:
+            return encode(value, row)
         try:
-            return pack(*value)
+            return row.append(pack(*value))
         except (struct.error, OverflowError):
-            return encode(value)
+            return encode(value, row)
 
     return encode_list if shape else encode_number
 
@@ -250,8 +253,8 @@ def require_round(num_streams: int, count: int, reward: Any) -> None:
 
 def event(terminated: Any, truncated: Any) -> int:
     """Return the event of a step with those flags; termination takes precedence."""
-    if terminated is False and truncated is False:
-        return 0
+    if truncated is False and (terminated is False or terminated is True):
+        return TERMINATED if terminated else 0
     # Both are checked before either counts.
     terminated, truncated = validation.flag("terminated", terminated), validation.flag("truncated", truncated)
     return TERMINATED if terminated else TRUNCATED if truncated else 0

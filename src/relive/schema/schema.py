@@ -5,7 +5,7 @@
 has the columns observation/image, observation/state, action, reward and extras/logp.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import difflib
 import math
@@ -13,7 +13,7 @@ import numbers
 import operator
 import re
 import types
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -157,16 +157,18 @@ class Schema(registry.Described):
         if "reward" not in rewards or reward.shape != () or reward.dtype.kind != "f":
             raise errors.ArgumentError(f"reward must be a Field of shape () and a float dtype, got {reward}")
         self._fields = self._observation | self._action | rewards | self._extras
-        self._trees = {part: trees.nested(part, self._fields) for part in {*_PART_OF.values()}}
-        # Of each argument: the paths of its fields, their names in errors, and the fields.
+        self._branches = {name: _branch(trees.nested(part, self._fields)) for name, part in _PART_OF.items()}
         self._columns = {
-            name: [
+            name: _Columns.of(
                 (path, name + path[len(part) :], field)
                 for path, field in self._fields.items()
                 if path == part or path.startswith(f"{part}/")
-            ]
+            )
             for name, part in _PART_OF.items()
         }
+        rows = [(path, path, field) for path, field in self._fields.items()]
+        following = [(name, name, field) for name, field in self.named_fields("next_observation").items()]
+        self._rows, self._rows_and_next = _Columns.of(rows), _Columns.of([*rows, *following])
 
     @classmethod
     def from_example(
@@ -267,45 +269,53 @@ class Schema(registry.Described):
             SchemaError: A value is missing, or has no field.
             ArgumentError: A key is not a non-empty string without "/".
         """
-        tree, found = self._trees[_PART_OF[name]], list[Any]()
-        if type(tree) is Field:
+        branch = self._branches[name]
+        found: list[Any] = []
+        if branch is None:
             return [value]
-        if not _collect(tree, value, found):
+        if not branch.collect(value, found):
             leaves = {} if name == "extras" and not value else trees.flat(name, value)
-            raise _mismatch(name, [leaf for _, leaf, _ in self._columns[name]], leaves)
+            raise _mismatch(name, self._columns[name].names, leaves)
         return found
 
-    def named_fields(self, name: str) -> list[tuple[str, str, Field]]:
-        """Return the path of each field of such an argument, its name in errors, and the field."""
-        return self._columns[name]
-
-    def rows(
-        self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
-    ) -> dict[str, Array]:
-        """Return all columns of rows, as `columns` does."""
-        columns = self.columns("observation", observation, lead)
-        columns |= self.columns("action", action, lead)
-        columns |= self.columns("reward", reward, lead)
-        columns |= self.columns("extras", extras, lead)
-        return columns
+    def named_fields(self, name: str) -> dict[str, Field]:
+        """Return the fields of such an argument, by their names in errors."""
+        paths, names, *_ = self._columns[name]
+        return {leaf: self._fields[path] for leaf, path in zip(names, paths, strict=True)}
 
     def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
         """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
 
-        A column may be the caller's own array. The reward may be rounded to its dtype, other values may not.
+        A column may be the caller's own array.
 
         Raises:
             SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
+            ArgumentError: A key is not a non-empty string without "/".
         """
-        is_reward = name == "reward"
-        columns = {
-            path: casting.cast_exact(leaf, each, lead + field.shape, field.dtype, is_reward)
-            for (path, leaf, field), each in zip(self._columns[name], self.leaves(name, value), strict=True)
-        }
-        if is_reward:
-            require_finite(columns["reward"])
-        return columns
+        return self._columns[name].cast(self.leaves(name, value), lead)
+
+    def rows(
+        self,
+        observation: object,
+        action: object,
+        reward: object,
+        extras: Mapping[str, Any],
+        lead: tuple[int, ...],
+        next_observation: object = None,
+    ) -> dict[str, Array]:
+        """Return the columns of rows, and those of a next observation, as `columns` does.
+
+        Rewards may be rounded to their dtype, and must be finite.
+        """
+        values = [*self.leaves("observation", observation), *self.leaves("action", action), reward]
+        if extras or len(self._fields) > len(values):
+            values += self.leaves("extras", extras)
+        if next_observation is None:
+            rows = self._rows.cast(values, lead)
+        else:
+            rows = self._rows_and_next.cast(values + self.leaves("next_observation", next_observation), lead)
+        require_finite(rows["reward"])
+        return rows
 
     def description(self) -> list[Any]:
         """Return the fields as JSON values: a path, a dtype and a shape each."""
@@ -378,22 +388,62 @@ def _group(name: str, tree: object) -> dict[str, Field]:
     return dict(sorted(fields.items()))
 
 
-def _collect(tree: Any, value: Any, found: list[Any]) -> bool:
-    """Append the values of the fields of a tree to `found`; return False if the keys are not those of the tree."""
-    if not (type(value) is dict or isinstance(value, Mapping)) or len(value) != len(tree):
-        return False
-    for key, branch in tree.items():
-        if key not in value:
+class _Columns(NamedTuple):
+    """Some fields: their paths, their names in errors, shapes and dtypes, and which is the reward."""
+
+    paths: list[str]
+    names: list[str]
+    shapes: list[tuple[int, ...]]
+    dtypes: list[np.dtype[Any]]
+    are_rewards: list[bool]
+
+    @classmethod
+    def of(cls, fields: Iterable[tuple[str, str, Field]]) -> "_Columns":
+        """Return the fields with these paths and names."""
+        columns = cls([], [], [], [], [])
+        for path, name, field in fields:
+            for values, value in zip(columns, (path, name, field.shape, field.dtype, path == "reward"), strict=True):
+                values.append(value)
+        return columns
+
+    def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, Array]:
+        """Return a value of each field as a column [lead..., ...] by path."""
+        shapes = [lead + shape for shape in self.shapes]
+        columns = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
+        return dict(zip(self.paths, columns, strict=True))
+
+
+class _Branch(NamedTuple):
+    """Reads mappings: the keys they must have, and for each what reads its value, None for a field."""
+
+    keys: Sequence[str]
+    known: frozenset[str]
+    branches: Sequence["_Branch | None"]
+    is_flat: bool
+
+    def collect(self, value: Any, found: list[Any]) -> bool:
+        """Append the values of the fields to `found`; return False if the keys are others."""
+        keys, known, branches, is_flat = self
+        if not isinstance(value, Mapping) or value.keys() != known:
             return False
-        child = value[key]
-        if type(branch) is not Field:
-            if not _collect(branch, child, found):
+        values = map(value.__getitem__, keys)
+        if is_flat:
+            found.extend(values)
+            return True
+        for branch, child in zip(branches, values, strict=True):
+            if branch is None:
+                found.append(child)
+            elif not branch.collect(child, found):
                 return False
-        elif type(child) is dict or isinstance(child, Mapping):
-            return False
-        else:
-            found.append(child)
-    return True
+        return True
+
+
+def _branch(tree: Tree) -> _Branch | None:
+    """Return what reads the values of a tree; None for a field."""
+    if isinstance(tree, Field):
+        return None
+    branches = [_branch(branch) for branch in tree.values()]
+    return _Branch(tuple(tree), frozenset(tree), branches, not any(branches))
 
 
 def require_finite(rewards: Array) -> None:

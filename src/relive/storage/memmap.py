@@ -203,7 +203,7 @@ class MemmapStorage(memory.ColumnStorage):
         if self._closer.alive:
             refusal = errors.ClosedError(f"{self._path} was closed: open it again")
             self._refuse_writes(refusal)
-            self._columns, self._records = _Closed(refusal), []
+            self._columns, self._records, self._bytes = _Closed(refusal), [], []
             self._closer()
 
     def __enter__(self) -> Self:

@@ -145,6 +145,11 @@ def records_of(column: Array) -> Array:
     return column.reshape(-1).view(f"V{column.itemsize * math.prod(column.shape[1:])}")
 
 
+def bytes_of(column: Array) -> memoryview:
+    """Return a view of the bytes of a column."""
+    return column.reshape(-1).view(np.uint8).data
+
+
 class ColumnStorage(arrays.Derived):
     """A storage in memory, with one preallocated array for each field.
 
@@ -200,9 +205,10 @@ class ColumnStorage(arrays.Derived):
         fields = self._schema.fields
         # Pickle converts non-native byte orders to the native one.
         self._columns = {path: column.astype(fields[path].dtype, copy=False) for path, column in self._columns.items()}
-        self._records = [
-            (field, records_of(column)) for field, column in enumerate(self._columns.values()) if column.size
-        ]
+        columns = [(field, column) for field, column in enumerate(self._columns.values()) if column.size]
+        # One row is written fastest as a record, and several as bytes.
+        self._records = [(field, records_of(column)) for field, column in columns]
+        self._bytes = [(field, bytes_of(column), column.nbytes // self._capacity) for field, column in columns]
 
     @property
     def capacity(self) -> int:
@@ -267,11 +273,14 @@ class ColumnStorage(arrays.Derived):
             for field, records in self._records:
                 records[slot] = rows[field]
             return
-        before_end = min(self._capacity - slot, count)
-        for field, records in self._records:
-            values = np.frombuffer(rows[field], records.dtype)
-            records[slot : slot + before_end] = values[:before_end]
-            records[: count - before_end] = values[before_end:]
+        before_end = self._capacity - slot
+        for field, memory, size in self._bytes:
+            values = rows[field]
+            if count <= before_end:
+                memory[slot * size : (slot + count) * size] = values
+            else:
+                memory[slot * size :] = values[: before_end * size]
+                memory[: (count - before_end) * size] = values[before_end * size :]
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.

@@ -126,8 +126,9 @@ class StepStore(arrays_lib.Derived):
         self.rows: append.Rows = *of_rows, *of_streams, self.episodes, self.free, self._changed, self.num
         self._views = append.views_of(self.rows)
         self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
-        window = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
-        self._is_plain = window == [0, 0, 1, 0]
+        self._width = self._recent.shape[1]
+        # Every complete step may be drawn.
+        self._is_plain = self.num[[append.LAG, append.STRIDE, append.PAD]].tolist() == [0, 1, 0]
         fields = {} if self._storage is None else self._storage.schema.fields
         # Pickle, and numpy where it joins arrays, convert other byte orders to the native one.
         self.behind = {path: column.astype(fields[path].dtype, copy=False) for path, column in self.behind.items()}
@@ -135,7 +136,7 @@ class StepStore(arrays_lib.Derived):
         columns = [(field, column) for field, column in enumerate(self.behind.values()) if column.size]
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
         self._behind_bytes = [
-            (field, column.reshape(-1).view(np.uint8).data, column.nbytes // len(column)) for field, column in columns
+            (field, memory.bytes_of(column), column.nbytes // len(column)) for field, column in columns
         ]
         storage = self._storage
         self._write_rows: Any = self._write_columns
@@ -289,7 +290,7 @@ class StepStore(arrays_lib.Derived):
                 journal.write(steps)
             self.begin(storage)
             journal = None
-        if count == 1 and journal is None and self._append_next(streams[0], events[0], rows, next_rows):
+        if count == 1 and not events[0] and journal is None and self._append_next(streams[0], rows, next_rows):
             return 0
         num = self.num_view
         key, num_spliced = num[append.NEXT_KEY], 0
@@ -320,21 +321,22 @@ class StepStore(arrays_lib.Derived):
                 records[episodes] = np.frombuffer(next_rows[field], records.dtype)
         return num_spliced
 
-    def _append_next(self, stream: int, event: int, row: encoding.Row, next_row: encoding.Row | None) -> bool:
-        """Append the step that simply continues its announced episode; return False, without a trace, for any other.
+    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None) -> bool:
+        """Append the step without an event that continues its episode; return False, without a trace, for any other.
 
-        This is `append` of one step where no episode begins, ends or is left, and no window looks back or waits.
+        This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.
         """
-        flags, following, places, _, _, current, last, knows, episodes, _, changed, num = self._views
+        flags, following, places, _, recent, current, last, knows, episodes, _, changed, num = self._views
         before = last[stream]
-        if event or next_row is None or before < 0 or not knows[stream] or not self._is_plain:
+        if before < 0 or num[append.OLDER]:
             return False
         episode = current[stream]
-        for field, behind, size in self._behind_bytes:
-            if behind[episode * size : episode * size + size].tobytes() != row[field]:
-                return False
-        slot = num[append.NEXT_KEY] % self.capacity
-        is_full = num[append.ROWS] == self.capacity
+        if knows[stream]:
+            for field, behind, size in self._behind_bytes:
+                if behind[episode * size : episode * size + size].tobytes() != row[field]:
+                    return False
+        key, is_full = num[append.NEXT_KEY], num[append.ROWS] == self.capacity
+        slot = key % self.capacity
         link = following[slot]
         if is_full and link < 0:
             return False
@@ -344,18 +346,27 @@ class StepStore(arrays_lib.Derived):
             append.shut(flags, changed, num, slot)
         else:
             num[append.ROWS] += 1
-        num[append.NEXT_KEY] += 1
-        num[append.ELIGIBLE] += 1
+        num[append.NEXT_KEY] = key + 1
         following[before], following[slot] = slot, -1
-        places[slot] = places[before] + 1
-        last[stream] = slot
+        places[slot] = place = places[before] + 1
+        flags[slot], last[stream], knows[stream] = 0, slot, next_row is not None
+        if self._width:
+            recent[stream, (place & append.STEP) % self._width] = key
+        if not flags[before] & append.COMPLETE:
+            append.complete(flags, places, recent, episodes, changed, num, before)
+        if next_row is None:
+            return True
+        for field, records in self._behind_records:
+            records[episode] = next_row[field]
+        if not self._is_plain:
+            append.complete(flags, places, recent, episodes, changed, num, slot)
+            return True
+        num[append.ELIGIBLE] += 1
         if changed:
             flags[slot] = append.COMPLETE | append.READABLE | append.FRESH
             append.note(changed, num, slot)
         else:
             flags[slot] = append.COMPLETE | append.READABLE
-        for field, records in self._behind_records:
-            records[episode] = next_row[field]
         return True
 
     def is_spliced(self, stream: int, events: Any, rows: encoding.Row) -> bool:
