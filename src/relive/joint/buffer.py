@@ -127,7 +127,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
-        steps = self._rows.row(encoding.stream_number(self.streams, stream), given)
+        steps = self._rows.steps((encoding.stream_number(self.streams, stream),), given)
         if self._limited.holds_inserts:
             self._require_insert("add")
         return self._append(steps)
@@ -167,7 +167,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
-        steps = self._rows.rows(streams, given, present)
+        steps = self._rows.steps(encoding.stream_numbers(self.streams, streams), given, present)
         self._require_insert("extend")
         key = self._append(steps)
         return np.arange(key, key + len(steps.streams))
@@ -181,12 +181,8 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         raise errors.ArgumentError("add_episode cannot add joint steps: use add or extend")
 
     def _append(self, steps: encoding.Steps) -> int:
-        key, store, rows, streams = super()._append(steps), self._store, self._rows, steps.streams
-        rows.update()
-        if type(streams) is tuple:
-            rows.record(store.behind[joint_rows.EPISODE].item(store.current.item(streams[0])))
-        elif len(streams):
-            rows.record(store.behind[joint_rows.EPISODE].take(store.current.take(streams)).max().item())
+        key = super()._append(steps)
+        self._rows.record(steps)
         return key
 
     # As a whole.
