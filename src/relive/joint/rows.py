@@ -16,7 +16,7 @@ Where that cannot hold, the row has the number of another episode: by that, the 
 
 from collections.abc import Iterable, Mapping, Sequence
 import functools
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -100,9 +100,7 @@ class Group:
 
     def path(self, own: str) -> str:
         """Return the path in a row of a field, or of a part, of an agent's step."""
-        part, *rest = own.split("/")
-        part = {"reward": "extras/rewards", "extras": "extras/extras"}.get(part, part)
-        return "/".join([part, self.key, *rest])
+        return _path(own, self.key)
 
     def parts(self, place: int, own: Own | None, before: Mapping[str, arrays.Array]) -> Sequence[encoding.Row]:
         """Return the bytes of k rows, and of the observations after them, of the agent at a place.
@@ -112,12 +110,12 @@ class Group:
             own: Its steps, if it is present, and where.
             before: What absent agents have, by path [k, A, ...].
         """
-        if own is not None and own[1] is None:
-            return own[0].rows, own[0].next_rows or ()
+        steps, here = own or (None, None)
+        if steps is not None and here is None:
+            return steps.rows, steps.next_rows or ()
         absent = [before[path][:, place].tobytes() for path in self.paths.values()]
-        if own is None:
+        if steps is None or here is None:
             return absent, absent
-        steps, here = own
         return [[*map(functools.partial(_picked, here), rows or (), absent)] for rows in (steps.rows, steps.next_rows)]
 
 
@@ -137,7 +135,7 @@ class JointRows:
         next_episode: The number of the next episode.
     """
 
-    def __init__(self, agents: Sequence[str]) -> None:
+    def __init__(self, agents: Any) -> None:
         rule = "agents must be a sequence of distinct names, at least one"
         is_sequence = isinstance(agents, Sequence) and not isinstance(agents, str)
         if not is_sequence or not all(isinstance(name, str) for name in agents):
@@ -189,13 +187,11 @@ class JointRows:
         Raises:
             CheckpointError: It is not a schema of rows of these agents.
         """
-        groups, parts_of = [], schema.extras
+        groups, keys = list[Group](), cast("Mapping[str, Any]", schema.action)
         try:
-            for key in schema.action:
-                of_group = schema.observation[key], schema.action[key], parts_of["rewards"][key]
-                observation, action, reward = map(_of_one, of_group)
-                extras = _of_one(parts_of["extras"][key]) if key in parts_of.get("extras", ()) else None
-                own = schema_lib.Schema(observation, action, reward=reward, extras=extras)
+            for key in keys:
+                parts: list[Any] = [_of_one(trees.nested(_path(part, key), schema.fields)) for part in _PARTS]
+                own = schema_lib.Schema(parts[0], parts[1], reward=parts[2], extras=parts[3])
                 groups.append(Group([int(number) for number in key.split(",")], self.agents, own))
         except (AttributeError, LookupError, TypeError, ValueError):
             groups = []
@@ -316,6 +312,12 @@ class JointRows:
                 raise errors.ArgumentError(f"{rule}, got none of {agent!r}")
             own = own._replace(next_rows=[bytes(len(part)) for part in own.rows])
         return own, here
+
+
+def _path(own: str, key: str) -> str:
+    """Return the path in a row of a field, or of a part, of the step of an agent of a group."""
+    part, *rest = own.split("/")
+    return "/".join([{"reward": "extras/rewards", "extras": "extras/extras"}.get(part, part), key, *rest])
 
 
 def _of_one(tree: Any) -> Any:
