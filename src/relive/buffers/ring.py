@@ -36,7 +36,8 @@ class TransitionReplayBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             NotReadyError: No transition is eligible, or the limiter holds samples back.
         """
         window = self._window if n_step is None and gamma is None else self.window_for(n_step, gamma)
-        return self._draw(batch_size, beta, window.read)
+        batch: Batch = self._draw(batch_size, beta, window.read)
+        return batch
 
     def batches(
         self,

@@ -127,7 +127,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
-        steps = self._rows.row(encoding.stream_number(self.streams, stream), given)
+        steps = self._rows.steps((encoding.stream_number(self.streams, stream),), given)
         if self._limited.holds_inserts:
             self._require_insert("add")
         return self._append(steps)
@@ -147,19 +147,10 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     ) -> arrays.Keys:
         """Add one joint step to every stream and return their keys [S]; equivalent to calling `add` for each stream.
 
-        Every mapping holds arrays by agent, as of `add` with a leading axis of streams.
-
-        Args:
-            observations: o_t of each agent [S, ...].
-            actions: a_t of each [S, ...]; agents that are not in it are absent in all streams.
-            rewards: r_t of each [S].
-            next_observations: o_{t+1} of each [S, ...].
-            terminations: Whether the task ended for the agent [S]; None for all False.
-            truncations: Whether the agent was truncated [S]; None for all False.
-            present: Whether the agent is present [S]; None, or no entry, for everywhere. Where it is absent, any values
-                that fit its schema may be given, and are ignored.
-            streams: The streams that have a step, as distinct numbers [S]; None for all, in order.
-            extras: The other fields of the agents' schemas [S, ...], each a mapping by agent.
+        Arguments are those of `add`, in which each value has a leading axis of streams [S, ...]. `streams` are the
+        streams that have a step, as distinct numbers [S]; None for all, in order. `present` says of each agent where it
+        is present [S]; None, or no entry, for everywhere. Where it is absent, any values that fit its schema may be
+        given, and are ignored; agents that are not in `actions` are absent in all streams.
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
@@ -167,7 +158,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
-        steps = self._rows.rows(streams, given, present)
+        steps = self._rows.steps(encoding.stream_numbers(self.streams, streams), given, present)
         self._require_insert("extend")
         key = self._append(steps)
         return np.arange(key, key + len(steps.streams))
@@ -181,12 +172,8 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         raise errors.ArgumentError("add_episode cannot add joint steps: use add or extend")
 
     def _append(self, steps: encoding.Steps) -> int:
-        key, store, rows, streams = super()._append(steps), self._store, self._rows, steps.streams
-        rows.update()
-        if type(streams) is tuple:
-            rows.record(store.behind[joint_rows.EPISODE].item(store.current.item(streams[0])))
-        elif len(streams):
-            rows.record(store.behind[joint_rows.EPISODE].take(store.current.take(streams)).max().item())
+        key = super()._append(steps)
+        self._rows.record(steps)
         return key
 
     # As a whole.
@@ -362,23 +349,9 @@ class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch], ring.Transiti
 class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch]):
     """Stores the newest `capacity` joint steps of multi-agent environments and samples sequences of `length` of them.
 
-    Steps are added as to a JointReplayBuffer, and sequences are drawn as from a SequenceReplayBuffer. A sequence is of
-    one episode of the environment; the mask of an agent tells at which of its steps the agent was present.
-
-    Args:
-        capacity: Maximum number of stored joint steps, that is, environment steps; the oldest are evicted first.
-        schemas: The schema of each agent, by name; inferred from the first step of an agent that is not named.
-        agents: The names of all agents that may ever act.
-        length: Steps in a sequence, burn-in included.
-        burn_in: Number of leading steps that are marked as burn-in, not for the loss.
-        stride: Sequences start at every stride-th step of an episode.
-        pad: Whether a sequence may extend past the end of its episode, so that every step is in some sequence. Steps
-            past the end are zeros and masked.
-        streams: Number of environments that write in parallel.
-        limiter: Decides when steps may be added and batches drawn; by default sampling needs one sequence.
-        sampler: Draws the first steps; UniformSampler if None.
-        max_times_sampled: How many times a sequence may be drawn before it is retired; None for no limit.
-        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
+    Steps are added as to a JointReplayBuffer, and sequences are drawn as from a SequenceReplayBuffer: `length`,
+    `burn_in`, `stride` and `pad` are settings of that, and all others are those of a JointReplayBuffer. A sequence is
+    of one episode of the environment; the mask of an agent tells at which of its steps the agent was present.
 
     Raises:
         ArgumentError: A setting is invalid.

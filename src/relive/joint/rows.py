@@ -15,7 +15,8 @@ Where that cannot hold, the row has the number of another episode: by that, the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import functools
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,12 @@ CHECKED = (EPISODE, STATUS, FLAGS)
 _NO_REWARD = schema_lib.Field((), np.float32)
 _PARTS = ("observation", "action", "reward", "extras")
 _ENDS = TERMINATED | TRUNCATED
+_WITH_PRESENT = bytes(flags | PRESENT for flags in range(256))
+_NO_ENDS = bytes([0, PRESENT])
+
+
+Own: TypeAlias = tuple[encoding.Steps, arrays.Bools | None]
+"""The steps of one agent, and where it is present [k]; None for everywhere."""
 
 
 class Given(NamedTuple):
@@ -51,33 +58,22 @@ class Given(NamedTuple):
 
     def check(self, numbers: Mapping[str, int]) -> None:
         """Raise ArgumentError unless they are mappings that have the agents in `actions`, which are in `numbers`."""
+        required = {"observations": self.observations, "rewards": self.rewards}
         flags = {"terminations": self.terminations, "truncations": self.truncations}
-        required = {name: mapping for name, mapping in flags.items() if mapping is not None}
-        required |= {"observations": self.observations, "rewards": self.rewards}
-        others = {"actions": self.actions, "next_observations": self.next_observations}
-        for name, mapping in {**others, **required, **self.extras}.items():
-            if not isinstance(mapping, Mapping):
+        required |= {name: mapping for name, mapping in flags.items() if mapping is not None}
+        others = {"actions": self.actions, "next_observations": self.next_observations, **self.extras}
+        for name, mapping in (required | others).items():
+            if not (type(mapping) is dict or isinstance(mapping, Mapping)):
                 rule = f"{name} must be a mapping by agent"
                 raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(mapping)}")
         if not self.actions:
             raise errors.ArgumentError("actions must be of at least one agent, got none")
-        for agent in self.actions:
-            if agent not in numbers:
-                rule = f"actions must be of {', '.join(numbers)}"
-                raise errors.ArgumentError(f"{rule}, got one of {validation.short_repr(agent)}")
-            for name, mapping in required.items():
-                if agent not in mapping:
-                    raise errors.ArgumentError(f"{name} must have every agent in actions, got none of {agent!r}")
-
-    def of_agent(self, agent: str, no_flags: Any) -> tuple[encoding.Given, Any, Any]:
-        """Return the values of one agent as `encoding.steps` takes them, and its flags."""
-        extras = {name: values[agent] for name, values in self.extras.items() if agent in values}
-        values = self.observations[agent], self.actions[agent], self.rewards[agent], self.next_observations.get(agent)
-        return (
-            (*values, extras),
-            no_flags if self.terminations is None else self.terminations[agent],
-            no_flags if self.truncations is None else self.truncations[agent],
-        )
+        for agent in self.actions.keys() - numbers.keys():
+            rule = f"actions must be of {', '.join(numbers)}"
+            raise errors.ArgumentError(f"{rule}, got one of {validation.short_repr(agent)}")
+        for name, mapping in required.items():
+            for agent in self.actions.keys() - mapping.keys():
+                raise errors.ArgumentError(f"{name} must have every agent in actions, got none of {agent!r}")
 
 
 class Group:
@@ -90,26 +86,37 @@ class Group:
         encoder: Encodes a step of one of them.
         key: The name of the group in paths.
         paths: The path in a row of each field of an agent.
+        observation_paths: Those of the observation, which come first.
     """
 
     def __init__(self, numbers: Sequence[int], agents: Sequence[str], schema: schema_lib.Schema) -> None:
         self.numbers = list(numbers)
         self.names = [agents[number] for number in numbers]
-        self._agents = agents
         self.schema = schema
         self.encoder = encoding.Encoder(schema)
         self.key = ",".join(map(str, numbers))
         self.paths = {path: self.path(path) for path in schema.fields}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The functions cannot be pickled, so they are created again.
-        return Group, (self.numbers, self._agents, self.schema)
+        self.observation_paths = [self.paths[path] for path in schema.observation_paths]
 
     def path(self, own: str) -> str:
         """Return the path in a row of a field, or of a part, of an agent's step."""
-        part, *rest = own.split("/")
-        part = {"reward": "extras/rewards", "extras": "extras/extras"}.get(part, part)
-        return "/".join([part, self.key, *rest])
+        return _path(own, self.key)
+
+    def parts(self, place: int, own: Own | None, before: Mapping[str, arrays.Array]) -> Sequence[encoding.Row]:
+        """Return the bytes of k rows, and of the observations after them, of the agent at a place.
+
+        Args:
+            place: The place.
+            own: Its steps, if it is present, and where.
+            before: What absent agents have, by path [k, A, ...].
+        """
+        steps, here = own or (None, None)
+        if steps is not None and here is None:
+            return steps.rows, steps.next_rows or ()
+        absent = [before[path][:, place].tobytes() for path in self.paths.values()]
+        if steps is None or here is None:
+            return absent, absent
+        return [[*map(functools.partial(_picked, here), rows or (), absent)] for rows in (steps.rows, steps.next_rows)]
 
 
 class JointRows:
@@ -128,7 +135,7 @@ class JointRows:
         next_episode: The number of the next episode.
     """
 
-    def __init__(self, agents: Sequence[str]) -> None:
+    def __init__(self, agents: Any) -> None:
         rule = "agents must be a sequence of distinct names, at least one"
         is_sequence = isinstance(agents, Sequence) and not isinstance(agents, str)
         if not is_sequence or not all(isinstance(name, str) for name in agents):
@@ -180,18 +187,12 @@ class JointRows:
         Raises:
             CheckpointError: It is not a schema of rows of these agents.
         """
-        own_fields: dict[str, dict[str, schema_lib.Field]] = {}
-        for path, field in schema.fields.items():
-            part, *rest = path.removeprefix("extras/").split("/") if path.startswith("extras/") else path.split("/")
-            if rest and field.shape and path not in (STATUS, FLAGS):
-                own = "/".join(["reward" if part == "rewards" else part, *rest[1:]])
-                own_fields.setdefault(rest[0], {})[own] = schema_lib.Field(field.shape[1:], field.dtype)
-        groups = []
+        groups, keys = list[Group](), cast("Mapping[str, Any]", schema.action)
         try:
-            for key, fields in own_fields.items():
-                parts: list[Any] = [trees.nested(part, fields) for part in _PARTS]
-                own_schema = schema_lib.Schema(parts[0], parts[1], reward=parts[2], extras=parts[3])
-                groups.append(Group([int(number) for number in key.split(",")], self.agents, own_schema))
+            for key in keys:
+                parts: list[Any] = [_of_one(trees.nested(_path(part, key), schema.fields)) for part in _PARTS]
+                own = schema_lib.Schema(parts[0], parts[1], reward=parts[2], extras=parts[3])
+                groups.append(Group([int(number) for number in key.split(",")], self.agents, own))
         except (AttributeError, LookupError, TypeError, ValueError):
             groups = []
         groups.sort(key=lambda group: group.numbers)
@@ -210,113 +211,137 @@ class JointRows:
             of_groups = [path for group in self.groups for own, path in group.paths.items() if own != "reward"]
             self.paths = (EPISODE, *of_groups)
 
-    def record(self, episode: int) -> None:
-        """Record that there is an episode of that number."""
-        if episode >= self.next_episode:
-            self.next_episode = episode + 1
+    def record(self, steps: encoding.Steps) -> None:
+        """Record steps that were stored: there may be new agents, and new numbers of episodes."""
+        self.update()
+        numbers = memoryview(steps.rows[[*steps.schema.fields].index(EPISODE)]).cast("q")
+        self.next_episode = max(self.next_episode, max(numbers, default=-1) + 1)
 
     # Encoding.
 
-    def row(self, stream: int, given: Given) -> encoding.Steps:
-        """Return the step that the arguments of `add` describe, which may be of agents without a schema so far.
+    def steps(self, streams: encoding.Streams, given: Given, present: Any = None) -> encoding.Steps:
+        """Return the steps that the arguments of `add` or `extend` describe, also of agents without a schema so far.
+
+        Args:
+            streams: The streams of the steps [k]; a tuple of one for one step, whose values have no leading axis.
+            given: The other arguments.
+            present: Where each agent is present [k], by name; None, or no such name, for everywhere.
 
         Raises:
             SchemaError: A value does not fit its field; the message names the agent.
             ArgumentError: Another argument is invalid.
         """
-        return self._joined(self._steps_of_agents(given, (stream,), None))
-
-    def rows(self, streams: Any, given: Given, present: Any) -> encoding.Steps:
-        """Return the steps that the arguments of `extend` describe; otherwise like `row`.
-
-        Args:
-            streams: The streams of the steps; None for all.
-            given: The other arguments.
-            present: Where each agent is present, by name; None, or no such name, for everywhere.
-        """
-        numbers = encoding.stream_numbers(self._store.streams, streams)
-        return self._joined(self._steps_of_agents(given, numbers, present))
-
-    def _steps_of_agents(
-        self, given: Given, streams: encoding.Streams, present: Any
-    ) -> dict[int, tuple[encoding.Steps, arrays.Bools]]:
-        """Return the steps of each agent by number, and where it is present [k]."""
         given.check(self.numbers)
         if present is not None and not isinstance(present, Mapping):
             rule = "present must be a mapping by agent"
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(present)}")
-        steps = {}
-        for agent in given.actions:
-            number = self.numbers[agent]
-            try:
-                own = self._step_of_agent(number, streams, given)
-                mask = np.ones(len(own.streams), np.bool_)
-                if present is not None and agent in present:
-                    mask = validation.flags("present", present[agent], len(mask))
-            except errors.ArgumentError as error:
-                raise type(error)(f"agent {agent!r}: {error}") from None
-            goes_on = np.bitwise_and(own.events, TERMINATED) == 0
-            if own.next_rows is None and arrays.any_set(mask & goes_on):
-                rule = "next_observations must have every agent in actions that has not terminated"
-                raise errors.ArgumentError(f"{rule}, got none of {agent!r}")
-            steps[number] = own, mask
-        return steps
-
-    def _step_of_agent(self, number: int, streams: encoding.Streams, given: Given) -> encoding.Steps:
-        events: encoding.Events
-        if type(streams) is tuple:
-            values, terminated, truncated = given.of_agent(self.agents[number], False)
-            events = (encoding.event(terminated, truncated),)
-        else:
-            values, terminated, truncated = given.of_agent(self.agents[number], None)
-            events = encoding.events(terminated, truncated, len(streams))
-            encoding.require_round(self._store.streams, len(streams), values[2])
-        return encoding.steps(self._encoders.get(number), streams, events, values)
-
-    def _joined(self, steps: Mapping[int, tuple[encoding.Steps, arrays.Bools]]) -> encoding.Steps:
-        """Return the rows of such steps."""
-        store, encoder, groups = self._store, self._store.encoder, self.groups
-        unknown = {number: own.schema for number, (own, _) in steps.items() if number not in self._encoders}
+        owns = {self.numbers[agent]: self._own(agent, streams, given, present or {}) for agent in given.actions}
+        store, count, numbers = self._store, len(streams), np.asarray(streams)
+        encoder, groups = store.encoder, self.groups
+        unknown = {number: own.schema for number, (own, _) in owns.items() if number not in self._encoders}
         if unknown or encoder is None:
             encoder = encoding.Encoder(self.schema_with(unknown))
             groups = self.groups_in(encoder.schema)
-        first, _ = next(iter(steps.values()))
-        streams, count = np.asarray(first.streams), len(first.streams)
-        is_known = store.is_announced(streams)
-        columns = {path: np.zeros((count, *one.shape), one.dtype) for path, one in encoder.schema.fields.items()}
-        for path, column in store.behind.items():
-            columns[path][is_known] = column[store.current[streams[is_known]]]
-        following = {path: columns[path].copy() for path in encoder.schema.observation_paths}
-        flags, status, is_other = columns[FLAGS], columns[STATUS], ~is_known
+        fields, observation_paths = encoder.schema.fields, encoder.schema.observation_paths
+        of_agents = dict.fromkeys(range(len(self.agents)), bytes(count))
+        for number, (own, here) in owns.items():
+            events = bytes(own.events).translate(_WITH_PRESENT)
+            of_agents[number] = events if here is None else _picked(here, events, bytes(count))
+        flags = _side_by_side([*of_agents.values()], count)
+        for stream in numbers[~_table(flags, count).any(axis=1)] if present else ():
+            raise errors.ArgumentError(f"present must have an agent in each stream, got none in {stream}")
+        # What is known of absent agents: the newest observations; zeros where a new episode begins, and of all else.
+        is_other, of_streams, behind = ~store.is_announced(numbers), store.current[numbers], store.behind
+        before = {
+            path: behind[path][of_streams] if path in behind else np.zeros((count, *field.shape), field.dtype)
+            for path, field in fields.items()
+        }
+        if arrays.any_set(is_other):
+            for column in before.values():
+                column[is_other] = np.zeros((), column.dtype)
+        rows, next_rows = {FLAGS: flags, "reward": before["reward"].tobytes()}, {STATUS: flags}
         for group in groups:
-            for place, number in enumerate(group.numbers):
-                if number not in steps:
-                    continue
-                own, here = steps[number]
-                was = here & ((status[:, number] & PRESENT) > 0)
-                for path, values in own.encoder.columns(own.rows, count).items():
-                    column = columns[group.paths[path]][:, place]
-                    if path in own.schema.observation_paths and arrays.any_set(was):
-                        is_other[was] |= steps_lib.differ(column[was], values[was])
-                    column[here] = values[here]
-                after = {} if own.next_rows is None else own.encoder.columns(own.next_rows, count)
-                for path in own.schema.observation_paths:
-                    column = following[group.paths[path]][:, place]
-                    column[here] = after[path][here] if after else np.zeros((), column.dtype)
-                flags[here, number] = PRESENT | np.asarray(own.events, np.uint8)[here]
-        if count and not flags.any(axis=1).all():
-            raise errors.ArgumentError(
-                f"present must have an agent in each stream, got none in {streams[~flags.any(axis=1)][0]}"
-            )
-        columns[EPISODE][is_other] = self.next_episode + np.arange(np.count_nonzero(is_other))
-        status[is_other] = 0
-        following[EPISODE], following[STATUS] = columns[EPISODE], flags
-        rows = [column.tobytes() for column in columns.values()]
-        next_rows = [column.tobytes() for column in following.values()]
-        events = _events(flags)
-        if type(first.streams) is tuple:
-            return encoding.Steps(encoder, first.streams, (events.item(),), rows, next_rows, False)
-        return encoding.Steps(encoder, first.streams, events, rows, next_rows, False)
+            parts = [group.parts(place, owns.get(number), before) for place, number in enumerate(group.numbers)]
+            of_rows, of_next_rows = (zip(*part, strict=False) for part in zip(*parts, strict=True))
+            for path, part in zip(group.paths.values(), of_rows, strict=True):
+                rows[path] = _side_by_side(part, count)
+            for path, part in zip(group.observation_paths, of_next_rows, strict=False):
+                next_rows[path] = _side_by_side(part, count)
+                if rows[path] != before[path].tobytes():
+                    seen = np.ndarray(before[path].shape, before[path].dtype, rows[path])
+                    each = (columns.reshape(-1, *columns.shape[2:]) for columns in (seen, before[path]))
+                    stays = (before[STATUS] & _table(flags, count) & PRESENT > 0)[:, group.numbers]
+                    is_other |= (steps_lib.differ(*each).reshape(count, -1) & stays).any(axis=1)
+        if arrays.any_set(is_other):
+            before[EPISODE][is_other] = self.next_episode + np.arange(np.count_nonzero(is_other))
+            before[STATUS][is_other] = 0
+        rows[EPISODE] = next_rows[EPISODE] = before[EPISODE].tobytes()
+        rows[STATUS] = before[STATUS].tobytes()
+        made = _events(_table(flags, count)) if flags.strip(_NO_ENDS) else np.zeros(count, np.uint8)
+        of_joint = tuple(made.tolist()) if type(streams) is tuple else made
+        in_order = [rows[path] for path in fields], [next_rows[path] for path in observation_paths]
+        return encoding.Steps(encoder, streams, of_joint, *in_order, False)
+
+    def _own(self, agent: str, streams: encoding.Streams, given: Given, present: Mapping[str, Any]) -> Own:
+        """Return the steps of one agent, and where it is present."""
+        here, is_one = None, type(streams) is tuple
+        events: encoding.Events
+        extras = {name: values[agent] for name, values in given.extras.items() if agent in values}
+        observation, action, reward = given.observations[agent], given.actions[agent], given.rewards[agent]
+        values = observation, action, reward, given.next_observations.get(agent), extras
+        terminated = truncated = False if is_one else None
+        if given.terminations is not None:
+            terminated = given.terminations[agent]
+        if given.truncations is not None:
+            truncated = given.truncations[agent]
+        try:
+            if is_one:
+                events = (encoding.event(terminated, truncated),)
+            else:
+                events = encoding.events(terminated, truncated, len(streams))
+                encoding.require_round(self._store.streams, len(streams), reward)
+            own = encoding.steps(self._encoders.get(self.numbers[agent]), streams, events, values)
+            if agent in present:
+                here = validation.flags("present", present[agent], len(streams))
+        except errors.ArgumentError as error:
+            raise type(error)(f"agent {agent!r}: {error}") from None
+        if own.next_rows is None:
+            goes_on = np.bitwise_and(events, TERMINATED) == 0
+            if arrays.any_set(goes_on if here is None else goes_on & here):
+                rule = "next_observations must have every agent in actions that has not terminated"
+                raise errors.ArgumentError(f"{rule}, got none of {agent!r}")
+            own = own._replace(next_rows=[bytes(len(part)) for part in own.rows])
+        return own, here
+
+
+def _path(own: str, key: str) -> str:
+    """Return the path in a row of a field, or of a part, of the step of an agent of a group."""
+    part, *rest = own.split("/")
+    return "/".join([{"reward": "extras/rewards", "extras": "extras/extras"}.get(part, part), key, *rest])
+
+
+def _of_one(tree: Any) -> Any:
+    """Return the fields of one agent of a group, given those of the group."""
+    if isinstance(tree, schema_lib.Field):
+        return schema_lib.Field(tree.shape[1:], tree.dtype)
+    return {key: _of_one(branch) for key, branch in tree.items()}
+
+
+def _table(rows: bytes, count: int) -> arrays.Array:
+    """Return the bytes of each of `count` rows [count, nbytes]."""
+    return np.frombuffer(rows, np.uint8).reshape(count, len(rows) // max(count, 1))
+
+
+def _picked(here: arrays.Bools, rows: bytes, others: bytes) -> bytes:
+    """Return the bytes of rows where `here` [k] is True, and of others elsewhere."""
+    return np.where(here[:, np.newaxis], _table(rows, len(here)), _table(others, len(here))).tobytes()
+
+
+def _side_by_side(parts: Sequence[bytes], count: int) -> bytes:
+    """Return the bytes of `count` rows that have those of the agents side by side."""
+    if count == 1:
+        return b"".join(parts)
+    return np.concatenate([_table(part, count) for part in parts], axis=1).tobytes()
 
 
 def _events(flags: arrays.Array) -> npt.NDArray[np.uint8]:
@@ -350,15 +375,11 @@ def wrong(
         return "the steps of an episode, and no others, must have its number"
     if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= next_episode:
         return "the numbers of episodes must be below that of the next one"
-    before, after = np.zeros_like(flags), final[STATUS].copy()
     order = np.argsort(rows.episode, kind="stable")
     follows = np.diff(rows.episode[order]) == 0
-    before[order[1:][follows]] = flags[order[:-1][follows]]
-    is_first = rows.steps == 0
-    knows_before = is_first.copy()
-    knows_before[order[1:][follows]] = True
-    after[rows.episode] = flags  # For a repeated episode, the last assignment wins.
-    if (status != before)[knows_before].any() or (final[STATUS] != after).any():
+    older, newer, newest = order[:-1][follows], order[1:][follows], order[np.append(~follows, True)[: len(order)]]
+    is_after = (status[newer] == flags[older]).all() and (final[STATUS][rows.episode[newest]] == flags[newest]).all()
+    if not is_after or status[rows.steps == 0].any():
         return "each must have the flags of the one before"
     if (_events(final[STATUS]) > 0)[rows.is_open].any():
         return "an episode goes on while an agent does"

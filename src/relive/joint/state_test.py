@@ -219,7 +219,7 @@ def test_a_loaded_episode_goes_on_without_its_steps() -> None:
 
 def test_flags_that_were_damaged_in_memory_are_found() -> None:
     buffer = zoo.worked(ONE.make)
-    flags = buffer._store.storage._sources[joint_rows.FLAGS][0]
+    flags = buffer._store.storage._columns[joint_rows.FLAGS]
     flags[buffer._store.alive_slots()[0]] = 0
     with pytest.raises(errors.CorruptionError, match=f"^{JOINT}each must have an agent"):
         buffer.check()
