@@ -273,7 +273,7 @@ class Schema(registry.Described):
         found: list[Any] = []
         if branch is None:
             return [value]
-        if not branch.collect(value, found):
+        if not branch.collect(value, found) or dict in map(type, found):
             leaves = {} if name == "extras" and not value else trees.flat(name, value)
             raise _mismatch(name, self._columns[name].names, leaves)
         return found
