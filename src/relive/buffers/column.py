@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -90,16 +90,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     Raises:
         ArgumentError: A setting is invalid.
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "schema",
-        "window",
-        "sampler",
-        "streams",
-        "limiter",
-        "max_times_sampled",
-    )
 
     def __init__(
         self,
@@ -731,8 +721,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     # As a whole: see Checkpointable and Journalable.
 
-    def _setting(self, name: str) -> Any:
-        return self._draws.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
+    def _known_settings(self) -> dict[str, Any]:
+        return {"schema": self.schema}
 
     def save(
         self,
@@ -779,7 +769,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
-        schema: schema_lib.Schema | None = settings.load(given.part("settings"), {"schema": None})["schema"]
+        schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
 
     @property

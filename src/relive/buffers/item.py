@@ -14,7 +14,7 @@ items fit together.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +90,6 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
     >>> buffer.sample(4)
     {'c': array([2, 3, 2, 3, 2, 3, 1]), 'seq_lens': array([2, 2, 2, 1])}
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "storage_unit")
 
     def __init__(
         self,
@@ -198,9 +196,6 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             }
         self._sampled += num_items
         return drawn
-
-    def _setting(self, name: str) -> Any:
-        return getattr(self, name)
 
     def _state(self, **options: Any) -> state.State:
         return {

@@ -10,7 +10,7 @@ They are column buffers whose rows hold a step of every agent, so all that colum
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar, Generic, Never, NoReturn, Self, TypeVar
+from typing import Any, Generic, Never, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         options: Further arguments of ColumnReplayBuffer.
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "streams", "limiter", "sampler", "max_times_sampled")
+    _NOT_KEPT = column.ColumnReplayBuffer._NOT_KEPT | {"agents", "schema", "schemas"}
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         }
 
     def _saved_schema(self, given: state_lib.StateReader) -> schema_lib.Schema | None:
-        schema: schema_lib.Schema | None = settings.load(given, {"schema": None})["schema"]
+        schema: schema_lib.Schema | None = settings.load(given, "schema")
         if schema is not None:
             saved = {name: group.schema for group in self._rows.groups_in(schema) for name in group.names}
             for agent, own in self.schemas.items():
@@ -315,16 +315,6 @@ class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):
     >>> batch.episodes.tolist(), batch.start_step.tolist()
     ([0, 0, 0], [0, 1, 2])
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "n_step",
-        "gamma",
-        "streams",
-        "limiter",
-        "sampler",
-        "max_times_sampled",
-    )
 
     def __init__(
         self,
@@ -450,18 +440,6 @@ class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch
     ([[10, 20, 0, 0]], [[True, False, False]], [[True, False, False]])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "length",
-        "burn_in",
-        "stride",
-        "pad",
-        "streams",
-        "limiter",
-        "sampler",
-        "max_times_sampled",
-    )
-
     def __init__(
         self,
         capacity: int,
@@ -495,9 +473,6 @@ class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch
             max_times_sampled=max_times_sampled,
             seed=seed,
         )
-
-    def _setting(self, name: str) -> Any:
-        return getattr(self.window, name) if name in ("length", "burn_in", "stride", "pad") else super()._setting(name)
 
 
 def _saved_names(given: state_lib.StateReader) -> list[str]:

@@ -1,7 +1,7 @@
 """RingReplayBuffer: uniform replay of n-step transitions."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -46,19 +46,6 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
     >>> buffer.read([0, 3]).reward.round(6).tolist(), buffer.read([0, 3]).steps.tolist()
     ([5.23, 8.5], [3, 2])
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "schema",
-        "n_step",
-        "gamma",
-        "frame_stack",
-        "stack_padding",
-        "streams",
-        "limiter",
-        "sampler",
-        "max_times_sampled",
-    )
 
     def __init__(
         self,
@@ -142,10 +129,6 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
             ArgumentError: No transition can start at one of them, or another argument is invalid.
         """
         return self._read(self.window_for(n_step, gamma), keys, beta)
-
-    def _setting(self, name: str) -> Any:
-        of_window = name in ("n_step", "gamma", "frame_stack", "stack_padding")
-        return getattr(self._transitions, name) if of_window else super()._setting(name)
 
     def window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
         """Return the buffer's window, with n_step or gamma overridden if given."""

@@ -64,7 +64,6 @@ class RolloutBuffer(checkpointable.Checkpointable):
     array([False,  True, False])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_steps",)
     _DRAWS: ClassVar[bool] = False
 
     def __init__(self, max_steps: int) -> None:
@@ -207,9 +206,6 @@ class RolloutBuffer(checkpointable.Checkpointable):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._size} steps, max_steps={self._max_steps}>"
-
-    def _setting(self, name: str) -> Any:
-        return self._max_steps
 
     def _state(self, **options: Any) -> state.State:
         return {

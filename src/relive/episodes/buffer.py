@@ -101,7 +101,6 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
     """
 
     _HAS_OBJECTS = True
-    _SETTINGS = ("max_transitions", "max_episodes", "limiter", *delivery.SETTINGS, "sampler")
 
     def __init__(
         self,
@@ -568,11 +567,6 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
             CheckpointError: The state is invalid for this buffer. Nothing has changed.
         """
         self._load_state(state, codec=codec_lib.checked(codec))
-
-    def _setting(self, name: str) -> Any:
-        if name in delivery.SETTINGS:
-            return getattr(self._hand_outs, name)
-        return getattr(self if name in ("limiter", "sampler") else self._store, name)
 
     def _state(self, **options: Any) -> state_lib.State:
         return self._state_of(self._store.snapshot(), self._hand_outs, **options)

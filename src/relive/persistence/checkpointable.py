@@ -4,7 +4,6 @@ import abc
 from collections.abc import Callable
 import contextlib
 import dataclasses
-import importlib
 import math
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -81,15 +80,14 @@ class Position:
     abandoned: tuple[list[str], ...] = ()
 
 
-class Checkpointable(duplicates.CopiedWhole, abc.ABC):
+class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
     """A buffer that can be saved and loaded.
 
     A loaded buffer gives the same batches as the saved one would have, bit for bit: data, keys, priorities, the random
     generator, the limiter's counts and open episodes are all restored.
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]]
-    """The names of the constructor's arguments that a checkpoint keeps."""
+    _NOT_KEPT = frozenset({"seed", "storage", "allocate"})
     _DRAWS: ClassVar[bool] = True
     """Whether there is a generator."""
     _rng: np.random.Generator
@@ -99,14 +97,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         super().__init_subclass__(**keywords)
         BUFFERS.add(cls)
 
-    if TYPE_CHECKING:
-        pass  # A type checker would take any argument, and any attribute for one that exists.
-    else:
-
-        def __new__(cls, *values: Any, **named: Any) -> Self:
-            """Raise ArgumentTypeError that says relive's word, for an argument of another library's constructor."""
-            words.check_arguments(cls, values, named)
-            return super().__new__(cls)
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError that says relive's word, if `name` is another library's."""
@@ -126,25 +117,10 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         """Return a table row for each stored field, if known."""
         return []
 
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor arguments that are saved in a checkpoint, by name.
-
-        A subclass with further constructor arguments must add them: `{**super().settings(), "temperature": ...}`.
-        """
-        return {name: self._setting(name) for name in self._SETTINGS}
-
     def _others_set(self, *but: str) -> str:
         """Return the settings that are not the constructor's defaults, for a `repr`, apart from some."""
-        found = {
-            name: value
-            for name, value in self.settings().items()
-            if name not in but and repr(value) not in _MADE_BY_DEFAULT
-        }
-        return registry.changed(type(self), found)
-
-    @abc.abstractmethod
-    def _setting(self, name: str) -> Any:
-        """Return the constructor argument of that name."""
+        shown = {name: value for name, value in self.settings().items() if repr(value) not in _MADE_BY_DEFAULT}
+        return registry.changed(type(self), {name: value for name, value in shown.items() if name not in but})
 
     @abc.abstractmethod
     def _state(self, **options: Any) -> state_lib.State:
@@ -231,14 +207,9 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         self._load_state(state)
 
     def _encoded_settings(self) -> dict[str, Any]:
-        """Return the settings as JSON values; raise CheckpointError if a subclass omits some of its own."""
-        kind, found = type(self), self.settings()
-        own = next(each for each in kind.__mro__ if "_SETTINGS" in vars(each))
+        """Return the settings as JSON values; raise CheckpointError if some are missing."""
+        kind, found = type(self), registry.settings_of(self)
         taken = registry.parameters(kind)
-        missing = {*taken} - {*registry.parameters(own), *found}
-        if missing:
-            rule = f"settings() of {kind.__name__} must return what its constructor takes beyond {own.__name__}'s"
-            raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
         for name in (*found, *(["seed"] if self._DRAWS else [])):
             if name not in taken:
                 raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
@@ -306,8 +277,8 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
         given = cls._given(state)
         saved = given.part("settings")
-        names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}
-        arguments = settings_lib.load(saved, dict.fromkeys(sorted(names - instead.keys())))
+        names = registry.parameters(cls).keys() - cls._NOT_KEPT - instead.keys()
+        arguments = {name: settings_lib.load(saved, name) for name in sorted(names)}
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
         try:
@@ -336,11 +307,8 @@ def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
         CheckpointError: The state names no class, or one that is not defined.
     """
     name = state_lib.StateReader(state, {}).text("class")
-    kind: Any = BUFFERS.find(name)
+    kind = BUFFERS.find(name)
     if kind is None:
-        relive: Any = importlib.import_module("relive")  # Looked up at run time, since imports only go down.
-        kind = getattr(relive, name) if name in relive.__all__ else None
-    if not (isinstance(kind, type) and issubclass(kind, Checkpointable)):
         raise errors.CheckpointError(
             f"it is of a {validation.short_repr(name)}, a class that is not defined here: {remedy}"
         )

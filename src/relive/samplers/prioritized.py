@@ -16,10 +16,6 @@ from relive.samplers import sum_tree
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 
 
-SETTINGS = ("alpha", "beta", "epsilon", "weight_normalization", "stratified")
-"""The arguments of PrioritizedSampler."""
-
-
 class PrioritizedSampler(sampler.Sampler, is_checked=False):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 
@@ -156,9 +152,9 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             self.catch_up()  # Rows that became eligible before get the maximum of that time.
             self._running_maximum = priority
 
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments that make such a sampler, by name."""
-        return {name: getattr(self, f"_{name}") for name in SETTINGS}
+    def _known_settings(self) -> dict[str, Any]:
+        names = ("alpha", "beta", "epsilon", "weight_normalization", "stratified")
+        return {name: getattr(self, f"_{name}") for name in names}
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
