@@ -464,6 +464,12 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._gate.wake()
         self._queues.wake_learner()
 
+    def _adopt(self, beside: Self) -> None:
+        super()._adopt(beside)
+        self._limited.counts = self._store
+        self._gate.wake()
+        self._queues.wake()
+
     def _restarted(self) -> Self:
         """Let what was not acknowledged wait again, and return the buffer."""
         self._hand_outs.restart()

@@ -496,15 +496,14 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         state = token_state.base_state_dict(self._store)
         return {**state, "arrays": {**state["arrays"], **queue_state.base_state_dict(self._hand_outs, self._store)}}
 
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         own = self._store
         fields = (own.token_extras, own.sequence_extras)
         store = token_store.TokenStore(own.max_tokens, *fields, own.allocate, own.logprobs_dtype)
         token_state.load(given, store)
         hand_outs = self._loaded_hand_outs(given, store)
-        self._store = self._limited.counts = store
+        self._store = store
         self._follow(hand_outs)
-        self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal") -> None:
         """Write every change to a journal from now on, just before it is applied.

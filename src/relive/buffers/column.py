@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Generic, Never, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -754,27 +754,42 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
-        return self._kept.state_dict() if copy_rows else self._kept.state_dict_in_place()
+        kept = column_state.state_dict(self._store, self._draws, self._counters)
+        return kept if copy_rows else column_state.in_place(kept, self._store)
 
     def _base_state(self, **options: Any) -> state.State:
-        return self._kept.base_state_dict()
+        return column_state.state_dict(self._store, self._draws, self._counters, has_rows=False)
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
-        def clear() -> None:
-            self._gathers.finish()
-            self._forget()
+    def _beside(self) -> Self:
+        beside = super()._beside()
+        beside._store = self._store.empty_twin()
+        beside._draws = self._draws.beside(beside._store)
+        beside._counters = column_stats.Counters(anchors=beside._draws.anchors)
+        return beside
 
-        self._kept.load_state_dict(given, self._saved_schema(given), is_new=is_new, clear=clear)
-        self._counters.watch.has_ends = True  # Not known, as those of evicted steps are not saved.
+    def _restore(self, given: state.StateReader, **options: Any) -> None:
+        column_state.restore(given, self._saved_schema(given), self._store, self._draws, self._counters)
+
+    def _adopt(self, beside: Self) -> None:
+        self._gathers.finish()
+        try:
+            beside._store.settle()
+        except BaseException:
+            self._forget()  # Rows of this buffer may have been overwritten.
+            raise
+        watch = self._counters.watch
+        watch.clear()
+        # Not known whether ends were reported, as those of evicted steps are not saved.
+        watch.suspected_resets, watch.has_ends = beside._counters.suspected_resets, True
+        beside._counters.watch = watch
+        beside._draws.sampler = checkpointable.become(self._draws.sampler, beside._draws.sampler)
+        super()._adopt(beside)
+        self._limited.counts = self._counters
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
         schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
-
-    @property
-    def _kept(self) -> "column_state.ColumnState":
-        return column_state.ColumnState(self._store, self._draws, self._counters)
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
         """Write every change to a journal from now on, just before it is applied, so that none is lost.

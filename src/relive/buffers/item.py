@@ -204,7 +204,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             "arrays": self._items.state(),
         }
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, **options: Any) -> None:
         self._rows, self._items, counters = item_state.read(given, self._unit, self._capacity, self._allocate)
         for name, count in counters.items():
             setattr(self, f"_{name}", count)

@@ -24,12 +24,12 @@ from relive.common import arrays
 from relive.common import notebook
 from relive.common import validation
 from relive.common import words
+from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.storage import steps_state
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
 from relive.windows import window as window_lib
@@ -221,21 +221,28 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
                     raise given.refused("schema", f"{own} for agent {agent!r}", saved.get(agent))
         return schema
 
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _beside(self) -> Self:
+        beside = super()._beside()
+        beside._rows = joint_rows.JointRows(self.agents)
+        beside._rows.bind(beside._store)
+        beside._rows.update()
+        return beside
+
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         names = _saved_names(given)
         if names != list(self.agents):
             raise given.refused("agents", f"those of {', '.join(self.agents)}", names)
-        next_episode = given.integer("next_episode")
-        schema = self._saved_schema(given)
-        if schema is not None:
-            saved = steps_state.StepsState.of(given, schema, self.capacity, self.streams)
-            columns = {path: saved.columns[path].read(0, len(saved.rows)) for path in joint_rows.CHECKED}
-            wrong = joint_rows.wrong(saved.rows, columns, saved.final, next_episode)
-            if wrong:
-                raise errors.CheckpointError(f"the joint steps cannot be as they are: {wrong}")
-        super()._restore(given, is_new=is_new, **options)
+        super()._restore(given, **options)
         self._rows.update()
-        self._rows.next_episode = next_episode
+        self._rows.next_episode = given.integer("next_episode")
+        wrong = self._wrong()
+        if wrong:
+            raise errors.CheckpointError(wrong)
+
+    def _adopt(self, beside: Self) -> None:
+        rows = self._rows
+        super()._adopt(beside)
+        self._rows = checkpointable.become(rows, beside._rows)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         known: Any = {} if self.schema is None else self.schema.fields
@@ -264,13 +271,19 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             CorruptionError: An invariant does not hold; the message says which.
         """
         super().check()
-        if self.schema is not None:
-            store, rows = self._store, self._store.rows_state()
-            columns = store.storage.read(store.alive_slots(), joint_rows.CHECKED)
-            final = {path: column[rows.numbers[rows.has_tail]] for path, column in store.behind.items()}
-            wrong = joint_rows.wrong(rows, columns, final, self._rows.next_episode)
-            if wrong:
-                raise errors.CorruptionError(f"the joint steps cannot be as they are: {wrong}")
+        wrong = self._wrong()
+        if wrong:
+            raise errors.CorruptionError(wrong)
+
+    def _wrong(self) -> str:
+        """Return what is wrong with the joint steps; empty if nothing is."""
+        if self.schema is None:
+            return ""
+        store, rows = self._store, self._store.rows_state()
+        columns = store.read_rows(store.alive_slots(), joint_rows.CHECKED)
+        final = {path: column[rows.numbers[rows.has_tail]] for path, column in store.behind.items()}
+        wrong = joint_rows.wrong(rows, columns, final, self._rows.next_episode)
+        return wrong and f"the joint steps cannot be as they are: {wrong}"
 
 
 class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch]):

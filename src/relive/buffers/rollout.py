@@ -216,7 +216,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, **options: Any) -> None:
         value = given.value("schema")
         known = None if value is None else schema.Schema.from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)

@@ -584,16 +584,14 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         arrays = queue_state.base_state_dict(self._hand_outs, self._store)
         return {**state, "arrays": {**state["arrays"], **arrays}}
 
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
             self._store.max_transitions, self._store.max_episodes
         )
         store.fill(episode_state.load(given, **options))
         hand_outs = self._loaded_hand_outs(given, store)
-        self._store = self._limited.counts = store
+        self._store = store
         self._follow(hand_outs)
-        self._gate.wake()
-        self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
         """Write every change to a journal from now on, just before it is applied.

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ else:
     settings_lib = imports.lazy_module("relive.persistence.settings")
 
 
+T = TypeVar("T")
 _MADE_BY_DEFAULT = ("MinSize(1)", "<UniformSampler>")
 """The limiter and the sampler that a buffer makes if none is given."""
 
@@ -131,14 +132,25 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         """
 
     @abc.abstractmethod
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        """Restore a state apart from the generator; raise CheckpointError, changing nothing, if it is invalid.
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
+        """Restore a state apart from the generator; `_adopt` follows.
+
+        The buffer is new, or one of `_beside`: if CheckpointError is raised, since the state is invalid, it is dropped.
 
         Args:
             given: A state from `_state`, possibly damaged or forged.
-            is_new: Whether the buffer was just created for it, and may be left broken on failure.
             options: As in `_state`.
         """
+
+    def _beside(self) -> Self:
+        """Return a buffer to restore a state in, with parts of its own where `_restore` changes them."""
+        beside = object.__new__(type(self))
+        vars(beside).update(vars(self))
+        return beside
+
+    def _adopt(self, beside: Self) -> None:
+        """Go on from the parts of a buffer in which a state was restored, which may be this one."""
+        vars(self).update(vars(beside))
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
         """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
@@ -247,7 +259,9 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         rng = self._generator(given)
         if rng is not None:
             generators.check_kind(self._rng, rng)
-        self._restore(given, is_new=False, **options)
+        beside = self._beside()
+        beside._restore(given, **options)
+        self._adopt(beside)
         if rng is not None:
             self._rng.bit_generator.state = rng.bit_generator.state
         self._restarted()
@@ -286,7 +300,8 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         except (errors.ArgumentError, MemoryError, OverflowError, TypeError, ValueError) as error:
             raise errors.CheckpointError(f"a {cls.__name__} cannot be made of its settings: {error}") from error
         try:
-            buffer._restore(given, is_new=True, **options)
+            buffer._restore(given, **options)
+            buffer._adopt(buffer)
         except MemoryError as error:
             raise errors.CheckpointError(f"a {cls.__name__} of that state does not fit in memory: {error}") from error
         return buffer
@@ -294,6 +309,14 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
 
 BUFFERS: registry.Registry[Checkpointable] = registry.Registry()
 """The classes of buffers."""
+
+
+def become(own: T, other: T) -> T:
+    """Return an object that a user may hold, once it is what another one was."""
+    if own is not other:
+        vars(own).clear()
+        vars(own).update(vars(other))
+    return own
 
 
 def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:

@@ -53,10 +53,6 @@ class CountingSampler(zoo.AmongNewest):
     def _state(self, slots: arrays.Slots) -> dict[str, Any]:
         return {"num_asked": self.num_asked, "arrays": {"newest": np.array(self._newest, np.int64)}}
 
-    def _check_state(self, given: Any, rows: int) -> None:
-        given.integer("num_asked")
-        given.integers("newest", None, 0, self.anchors.capacity - 1)
-
     def _restore(self, given: Any, slots: arrays.Slots) -> None:
         self.num_asked = given.integer("num_asked")
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1).tolist()
