@@ -38,6 +38,7 @@ from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import steps as steps_lib
+from relive.storage import steps_state
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
 from relive.windows import batches
@@ -45,15 +46,15 @@ from relive.windows import window as window_lib
 
 if TYPE_CHECKING:
     from relive.buffers import column_journal
-    from relive.buffers import column_state
     from relive.buffers import origins
+    from relive.buffers import rows_in_map
     from relive.persistence import checkpoint
     from relive.persistence import journal as journal_lib
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
     column_journal = imports.lazy_module("relive.buffers.column_journal")
-    column_state = imports.lazy_module("relive.buffers.column_state")
     origins = imports.lazy_module("relive.buffers.origins")
+    rows_in_map = imports.lazy_module("relive.buffers.rows_in_map")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
 AnyBatch: TypeAlias = batches.KeyedBatch[Any]
@@ -754,11 +755,21 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
-        kept = column_state.state_dict(self._store, self._draws, self._counters)
-        return kept if copy_rows else column_state.in_place(kept, self._store)
+        kept = self._kept(self._store.rows_state())
+        return kept if copy_rows else rows_in_map.without_rows(kept, self._storage)
 
     def _base_state(self, **options: Any) -> state.State:
-        return column_state.state_dict(self._store, self._draws, self._counters, has_rows=False)
+        return self._kept(self._store.rows_state().without_rows())
+
+    def _kept(self, rows: steps_state.RowsState) -> state.State:
+        """Return the state of the buffer with those rows."""
+        store, draws = self._store.state(rows), self._draws.state(self._store.slots(rows.keys))
+        arrays = store.pop("arrays") | draws.pop("arrays")
+        return {"counters": self._counters.values(), **store, **draws, "arrays": arrays}
+
+    @property
+    def _storage(self) -> memory.Storage | None:
+        return self._store.storage if self._store.has_begun else None
 
     def _beside(self) -> Self:
         beside = super()._beside()
@@ -768,7 +779,17 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return beside
 
     def _restore(self, given: state.StateReader, **options: Any) -> None:
-        column_state.restore(given, self._saved_schema(given), self._store, self._draws, self._counters)
+        store, schema, has_rows = self._store, self._saved_schema(given), not given.has("rows_in")
+        if schema is not None and schema != self.schema:
+            try:
+                store.begin(memory.ColumnStorage(schema, store.capacity))
+            except (MemoryError, ValueError) as error:
+                raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
+        if not has_rows:
+            rows_in_map.check(given.part("rows_in"), self._storage)
+        store.restore(steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows))
+        self._draws.restore(given)
+        self._counters.restore(given.part("counters"), store.next_key)
 
     def _adopt(self, beside: Self) -> None:
         self._gathers.finish()

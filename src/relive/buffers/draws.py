@@ -9,26 +9,21 @@ Eligibility is decided when something changes, so a draw never has to reject a r
 sampler with hooks is told at once, and one with weights catches up when it needs them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
-from relive.common import imports
 from relive.common import validation
 from relive.kernels import append
+from relive.persistence import registry
 from relive.persistence import state as state_lib
 from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler as sampler_lib
 from relive.storage import steps as steps_lib
 from relive.windows import window as window_lib
-
-if TYPE_CHECKING:
-    from relive.persistence import settings
-else:
-    settings = imports.lazy_module("relive.persistence.settings")
 
 _MOST_TIMES = 2**31 - 1
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
@@ -225,7 +220,8 @@ class Draws:
 
     def beside(self, store: steps_lib.StepStore) -> "Draws":
         """Return the draws from another store with the same settings, and a sampler of its own."""
-        draws = Draws(store, self._window, settings.twin(self.sampler), self.max_times_sampled)
+        sampler = type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: "))
+        draws = Draws(store, self._window, sampler, self.max_times_sampled)
         draws.attach()
         return draws
 

@@ -68,11 +68,6 @@ def are_same(own: Any, other: Any) -> bool:
     return type(other) in (type(None), int, float, str) and bool(own == other)
 
 
-def twin(sampler: registry.Configurable) -> Any:
-    """Return an unattached sampler with the same settings."""
-    return type(sampler)(**registry.settings_of(sampler, "sampler cannot be saved: "))
-
-
 def load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
     """Return the setting of that name from JSON values, in which objects may be nested for that many levels.
 

@@ -282,15 +282,6 @@ def test_what_no_setting_is_is_refused(value: object, message: str) -> None:
         settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), "a")
 
 
-def test_a_twin_has_the_same_settings_and_no_buffer() -> None:
-    sampler = relive.PrioritizedSampler(alpha=0.3)
-    twin = settings.twin(sampler)
-    assert twin is not None
-    assert twin is not sampler
-    assert settings.encoded(twin) == settings.encoded(sampler)
-    assert type(settings.twin(SettingsSampler(0.5))) is SettingsSampler
-
-
 @pytest.mark.parametrize(
     ("own", "other", "is_same"),
     [
