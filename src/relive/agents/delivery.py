@@ -35,6 +35,7 @@ from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.waiting import gate as gate_lib
+from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
     from relive.agents import queue_state
@@ -197,6 +198,7 @@ class Delivery(checkpointable.Journalable, Generic[E]):
 
     _store: Any  # A queue.Store.
     _gate: gate_lib.Gate
+    _limited: rate_limiters.LimitedBuffer
     _hand_outs: queue.LearnerQueue
     _queues: DeliveryWaiters
     _rng: np.random.Generator

@@ -544,10 +544,10 @@ class StepStore(ring.Ring):
         Raises:
             CheckpointError: A column is damaged.
         """
-        state, count = self._unwritten, len(self)
-        for start, stop in state_lib.chunks(count, count * self.schema.nbytes) if state is not None else ():
+        columns = {} if self._unwritten is None else self._unwritten.columns
+        for start, stop in state_lib.chunks(len(self), len(self) * self.schema.nbytes) if columns else ():
             slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
-            self.storage.write(slots, {path: column.read(start, stop) for path, column in state.columns.items()})
+            self.storage.write(slots, {path: column.read(start, stop) for path, column in columns.items()})
         self._unwritten = None
 
     def restore_rows(self, kept: steps_state.RowsState) -> None:
