@@ -60,7 +60,7 @@ INTERNAL = {
     "Schema": "description finite_rewards from_description observation_paths observation_rows rows",
     "ColumnStorage": "blocks gather rewards write_rows",
     "MemmapStorage": "id",
-    "Sampler": "attach catch_up check_state draw drawn exponent has_hooks importance is_tracking restore state weights",
+    "Sampler": "attach catch_up draw drawn exponent has_hooks importance is_tracking restore state weights",
     "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight tree",
     "SumTree": "draw read settle write",
     "TransitionWindow": "assembled",

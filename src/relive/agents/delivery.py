@@ -35,6 +35,7 @@ from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.waiting import gate as gate_lib
+from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
     from relive.agents import queue_state
@@ -197,6 +198,7 @@ class Delivery(checkpointable.Journalable, Generic[E]):
 
     _store: Any  # A queue.Store.
     _gate: gate_lib.Gate
+    _limited: rate_limiters.LimitedBuffer
     _hand_outs: queue.LearnerQueue
     _queues: DeliveryWaiters
     _rng: np.random.Generator
@@ -463,6 +465,12 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._hand_outs.move_on(self._store, 0 if before is None else version - before)
         self._gate.wake()
         self._queues.wake_learner()
+
+    def _adopt(self, beside: Self) -> None:
+        super()._adopt(beside)
+        self._limited.counts = self._store
+        self._gate.wake()
+        self._queues.wake()
 
     def _restarted(self) -> Self:
         """Let what was not acknowledged wait again, and return the buffer."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 import uuid
 
 import numpy as np
@@ -145,14 +145,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
     array([False, False,  True,  True, False,  True])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "max_tokens",
-        "logprobs_dtype",
-        "pad_token_id",
-        "pad_to_multiple_of",
-        *delivery.SETTINGS,
-    )
     _HAS_WHOLE_EPISODES = True
+    _NOT_KEPT = delivery.Delivery._NOT_KEPT | {"token_extras", "sequence_extras"}
     _store: token_store.TokenStore
 
     def __init__(
@@ -478,12 +472,9 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
 
     # Persistence.
 
-    def _setting(self, name: str) -> Any:
-        if name in delivery.SETTINGS:
-            return getattr(self._hand_outs, name)
-        if name == "logprobs_dtype":
-            return self._store.logprobs_dtype and self._store.logprobs_dtype.name
-        return self._store.max_tokens if name == "max_tokens" else getattr(self, f"_{name}")
+    def _known_settings(self) -> dict[str, Any]:
+        dtype = self._store.logprobs_dtype
+        return {"logprobs_dtype": None if dtype is None else dtype.name}
 
     def _encoded_settings(self) -> dict[str, Any]:
         extras = {
@@ -505,15 +496,14 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         state = token_state.base_state_dict(self._store)
         return {**state, "arrays": {**state["arrays"], **queue_state.base_state_dict(self._hand_outs, self._store)}}
 
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         own = self._store
         fields = (own.token_extras, own.sequence_extras)
         store = token_store.TokenStore(own.max_tokens, *fields, own.allocate, own.logprobs_dtype)
         token_state.load(given, store)
         hand_outs = self._loaded_hand_outs(given, store)
-        self._store = self._limited.counts = store
+        self._store = store
         self._follow(hand_outs)
-        self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal") -> None:
         """Write every change to a journal from now on, just before it is applied.

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import steps as steps_lib
+from relive.storage import steps_state
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
 from relive.windows import batches
@@ -45,15 +46,15 @@ from relive.windows import window as window_lib
 
 if TYPE_CHECKING:
     from relive.buffers import column_journal
-    from relive.buffers import column_state
     from relive.buffers import origins
+    from relive.buffers import rows_in_map
     from relive.persistence import checkpoint
     from relive.persistence import journal as journal_lib
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
     column_journal = imports.lazy_module("relive.buffers.column_journal")
-    column_state = imports.lazy_module("relive.buffers.column_state")
     origins = imports.lazy_module("relive.buffers.origins")
+    rows_in_map = imports.lazy_module("relive.buffers.rows_in_map")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
 AnyBatch: TypeAlias = batches.KeyedBatch[Any]
@@ -90,16 +91,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     Raises:
         ArgumentError: A setting is invalid.
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "schema",
-        "window",
-        "sampler",
-        "streams",
-        "limiter",
-        "max_times_sampled",
-    )
 
     def __init__(
         self,
@@ -714,8 +705,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     # As a whole: see Checkpointable and Journalable.
 
-    def _setting(self, name: str) -> Any:
-        return self._draws.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
+    def _known_settings(self) -> dict[str, Any]:
+        return {"schema": self.schema}
 
     def save(
         self,
@@ -747,26 +738,61 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
-        return self._kept.state_dict() if copy_rows else self._kept.state_dict_in_place()
+        kept = self._kept(self._store.rows_state())
+        return kept if copy_rows else rows_in_map.without_rows(kept, self._storage)
 
     def _base_state(self, **options: Any) -> state.State:
-        return self._kept.base_state_dict()
+        return self._kept(self._store.rows_state().without_rows())
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
-        def clear() -> None:
-            self._gathers.finish()
-            self._forget()
+    def _kept(self, rows: steps_state.RowsState) -> state.State:
+        """Return the state of the buffer with those rows."""
+        store, draws = self._store.state(rows), self._draws.state(self._store.slots(rows.keys))
+        arrays = store.pop("arrays") | draws.pop("arrays")
+        return {"counters": self._counters.values(), **store, **draws, "arrays": arrays}
 
-        self._kept.load_state_dict(given, self._saved_schema(given), is_new=is_new, clear=clear)
+    @property
+    def _storage(self) -> memory.Storage | None:
+        return self._store.storage if self._store.has_begun else None
+
+    def _beside(self) -> Self:
+        beside = super()._beside()
+        beside._store = self._store.empty_twin()
+        beside._draws = self._draws.beside(beside._store)
+        beside._counters = column_stats.Counters(anchors=beside._draws.anchors)
+        return beside
+
+    def _restore(self, given: state.StateReader, **options: Any) -> None:
+        store, schema, has_rows = self._store, self._saved_schema(given), not given.has("rows_in")
+        if schema is not None and schema != self.schema:
+            try:
+                store.begin(memory.ColumnStorage(schema, store.capacity))
+            except (MemoryError, ValueError) as error:
+                raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
+        if not has_rows:
+            rows_in_map.check(given.part("rows_in"), self._storage)
+        store.restore(steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows))
+        self._draws.restore(given)
+        self._counters.restore(given.part("counters"), store.next_key)
+
+    def _adopt(self, beside: Self) -> None:
+        self._gathers.finish()
+        try:
+            beside._store.settle()
+        except BaseException:
+            self._forget()  # Rows of this buffer may have been overwritten.
+            raise
+        watch = self._counters.watch
+        watch.clear()
+        watch.suspected_resets = beside._counters.suspected_resets
+        beside._counters.watch = watch
+        beside._draws.sampler = checkpointable.become(self._draws.sampler, beside._draws.sampler)
+        super()._adopt(beside)
+        self._limited.counts = self._counters
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
-        schema: schema_lib.Schema | None = settings.load(given.part("settings"), {"schema": None})["schema"]
+        schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
-
-    @property
-    def _kept(self) -> "column_state.ColumnState":
-        return column_state.ColumnState(self._store, self._draws, self._counters)
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
         """Write every change to a journal from now on, just before it is applied, so that none is lost.

@@ -55,19 +55,12 @@ class Counters:
         """Return the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
-    def check_values(self, given: state.StateReader, next_key: int) -> None:
-        """Raise CheckpointError if the counts are impossible, given the key of the next step."""
+    def restore(self, given: state.StateReader, next_key: int) -> None:
+        """Continue from those counts, given the key of the next step; raise CheckpointError if they are impossible."""
         for name in _COUNTS:
-            given.integer(name)
-        # Each step has a key, counted from 0.
-        given.integer("inserted", next_key, next_key)
-        for name in ("spliced_episodes", "suspected_resets"):
-            given.integer(name, 0, next_key)
-
-    def restore(self, given: state.StateReader) -> None:
-        """Continue from those counts."""
-        for name in _COUNTS:
-            setattr(self, name, given.integer(name))
+            # Each step has a key, counted from 0.
+            most = state.MOST if name in ("sampled", "stale_keys") else next_key
+            setattr(self, name, given.integer(name, next_key if name == "inserted" else 0, most))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,28 +9,21 @@ Eligibility is decided when something changes, so a draw never has to reject a r
 sampler with hooks is told at once, and one with weights catches up when it needs them.
 """
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
-from relive.common import imports
 from relive.common import validation
 from relive.kernels import append
+from relive.persistence import registry
 from relive.persistence import state as state_lib
 from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler as sampler_lib
 from relive.storage import steps as steps_lib
-from relive.storage import steps_state
 from relive.windows import window as window_lib
-
-if TYPE_CHECKING:
-    from relive.persistence import settings
-else:
-    settings = imports.lazy_module("relive.persistence.settings")
 
 _MOST_TIMES = 2**31 - 1
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
@@ -226,41 +219,30 @@ class Draws:
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
-    def check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raise CheckpointError if the state is invalid for that many rows."""
-        most, num_spent = self.max_times_sampled, 0
-        given.booleans("barred", rows)
-        if most is not None:
-            times = given.integers("times_sampled", rows, 0, most)
-            num_spent, num_drawn = int(np.count_nonzero(times == most)), int(times.sum())
-            if num_drawn > (sampled := given.part("counters").integer("sampled")):
-                rule = f"counters/sampled must be at least the {num_drawn} draws of rows"
-                raise errors.CheckpointError(f"{rule}, got {sampled}")
-        given.integer("num_spent", num_spent, num_spent if most is None else given.integer("next_key"))
-        self.sampler.check_state(given.part("sampler"), rows)
-
-    def rehearse(self, kept: steps_state.StepsState, given: state_lib.StateReader) -> None:
-        """Raise what `restore` would raise with those rows, by restoring a copy."""
-        store = self._store.empty_twin()
-        store.restore_rows(kept.rows)
-        twin = Draws(store, self._window, settings.twin(self.sampler), self.max_times_sampled)
-        twin.anchors = anchors_lib.Anchors(store.rows, functools.partial(kept.read_rows, store.capacity))
-        twin.attach()
-        twin.restore(given)
+    def beside(self, store: steps_lib.StepStore) -> "Draws":
+        """Return the draws from another store with the same settings, and a sampler of its own."""
+        sampler = type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: "))
+        draws = Draws(store, self._window, sampler, self.max_times_sampled)
+        draws.attach()
+        return draws
 
     def restore(self, given: state_lib.StateReader) -> None:
-        """Restore a state for the rows that the store has now."""
-        store, most = self._store, self.max_times_sampled
+        """Restore a state for the rows that the store has now; raise CheckpointError if it is invalid."""
+        store, most, num_spent = self._store, self.max_times_sampled, 0
         slots = store.alive_slots()
         flags = np.where(store.is_readable(slots), append.READABLE, 0).astype(np.uint8)
         flags[given.booleans("barred", len(slots))] |= append.BARRED
         if most is not None:
             times = given.integers("times_sampled", len(slots), 0, most)
+            num_spent, num_drawn = int(np.count_nonzero(times == most)), int(times.sum())
+            if num_drawn > (sampled := given.part("counters").integer("sampled")):
+                rule = f"counters/sampled must be at least the {num_drawn} draws of rows"
+                raise errors.CheckpointError(f"{rule}, got {sampled}")
             flags[times == most] |= append.SPENT
             self._times[slots] = times
+        self.num_spent = given.integer("num_spent", num_spent, num_spent if most is None else store.next_key)
         store.flags[slots] |= flags
         self.anchors.recount(slots)
-        self.num_spent = given.integer("num_spent")
         self.sampler.restore(given.part("sampler"), slots)
 
     def check(self) -> None:

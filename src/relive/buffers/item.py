@@ -14,7 +14,7 @@ items fit together.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +90,6 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
     >>> buffer.sample(4)
     {'c': array([2, 3, 2, 3, 2, 3, 1]), 'seq_lens': array([2, 2, 2, 1])}
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "storage_unit")
 
     def __init__(
         self,
@@ -199,9 +197,6 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         self._sampled += num_items
         return drawn
 
-    def _setting(self, name: str) -> Any:
-        return getattr(self, name)
-
     def _state(self, **options: Any) -> state.State:
         return {
             "counters": {name: getattr(self, f"_{name}") for name in item_state.COUNTERS},
@@ -209,7 +204,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             "arrays": self._items.state(),
         }
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, **options: Any) -> None:
         self._rows, self._items, counters = item_state.read(given, self._unit, self._capacity, self._allocate)
         for name, count in counters.items():
             setattr(self, f"_{name}", count)

@@ -1,6 +1,6 @@
 """PrioritizedReplayBuffer: n-step transitions drawn in proportion to their priorities."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -54,19 +54,6 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
     ([0.25, 0.75], [1.0, 0.3333])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "schema",
-        "n_step",
-        "gamma",
-        "frame_stack",
-        "stack_padding",
-        "streams",
-        "limiter",
-        *prioritized.SETTINGS,
-        "max_times_sampled",
-    )
-
     def __init__(
         self,
         capacity: int,
@@ -108,7 +95,5 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             seed=seed,
         )
 
-    def _setting(self, name: str) -> Any:
-        if name in prioritized.SETTINGS:
-            return self._prioritized_sampler("save").settings()[name]
-        return super()._setting(name)
+    def _known_settings(self) -> dict[str, Any]:
+        return super()._known_settings() | self._prioritized_sampler("save")._known_settings()

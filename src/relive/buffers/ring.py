@@ -1,7 +1,7 @@
 """RingReplayBuffer: uniform replay of n-step transitions."""
 
 import dataclasses
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -115,19 +115,6 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
     ([5.23, 8.5], [3, 2])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "schema",
-        "n_step",
-        "gamma",
-        "frame_stack",
-        "stack_padding",
-        "streams",
-        "limiter",
-        "sampler",
-        "max_times_sampled",
-    )
-
     def __init__(
         self,
         capacity: int,
@@ -156,7 +143,3 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
             max_times_sampled=max_times_sampled,
             seed=seed,
         )
-
-    def _setting(self, name: str) -> Any:
-        of_window = name in ("n_step", "gamma", "frame_stack", "stack_padding")
-        return getattr(self._transitions, name) if of_window else super()._setting(name)

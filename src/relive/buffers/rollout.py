@@ -64,7 +64,6 @@ class RolloutBuffer(checkpointable.Checkpointable):
     array([False,  True, False])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_steps",)
     _DRAWS: ClassVar[bool] = False
 
     def __init__(self, max_steps: int) -> None:
@@ -208,9 +207,6 @@ class RolloutBuffer(checkpointable.Checkpointable):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._size} steps, max_steps={self._max_steps}>"
 
-    def _setting(self, name: str) -> Any:
-        return self._max_steps
-
     def _state(self, **options: Any) -> state.State:
         return {
             "schema": settings.encoded(self._schema),
@@ -220,7 +216,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }
 
-    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, **options: Any) -> None:
         value = given.value("schema")
         known = None if value is None else schema.Schema.from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)

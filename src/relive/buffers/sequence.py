@@ -1,6 +1,6 @@
 """SequenceReplayBuffer: sequences of consecutive steps, for recurrent agents and world models."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -48,21 +48,6 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
     >>> batch.observation.tolist(), batch.action.tolist(), batch.terminated.tolist()
     ([[2.0, 3.0, 4.0, 5.0]], [[2, 3, 4]], [[False, False, True]])
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "schema",
-        "length",
-        "burn_in",
-        "stride",
-        "pad",
-        "prioritized",
-        "streams",
-        "limiter",
-        "sampler",
-        *prioritized_lib.SETTINGS,
-        "max_times_sampled",
-    )
 
     def __init__(
         self,
@@ -113,12 +98,7 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
             seed=seed,
         )
 
-    def _setting(self, name: str) -> Any:
-        if name in ("length", "burn_in", "stride", "pad"):
-            return getattr(self.window, name)
-        if name in prioritized_lib.SETTINGS:
-            return self._by_priority.settings()[name]
-        if name == "prioritized":
-            return self._prioritized
+    def _known_settings(self) -> dict[str, Any]:
+        known = super()._known_settings() | self._by_priority._known_settings()
         # The sampler of `prioritized` is made from the other settings.
-        return None if name == "sampler" and self._prioritized else super()._setting(name)
+        return {**known, "sampler": None} if self._prioritized else known

@@ -99,7 +99,7 @@ def test_a_capacity_larger_than_memory_is_not_loaded(capsys: pytest.CaptureFixtu
     buffer = relive.RingReplayBuffer(10, seed=0)
     buffer.add(1.0, 0, 1.0, 2.0)
     buffer.save("buffer")
-    settings = dict.fromkeys(relive.RingReplayBuffer._SETTINGS)
+    settings = dict.fromkeys(buffer.settings())
     examples.forge(pathlib.Path("buffer"), settings=settings | {"capacity": 10**15})
     code, out, _ = verified(capsys)
     assert (code, "not loaded: it takes" in out) == (0, True)

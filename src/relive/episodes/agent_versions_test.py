@@ -18,7 +18,6 @@ from relive.episodes import episode_journal_test
 from relive.episodes import episode_state_test
 from relive.episodes import helpers_test
 from relive.persistence import recover_test
-from relive.persistence import state as state_lib
 from relive.testing import zoo
 
 Buffer = helpers_test.Buffer
@@ -374,12 +373,10 @@ class Switch(relive.RateLimiter):
 
 async def test_inserts_are_held_again_once_the_batch_is_forbidden() -> None:
     limiter = Switch()
-    buffer, other = Buffer(limiter=limiter, seed=0), Buffer()
+    other = Buffer()
     episode_id = lived(other, [0, 0, 0], None)
     other.set_policy_version(1)
-    buffer._restore(
-        state_lib.StateReader(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=relive.PlainCodec()
-    )
+    buffer = relive.EpisodeReplayBuffer[int, int].from_state(other.state_dict(), limiter=limiter, seed=0)
     learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
     await settle()
     buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)

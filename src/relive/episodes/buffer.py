@@ -101,7 +101,6 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
     """
 
     _HAS_OBJECTS = True
-    _SETTINGS = ("max_transitions", "max_episodes", "limiter", *delivery.SETTINGS, "sampler")
 
     def __init__(
         self,
@@ -569,11 +568,6 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         """
         self._load_state(state, codec=codec_lib.checked(codec))
 
-    def _setting(self, name: str) -> Any:
-        if name in delivery.SETTINGS:
-            return getattr(self._hand_outs, name)
-        return getattr(self if name in ("limiter", "sampler") else self._store, name)
-
     def _state(self, **options: Any) -> state_lib.State:
         return self._state_of(self._store.snapshot(), self._hand_outs, **options)
 
@@ -590,16 +584,14 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         arrays = queue_state.base_state_dict(self._hand_outs, self._store)
         return {**state, "arrays": {**state["arrays"], **arrays}}
 
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
             self._store.max_transitions, self._store.max_episodes
         )
         store.fill(episode_state.load(given, **options))
         hand_outs = self._loaded_hand_outs(given, store)
-        self._store = self._limited.counts = store
+        self._store = store
         self._follow(hand_outs)
-        self._gate.wake()
-        self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
         """Write every change to a journal from now on, just before it is applied.

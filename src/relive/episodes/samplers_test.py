@@ -1,6 +1,6 @@
 """Samplers of episodes: their arguments, what is checked, and how they are saved and loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import copy
 import gc
 import pathlib
@@ -136,7 +136,7 @@ def test_a_sampler_is_saved_loaded_and_recovered_by_its_settings(tmp_path: pathl
 
 def test_a_sampler_without_settings_cannot_be_saved(tmp_path: pathlib.Path) -> None:
     class Silent(NewestFew):
-        def __init__(self, temperature: float) -> None:
+        def __init__(self, temperature: Callable[[], float]) -> None:
             super().__init__()
             self._temperature = temperature
 
@@ -144,7 +144,7 @@ def test_a_sampler_without_settings_cannot_be_saved(tmp_path: pathlib.Path) -> N
         r"sampler cannot be saved: settings\(\) of Silent must return what its constructor takes, got no temperature"
     )
     with pytest.raises(relive.CheckpointError, match=message):
-        filled([1], Silent(2.0)).save(tmp_path / "saved")
+        filled([1], Silent(lambda: 2.0)).save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 

@@ -37,7 +37,7 @@ class ColumnAdapter(adapter.Adapter):
     def describe(self) -> adapter.Description:
         """Describe the column buffer."""
         sampler = self._buffer.sampler
-        is_used_up = self._buffer._setting("max_times_sampled") is not None
+        is_used_up = self._buffer._draws.max_times_sampled is not None
         described = adapter.Description(
             kind=type(self._buffer).__name__,
             writer="joint_writer" if isinstance(self._buffer, joint_buffer.JointColumnBuffer) else "writer",

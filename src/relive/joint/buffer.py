@@ -9,7 +9,7 @@ They are column buffers whose rows hold a step of every agent, so all that colum
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Never, NoReturn, Self, TypeVar
+from typing import Any, Generic, Never, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,12 @@ from relive.common import words
 from relive.joint import batch as joint_batch
 from relive.joint import rows as joint_rows
 from relive.joint import window as joint_window
+from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.storage import steps_state
 from relive.waiting import rate_limiters
 
 Batch = TypeVar("Batch", bound=column.AnyBatch)
@@ -45,7 +45,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         options: Further arguments of ColumnReplayBuffer.
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "streams", "limiter", "sampler", "max_times_sampled")
+    _NOT_KEPT = column.ColumnReplayBuffer._NOT_KEPT | {"agents", "schema", "schemas"}
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         }
 
     def _saved_schema(self, given: state_lib.StateReader) -> schema_lib.Schema | None:
-        schema: schema_lib.Schema | None = settings.load(given, {"schema": None})["schema"]
+        schema: schema_lib.Schema | None = settings.load(given, "schema")
         if schema is not None:
             saved = {name: group.schema for group in self._rows.groups_in(schema) for name in group.names}
             for agent, own in self.schemas.items():
@@ -204,21 +204,28 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
                     raise given.refused("schema", f"{own} for agent {agent!r}", saved.get(agent))
         return schema
 
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
+    def _beside(self) -> Self:
+        beside = super()._beside()
+        beside._rows = joint_rows.JointRows(self.agents)
+        beside._rows.bind(beside._store)
+        beside._rows.update()
+        return beside
+
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         names = _saved_names(given)
         if names != list(self.agents):
             raise given.refused("agents", f"those of {', '.join(self.agents)}", names)
-        next_episode = given.integer("next_episode")
-        schema = self._saved_schema(given)
-        if schema is not None:
-            saved = steps_state.StepsState.of(given, schema, self.capacity, self.streams)
-            columns = {path: saved.columns[path].read(0, len(saved.rows)) for path in joint_rows.CHECKED}
-            wrong = joint_rows.wrong(saved.rows, columns, saved.final, next_episode)
-            if wrong:
-                raise errors.CheckpointError(f"the joint steps cannot be as they are: {wrong}")
-        super()._restore(given, is_new=is_new, **options)
+        super()._restore(given, **options)
         self._rows.update()
-        self._rows.next_episode = next_episode
+        self._rows.next_episode = given.integer("next_episode")
+        wrong = self._wrong()
+        if wrong:
+            raise errors.CheckpointError(wrong)
+
+    def _adopt(self, beside: Self) -> None:
+        rows = self._rows
+        super()._adopt(beside)
+        self._rows = checkpointable.become(rows, beside._rows)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         known: Any = {} if self.schema is None else self.schema.fields
@@ -247,13 +254,19 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             CorruptionError: An invariant does not hold; the message says which.
         """
         super().check()
-        if self.schema is not None:
-            store, rows = self._store, self._store.rows_state()
-            columns = store.storage.read(store.alive_slots(), joint_rows.CHECKED)
-            final = {path: column[rows.numbers[rows.has_tail]] for path, column in store.behind.items()}
-            wrong = joint_rows.wrong(rows, columns, final, self._rows.next_episode)
-            if wrong:
-                raise errors.CorruptionError(f"the joint steps cannot be as they are: {wrong}")
+        wrong = self._wrong()
+        if wrong:
+            raise errors.CorruptionError(wrong)
+
+    def _wrong(self) -> str:
+        """Return what is wrong with the joint steps; empty if nothing is."""
+        if self.schema is None:
+            return ""
+        store, rows = self._store, self._store.rows_state()
+        columns = store.read_rows(store.alive_slots(), joint_rows.CHECKED)
+        final = {path: column[rows.numbers[rows.has_tail]] for path, column in store.behind.items()}
+        wrong = joint_rows.wrong(rows, columns, final, self._rows.next_episode)
+        return wrong and f"the joint steps cannot be as they are: {wrong}"
 
 
 class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch], ring.TransitionReplayBuffer[joint_batch.JointBatch]):
@@ -298,16 +311,6 @@ class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch], ring.Transiti
     >>> batch.episodes.tolist(), batch.start_step.tolist()
     ([0, 0, 0], [0, 1, 2])
     """
-
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "n_step",
-        "gamma",
-        "streams",
-        "limiter",
-        "sampler",
-        "max_times_sampled",
-    )
 
     def __init__(
         self,
@@ -367,18 +370,6 @@ class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch
     ([[10, 20, 0, 0]], [[True, False, False]], [[True, False, False]])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = (
-        "capacity",
-        "length",
-        "burn_in",
-        "stride",
-        "pad",
-        "streams",
-        "limiter",
-        "sampler",
-        "max_times_sampled",
-    )
-
     def __init__(
         self,
         capacity: int,
@@ -409,9 +400,6 @@ class JointSequenceReplayBuffer(JointColumnBuffer[joint_batch.JointSequenceBatch
             max_times_sampled=max_times_sampled,
             seed=seed,
         )
-
-    def _setting(self, name: str) -> Any:
-        return getattr(self.window, name) if name in ("length", "burn_in", "stride", "pad") else super()._setting(name)
 
 
 def _saved_names(given: state_lib.StateReader) -> list[str]:

@@ -2,6 +2,7 @@
 
 import copy
 import pathlib
+import random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,6 +52,17 @@ def test_names_of_agents_may_be_anything(tmp_path: pathlib.Path) -> None:
     loaded = Buffer.load(tmp_path / "saved")
     assert loaded.agents == tuple(names)
     assert plain(loaded.sample(3)) == plain(buffer.sample(3))
+
+
+def test_batches_go_on_with_agents_that_a_state_brings() -> None:
+    other = zoo.worked(ONE.make)
+    buffer = ONE.make()
+    window, batches = buffer.window, buffer.batches(3, prefetch=0)
+    buffer.load_state_dict(other.state_dict())
+    assert buffer.window is window
+    for _ in range(3):
+        assert plain(next(batches)) == plain(other.sample(3))
+        assert zoo.work(buffer, random.Random(7), 5) == zoo.work(other, random.Random(7), 5)
 
 
 def test_a_buffer_of_other_agents_takes_no_state() -> None:

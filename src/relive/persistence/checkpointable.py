@@ -4,10 +4,9 @@ import abc
 from collections.abc import Callable
 import contextlib
 import dataclasses
-import importlib
 import math
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -34,6 +33,7 @@ else:
     settings_lib = imports.lazy_module("relive.persistence.settings")
 
 
+T = TypeVar("T")
 _MADE_BY_DEFAULT = ("MinSize(1)", "<UniformSampler>")
 """The limiter and the sampler that a buffer makes if none is given."""
 
@@ -81,15 +81,14 @@ class Position:
     abandoned: tuple[list[str], ...] = ()
 
 
-class Checkpointable(duplicates.CopiedWhole, abc.ABC):
+class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
     """A buffer that can be saved and loaded.
 
     A loaded buffer gives the same batches as the saved one would have, bit for bit: data, keys, priorities, the random
     generator, the limiter's counts and open episodes are all restored.
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]]
-    """The names of the constructor's arguments that a checkpoint keeps."""
+    _NOT_KEPT = frozenset({"seed", "storage", "allocate"})
     _DRAWS: ClassVar[bool] = True
     """Whether there is a generator."""
     _rng: np.random.Generator
@@ -99,14 +98,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         super().__init_subclass__(**keywords)
         BUFFERS.add(cls)
 
-    if TYPE_CHECKING:
-        pass  # A type checker would take any argument, and any attribute for one that exists.
-    else:
-
-        def __new__(cls, *values: Any, **named: Any) -> Self:
-            """Raise ArgumentTypeError that says relive's word, for an argument of another library's constructor."""
-            words.check_arguments(cls, values, named)
-            return super().__new__(cls)
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError that says relive's word, if `name` is another library's."""
@@ -126,25 +118,10 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         """Return a table row for each stored field, if known."""
         return []
 
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor arguments that are saved in a checkpoint, by name.
-
-        A subclass with further constructor arguments must add them: `{**super().settings(), "temperature": ...}`.
-        """
-        return {name: self._setting(name) for name in self._SETTINGS}
-
     def _others_set(self, *but: str) -> str:
         """Return the settings that are not the constructor's defaults, for a `repr`, apart from some."""
-        found = {
-            name: value
-            for name, value in self.settings().items()
-            if name not in but and repr(value) not in _MADE_BY_DEFAULT
-        }
-        return registry.changed(type(self), found)
-
-    @abc.abstractmethod
-    def _setting(self, name: str) -> Any:
-        """Return the constructor argument of that name."""
+        shown = {name: value for name, value in self.settings().items() if repr(value) not in _MADE_BY_DEFAULT}
+        return registry.changed(type(self), {name: value for name, value in shown.items() if name not in but})
 
     @abc.abstractmethod
     def _state(self, **options: Any) -> state_lib.State:
@@ -155,14 +132,25 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         """
 
     @abc.abstractmethod
-    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        """Restore a state apart from the generator; raise CheckpointError, changing nothing, if it is invalid.
+    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
+        """Restore a state apart from the generator; `_adopt` follows.
+
+        The buffer is new, or one of `_beside`: if CheckpointError is raised, since the state is invalid, it is dropped.
 
         Args:
             given: A state from `_state`, possibly damaged or forged.
-            is_new: Whether the buffer was just created for it, and may be left broken on failure.
             options: As in `_state`.
         """
+
+    def _beside(self) -> Self:
+        """Return a buffer to restore a state in, with parts of its own where `_restore` changes them."""
+        beside = object.__new__(type(self))
+        vars(beside).update(vars(self))
+        return beside
+
+    def _adopt(self, beside: Self) -> None:
+        """Go on from the parts of a buffer in which a state was restored, which may be this one."""
+        vars(self).update(vars(beside))
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
         """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
@@ -231,14 +219,9 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         self._load_state(state)
 
     def _encoded_settings(self) -> dict[str, Any]:
-        """Return the settings as JSON values; raise CheckpointError if a subclass omits some of its own."""
-        kind, found = type(self), self.settings()
-        own = next(each for each in kind.__mro__ if "_SETTINGS" in vars(each))
+        """Return the settings as JSON values; raise CheckpointError if some are missing."""
+        kind, found = type(self), registry.settings_of(self)
         taken = registry.parameters(kind)
-        missing = {*taken} - {*registry.parameters(own), *found}
-        if missing:
-            rule = f"settings() of {kind.__name__} must return what its constructor takes beyond {own.__name__}'s"
-            raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
         for name in (*found, *(["seed"] if self._DRAWS else [])):
             if name not in taken:
                 raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
@@ -276,7 +259,9 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         rng = self._generator(given)
         if rng is not None:
             generators.check_kind(self._rng, rng)
-        self._restore(given, is_new=False, **options)
+        beside = self._beside()
+        beside._restore(given, **options)
+        self._adopt(beside)
         if rng is not None:
             self._rng.bit_generator.state = rng.bit_generator.state
         self._restarted()
@@ -306,8 +291,8 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
         given = cls._given(state)
         saved = given.part("settings")
-        names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}
-        arguments = settings_lib.load(saved, dict.fromkeys(sorted(names - instead.keys())))
+        names = registry.parameters(cls).keys() - cls._NOT_KEPT - instead.keys()
+        arguments = {name: settings_lib.load(saved, name) for name in sorted(names)}
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
         try:
@@ -315,7 +300,8 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         except (errors.ArgumentError, MemoryError, OverflowError, TypeError, ValueError) as error:
             raise errors.CheckpointError(f"a {cls.__name__} cannot be made of its settings: {error}") from error
         try:
-            buffer._restore(given, is_new=True, **options)
+            buffer._restore(given, **options)
+            buffer._adopt(buffer)
         except MemoryError as error:
             raise errors.CheckpointError(f"a {cls.__name__} of that state does not fit in memory: {error}") from error
         return buffer
@@ -323,6 +309,14 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
 
 BUFFERS: registry.Registry[Checkpointable] = registry.Registry()
 """The classes of buffers."""
+
+
+def become(own: T, other: T) -> T:
+    """Return an object that a user may hold, once it is what another one was."""
+    if own is not other:
+        vars(own).clear()
+        vars(own).update(vars(other))
+    return own
 
 
 def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
@@ -336,11 +330,8 @@ def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
         CheckpointError: The state names no class, or one that is not defined.
     """
     name = state_lib.StateReader(state, {}).text("class")
-    kind: Any = BUFFERS.find(name)
+    kind = BUFFERS.find(name)
     if kind is None:
-        relive: Any = importlib.import_module("relive")  # Looked up at run time, since imports only go down.
-        kind = getattr(relive, name) if name in relive.__all__ else None
-    if not (isinstance(kind, type) and issubclass(kind, Checkpointable)):
         raise errors.CheckpointError(
             f"it is of a {validation.short_repr(name)}, a class that is not defined here: {remedy}"
         )

@@ -53,10 +53,6 @@ class CountingSampler(zoo.AmongNewest):
     def _state(self, slots: arrays.Slots) -> dict[str, Any]:
         return {"num_asked": self.num_asked, "arrays": {"newest": np.array(self._newest, np.int64)}}
 
-    def _check_state(self, given: Any, rows: int) -> None:
-        given.integer("num_asked")
-        given.integers("newest", None, 0, self.anchors.capacity - 1)
-
     def _restore(self, given: Any, slots: arrays.Slots) -> None:
         self.num_asked = given.integer("num_asked")
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1).tolist()
@@ -77,6 +73,13 @@ class WarmBuffer(relive.RingReplayBuffer):
         return {**super().settings(), "temperature": self.temperature}
 
 
+class Silent(relive.RingReplayBuffer):
+    """A subclass with an argument that it does not keep."""
+
+    def __init__(self, *arguments: Any, temperature: Any = 1.0, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+
+
 CUSTOM: dict[str, zoo.Make] = {
     "limiter": lambda: relive.RingReplayBuffer(10, SCHEMA, limiter=OwnLimiter(3), seed=0),
     "schedule": lambda: relive.PrioritizedReplayBuffer(10, SCHEMA, beta=OwnSchedule(), seed=0),
@@ -84,6 +87,7 @@ CUSTOM: dict[str, zoo.Make] = {
     "sampler": lambda: relive.RingReplayBuffer(10, SCHEMA, sampler=CountingSampler(), seed=0),
     "buffer": lambda: OwnBuffer(10, SCHEMA, seed=0),
     "buffer with an argument": lambda: WarmBuffer(10, SCHEMA, temperature=0.5, seed=0),
+    "buffer that remembers": lambda: Silent(10, SCHEMA, n_step=2, temperature=relive.MinSize(3), seed=0),
 }
 
 
@@ -98,9 +102,11 @@ def test_objects_of_custom_classes_come_back(make: zoo.Make, tmp_path: pathlib.P
     zoo.assert_same(buffer, loaded)
 
 
-class Silent(relive.RingReplayBuffer):
-    def __init__(self, *arguments: Any, temperature: float = 1.0, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+class Deep(Silent):
+    """A subclass that returns some settings alone."""
+
+    def settings(self) -> dict[str, Any]:
+        return {"temperature": 1.0}
 
 
 class Fixed(relive.RingReplayBuffer):
@@ -125,9 +131,10 @@ class Bits(np.random.PCG64):
     ("make", "message"),
     [
         (
-            lambda: Silent(10),
-            "settings.. of Silent must return what its constructor takes beyond RingReplayBuffer's, got no temper",
+            lambda: Silent(10, temperature=lambda: 0.5),
+            "settings.. of Silent must return what its constructor takes, got no temperature$",
         ),
+        (lambda: Deep(10), "settings.. of Deep must return what its constructor takes, got no capacity$"),
         (lambda: Fixed(0.5), "the constructor of Fixed must take seed to be loaded$"),
         (Short, "the constructor of Short must take temperature to be loaded$"),
         (
@@ -274,6 +281,34 @@ def test_settings_can_be_given_instead_of_those_saved() -> None:
     empty = relive.RingReplayBuffer(10, seed=0).state_dict()
     fresh = relive.RingReplayBuffer.from_state(empty, storage=relive.ColumnStorage(SCHEMA, 10))
     assert (len(fresh), fresh.schema) == (0, SCHEMA)
+
+
+def test_a_class_that_is_not_defined_has_to_be_given() -> None:
+    state = changed(ring().state_dict(), settings={"sampler": {"kind": "Gone"}})
+    message = "^sampler was a 'Gone', a class that is not defined here: import its module, or give sampler= to load$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        relive.RingReplayBuffer.from_state(state)
+    sampler = zoo.AmongNewest()
+    assert relive.RingReplayBuffer.from_state(state, sampler=sampler).sampler is sampler
+
+
+def test_a_subclass_that_fixes_an_argument_is_loaded_with_it() -> None:
+    class Fixing(relive.RingReplayBuffer):
+        def __init__(self, capacity: int, schema: Any = None, seed: Any = None) -> None:
+            super().__init__(capacity, schema, n_step=3, seed=seed)
+
+    buffer = zoo.worked(lambda: Fixing(10, SCHEMA, seed=0))
+    assert buffer.settings() == {"capacity": 10, "schema": SCHEMA}
+    zoo.assert_same(buffer, Fixing.from_state(buffer.state_dict()))
+
+
+def test_what_may_change_must_be_taken_by_a_subclass() -> None:
+    class Half(relive.PrioritizedReplayBuffer):
+        def __init__(self, capacity: int, schema: Any = None, seed: Any = None) -> None:
+            super().__init__(capacity, schema, alpha=0.5, seed=seed)
+
+    with pytest.raises(errors.CheckpointError, match="^the constructor of Half must take alpha to be loaded$"):
+        Half(10).state_dict()
 
 
 def test_a_buffer_without_a_schema_takes_that_of_the_state() -> None:

@@ -64,15 +64,23 @@ def test_another_map_or_none_is_refused(tmp_path: pathlib.Path) -> None:
     close(buffer)
 
 
-def test_a_state_without_rows_is_for_a_new_buffer_alone(tmp_path: pathlib.Path) -> None:
+def test_a_state_without_rows_is_for_its_map_alone(tmp_path: pathlib.Path) -> None:
     buffer = saved(tmp_path)
-    state = buffer.state_dict()
-    rows = {name: state["arrays"].pop(name) for name in list(state["arrays"]) if name.startswith("rows/")}
-    assert rows
-    state["rows_in"] = {"id": buffer.history.storage.id, "generation": buffer.history.storage.generation}
+    before = buffer.state_dict()
+    arrays = {name: array for name, array in before["arrays"].items() if not name.startswith("rows/")}
+    rows_in = {"id": buffer.history.storage.id, "generation": buffer.history.storage.generation}
+    state = {**before, "arrays": arrays, "rows_in": rows_in}
+    buffer.sample(9)
+    buffer.load_state_dict(state)
+    assert zoo.plain(buffer.state_dict()) == zoo.plain(before)
+    other = relive.PrioritizedReplayBuffer(30, zoo.SCHEMA, n_step=3, seed=0)
     with pytest.raises(relive.CheckpointError, match="^the rows are in a memory map"):
+        other.load_state_dict(state)
+    zoo.work(buffer, random.Random(1), 9)
+    before = buffer.state_dict()
+    with pytest.raises(relive.CheckpointError, match="^the memory map was written to after the checkpoint was saved: "):
         buffer.load_state_dict(state)
-    buffer.check()
+    assert zoo.plain(buffer.state_dict()) == zoo.plain(before)
     close(buffer)
 
 

@@ -7,6 +7,8 @@ import os
 import pathlib
 import random
 import shutil
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,6 @@ import pytest
 
 import relive
 from relive import errors
-from relive.persistence import checkpointable
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
@@ -521,10 +522,11 @@ def test_an_undefined_class_must_be_given(tmp_path: pathlib.Path) -> None:
         relive.recover(tmp_path / "log")
 
 
-def test_classes_of_relive_are_imported_for_recovery(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path / "log", relive.RingReplayBuffer(10))
-    monkeypatch.setattr(checkpointable.BUFFERS, "find", lambda name: None)
-    assert type(relive.recover(tmp_path / "log")) is relive.RingReplayBuffer
+def test_classes_of_relive_are_imported_for_recovery(tmp_path: pathlib.Path) -> None:
+    written(tmp_path / "log", relive.SequenceReplayBuffer(10, length=3))
+    command = f"import relive; print(type(relive.recover({str(tmp_path / 'log')!r})).__name__)"
+    found = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
+    assert found.stdout == "SequenceReplayBuffer\n"
 
 
 @pytest.fixture

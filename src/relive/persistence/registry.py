@@ -2,22 +2,28 @@
 
     MinSize(100)    is saved as    {"kind": "MinSize", "n": 100}    and recreated by    MinSize(n=100)
 
-Classes register themselves when they are defined, custom ones too. Loading a file never imports anything but public
-names of relive.
+Settings are remembered from the call of the constructor. Classes register themselves when they are defined, custom
+ones too. Loading a file never imports anything but public names of relive.
 """
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+import functools
 import importlib
 import inspect
-from typing import Any, Generic, Self, TypeVar
+import itertools
+import numbers
+from typing import Any, ClassVar, Generic, Self, TypeVar
 import weakref
 
+import numpy as np
+
 from relive import errors
-from relive.common import validation
+from relive.common import words
 
 T = TypeVar("T")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_UNKNOWN = inspect.Parameter.empty
 
 
 class Registry(Generic[T]):
@@ -52,7 +58,63 @@ class Registry(Generic[T]):
         return next(iter(kinds.values()), None)
 
 
-class Configurable:
+class Remembering:
+    """An object whose settings are the arguments of its constructor."""
+
+    _NOT_KEPT: ClassVar[frozenset[str]] = frozenset()
+    """The arguments that are not settings."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor that make an object like this one, by name.
+
+        By default, for each the attribute of that name; or, if there is none, what the constructor was given, if that
+        is a number, a text, None or an object with settings. Override this method for others.
+        """
+        known = self._known_settings()
+        names = [name for name in parameters(type(self)) | known if name not in self._NOT_KEPT]
+        found = {name: known[name] if name in known else _argument(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not _UNKNOWN}
+
+    def _known_settings(self) -> dict[str, Any]:
+        """Return the settings that may be others by now than what the constructor was given."""
+        return {}
+
+
+def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor, which also remembers its arguments, unless a subclass took one of that name."""
+    signature = inspect.signature(constructor)
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *values: Any, **named: Any) -> None:
+        given = {} if type(self).__init__ is construct else vars(self).get("_remembered", {})
+        vars(self)["_remembered"] = given
+        try:
+            bound = signature.bind(self, *values, **named)
+        except TypeError:
+            words.check_arguments(type(self), values, named)
+            return constructor(self, *values, **named)  # It raises a better TypeError.
+        bound.apply_defaults()
+        for name, value in itertools.islice(bound.arguments.items(), 1, None):
+            plain = value.item() if isinstance(value, np.generic) else value
+            given.setdefault(name, plain if isinstance(plain, _PLAIN) else _UNKNOWN)
+        return constructor(self, *values, **named)
+
+    return construct
+
+
+def _argument(value: Remembering, name: str) -> Any:
+    """Return an argument of the constructor of an object."""
+    found = getattr(value, name, _UNKNOWN)
+    # A method of that name is something else.
+    return vars(value).get("_remembered", {}).get(name, _UNKNOWN) if callable(found) else found
+
+
+class Configurable(Remembering):
     """An object that is saved by its class name and its settings."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -60,18 +122,11 @@ class Configurable:
         super().__init_subclass__(**keywords)
         PARTS.add(cls)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of the constructor that make an object like this one, by name.
-
-        By default, the attributes named like the parameters of the constructor. Override this method if they have other
-        names.
-        """
-        return {name: getattr(self, name) for name in parameters(type(self)) if hasattr(self, name)}
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{changed(type(self), self.settings())}>"
 
 
+_PLAIN = (type(None), str, numbers.Real, Configurable)
 PARTS: Registry[Configurable] = Registry()
 """The classes of what buffers are made of, such as samplers and limiters."""
 
@@ -107,21 +162,15 @@ def changed(kind: type, settings: Mapping[str, Any]) -> str:
     return "".join(f", {name}={text}" for name, text in shown.items() if text != repr(defaults.get(name)))
 
 
-def settings_of(name: str, value: Configurable) -> dict[str, Any]:
-    """Return the settings of an object that is itself the setting `name`.
+def settings_of(value: Remembering, label: str = "") -> dict[str, Any]:
+    """Return the settings of an object.
 
     Raises:
-        CheckpointError: They do not cover all constructor parameters, or several classes have the same name.
+        CheckpointError: They do not cover all constructor parameters; the message begins with the label.
     """
-    kind = type(value)
-    found = value.settings()
-    missing = [parameter for parameter in parameters(kind) if parameter not in found]
-    if missing or "kind" in found:
-        rule = f"{name} cannot be saved: settings() of {kind.__name__} must return what its constructor takes"
-        raise errors.CheckpointError(
-            f"{rule}, got no {missing[0]}" if missing else f"{rule}, by other names than 'kind', got one of that name"
-        )
-    if PARTS.find(kind.__name__) is not kind:
-        rule = f"{name} cannot be saved: {kind.__name__} must be the newest class of that name"
-        raise errors.CheckpointError(f"{rule}, got {validation.short_repr(kind)}")
+    kind, found = type(value), value.settings()
+    for name in parameters(kind):
+        if name not in found and name not in kind._NOT_KEPT:
+            rule = f"settings() of {kind.__name__} must return what its constructor takes"
+            raise errors.CheckpointError(f"{label}{rule}, got no {name}")
     return found

@@ -7,7 +7,7 @@
 A checkpoint holds no code: classes are looked up by their registered names.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import numbers
 import operator
 from typing import Any
@@ -44,8 +44,15 @@ def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> 
         raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
     if not levels:
         raise errors.CheckpointError(f"{name} cannot be saved: it must be within at most {_MOST_LEVELS} objects")
-    parts = registry.settings_of(name, value).items()
-    return {"kind": type(value).__name__, **{part: encoded(each, f"{name}/{part}", levels - 1) for part, each in parts}}
+    kind, label = type(value).__name__, f"{name} cannot be saved: "
+    parts = registry.settings_of(value, label)
+    if "kind" in parts:
+        rule = f"settings() of {kind} must return what its constructor takes, by other names than 'kind'"
+        raise errors.CheckpointError(f"{label}{rule}, got one of that name")
+    if registry.PARTS.find(kind) is not type(value):
+        rule = f"{label}{kind} must be the newest class of that name"
+        raise errors.CheckpointError(f"{rule}, got {validation.short_repr(type(value))}")
+    return {"kind": kind, **{part: encoded(each, f"{name}/{part}", levels - 1) for part, each in parts.items()}}
 
 
 def are_same(own: Any, other: Any) -> bool:
@@ -61,26 +68,12 @@ def are_same(own: Any, other: Any) -> bool:
     return type(other) in (type(None), int, float, str) and bool(own == other)
 
 
-def twin(sampler: registry.Configurable) -> Any:
-    """Return an unattached sampler with the same settings."""
-    return type(sampler)(**registry.settings_of("sampler", sampler))
-
-
-def load(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with those names, decoded from JSON values, for a constructor.
-
-    Args:
-        given: The JSON values.
-        names: The required settings; a value that is not None overrides the given one.
+def load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
+    """Return the setting of that name from JSON values, in which objects may be nested for that many levels.
 
     Raises:
-        CheckpointError: A setting is missing or invalid.
+        CheckpointError: It is missing or invalid.
     """
-    return {name: instead if instead is not None else _load(given, name) for name, instead in names.items()}
-
-
-def _load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
-    """Return a setting; objects may be nested for that many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
         described: Any = registry.PARTS.find("Schema")
@@ -95,7 +88,7 @@ def _load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> An
         message = f"{name} was a {validation.short_repr(part.text('kind'))}, a class that is not defined here"
         raise errors.CheckpointError(f"{message}: import its module, or give {name}= to load")
     names = {*registry.parameters(kind), *value} - {"kind"}
-    arguments = {argument: _load(part, argument, levels - 1) for argument in sorted(names)}
+    arguments = {argument: load(part, argument, levels - 1) for argument in sorted(names)}
     make: Callable[..., Any] = kind
     try:
         return make(**arguments)

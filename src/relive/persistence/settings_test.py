@@ -1,6 +1,9 @@
+import copy
 import enum
 import fractions
+import inspect
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -45,7 +48,7 @@ class PassingSampler(SettingsSampler):
 def back(value: Any, name: str = "a") -> Any:
     """Return a setting after a round trip through JSON."""
     written = json.loads(json.dumps({name: settings.encoded(value)}, allow_nan=False))
-    return settings.load(state.StateReader({"settings": written}, {}).part("settings"), {name: None})[name]
+    return settings.load(state.StateReader({"settings": written}, {}).part("settings"), name)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +90,25 @@ def test_a_schema_comes_back_in_its_order() -> None:
 
 
 class Hidden(relive.UniformSampler):
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature
+    def __init__(self, temperature: Any) -> None:
+        self._hidden = temperature
 
 
 class Named(Hidden):
     def settings(self) -> dict[str, Any]:
-        return {"temperature": self._temperature, "kind": 3}
+        return {"temperature": self._hidden, "kind": 3}
+
+
+class Few(Hidden):
+    def settings(self) -> dict[str, Any]:
+        return {}
 
 
 @pytest.mark.parametrize(
     ("value", "rule"),
     [
-        (Hidden(1.0), "settings.. of Hidden must return what its constructor takes, got no temperature$"),
+        (Hidden([1.0]), "settings.. of Hidden must return what its constructor takes, got no temperature$"),
+        (Few(1.0), "settings.. of Few must return what its constructor takes, got no temperature$"),
         (Named(1.0), "settings.. of Named must .*, by other names than 'kind', got"),
         ({1}, "it must be a number, .*, got .1.$"),
         (np.ones(2), "it must be a number"),
@@ -110,6 +119,72 @@ def test_what_does_not_say_its_settings_is_not_saved(value: Any, rule: str) -> N
         settings.encoded(value, "sampler")
     with pytest.raises(errors.CheckpointError, match=f"^a setting cannot be saved: {rule}"):
         settings.encoded(value)
+
+
+class Passing(Hidden):
+    """Passes on what it is given, and more."""
+
+    def __init__(self, *arguments: Any, share: Any = 0.5, **named: Any) -> None:
+        named.setdefault("temperature", 3.0)
+        super().__init__(*arguments, **named)
+
+
+class Taking(Hidden):
+    """Takes an argument of the same name as the class above it."""
+
+    def __init__(self, temperature: Any) -> None:
+        super().__init__(2 * temperature)
+
+
+class Constant(relive.Schedule):
+    """Has a method of the same name as its argument."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def value(self, tick: int) -> float:
+        return self._value
+
+
+@pytest.mark.parametrize(
+    ("made", "remembered"),
+    [
+        (Hidden(np.float32(0.5)), {"temperature": 0.5}),
+        (Hidden(relive.MinSize(2)), {"temperature": {"kind": "MinSize", "n": 2}}),
+        (Passing(), {"temperature": 3.0, "share": 0.5}),
+        (Passing(temperature=1.0, share="x"), {"temperature": 1.0, "share": "x"}),
+        (Taking(1.0), {"temperature": 1.0}),
+        (Constant(0.25), {"value": 0.25}),
+    ],
+)
+def test_settings_are_remembered_from_the_constructor(made: Any, remembered: dict[str, Any]) -> None:
+    for each in (made, back(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert settings.encoded(each) == {"kind": type(made).__name__, **remembered}
+
+
+def test_an_argument_taken_by_a_subclass_is_its_own() -> None:
+    """Even if it cannot be remembered, and what is passed on under that name could be."""
+    with pytest.raises(errors.CheckpointError, match="settings.. of Taking must .*, got no temperature$"):
+        settings.encoded(Taking(np.ones(3)))
+
+
+def test_an_attribute_counts_before_the_argument() -> None:
+    sampler = SettingsSampler(0.5)
+    sampler.temperature = 0.25
+    assert sampler.settings() == {"temperature": 0.25}
+
+
+def test_a_second_call_of_the_constructor_counts() -> None:
+    limiter = relive.MinSize(3)
+    limiter.__init__(4)  # type: ignore[misc]
+    assert limiter.settings() == {"n": 4}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'm'$"):
+        limiter.__init__(m=5)  # type: ignore[misc]
+
+
+def test_a_constructor_keeps_its_signature() -> None:
+    assert list(inspect.signature(relive.MinSize).parameters) == ["n"]
+    assert inspect.signature(Taking) == inspect.signature(Hidden)
 
 
 class Nested(relive.Schedule):
@@ -155,7 +230,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         with pytest.raises(errors.CheckpointError, match=rule):
             settings.encoded(limiter)
     with pytest.raises(errors.CheckpointError, match=rule):
-        settings.load(state.StateReader({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
+        settings.load(state.StateReader({"a": {"kind": "Twin", "n": 3}}, {}), "a")
 
 
 def test_a_class_defined_again_replaces_the_older() -> None:
@@ -171,11 +246,6 @@ def test_a_class_defined_again_replaces_the_older() -> None:
         errors.CheckpointError, match="^a setting cannot be saved: Redefined must be the newest class of that"
     ):
         back(older)
-
-
-def test_a_class_that_is_not_there_has_to_be_given() -> None:
-    own = SettingsLimiter(5)
-    assert settings.load(state.StateReader({"a": {"kind": "Gone"}}, {}), {"a": own})["a"] is own
 
 
 def deep(levels: int) -> Any:
@@ -209,16 +279,7 @@ def deep(levels: int) -> Any:
 )
 def test_what_no_setting_is_is_refused(value: object, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
-        settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
-
-
-def test_a_twin_has_the_same_settings_and_no_buffer() -> None:
-    sampler = relive.PrioritizedSampler(alpha=0.3)
-    twin = settings.twin(sampler)
-    assert twin is not None
-    assert twin is not sampler
-    assert settings.encoded(twin) == settings.encoded(sampler)
-    assert type(settings.twin(SettingsSampler(0.5))) is SettingsSampler
+        settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), "a")
 
 
 @pytest.mark.parametrize(

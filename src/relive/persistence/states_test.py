@@ -334,6 +334,57 @@ def test_a_sampler_that_fails_to_load_changes_nothing() -> None:
     buffer.check()
 
 
+@KINDS
+def test_after_a_refused_state_all_goes_on_as_before(kind: zoo.Kind) -> None:
+    buffer, other = used(kind, 1), used(kind, 1)
+    state = used(kind, 2).state_dict()
+    refused = [state | {"class": "Other"}, *(damaged for _, damaged in damaged_arrays(state))]
+    for damaged in refused:
+        with pytest.raises(errors.CheckpointError):
+            buffer.load_state_dict(damaged)
+    zoo.assert_same(buffer, other)
+
+
+@KINDS
+def test_what_a_user_holds_is_the_same_object_after_a_load(kind: zoo.Kind) -> None:
+    buffer = used(kind, 1)
+    names = [name for name in ("sampler", "limiter", "window", "rng") if hasattr(buffer, name)]
+    held = {name: getattr(buffer, name) for name in names}
+    storage = getattr(getattr(buffer, "history", None), "storage", None)
+    state = used(kind, 2).state_dict()
+    buffer.load_state_dict(state)
+    assert bits_of(buffer) == plain(state)
+    assert all(getattr(buffer, name) is value for name, value in held.items())
+    assert storage is None or buffer.history.storage is storage
+
+
+class FailingStorage(zoo.OwnStorage):
+    """Fails to write while `room` is 0."""
+
+    room = 2
+
+    def write(self, slots: Any, rows: Any) -> None:
+        if not self.room:
+            raise OSError("no space left on device")
+        super().write(slots, rows)
+
+
+def test_a_storage_that_fails_to_take_the_rows_leaves_none() -> None:
+    storage = FailingStorage(zoo.SCHEMA, 17)
+    buffer = relive.RingReplayBuffer(17, storage=storage, sampler=zoo.AmongNewest(), seed=0)
+    zoo.work(buffer, random.Random(1), 40)
+    other = relive.RingReplayBuffer(17, zoo.SCHEMA, sampler=zoo.AmongNewest(), seed=0)
+    zoo.work(other, random.Random(2), 40)
+    appended, storage.room = buffer.appended, 0
+    with pytest.raises(OSError, match="no space left on device"):
+        buffer.load_state_dict(other.state_dict())
+    assert (len(buffer), buffer.num_eligible, buffer.appended) == (0, 0, appended)
+    buffer.check()
+    storage.room = 1
+    buffer.load_state_dict(other.state_dict())
+    zoo.assert_same(buffer, other)
+
+
 # Forged states.
 
 VALUES: tuple[Any, ...] = (

@@ -16,10 +16,6 @@ from relive.samplers import sum_tree
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 
 
-SETTINGS = ("alpha", "beta", "epsilon", "weight_normalization", "stratified")
-"""The arguments of PrioritizedSampler."""
-
-
 class PrioritizedSampler(sampler.Sampler, is_checked=False):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 
@@ -156,9 +152,9 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             self.catch_up()  # Rows that became eligible before get the maximum of that time.
             self._running_maximum = priority
 
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments that make such a sampler, by name."""
-        return {name: getattr(self, f"_{name}") for name in SETTINGS}
+    def _known_settings(self) -> dict[str, Any]:
+        names = ("alpha", "beta", "epsilon", "weight_normalization", "stratified")
+        return {name: getattr(self, f"_{name}") for name in names}
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
@@ -285,30 +281,24 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
         return {**values, "arrays": {"priorities": priorities}}
 
-    def _check_state(self, given: state.StateReader, rows: int) -> None:
-        given.integer("ticks")
-        most = given.number("running_maximum", 1.0)
-        priorities = given.array("priorities", np.float64, (rows,))
-        rated = priorities[~np.isnan(priorities)]
-        if not (np.isfinite(rated) & (rated >= 0)).all() or np.signbit(rated).any():
-            raise errors.CheckpointError("array sampler/priorities must hold finite numbers of at least 0, and NaN")
-        if rated.max(initial=0.0) > most:
-            raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
-        try:
-            self._weights_of(np.append(rated, most), self._alpha)
-        except errors.ArgumentError as error:
-            raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
-
     def _restore(self, given: state.StateReader, slots: arrays.Slots) -> None:
+        self._ticks, most = given.integer("ticks"), given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(slots)
+        rated, priorities = slots[is_rated], priorities[is_rated]
+        if not (np.isfinite(priorities) & (priorities >= 0)).all() or np.signbit(priorities).any():
+            raise errors.CheckpointError("array sampler/priorities must hold finite numbers of at least 0, and NaN")
+        if priorities.max(initial=0.0) > most:
+            raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
         if not is_rated[is_eligible].all():
             raise errors.CheckpointError("array sampler/priorities must hold a number for each eligible anchor")
-        self._ticks, self._running_maximum = given.integer("ticks"), given.number("running_maximum", 1.0)
-        rated = slots[is_rated]
-        self._raw[rated] = priorities[is_rated]
+        try:
+            weights = self._weights_of(np.append(priorities, most), self._alpha)[:-1]
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
+        self._running_maximum, self._raw[rated] = most, priorities
         self.anchors.flags[rated] |= append.RATED
-        self._tree.write(rated, self._weights_of(priorities[is_rated], self._alpha) * is_eligible[is_rated])
+        self._tree.write(rated, weights * is_eligible[is_rated])
 
     def check(self) -> None:
         """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""

@@ -220,16 +220,15 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Return the state for a checkpoint, given the slots of all rows, oldest first [N]."""
         return self._state(slots)
 
-    def check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raise CheckpointError if the state is invalid for this sampler with `rows` rows."""
-        self._check_state(given, rows)
-
     def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
         """Restore a state in a sampler without anchors; `anchors` holds the eligible ones.
 
         Args:
-            given: A state that `check_state` has accepted.
+            given: The state.
             slots: The slots of all rows, oldest first [N].
+
+        Raises:
+            CheckpointError: The state is invalid.
         """
         self._restore(given, slots)
         if len(self._told):
@@ -259,11 +258,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """
         return {"arrays": {}}
 
-    def _check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raise CheckpointError if `_restore` could not restore that state."""
-
     def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Restore a state. By default, call `_added` with every eligible anchor, oldest first."""
+        """Restore a state, or raise CheckpointError. By default, call `_added` with all eligible anchors, in order."""
         eligible = slots[self.anchors.is_eligible(slots)]
         if len(eligible):
             self._added(eligible)

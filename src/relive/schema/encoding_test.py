@@ -302,13 +302,13 @@ def extended(count: int = 3, num_streams: int | None = None, **told: Any) -> Any
     streams = encoding.stream_numbers(num_streams, step["streams"])
     events = encoding.events(step["terminated"], step["truncated"], len(streams))
     encoding.require_round(num_streams, len(streams), step["reward"])
-    given = SEEN[:count], range(count), step["reward"], step["next_observation"], {}
+    given: Any = SEEN[:count], range(count), step["reward"], step["next_observation"], {}
     return encoding.steps(ENCODER, streams, events, given)
 
 
 def run_of(first: int, last: int, count: int = 3) -> Any:
     """Return consecutive steps of stream 1."""
-    given = SEEN[: count + 1], range(count), np.ones(count), None, {}
+    given: Any = SEEN[: count + 1], range(count), np.ones(count), None, {}
     events = encoding.events_of_run(count, first, last)
     return encoding.steps(ENCODER, np.full(count, 1), events, given, is_run=True)
 

@@ -400,11 +400,8 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, fields: Iterable[tuple[str, str, Field]]) -> "_Columns":
         """Return the fields with these paths and names."""
-        columns = cls([], [], [], [], [])
-        for path, name, field in fields:
-            for values, value in zip(columns, (path, name, field.shape, field.dtype, path == "reward"), strict=True):
-                values.append(value)
-        return columns
+        rows = [(path, name, field.shape, field.dtype, path == "reward") for path, name, field in fields]
+        return cls(*map(list, zip(*rows, strict=True))) if rows else cls([], [], [], [], [])
 
     def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, Array]:
         """Return a value of each field as a column [lead..., ...] by path."""

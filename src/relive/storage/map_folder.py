@@ -111,7 +111,7 @@ def decoded(file: str, content: bytes) -> Description:
         identity = given.text("id")
         if not _ID.fullmatch(identity):
             raise given.refused("id", "32 digits of hexadecimal", identity)
-        schema = settings.load(given, {"schema": None})["schema"]
+        schema = settings.load(given, "schema")
         if schema is None:
             raise given.refused("schema", "one", None)
         description = Description(identity, schema, given.integer("capacity", 1))

@@ -82,6 +82,8 @@ class StepStore(arrays_lib.Derived):
     unrewarded_paths: tuple[str, ...] = ()
     compared_paths: tuple[str, ...] = ()
     can_grow = False
+    _unwritten: steps_state.StepsState | None = None
+    """The state that holds the rows, if they are yet to be written to the storage."""
 
     def __init__(
         self,
@@ -200,9 +202,13 @@ class StepStore(arrays_lib.Derived):
         return append.slots_from(self.oldest_key, len(self), self.capacity)
 
     def empty_twin(self) -> "StepStore":
-        """Return an empty store of the same settings, without a storage."""
-        rule = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
-        return StepStore(self.capacity, self.streams, rule=tuple(rule), is_tracking=len(self._changed) > 0)
+        """Return an empty store of the same settings over the same storage."""
+        rule = tuple(self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist())
+        options: Any = {"rule": rule, "is_tracking": len(self._changed) > 0, "check_room": self._check_room}
+        twin = StepStore(self.capacity, self.streams, **options)
+        if self._storage is not None:
+            twin.begin(self._storage)
+        return twin
 
     @property
     def older(self) -> int:
@@ -257,6 +263,8 @@ class StepStore(arrays_lib.Derived):
         Raises:
             NotReadyError: There is none yet.
         """
+        if self._unwritten is not None:
+            return self._unwritten.read_rows(self.capacity, slots, fields)
         if self._storage is None:
             raise errors.NotReadyError("read found no step: add one first")
         return self._storage.read(slots, fields)
@@ -606,21 +614,23 @@ class StepStore(arrays_lib.Derived):
         return self.storage.read(slots, (path,))[path]
 
     def restore(self, state: steps_state.StepsState) -> None:
-        """Restore a state into a storage of the same schema. No row is marked readable yet.
+        """Restore a state in an empty store; its rows are read from it until `settle`. None is marked readable yet."""
+        self.restore_rows(state.rows)
+        for path, column in state.final.items():
+            self.behind[path][np.flatnonzero(state.rows.has_tail)] = column
+        self._unwritten = state if state.columns else None
+
+    def settle(self) -> None:
+        """Write the rows of a restored state to the storage.
 
         Raises:
-            CheckpointError: A column is damaged. The store is then empty.
+            CheckpointError: A column is damaged.
         """
-        self.clear()
-        kept = state.rows
-        oldest_key = kept.next_key - len(kept)
-        for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes) if state.columns else ():
-            slots = append.slots_from(oldest_key + start, stop - start, self.capacity)
-            self.storage.write(slots, {path: column.read(start, stop) for path, column in state.columns.items()})
-        self.restore_rows(kept)
-        for path, column in state.final.items():
-            self.behind[path][: len(kept.stream)] = np.zeros((), column.dtype)
-            self.behind[path][np.flatnonzero(kept.has_tail)] = column
+        columns = {} if self._unwritten is None else self._unwritten.columns
+        for start, stop in state_lib.chunks(len(self), len(self) * self.schema.nbytes) if columns else ():
+            slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
+            self.storage.write(slots, {path: column.read(start, stop) for path, column in columns.items()})
+        self._unwritten = None
 
     def restore_rows(self, kept: steps_state.RowsState) -> None:
         """Set the rows and their episodes 0 .. E - 1 in an empty store."""

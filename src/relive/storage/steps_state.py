@@ -221,13 +221,14 @@ class StepsState:
         return cls(rows=kept, columns=columns, final=final)
 
     def read_rows(
-        self, capacity: int, slots: arrays_lib.Slots, fields: Collection[str] | None = None, /
+        self, capacity: int, slots: arrays_lib.Slots, fields: Collection[str] | None = None
     ) -> dict[str, arrays_lib.Array]:
-        """Return the rows that are in `slots` [...] of a ring of that capacity, as `Storage.read` does."""
+        """Return the rows that belong in `slots` [...] of a ring of that capacity, as `Storage.read` does."""
         places = (slots - (self.rows.next_key - len(self.rows))) % capacity
+        first, stop = (int(places.min()), int(places.max()) + 1) if places.size else (0, 0)
         rows: dict[str, arrays_lib.Array] = {}
         for path in self.columns if fields is None else fields:
             if path not in self.columns:
                 raise memory.unknown_field(path, self.columns)
-            rows[path] = self.columns[path].read(0, len(self.rows))[places]
+            rows[path] = self.columns[path].read(first, stop)[places - first]
         return rows

@@ -132,7 +132,9 @@ def honest_with(**members: Any) -> type[relive.Sampler]:
 
 
 class KeepsNoSetting(Honest):
-    def __init__(self, most: int = 5) -> None:
+    """Takes an argument that is neither a number nor a text, and does not say what would do instead."""
+
+    def __init__(self, limits: tuple[int, ...] = (5,)) -> None:
         super().__init__()
 
 

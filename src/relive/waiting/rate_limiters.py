@@ -13,7 +13,7 @@ import abc
 from collections.abc import Callable
 import fractions
 import math
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from relive import errors
 from relive.common import validation
@@ -58,10 +58,6 @@ class MinSize(RateLimiter):
 
     def __repr__(self) -> str:
         return f"MinSize({self.min_size})"
-
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
-        return {"n": self.min_size}
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
         """Return True."""
