@@ -234,7 +234,7 @@ def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
     arrow.add_parquet(again, "steps.parquet")
     assert facts(again) == facts(source)
     segments[-1].write_bytes(whole[:-3])
-    torn = "journal cannot be converted: it ends with a torn record of 51 B: relive repair cuts it off\n"
+    torn = "journal cannot be converted: it ends with a torn record of 56 B: relive repair cuts it off\n"
     assert converted(capsys, "journal", "other.parquet") == (1, "", torn)
     assert segments[-1].read_bytes() == whole[:-3]
     segments[-1].write_bytes(whole)

@@ -131,7 +131,7 @@ class Encoder:
         seen = self.schema.columns("observations", observations, (count + 1,))
         before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
         rows = self.schema.rows(before, actions, rewards, extras, (count,))
-        return [*map(np.ndarray.tobytes, rows.values())], [column[-1].tobytes() for column in seen.values()]
+        return [*map(np.ndarray.tobytes, rows.values())], [column[-1:].tobytes() for column in seen.values()]
 
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
         """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
@@ -281,11 +281,13 @@ def events_of_run(count: int, first: int, last: int) -> npt.NDArray[np.uint8]:
 
 def stream_number(num_streams: int, stream: Any) -> int:
     """Return the checked number of a stream; None is allowed if there is only one."""
+    if type(stream) is int and 0 <= stream < num_streams:
+        return stream
     if stream is None:
         if num_streams > 1:
             raise errors.ArgumentError(f"stream must be given where there are several, got none of {num_streams}")
         return 0
-    number = stream if type(stream) is int and stream >= 0 else validation.non_negative_int("stream", stream)
+    number = validation.non_negative_int("stream", stream)
     if number >= num_streams:
         raise errors.ArgumentError(f"stream must be below streams = {num_streams}, got {number}")
     return number

@@ -50,7 +50,7 @@ class CountsFromTheEnd(Honest):
 class ChecksWhenItIsLate(Honest):
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
         inside = np.ravel(np.greater_equal(slots, 0) & np.less(slots, self.capacity))
-        flat = {path: rows[path].reshape(-1, *column.shape[1:]) for path, column in self._columns}
+        flat = {path: rows[path].reshape(-1, *column.shape[1:]) for path, column in self._columns.items()}
         super().write(np.ravel(slots)[inside], {path: column[inside] for path, column in flat.items()})
         self._checked(slots)
 
@@ -118,7 +118,7 @@ class Inverts(Honest):
 
 class ForgetsWhatIsNew(Honest):
     def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
-        if not any(column.any() for _, column in self._columns if column.dtype.kind in "iuf"):
+        if not any(column.any() for column in self._columns.values() if column.dtype.kind in "iuf"):
             raise KeyError("nothing was written")
         return super().read(slots, fields)
 
