@@ -6,7 +6,7 @@ observation is copied once, and cycles are preserved.
 
 import array
 import collections
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable
 import copy
 import dataclasses
 import enum
@@ -100,7 +100,7 @@ def _clone(value: Any, memo: Memo) -> Any:
     return (value.detach() if hasattr(value, "detach") else value).clone()
 
 
-class Copiers(MutableMapping[type, Callable[[Any], Any]]):
+class Copiers(collections.UserDict[type, Callable[[Any], Any]]):
     """A registry of functions that copy objects, by class.
 
     Objects of a registered class, and of subclasses that are not registered themselves, are copied with its function.
@@ -114,9 +114,6 @@ class Copiers(MutableMapping[type, Callable[[Any], Any]]):
     >>> del relive.copiers[Board]
     """
 
-    def __init__(self) -> None:
-        self._functions: dict[type, Callable[[Any], Any]] = {}
-
     def __setitem__(self, kind: type, copier: Callable[[Any], Any]) -> None:
         """Register a function that takes an object of a class and returns a copy.
 
@@ -129,21 +126,12 @@ class Copiers(MutableMapping[type, Callable[[Any], Any]]):
             raise errors.ArgumentTypeError(
                 f"the copier of {kind.__name__} must be callable, got {validation.short_repr(copier)}"
             )
-        self._functions[kind] = copier
+        super().__setitem__(kind, copier)
         COPIERS.clear()
-
-    def __getitem__(self, kind: type) -> Callable[[Any], Any]:
-        return self._functions[kind]
 
     def __delitem__(self, kind: type) -> None:
-        del self._functions[kind]
+        super().__delitem__(kind)
         COPIERS.clear()
-
-    def __iter__(self) -> Iterator[type]:
-        return iter(self._functions)
-
-    def __len__(self) -> int:
-        return len(self._functions)
 
     def __repr__(self) -> str:
         return f"<copiers of {', '.join(kind.__name__ for kind in self) or 'no class'}>"

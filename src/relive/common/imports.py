@@ -34,10 +34,5 @@ class _LazyModule(types.ModuleType):
 
 
 def lazy_module(name: str) -> types.ModuleType:
-    """Return a module that is imported when an attribute is first used.
-
-    >>> from relive.common import imports
-    >>> imports.lazy_module("relive.windows.returns").compute_discounted_return([1.0, 1.0], 0.5)
-    1.5
-    """
+    """Return a module that is imported when an attribute is first used."""
     return _LazyModule(name)

@@ -17,12 +17,7 @@ def fields(prefix: str, described: Mapping[str, Any], count: int) -> list[Row]:
 
 
 def table(title: str, rows: Iterable[Row]) -> str:
-    """Return a title and a table of fields as escaped HTML; only the title if there are no fields.
-
-    >>> from relive.common import notebook
-    >>> notebook.table("<buffer>", [("reward", "float32", (1000,), 4000)])
-    '<div>&lt;buffer&gt;<table><tr><th>field<th>dtype<th>shape<th>bytes<tr><td>reward<td>float32<td>1,000<td>4,000</table></div>'
-    """
+    """Return a title and a table of fields as escaped HTML; only the title if there are no fields."""
     lines = [
         (name, dtype, " x ".join(f"{length:,}" for length in shape), f"{nbytes:,}")
         for name, dtype, shape, nbytes in rows

@@ -10,16 +10,6 @@ class Unmoved:
 
     Args:
         rng: The generator.
-
-    >>> import numpy as np
-    >>> from relive.common import randomness
-    >>> rng, twin = np.random.default_rng(0), np.random.default_rng(0)
-    >>> try:
-    ...     with randomness.Unmoved(rng):
-    ...         raise MemoryError(rng.random())
-    ... except MemoryError:
-    ...     rng.random() == twin.random()
-    True
     """
 
     __slots__ = ("_bits", "_state")

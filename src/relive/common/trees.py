@@ -30,8 +30,16 @@ def flat(name: str, value: Any) -> dict[str, Any]:
     >>> trees.flat("action", 3)
     {'action': 3}
     """
+    if not isinstance(value, Mapping):
+        return {name: value}
+    if not value:
+        raise errors.ArgumentError(f"{name} must have at least one key, got {validation.short_repr(value)}")
     leaves: dict[str, Any] = {}
-    _gather(name, value, leaves)
+    for key, child in value.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            rule = f"keys of {name} must be non-empty strings without '/'"
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
+        leaves |= flat(f"{name}/{key}", child)
     return leaves
 
 
@@ -82,17 +90,3 @@ def put(tree: Any, places: Any, values: Any) -> None:
             put(child, places, values[key])
     else:
         tree[places] = values
-
-
-def _gather(name: str, value: Any, leaves: dict[str, Any]) -> None:
-    """Put the leaves of `value` into `leaves` by path."""
-    if not isinstance(value, Mapping):
-        leaves[name] = value
-        return
-    if not value:
-        raise errors.ArgumentError(f"{name} must have at least one key, got {validation.short_repr(value)}")
-    for key, child in value.items():
-        if not isinstance(key, str) or not key or "/" in key:
-            rule = f"keys of {name} must be non-empty strings without '/'"
-            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
-        _gather(f"{name}/{key}", child, leaves)

@@ -1,11 +1,14 @@
-"""Argument checks: each returns the argument in a canonical type, or raises an error that names it."""
+"""Argument checks: each returns the argument in a canonical type, or raises an error that names it.
+
+It is an ArgumentTypeError for a value of another type, and an ArgumentError for one that is not allowed.
+"""
 
 from collections.abc import Sequence
 import math
 import numbers
 import operator
 import reprlib
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +17,8 @@ from relive import errors
 
 LARGEST = 2**62
 """No count is larger: sums of two still fit in 64 bits."""
+LARGEST_BATCH = 2**40
+"""No memory holds the rows of more."""
 _NUMBERS = frozenset((bool, int, float))
 
 
@@ -41,26 +46,12 @@ def shown(value: object) -> str:
 
 
 def positive_int(name: str, value: object) -> int:
-    """Return `value` as an int.
-
-    Raises:
-        ArgumentTypeError: `value` is not an integer.
-        ArgumentError: `value` is below 1.
-    """
+    """Return `value` as an int of at least 1."""
     return _int_of_at_least(1, name, value)
 
 
-LARGEST_BATCH = 2**40
-"""No memory holds the rows of more."""
-
-
 def batch_size(name: str, value: object) -> int:
-    """Return the number of rows to draw as an int.
-
-    Raises:
-        ArgumentTypeError: `value` is not an integer.
-        ArgumentError: `value` is below 1, or more than any memory holds.
-    """
+    """Return the number of rows to draw as an int."""
     size = _int_of_at_least(1, name, value)
     if size > LARGEST_BATCH:
         raise errors.ArgumentError(f"{name} must be at most {LARGEST_BATCH}, got {size}")
@@ -68,12 +59,7 @@ def batch_size(name: str, value: object) -> int:
 
 
 def non_negative_int(name: str, value: object) -> int:
-    """Return `value` as an int.
-
-    Raises:
-        ArgumentTypeError: `value` is not an integer.
-        ArgumentError: `value` is below 0.
-    """
+    """Return `value` as an int of at least 0."""
     return _int_of_at_least(0, name, value)
 
 
@@ -92,12 +78,7 @@ def _int_of_at_least(least: int, name: str, value: object) -> int:
 
 
 def next_version(version: object, before: int | None) -> int:
-    """Return the next policy version as an int, checked against the previous one.
-
-    Raises:
-        ArgumentTypeError: `version` is not an integer.
-        ArgumentError: It is below 0, or below the previous one, if any.
-    """
+    """Return the next policy version as an int of at least the previous one, if any."""
     number = non_negative_int("version", version)
     if before is not None and number < before:
         raise errors.ArgumentError(f"version must be at least {before}, the previous one, got {number}")
@@ -105,28 +86,22 @@ def next_version(version: object, before: int | None) -> int:
 
 
 def string(name: str, value: object) -> str:
-    """Return the string `value`; subclasses such as numpy's become plain str, which files need.
-
-    Raises:
-        ArgumentTypeError: `value` is not a string.
-    """
+    """Return the string `value`; subclasses such as numpy's become plain str, which files need."""
     if not isinstance(value, str):
         raise errors.ArgumentTypeError(f"{name} must be a string, got {short_repr(value)}")
     return value if type(value) is str else "".join(value)
 
 
 def finite_number(name: str, value: object) -> float:
-    """Return the real number `value` as a float; numpy scalars and arrays of shape [] are numbers too.
-
-    Raises:
-        ArgumentTypeError: `value` is not a real number.
-        ArgumentError: `value` is infinite or NaN, or no float equals it.
-    """
+    """Return the finite real number `value` as the float that equals it; numpy arrays of shape [] are numbers too."""
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     if not isinstance(value, numbers.Real | np.bool_):
         raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {short_repr(value)}")
-    number = as_float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise errors.ArgumentError(f"{name} must be a finite real number, got {short_repr(value)}")
     if number != value:
@@ -134,21 +109,8 @@ def finite_number(name: str, value: object) -> float:
     return number
 
 
-def as_float(value: SupportsFloat) -> float:
-    """Return `value` as a float, infinity if it is too large for one."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 def generator(name: str, value: Any) -> np.random.Generator:
-    """Return the numpy generator for a seed; a generator is returned itself.
-
-    Raises:
-        ArgumentTypeError: `value` is not a seed.
-        ArgumentError: `value` is negative.
-    """
+    """Return the numpy generator for a seed; a generator is returned itself."""
     if value is None or isinstance(value, np.random.Generator):
         return np.random.default_rng(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -160,27 +122,17 @@ def generator(name: str, value: Any) -> np.random.Generator:
 
 
 def discount(name: str, value: object) -> float:
-    """Return the discount factor `value`, in (0, 1], as a float.
-
-    Raises:
-        ArgumentTypeError: `value` is not a real number.
-        ArgumentError: `value` lies outside (0, 1].
-    """
+    """Return the discount factor `value`, in (0, 1], as a float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise errors.ArgumentTypeError(f"{name} must be a number in (0, 1], got {short_repr(value)}")
-    gamma = as_float(value)
-    if not 0 < gamma <= 1:
+    gamma = float(value) if value <= 1 and not value <= 0 else 0.0
+    if not gamma:
         raise errors.ArgumentError(f"{name} must be in (0, 1], got {short_repr(value)}")
     return gamma
 
 
 def non_negative_float(name: str, value: object) -> float:
-    """Return `value` as a float.
-
-    Raises:
-        ArgumentTypeError: `value` is not a real number.
-        ArgumentError: `value` is negative, infinite or NaN.
-    """
+    """Return `value` as a finite float of at least 0."""
     if isinstance(value, bool):
         raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {short_repr(value)}")
     number = finite_number(name, value)
@@ -190,11 +142,7 @@ def non_negative_float(name: str, value: object) -> float:
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return `value` as a bool; numpy bools and bool arrays of shape [] are accepted.
-
-    Raises:
-        ArgumentTypeError: `value` is neither True nor False.
-    """
+    """Return `value` as a bool; numpy bools and bool arrays of shape [] are accepted."""
     if hasattr(value, "dtype"):
         array = array_of(value)
         value = array[()] if array is not None and array.shape == () else value
@@ -221,13 +169,7 @@ def require_function(name: str, value: object) -> None:
 
 
 def items(name: str, value: Any, kind: str) -> list[Any]:
-    """Return the items of an iterable; raise ArgumentTypeError if `value` is none, or a string.
-
-    Args:
-        name: The name of the value in errors.
-        value: The iterable.
-        kind: What it is a list of.
-    """
+    """Return the items of an iterable that is no string; `kind` says in errors what they are."""
     try:
         found = None if isinstance(value, str | bytes) else list(value)
     except TypeError:
@@ -251,11 +193,7 @@ def ambiguous_truth(buffer: object) -> errors.ArgumentTypeError:
 
 
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
-    """Return `value` as a flat array of integers [k].
-
-    Raises:
-        ArgumentTypeError: `value` holds something else.
-    """
+    """Return `value` as a flat array of integers [k]."""
     array = array_of(value)
     if array is None or (array.dtype.kind not in "iu" and array.size):
         raise errors.ArgumentTypeError(f"{name} must be integers, got {short_repr(value)}")
@@ -263,12 +201,7 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
 
 
 def flag(name: str, value: object) -> bool:
-    """Return a flag as a bool: True, False, or 0 or 1 of any type of number, alone or as an array of one element.
-
-    Raises:
-        ArgumentTypeError: `value` is not a number.
-        ArgumentError: It is another number, or several.
-    """
+    """Return a flag as a bool: True, False, or 0 or 1 of any type of number, alone or as an array of one element."""
     kind = type(value)
     if kind is np.bool_ or (kind in _NUMBERS and value in (0, 1)):
         return bool(value)
@@ -279,11 +212,9 @@ def flag(name: str, value: object) -> bool:
 
 
 def is_terminated(terminated: object, truncated: object) -> bool:
-    """Return whether an episode that has ended terminated; otherwise it was truncated.
+    """Return whether an episode that has ended terminated, by two flags of which just one may be True.
 
-    Raises:
-        ArgumentTypeError: One of the two is given and is not a flag.
-        ArgumentError: Both are True, or neither flag says how it ended: truncated=False alone does not.
+    Either may be None, but truncated=False alone does not say how it ended.
     """
     if terminated is not True and terminated is not False and terminated is not None:
         terminated = flag("terminated", terminated)
@@ -297,12 +228,7 @@ def is_terminated(terminated: object, truncated: object) -> bool:
 
 
 def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Return flags as an array of bools [count], as `flag` does for one; None is all False.
-
-    Raises:
-        ArgumentTypeError: `value` holds something that is not a number.
-        ArgumentError: It holds another number than 0 and 1, or has another shape.
-    """
+    """Return flags as an array of bools [count], as `flag` does for one; None is all False."""
     if value is None:
         return np.zeros(count, np.bool_)
     array = value if type(value) is np.ndarray and value.dtype == np.bool_ else _flags(name, value)
@@ -326,13 +252,7 @@ def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
 
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
-    """Return `value`, of shape [count] or [count, 1], as an array of floats [count], which may be `value` itself.
-
-    Raises:
-        ArgumentTypeError: `value` holds something that is not a real number.
-        ArgumentError: `value` has another shape, or a number is negative, infinite or NaN; the message says
-            in which row.
-    """
+    """Return `value`, of shape [count] or [count, 1], as an array of finite floats of at least 0 [count]."""
     array = array_of(value)
     if array is None or (array.dtype.kind not in "biuf" and array.size):
         raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")

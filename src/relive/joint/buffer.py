@@ -260,12 +260,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
 
     def _wrong(self) -> str:
         """Return what is wrong with the joint steps; empty if nothing is."""
-        if self.schema is None:
-            return ""
-        store, rows = self._store, self._store.rows_state()
-        columns = store.read_rows(store.alive_slots(), joint_rows.CHECKED)
-        final = {path: column[rows.numbers[rows.has_tail]] for path, column in store.behind.items()}
-        wrong = joint_rows.wrong(rows, columns, final, self._rows.next_episode)
+        wrong = "" if self.schema is None else self._rows.wrong()
         return wrong and f"the joint steps cannot be as they are: {wrong}"
 
 

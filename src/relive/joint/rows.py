@@ -28,12 +28,11 @@ from relive.common import validation
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
-from relive.storage import steps_state
 
 TERMINATED, TRUNCATED, PRESENT = encoding.TERMINATED, encoding.TRUNCATED, 4
 """The bits of an agent's flags."""
 EPISODE, STATUS, FLAGS = "observation/episode", "observation/status", "extras/flags"
-CHECKED = (EPISODE, STATUS, FLAGS)
+_CHECKED = (EPISODE, STATUS, FLAGS)
 _NO_REWARD = schema_lib.Field((), np.float32)
 _PARTS = ("observation", "action", "reward", "extras")
 _ENDS = TERMINATED | TRUNCATED
@@ -217,6 +216,31 @@ class JointRows:
         numbers = memoryview(steps.rows[[*steps.schema.fields].index(EPISODE)]).cast("q")
         self.next_episode = max(self.next_episode, max(numbers, default=-1) + 1)
 
+    def wrong(self) -> str:
+        """Return what is wrong with the joint steps of the store; empty if nothing is. O(N A)."""
+        store, rows = self._store, self._store.rows_state()
+        columns, ends = store.read_rows(store.alive_slots(), _CHECKED), rows.numbers[rows.has_tail]
+        number, status, flags = (columns[path] for path in _CHECKED)
+        numbers, final = store.behind[EPISODE][ends], store.behind[STATUS][ends]
+        is_valid = np.isin(flags, (0, PRESENT, PRESENT | TERMINATED, PRESENT | TRUNCATED))
+        if not is_valid.all() or not flags.any(axis=1).all():
+            return "each must have an agent, and no flags but those there are"
+        if not rows.has_tail.all():
+            return "of each it must be known what came after"
+        if (number != numbers[rows.episode]).any() or len(np.unique(numbers)) < len(numbers):
+            return "the steps of an episode, and no others, must have its number"
+        if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= self.next_episode:
+            return "the numbers of episodes must be below that of the next one"
+        order = np.argsort(rows.episode, kind="stable")
+        follows = np.diff(rows.episode[order]) == 0
+        older, newer, newest = order[:-1][follows], order[1:][follows], order[np.append(~follows, True)[: len(order)]]
+        differs = (status[newer] != flags[older]).any() or (final[rows.episode[newest]] != flags[newest]).any()
+        if differs or status[rows.steps == 0].any():
+            return "each must have the flags of the one before"
+        if (_events(final) > 0)[rows.is_open].any():
+            return "an episode goes on while an agent does"
+        return ""
+
     # Encoding.
 
     def steps(self, streams: encoding.Streams, given: Given, present: Any = None) -> encoding.Steps:
@@ -349,38 +373,3 @@ def _events(flags: arrays.Array) -> npt.NDArray[np.uint8]:
     has_ended = ((flags & _ENDS > 0) == (flags & PRESENT > 0)).all(axis=-1)
     is_truncated = (flags & TRUNCATED > 0).any(axis=-1)
     return np.asarray(has_ended * np.where(is_truncated, TRUNCATED, TERMINATED), np.uint8)
-
-
-def wrong(
-    rows: steps_state.RowsState,
-    columns: Mapping[str, arrays.Array],
-    final: Mapping[str, arrays.Array],
-    next_episode: int,
-) -> str:
-    """Return what is wrong with joint steps; empty if nothing is. O(N A).
-
-    Args:
-        rows: The rows, oldest first [N], and their episodes [E].
-        columns: Their columns of CHECKED.
-        final: The observations after the newest step of each episode [E, ...].
-        next_episode: The number of the next episode.
-    """
-    number, status, flags = (columns[path] for path in CHECKED)
-    if not np.isin(flags, (0, PRESENT, PRESENT | TERMINATED, PRESENT | TRUNCATED)).all() or not flags.any(axis=1).all():
-        return "each must have an agent, and no flags but those there are"
-    if not rows.has_tail.all():
-        return "of each it must be known what came after"
-    numbers = final[EPISODE]
-    if (number != numbers[rows.episode]).any() or len(np.unique(numbers)) < len(numbers):
-        return "the steps of an episode, and no others, must have its number"
-    if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= next_episode:
-        return "the numbers of episodes must be below that of the next one"
-    order = np.argsort(rows.episode, kind="stable")
-    follows = np.diff(rows.episode[order]) == 0
-    older, newer, newest = order[:-1][follows], order[1:][follows], order[np.append(~follows, True)[: len(order)]]
-    is_after = (status[newer] == flags[older]).all() and (final[STATUS][rows.episode[newest]] == flags[newest]).all()
-    if not is_after or status[rows.steps == 0].any():
-        return "each must have the flags of the one before"
-    if (_events(final[STATUS]) > 0)[rows.is_open].any():
-        return "an episode goes on while an agent does"
-    return ""

@@ -8,6 +8,7 @@ jumper        o      -                              m = 1: it has left; row t + 
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,8 @@ class JointWindow(transitions.TransitionWindow):
 
         def trees_of(group: joint_rows.Group) -> dict[str, Any]:
             is_there, span_of_each, ended = (each[:, group.numbers] for each in (mask, steps, is_terminal))
-            reward = of_rows[group.path("reward")]
-            reward = reward[0] if most == 1 else self._sums(reward, span_of_each)
+            reward = of_rows[group.path("reward")].reshape(most, -1)
+            sums = reward[0] if most == 1 else returns.discounted_sums(reward, span_of_each.reshape(-1), self.gamma)
             discounts = returns.powers(self.gamma, most, group.schema.reward.dtype)
             places, agents = ((span_of_each > 0) & (span_of_each < span[:, np.newaxis])).nonzero()
             if len(places):  # What follows these is in the window itself.
@@ -67,7 +68,7 @@ class JointWindow(transitions.TransitionWindow):
                     sequences.clear({path: part[path] for path in group.paths.values() if path in part}, ~is_there)
             return {
                 **{part: trees.nested(group.path(part), columns) for part in ("observation", "action", "extras")},
-                "reward": reward,
+                "reward": sums.reshape(is_there.shape),
                 "next_observation": trees.nested(group.path("observation"), next_columns),
                 "next_discount": windows.discounts_of(span_of_each, ended | ~is_there, discounts),
                 "is_terminal": ended,
@@ -83,11 +84,6 @@ class JointWindow(transitions.TransitionWindow):
             probabilities=probabilities,
             weights=weights,
         )
-
-    def _sums(self, rewards: arrays.Array, span: arrays.Ints) -> arrays.Array:
-        """Return the n-step returns [B, A] of rewards [n, B, A]."""
-        sums = returns.discounted_sums(rewards.reshape(len(rewards), -1), span.reshape(-1), self.gamma)
-        return sums.reshape(span.shape)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,11 +115,12 @@ class JointSequenceWindow(sequences.SequenceWindow):
         is_seen = np.zeros((len(slots), self.length + 1, flags.shape[-1]), np.bool_)
         is_seen[:, :-1] |= mask
         is_seen[:, 1:] |= mask
-        of_all = {"mask": joint.mask, "start_step": joint.start_step, "keys": joint.keys}
-        of_all |= {"probabilities": probabilities, "weights": weights}
-
-        def make(**trees_of: Any) -> batches.SequenceBatch:
-            return batches.SequenceBatch(**of_all | trees_of)
+        shared = {
+            "start_step": joint.start_step,
+            "keys": joint.keys,
+            "probabilities": probabilities,
+            "weights": weights,
+        }
 
         def trees_of(group: joint_rows.Group) -> dict[str, Any]:
             observation = joint.observation[group.key]
@@ -139,7 +136,8 @@ class JointSequenceWindow(sequences.SequenceWindow):
                 "extras": joint.extras.get("extras", {}).get(group.key, {}),
             }
 
-        return joint_batch.JointSequenceBatch(agents=_by_agent(self.layout, make, 2, trees_of), **of_all)
+        agents = _by_agent(self.layout, functools.partial(batches.SequenceBatch, **shared), 2, trees_of)
+        return joint_batch.JointSequenceBatch(agents=agents, mask=joint.mask, **shared)
 
 
 def _by_agent(
