@@ -168,10 +168,18 @@ def test_an_argument_taken_by_a_subclass_is_its_own() -> None:
         settings.encoded(Taking(np.ones(3)))
 
 
+class Slotted(relive.UniformSampler):
+    __slots__ = ("temperature",)
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
+
+
 def test_an_attribute_counts_before_the_argument() -> None:
-    sampler = SettingsSampler(0.5)
-    sampler.temperature = 0.25
-    assert sampler.settings() == {"temperature": 0.25}
+    for kind in (SettingsSampler, Slotted):
+        sampler: Any = kind(0.5)
+        sampler.temperature = 0.25
+        assert sampler.settings() == {"temperature": 0.25}
 
 
 def test_a_second_call_of_the_constructor_counts() -> None:
