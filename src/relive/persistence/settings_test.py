@@ -190,6 +190,13 @@ def test_a_second_call_of_the_constructor_counts() -> None:
         limiter.__init__(m=5)  # type: ignore[misc]
 
 
+def test_arguments_that_a_part_does_not_take_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'$"):
+        Passing(colour=1)
+    with pytest.raises(TypeError, match=r"^Hidden takes .* takes 2 positional arguments but 3 were given$"):
+        Hidden(1, 2)  # type: ignore[call-arg]
+
+
 def test_a_constructor_keeps_its_signature() -> None:
     assert list(inspect.signature(relive.MinSize).parameters) == ["n"]
     assert inspect.signature(Taking) == inspect.signature(Hidden)
