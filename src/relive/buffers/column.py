@@ -757,6 +757,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _beside(self) -> Self:
         beside = super()._beside()
         beside._store = self._store.empty_twin()
+        if self._storage is not None:
+            beside._store.begin(self._storage)
         beside._draws = self._draws.beside(beside._store)
         beside._counters = column_stats.Counters(anchors=beside._draws.anchors)
         return beside

@@ -302,6 +302,16 @@ def test_a_subclass_that_fixes_an_argument_is_loaded_with_it() -> None:
     zoo.assert_same(buffer, Fixing.from_state(buffer.state_dict()))
 
 
+def test_attributes_of_a_subclass_are_no_settings() -> None:
+    class Annealed(relive.RingReplayBuffer):
+        def __init__(self, *arguments: Any, gamma: float = 0.9, share: float = 0.5, **named: Any) -> None:
+            super().__init__(*arguments, gamma=gamma, **named)
+            self.gamma, self.share, self.n_step = 0.5, 0.25, 7
+
+    settings = Annealed(10, n_step=3).state_dict()["settings"]
+    assert (settings["gamma"], settings["share"], settings["n_step"]) == (0.9, 0.5, 3)
+
+
 def test_what_may_change_must_be_taken_by_a_subclass() -> None:
     class Half(relive.PrioritizedReplayBuffer):
         def __init__(self, capacity: int, schema: Any = None, seed: Any = None) -> None:

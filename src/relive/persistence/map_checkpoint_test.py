@@ -84,6 +84,17 @@ def test_a_state_without_rows_is_for_its_map_alone(tmp_path: pathlib.Path) -> No
     close(buffer)
 
 
+def test_a_buffer_over_a_closed_map_is_audited_and_takes_no_state(tmp_path: pathlib.Path) -> None:
+    buffer = saved(tmp_path)
+    state = buffer.state_dict()
+    close(buffer)
+    buffer.check()
+    with pytest.raises(relive.ClosedError, match="was closed: open it again$"):
+        buffer.load_state_dict(state)
+    buffer.check()
+    assert len(buffer) == 30
+
+
 def test_rows_in_memory_have_to_be_copied(tmp_path: pathlib.Path) -> None:
     for buffer in (relive.RingReplayBuffer(10), relive.RingReplayBuffer(10, zoo.SCHEMA)):
         with pytest.raises(

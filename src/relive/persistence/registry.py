@@ -72,8 +72,9 @@ class Remembering:
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the constructor that make an object like this one, by name.
 
-        By default, for each the attribute of that name; or, if there is none, what the constructor was given, if that
-        is a number, a text, None or an object with settings. Override this method for others.
+        By default, each is what the constructor was given, if that is a number, a text, None or an object with
+        settings. A property of that name counts before it, and an attribute too unless the object is a buffer. Override
+        this method for others.
         """
         known = self._known_settings()
         names = [name for name in parameters(type(self)) | known if name not in self._NOT_KEPT]
@@ -109,9 +110,11 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
 
 def _argument(value: Remembering, name: str) -> Any:
     """Return an argument of the constructor of an object."""
-    found = getattr(value, name, _UNKNOWN)
-    # A method of that name is something else.
-    return vars(value).get("_remembered", {}).get(name, _UNKNOWN) if callable(found) else found
+    given = vars(value).get("_remembered", {}).get(name, _UNKNOWN)
+    # Of a buffer, an attribute that a subclass sets may be something else.
+    is_live = isinstance(value, Configurable) and name in vars(value)
+    is_live |= inspect.isdatadescriptor(inspect.getattr_static(type(value), name, None))
+    return getattr(value, name, given) if is_live else given
 
 
 class Configurable(Remembering):

@@ -168,10 +168,18 @@ def test_an_argument_taken_by_a_subclass_is_its_own() -> None:
         settings.encoded(Taking(np.ones(3)))
 
 
+class Slotted(relive.UniformSampler):
+    __slots__ = ("temperature",)
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
+
+
 def test_an_attribute_counts_before_the_argument() -> None:
-    sampler = SettingsSampler(0.5)
-    sampler.temperature = 0.25
-    assert sampler.settings() == {"temperature": 0.25}
+    for kind in (SettingsSampler, Slotted):
+        sampler: Any = kind(0.5)
+        sampler.temperature = 0.25
+        assert sampler.settings() == {"temperature": 0.25}
 
 
 def test_a_second_call_of_the_constructor_counts() -> None:
@@ -180,6 +188,13 @@ def test_a_second_call_of_the_constructor_counts() -> None:
     assert limiter.settings() == {"n": 4}
     with pytest.raises(TypeError, match="unexpected keyword argument 'm'$"):
         limiter.__init__(m=5)  # type: ignore[misc]
+
+
+def test_arguments_that_a_part_does_not_take_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'$"):
+        Passing(colour=1)
+    with pytest.raises(TypeError, match=r"^Hidden takes .* takes 2 positional arguments but 3 were given$"):
+        Hidden(1, 2)  # type: ignore[call-arg]
 
 
 def test_a_constructor_keeps_its_signature() -> None:

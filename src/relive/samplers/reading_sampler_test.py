@@ -88,6 +88,29 @@ def test_a_state_is_loaded_into_a_buffer_in_use(earlier: int) -> None:
     check_draws(buffer)
 
 
+class ByNeighbours(ByReward):
+    """Reads a single row, several, none, and those of the slots beside, which may be empty."""
+
+    def _added(self, slots: arrays.Slots) -> None:
+        capacity = self.anchors.capacity
+        for some in (slots[:0], (slots + 1) % capacity, np.stack([slots, slots - 1]) % capacity):
+            assert self.anchors.read(some, ["reward"])["reward"].shape == some.shape
+        rewards = [self.anchors.read(slot, ["reward"])["reward"].item() for slot in slots.tolist()]
+        self.tree.set(slots, rewards)
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_rows_of_a_state_are_read_as_those_of_a_storage(is_live: bool) -> None:
+    buffer = relive.RingReplayBuffer(8, sampler=ByNeighbours(), seed=0)
+    fill(buffer, [1.0, 2.0, 3.0])
+    state, other = buffer.state_dict(), relive.RingReplayBuffer(8, sampler=ByNeighbours(), seed=0)
+    if is_live:
+        other.load_state_dict(state)
+    else:
+        other = relive.RingReplayBuffer.from_state(state)
+    check_draws(other, [1.0, 2.0, 3.0])
+
+
 def test_a_state_that_the_sampler_refuses_changes_nothing() -> None:
     """A weight must not be negative."""
     buffer, other = filled(), relive.RingReplayBuffer(8, sampler=relive.UniformSampler())

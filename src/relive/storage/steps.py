@@ -202,13 +202,10 @@ class StepStore(arrays_lib.Derived):
         return append.slots_from(self.oldest_key, len(self), self.capacity)
 
     def empty_twin(self) -> "StepStore":
-        """Return an empty store of the same settings over the same storage."""
+        """Return an empty store of the same settings, without a storage."""
         rule = tuple(self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist())
         options: Any = {"rule": rule, "is_tracking": len(self._changed) > 0, "check_room": self._check_room}
-        twin = StepStore(self.capacity, self.streams, **options)
-        if self._storage is not None:
-            twin.begin(self._storage)
-        return twin
+        return StepStore(self.capacity, self.streams, **options)
 
     @property
     def older(self) -> int:

@@ -224,7 +224,8 @@ class StepsState:
         self, capacity: int, slots: arrays_lib.Slots, fields: Collection[str] | None = None
     ) -> dict[str, arrays_lib.Array]:
         """Return the rows that belong in `slots` [...] of a ring of that capacity, as `Storage.read` does."""
-        places = (slots - (self.rows.next_key - len(self.rows))) % capacity
+        oldest_key = self.rows.next_key - len(self.rows)
+        places = np.minimum((slots - oldest_key) % capacity, len(self.rows) - 1)  # Other slots may hold anything.
         first, stop = (int(places.min()), int(places.max()) + 1) if places.size else (0, 0)
         rows: dict[str, arrays_lib.Array] = {}
         for path in self.columns if fields is None else fields:
