@@ -5,6 +5,7 @@ counted, not timed: the counts are the same on every machine. What spellings of 
 `python src/relive/buffers/call_counts_test.py HEAD~1` compares all counts with those of another revision.
 """
 
+import collections
 from collections.abc import Callable, Mapping
 import dis
 import functools
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 
 import relive
+from relive.common import arrays
 
 PACKAGE = str(pathlib.Path(relive.__file__).parent)
 OPERATIONS = ("CALL", "BINARY", "COMPARE", "UNARY", "STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR")
@@ -97,6 +99,11 @@ def filled(buffer: Any) -> Any:
     return buffer
 
 
+class Hooked(relive.UniformSampler):
+    def _added(self, slots: arrays.Slots) -> None:
+        pass
+
+
 def add(buffer: Any) -> Callable[[], object]:
     observation = np.zeros(4, np.float32)
     return lambda: buffer.add(observation, 0, 1.0, observation)
@@ -134,13 +141,21 @@ def extended(name: str, turns: int = 20, **told: Any) -> Callable[[], Callable[[
     return made
 
 
+MAPPINGS: dict[str, Callable[[Any], Any]] = {
+    "mappings": dict,
+    "ordered": collections.OrderedDict,
+    "proxies": types.MappingProxyType,
+}
+
+
 def spelled(name: str, streams: int, told: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return a full buffer, and a step of each stream for it."""
     lead = () if streams == 1 else (streams,)
     observation: Any = np.zeros((*lead, 4), np.float32)
     field: Any = relive.Field(4, "float32")
-    if name == "mappings":
+    if name in MAPPINGS:
         observation, field = {"pose": observation, "goal": observation}, {"pose": field, "goal": field}
+        observation = MAPPINGS[name](observation)
     step: dict[str, Any] = {
         "observation": observation,
         "action": np.zeros(lead, int),
@@ -201,7 +216,12 @@ HOT_PATHS: dict[str, Callable[[], Callable[[], object]]] = {
     "update_priorities": update,
     "add": lambda: add(ring()),
     "add, lists": added("lists", observation=[0.0] * 4, next_observation=[0.0] * 4, action=0, reward=0.0),
+    "add, integers": added("integers", observation=[0] * 4, next_observation=[0] * 4),
     "add, mappings": added("mappings"),
+    "add, ordered mappings": added("ordered"),
+    "add, proxies of mappings": added("proxies"),
+    "add, a sampler with hooks": lambda: add(filled(relive.RingReplayBuffer(1_000, VECTORS, sampler=Hooked(), seed=0))),
+    "add, sequences": lambda: add(filled(relive.SequenceReplayBuffer(1_000, VECTORS, length=16, seed=0))),
     "add, an extra": added("an extra", cost=0.5),
     "add, without next_observation": added("lazily", next_observation=None),
     "add, an episode ends": added("an end", terminated=True),
@@ -209,6 +229,7 @@ HOT_PATHS: dict[str, Callable[[], Callable[[], object]]] = {
     "extend, 64 streams": extended("arrays"),
     "extend, lists": extended("lists", observation=[[0.0] * 4] * 64, next_observation=[[0.0] * 4] * 64),
     "extend, mappings": extended("mappings"),
+    "extend, ordered mappings": extended("ordered"),
     "extend, an extra": extended("an extra", cost=np.zeros(64, np.float32)),
     "extend, flags": extended("flags", terminated=[False] * 64, truncated=[False] * 64),
     "extend, streams=": extended("streams", streams=np.arange(64)),

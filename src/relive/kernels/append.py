@@ -156,9 +156,10 @@ def shut(flags: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
 
 def note(changed: Numbers, num: Numbers, slot: int) -> None:
     """Write down that the eligibility of a row has changed, where that is asked."""
-    if len(changed):
+    room = len(changed)
+    if room:
         count = num[CHANGED]
-        if count < len(changed):
+        if count < room:
             changed[count] = slot
         num[CHANGED] = count + 1
 

@@ -100,9 +100,8 @@ class Anchors:
         append.enter_many(self.flags, self._changed, self.num, slots[now & ~was])
         self._num_changes += 1
 
-    def changes(self) -> arrays.Slots:
-        """Return the slots whose eligibility may have changed since the last call, if that is noted."""
-        count = self.num.item(append.CHANGED)
+    def changes(self, count: int) -> arrays.Slots:
+        """Return the slots whose eligibility may have changed since the last call, given how many were noted."""
         self.num[append.CHANGED] = 0
         return self._changed[:count].copy() if count <= len(self._changed) else np.arange(self.capacity)
 

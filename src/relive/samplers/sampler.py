@@ -101,8 +101,9 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     def catch_up(self) -> None:
         """Take in which anchors became or ceased to be eligible since the last call; the hooks are called."""
-        if self.anchors.num.item(append.CHANGED):
-            slots = self.anchors.changes()
+        count = self.anchors.num.item(append.CHANGED)
+        if count:
+            slots = self.anchors.changes(count)
             self._rate(slots)
             if len(self._told):
                 self._tell(np.unique(slots))
@@ -117,8 +118,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         self._told[slots] = now
         has_changed = was != now
         for hook, keys in ((self._removed, was), (self._added, now)):
-            changed = slots[(keys >= 0) & has_changed]
-            if len(changed):
+            changed = slots[has_changed & (keys >= 0)]
+            if changed.size:
                 hook(changed)
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
