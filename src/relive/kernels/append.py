@@ -244,12 +244,9 @@ def complete(
 
 def let_in(flags: Numbers, places: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
     """Take in that a window may start at a row, if its frames are stored."""
-    is_whole = num[OLDER] == 0
-    if not is_whole:
-        step = places[slot] & STEP
-        oldest = places[episodes[OLDEST, places[slot] >> EPISODE]] & STEP
-        is_whole = step - oldest >= min(step, num[OLDER])
-    if is_whole:
+    place = places[slot]
+    step = place & STEP
+    if num[OLDER] == 0 or step - (places[episodes[OLDEST, place >> EPISODE]] & STEP) >= min(step, num[OLDER]):
         flags[slot] |= READABLE
         if flags[slot] & ELIGIBILITY == READABLE:
             num[ELIGIBLE] += 1
