@@ -84,7 +84,7 @@ def test_a_state_without_rows_is_for_its_map_alone(tmp_path: pathlib.Path) -> No
     close(buffer)
 
 
-def test_a_buffer_over_a_closed_map_is_audited_and_takes_no_state(tmp_path: pathlib.Path) -> None:
+def test_a_buffer_over_a_closed_map_takes_no_state(tmp_path: pathlib.Path) -> None:
     buffer = saved(tmp_path)
     state = buffer.state_dict()
     close(buffer)
