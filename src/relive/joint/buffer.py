@@ -36,14 +36,7 @@ Batch = TypeVar("Batch", bound=column.AnyBatch)
 
 
 class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
-    """A column buffer whose rows hold a step of every agent of an environment.
-
-    Args:
-        capacity: Maximum number of stored joint steps.
-        schemas: The schema of each agent, by name; None to infer them.
-        window: Which rows make one element of a batch; its layout makes rows of steps.
-        options: Further arguments of ColumnReplayBuffer.
-    """
+    """A column buffer whose rows hold a step of every agent of an environment; `layout` of its window makes them."""
 
     _NOT_KEPT = column.ColumnReplayBuffer._NOT_KEPT | {"agents", "schema", "schemas"}
 
