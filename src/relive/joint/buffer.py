@@ -36,14 +36,7 @@ Batch = TypeVar("Batch", bound=column.AnyBatch)
 
 
 class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
-    """A column buffer whose rows hold a step of every agent of an environment.
-
-    Args:
-        capacity: Maximum number of stored joint steps.
-        schemas: The schema of each agent, by name; None to infer them.
-        window: Which rows make one element of a batch; its layout makes rows of steps.
-        options: Further arguments of ColumnReplayBuffer.
-    """
+    """A column buffer whose rows hold a step of every agent of an environment; `layout` of its window makes them."""
 
     _NOT_KEPT = column.ColumnReplayBuffer._NOT_KEPT | {"agents", "schema", "schemas"}
 
@@ -222,7 +215,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         if wrong:
             raise errors.CheckpointError(wrong)
 
-    def _adopt(self, beside: Self) -> None:
+    def _adopt(self, beside: Any) -> None:
         rows = self._rows
         super()._adopt(beside)
         self._rows = checkpointable.become(rows, beside._rows)
@@ -264,7 +257,9 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         return wrong and f"the joint steps cannot be as they are: {wrong}"
 
 
-class JointReplayBuffer(JointColumnBuffer[joint_batch.JointBatch], ring.TransitionReplayBuffer[joint_batch.JointBatch]):
+class JointReplayBuffer(  # pyright: ignore[reportIncompatibleMethodOverride]  # Those of JointColumnBuffer count.
+    JointColumnBuffer[joint_batch.JointBatch], ring.TransitionReplayBuffer[joint_batch.JointBatch]
+):
     """A replay buffer for multi-agent environments: stores the newest `capacity` joint steps and samples them jointly.
 
     A joint step holds a step of each agent that acted in it. A position in a batch is the same joint step for every

@@ -267,6 +267,7 @@ class JointRows:
             encoder = encoding.Encoder(self.schema_with(unknown))
             groups = self.groups_in(encoder.schema)
         fields, observation_paths = encoder.schema.fields, encoder.schema.observation_paths
+        # The flags of all agents.
         of_agents = dict.fromkeys(range(len(self.agents)), bytes(count))
         for number, (own, here) in owns.items():
             events = bytes(own.events).translate(_WITH_PRESENT)
@@ -283,6 +284,7 @@ class JointRows:
         if arrays.any_set(is_other):
             for column in before.values():
                 column[is_other] = np.zeros((), column.dtype)
+        # The agents of each group side by side. Where one goes on elsewhere than it was to, a new episode begins.
         rows, next_rows = {FLAGS: flags, "reward": before["reward"].tobytes()}, {STATUS: flags}
         for group in groups:
             parts = [group.parts(place, owns.get(number), before) for place, number in enumerate(group.numbers)]
