@@ -466,7 +466,7 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._gate.wake()
         self._queues.wake_learner()
 
-    def _adopt(self, beside: Self) -> None:
+    def _adopt(self, beside: Any) -> None:
         super()._adopt(beside)
         self._limited.counts = self._store
         self._gate.wake()

@@ -776,7 +776,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._draws.restore(given)
         self._counters.restore(given.part("counters"), store.next_key)
 
-    def _adopt(self, beside: Self) -> None:
+    def _adopt(self, beside: Any) -> None:
         self._gathers.finish()
         try:
             beside._store.settle()

@@ -115,7 +115,7 @@ class JointSequenceWindow(sequences.SequenceWindow):
         is_seen = np.zeros((len(slots), self.length + 1, flags.shape[-1]), np.bool_)
         is_seen[:, :-1] |= mask
         is_seen[:, 1:] |= mask
-        shared = {
+        shared: dict[str, Any] = {
             "start_step": joint.start_step,
             "keys": joint.keys,
             "probabilities": probabilities,

@@ -148,7 +148,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         vars(beside).update(vars(self))
         return beside
 
-    def _adopt(self, beside: Self) -> None:
+    def _adopt(self, beside: Any) -> None:
         """Go on from the parts of a buffer in which a state was restored, which may be this one."""
         vars(self).update(vars(beside))
 

@@ -41,7 +41,7 @@ def taken(store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_
         num_short += is_short
         return is_short
 
-    store._append_next = counted  # type: ignore[method-assign]
+    vars(store)["_append_next"] = counted
     for stream, kind, flags in steps:
         if kind == "s":
             clock[stream] += 50  # It does not follow.
@@ -52,7 +52,7 @@ def taken(store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_
         event = {"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)
         given: Any = {"a": now, "b": []}, now, 0.5, following, {}
         store.append(encoding.steps(encoder, (stream,), (event,), given))
-    del store._append_next  # type: ignore[method-assign]
+    del vars(store)["_append_next"]
     return num_short
 
 
