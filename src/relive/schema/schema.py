@@ -40,7 +40,7 @@ RESERVED = frozenset(
 )
 """Names that an extra cannot have: `add` has arguments of that name."""
 
-_LARGEST_FLOAT = np.finfo(np.float64).max
+_LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
 _PART_OF |= {"next_observation": "observation", "observations": "observation"}
 """The part of a row that an argument of `add` or `add_steps` is of."""
@@ -446,7 +446,7 @@ def _branch(tree: Tree) -> _Branch | None:
 def require_finite(rewards: Array) -> None:
     """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
     # One pass: if the sum of squares is finite as float64, all values are.
-    if not np.vdot(rewards, rewards) <= _LARGEST_FLOAT:
+    if not float(np.vdot(rewards, rewards)) <= _LARGEST_FLOAT:
         with np.errstate(over="ignore"):
             is_finite = np.isfinite(rewards.astype(np.float64))
         for reward in rewards[~is_finite]:
