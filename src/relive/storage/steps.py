@@ -321,7 +321,7 @@ class StepStore(arrays_lib.Derived):
             for field, records in self._behind_records:
                 records[episode] = next_rows[field]
         else:
-            episodes = self.places[append.run_from(key, count, self.capacity)] >> append.EPISODE
+            episodes = self.current.take(streams)
             for field, records in self._behind_records:
                 records[episodes] = np.frombuffer(next_rows[field], records.dtype)
         return num_spliced
