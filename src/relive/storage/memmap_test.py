@@ -787,3 +787,20 @@ def test_temporary_maps_hold_zeros_and_leave_nothing_behind(tmp_path: pathlib.Pa
 def test_temporary_maps_need_a_directory(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="nowhere cannot hold 1 bytes: No such file or directory$"):
         memmap.TemporaryMaps(tmp_path / "nowhere")
+
+
+def test_a_map_that_cannot_be_written_leaves_the_journal_alone(path: pathlib.Path) -> None:
+    """It is asked first: then nothing that is journaled has to be taken back."""
+    with relive.Journal(path.with_name("journal")) as journal:
+        rows = relive.MemmapStorage(path, PLAIN, 4)
+        buffer = relive.RingReplayBuffer(4, storage=rows)
+        buffer.attach(journal)
+        for value in range(6):
+            assert buffer.add(np.full(2, value, np.float32), value, 0.5) == value
+        before = journal.num_records
+        rows.close()
+        with pytest.raises(errors.ClosedError, match="was closed: open it again$"):
+            buffer.add(np.zeros(2, np.float32), 6, 0.5)
+        assert (journal.num_records, buffer.appended, len(buffer)) == (before, 6, 4)
+    with relive.MemmapStorage(path) as rows:
+        assert rows.read(np.arange(4))["action"].tolist() == [4, 5, 2, 3]
