@@ -72,13 +72,12 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         flags = self.anchors.flags
         found = flags.take(slots)
         is_fresh = (found & append.FRESH) > 0
-        fresh = slots[is_fresh]
-        self._raw[fresh] = self._running_maximum
-        flags[fresh] = found[is_fresh] ^ np.uint8(append.FRESH | append.RATED)
+        raw = self._raw.take(slots)
+        raw[is_fresh] = self._running_maximum
+        self._raw[slots] = raw
+        flags[slots] = found ^ is_fresh * np.uint8(append.FRESH | append.RATED)
         is_eligible = (found & append.ELIGIBILITY) == append.READABLE
-        weights = np.zeros(len(slots))
-        weights[is_eligible] = self._weights_of(self._raw[slots[is_eligible]], self._alpha)
-        self._tree.write(slots, weights)
+        self._tree.write(slots, self._weights_of(raw, self._alpha) * is_eligible)
 
     @property
     def tree(self) -> sum_tree.SumTree:
