@@ -276,9 +276,11 @@ class JointRows:
         for stream in numbers[~_table(flags, count).any(axis=1)] if present else ():
             raise errors.ArgumentError(f"present must have an agent in each stream, got none in {stream}")
         # What is known of absent agents: the newest observations; zeros where a new episode begins, and of all else.
-        is_other, of_streams, behind = ~store.is_announced(numbers), store.current[numbers], store.behind
+        is_other, of_streams, behind = store.knows.take(numbers) == 0, store.current.take(numbers), store.behind
         before = {
-            path: behind[path][of_streams] if path in behind else np.zeros((count, *field.shape), field.dtype)
+            path: behind[path].take(of_streams, axis=0)
+            if path in behind
+            else np.zeros((count, *field.shape), field.dtype)
             for path, field in fields.items()
         }
         if arrays.any_set(is_other):

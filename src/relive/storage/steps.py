@@ -150,9 +150,9 @@ class StepStore(arrays_lib.Derived):
         if storage is None:
             return
         self.read, self.rewards = storage.read, _Rewards(storage)
-        self._is_own_to_write = _is_own(storage, "write")
-        if isinstance(storage, memory.ColumnStorage) and self._is_own_to_write:
-            self._write_rows = storage.write_rows
+        self._cannot_fail = False
+        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "write"):
+            self._write_rows, self._cannot_fail = storage.write_rows, _is_own(storage, "write_rows")
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage.gather, storage.rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
@@ -425,8 +425,8 @@ class StepStore(arrays_lib.Derived):
     def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
         """Write rows to the storage and to the journal, or to neither."""
         count, slot = len(steps.streams), self.next_key % self.capacity
-        if isinstance(self._storage, memory.ColumnStorage) and self._is_own_to_write:
-            self._storage.prepare()  # From here on it cannot fail.
+        if isinstance(self._storage, memory.ColumnStorage) and self._cannot_fail:
+            self._storage.prepare()  # It could only fail here.
             journal.write(steps)
             self._write_rows(slot, count, steps.rows)
             return
