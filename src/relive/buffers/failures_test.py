@@ -26,6 +26,17 @@ class Refusing(relive.ColumnStorage):
         super().write(slots, rows)
 
 
+class RefusingRows(relive.ColumnStorage):
+    """The same for rows of bytes."""
+
+    refuses = False
+
+    def write_rows(self, slot: int, count: int, rows: Any) -> None:
+        if self.refuses:
+            raise OSError("no")
+        super().write_rows(slot, count, rows)
+
+
 class FailingJournal:
     """Stands for a journal whose disk is full."""
 
@@ -55,9 +66,10 @@ CALLS = {
 }
 
 
+@pytest.mark.parametrize("kind", [Refusing, RefusingRows])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_storage_that_refuses_a_write_has_lost_nothing(call: Any, tmp_path: pathlib.Path) -> None:
-    storage = Refusing(SCHEMA, 6)
+def test_a_storage_that_refuses_a_write_has_lost_nothing(call: Any, kind: Any, tmp_path: pathlib.Path) -> None:
+    storage = kind(SCHEMA, 6)
     buffer = filled(storage)
     with relive.Journal(tmp_path / "log") as journal:
         buffer.attach(journal)
@@ -72,9 +84,10 @@ def test_a_storage_that_refuses_a_write_has_lost_nothing(call: Any, tmp_path: pa
         buffer.check()
 
 
+@pytest.mark.parametrize("kind", [relive.ColumnStorage, Refusing, RefusingRows])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_journal_that_refuses_a_record_has_lost_no_row(call: Any) -> None:
-    buffer = filled(relive.ColumnStorage(SCHEMA, 6))
+def test_a_journal_that_refuses_a_record_has_lost_no_row(call: Any, kind: Any) -> None:
+    buffer = filled(kind(SCHEMA, 6))
     before, buffer._journal = contents(buffer), FailingJournal()
     with pytest.raises(OSError, match="^full$"):
         call(buffer)
