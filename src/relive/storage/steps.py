@@ -11,6 +11,7 @@ one stored behind the episode. Successors and episodes of rows are kept in the f
 
 from collections.abc import Callable, Collection
 import functools
+import types
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -149,7 +150,8 @@ class StepStore(arrays_lib.Derived):
         """Whether `read` takes -1 for any row."""
         if storage is None:
             return
-        self.read, self.rewards = storage.read, _Rewards(storage)
+        self.read = storage.read
+        self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
         self._is_own_to_write = _is_own(storage, "write")
         if isinstance(storage, memory.ColumnStorage) and self._is_own_to_write:
             self._write_rows = storage.write_rows
@@ -571,7 +573,7 @@ class StepStore(arrays_lib.Derived):
 
     # As a whole.
 
-    def rows_state(self) -> steps_state.RowsState:
+    def rows_state(self) -> steps_state.StepsState:
         """Return the rows and their episodes. O(rows + episodes)."""
         slots = self.alive_slots()
         of_rows = self.episodes_of(slots)
@@ -582,7 +584,7 @@ class StepStore(arrays_lib.Derived):
         used = used[np.argsort(first_key[used], kind="stable")]
         positions = np.zeros(len(self.free), np.int64)
         positions[used] = np.arange(len(used))
-        return steps_state.RowsState(
+        return steps_state.StepsState(
             next_key=self.next_key,
             num_evicted=self.num_evicted,
             episode=positions[of_rows],
@@ -594,7 +596,7 @@ class StepStore(arrays_lib.Derived):
             numbers=used,
         )
 
-    def state(self, kept: steps_state.RowsState) -> state_lib.State:
+    def state(self, kept: steps_state.StepsState) -> state_lib.State:
         """Return the state of those rows for a checkpoint; columns are read from the storage lazily."""
         arrays: dict[str, Any] = dict(kept.arrays())
         if self._storage is not None:
@@ -610,13 +612,6 @@ class StepStore(arrays_lib.Derived):
         slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
         return self.storage.read(slots, (path,))[path]
 
-    def restore(self, state: steps_state.StepsState) -> None:
-        """Restore a state in an empty store; its rows are read from it until `settle`. None is marked readable yet."""
-        self.restore_rows(state.rows)
-        for path, column in state.final.items():
-            self.behind[path][np.flatnonzero(state.rows.has_tail)] = column
-        self._unwritten = state if state.columns else None
-
     def settle(self) -> None:
         """Write the rows of a restored state to the storage.
 
@@ -629,8 +624,11 @@ class StepStore(arrays_lib.Derived):
             self.storage.write(slots, {path: column.read(start, stop) for path, column in columns.items()})
         self._unwritten = None
 
-    def restore_rows(self, kept: steps_state.RowsState) -> None:
-        """Set the rows and their episodes 0 .. E - 1 in an empty store."""
+    def restore(self, kept: steps_state.StepsState) -> None:
+        """Restore rows and their episodes 0 .. E - 1 in an empty store; none is marked readable yet.
+
+        Columns are read from the state until `settle`.
+        """
         count, num = len(kept.stream), self.num_view
         if count > len(self.free):
             self._make_room(count - len(self.free))
@@ -668,6 +666,9 @@ class StepStore(arrays_lib.Derived):
             steps = kept.steps[order]
             is_recent = kept.is_open[of_rows] & (steps >= kept.length[of_rows] - width)
             self._recent[kept.stream[of_rows[is_recent]], steps[is_recent] % width] = kept.keys[order][is_recent]
+        for path, column in kept.final.items():
+            self.behind[path][np.flatnonzero(kept.has_tail)] = column
+        self._unwritten = kept if kept.columns else None
 
     def check(self) -> None:
         """Verify all invariants by recounting the rows of every episode.
@@ -678,43 +679,36 @@ class StepStore(arrays_lib.Derived):
         slots, count = self.alive_slots(), len(self)
         if not 0 <= count <= self.capacity:
             raise errors.CorruptionError(f"{count} rows are alive in {self.capacity} slots")
-        kept = self.rows_state()
-        twin = self.empty_twin()
-        twin.restore_rows(kept)
-        used = kept.numbers
-        free = np.sort(self.free[: self.num_view[append.FREE]])
-        if not np.array_equal(free, np.setdiff1d(np.arange(len(self.free)), used)):
-            raise errors.CorruptionError("the numbers of episodes that are free are not those that nobody has")
-        names = {"step": self.steps_of(slots) == twin.steps_of(slots)}
-        names["link"] = self.following[slots] == twin.following[slots]
-        flags = append.COMPLETE | append.TERMINAL
-        names["state"] = self.flags[slots] & flags == twin.flags[slots] & flags
-        for name, is_right in names.items():
+        kept, twin, flags = self.rows_state(), self.empty_twin(), append.COMPLETE | append.TERMINAL
+        twin.restore(kept)
+        of_rows = {
+            "step": self.steps_of(slots) == twin.steps_of(slots),
+            "link": self.following[slots] == twin.following[slots],
+            "state": self.flags[slots] & flags == twin.flags[slots] & flags,
+        }
+        for name, is_right in of_rows.items():
             for slot in slots[~is_right]:
                 raise errors.CorruptionError(f"the {name} of the row of key {self.keys(slot)} is not what it must be")
-        dead = np.ones(self.capacity, np.bool_)
-        dead[slots] = False
-        if self.flags[dead].any():
-            raise errors.CorruptionError("a slot without a row has flags")
-        if not np.array_equal(self.episodes[append.OLDEST][used], twin.episodes[append.OLDEST][: len(used)]):
-            raise errors.CorruptionError("the oldest row of an episode is not what it must be")
-        if ((twin._recent > 0) & (twin._recent != self._recent)).any():
-            raise errors.CorruptionError("the newest keys of a stream are not those of its episode")
-        has_open = self.last != append.NONE
-        wrong_stream = self.episodes[append.STREAM][self.current[has_open]] != np.flatnonzero(has_open)
-        if wrong_stream.any() or not np.array_equal(self.last, twin.last):
-            raise errors.CorruptionError("an episode is open in another stream than it says, or has another newest row")
-
-
-class _Rewards:
-    """The rewards of a storage that is not a ColumnStorage."""
-
-    def __init__(self, storage: memory.Storage) -> None:
-        self._storage = storage
-
-    def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
-        """Return the rewards of the rows in `indices`."""
-        return self._storage.read(indices, ("reward",))["reward"]
+        oldest, (streams,) = self.episodes[append.OLDEST][kept.numbers], (self.last != append.NONE).nonzero()
+        is_wrong = {
+            "the numbers of episodes that are free are not those that nobody has": not np.array_equal(
+                np.sort(self.free[: self.num_view[append.FREE]]), np.setdiff1d(np.arange(len(self.free)), kept.numbers)
+            ),
+            "a slot without a row has flags": np.delete(self.flags, slots).any(),
+            "the oldest row of an episode is not what it must be": not np.array_equal(
+                oldest, twin.episodes[append.OLDEST][: len(oldest)]
+            ),
+            "the newest keys of a stream are not those of its episode": (
+                (twin._recent > 0) & (twin._recent != self._recent)
+            ).any(),
+            "an episode is open in another stream than it says, or has another newest row": not (
+                np.array_equal(self.episodes[append.STREAM][self.current[streams]], streams)
+                and np.array_equal(self.last, twin.last)
+            ),
+        }
+        for fault, is_found in is_wrong.items():
+            if is_found:
+                raise errors.CorruptionError(fault)
 
 
 def _is_own(storage: memory.Storage, call: str) -> bool:
@@ -724,13 +718,8 @@ def _is_own(storage: memory.Storage, call: str) -> bool:
 
 def differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
     """Return whether the rows [k, ...] differ; NaN counts as equal to NaN."""
-    shape = (len(these), -1, these.itemsize)
-    is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
-    is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
+    record = f"V{these.itemsize}"
+    is_equal = np.asarray((these.view(record) == those.view(record)) | (these == those))
     if these.dtype.kind in "fc":  # NaNs may have different bytes.
-        is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
-    return np.asarray(~is_equal.all(axis=1))
-
-
-def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
-    return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)
+        is_equal |= np.isnan(these) & np.isnan(those)
+    return np.asarray(~is_equal.all(axis=tuple(range(1, these.ndim))))
