@@ -61,11 +61,6 @@ class Steps(NamedTuple):
         """The schema of the steps."""
         return self.encoder.schema
 
-    @property
-    def count(self) -> int:  # type: ignore[override]  # Shadows tuple.count, which is not used.
-        """Number of steps."""
-        return len(self.streams)
-
 
 class Encoder:
     r"""Encodes rows of one schema as bytes.
@@ -96,12 +91,7 @@ class Encoder:
     def row(
         self, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row | None]:
-        """Return the bytes of the row of one step, and of the observation after it; None if that is None.
-
-        Raises:
-            SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
-        """
+        """Return the bytes of the row of one step, and of the observation after it; None if that is None."""
         row: list[bytes] = []
         self._observation(observation, row)
         self._action(action, row)

@@ -149,13 +149,12 @@ class Schema(registry.Described):
         for name in _names(extras, "Fields"):
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
-        self._observation = _group("observation", observation)
-        self._action = _group("action", action)
-        self._extras = _group("extras", extras) if extras else {}
         rewards = _group("reward", reward)
+        self._fields = _group("observation", observation) | _group("action", action) | rewards
+        if extras:
+            self._fields |= _group("extras", extras)
         if "reward" not in rewards or reward.shape != () or reward.dtype.kind != "f":
             raise errors.ArgumentError(f"reward must be a Field of shape () and a float dtype, got {reward}")
-        self._fields = self._observation | self._action | rewards | self._extras
         self._branches = {name: _branch(trees.nested(part, self._fields)) for name, part in _PART_OF.items()}
         self._named: dict[str, dict[str, Field]] = {}
         self._columns: dict[str, _Columns] = {}
@@ -248,7 +247,7 @@ class Schema(registry.Described):
     @property
     def observation_paths(self) -> tuple[str, ...]:
         """The paths of the observation's fields."""
-        return tuple(self._observation)
+        return tuple(self._named["observation"])
 
     @property
     def nbytes(self) -> int:

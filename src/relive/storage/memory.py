@@ -37,12 +37,10 @@ class Storage(Protocol):
     @property
     def capacity(self) -> int:
         """Number of slots."""
-        ...
 
     @property
     def schema(self) -> schemas.Schema:
         """The schema of a row."""
-        ...
 
     def write(self, slots: Slots, rows: Rows) -> None:
         """Write a row into each of `slots` [...], which are distinct.
@@ -53,7 +51,6 @@ class Storage(Protocol):
         Raises:
             IndexError: A slot is not in [0, capacity); nothing has been written.
         """
-        ...
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], which may repeat, as columns by path.
@@ -69,7 +66,6 @@ class Storage(Protocol):
             IndexError: A slot is not in [0, capacity).
             ValueError: The schema has no such field.
         """
-        ...
 
 
 def check_members(storage: object) -> None:
@@ -81,21 +77,15 @@ def check_members(storage: object) -> None:
 
 
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
-
-
 MOST_BYTES = 2**48
 """No process can address more."""
 
 
 @contextlib.contextmanager
 def room_for(name: str, count: int, nbytes: int, what: str = "steps") -> Iterator[None]:
-    """Raise ArgumentError, in place of a MemoryError too, if memory does not hold `count` of that many bytes each.
+    """Raise ArgumentError, which names an argument, if memory does not hold `count` things of that many bytes each.
 
-    Args:
-        name: The argument that asks for them.
-        count: How many.
-        nbytes: The bytes of one.
-        what: What they are.
+    It replaces a MemoryError of the body too.
     """
     gigabytes = f"{count * nbytes / 2**30:,.1f} GiB in all"
     refused = errors.ArgumentError(f"{name} must fit in memory, got {count} {what} of {nbytes} bytes each, {gigabytes}")
@@ -170,13 +160,7 @@ class ColumnStorage(arrays.Derived):
     _is_ready = True
     """Whether rows may be written without asking `prepare` first."""
 
-    def __init__(
-        self,
-        schema: schemas.Schema,
-        capacity: int,
-        *,
-        allocate: Allocate = np.zeros,
-    ) -> None:
+    def __init__(self, schema: schemas.Schema, capacity: int, *, allocate: Allocate = np.zeros) -> None:
         """Allocate `capacity` rows of `schema`.
 
         Args:

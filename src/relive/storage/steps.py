@@ -78,9 +78,6 @@ class StepStore(arrays_lib.Derived):
         can_grow: Whether fields may be added once rows are stored.
     """
 
-    observation_paths: tuple[str, ...] = ()
-    other_paths: tuple[str, ...] = ()
-    unrewarded_paths: tuple[str, ...] = ()
     compared_paths: tuple[str, ...] = ()
     can_grow = False
     _unwritten: steps_state.StepsState | None = None
@@ -132,7 +129,10 @@ class StepStore(arrays_lib.Derived):
         self._width = self._recent.shape[1]
         # Every complete step may be drawn.
         self._is_plain = self.num[[append.LAG, append.STRIDE, append.PAD]].tolist() == [0, 1, 0]
-        fields = {} if self._storage is None else self._storage.schema.fields
+        storage, fields = self._storage, {} if self._storage is None else self._storage.schema.fields
+        self.observation_paths = tuple(self.behind)
+        self.other_paths = tuple(path for path in fields if path not in self.behind)
+        self.unrewarded_paths = tuple(path for path in fields if path != "reward")
         # Pickle, and numpy where it joins arrays, convert other byte orders to the native one.
         self.behind = {path: column.astype(fields[path].dtype, copy=False) for path, column in self.behind.items()}
         # numpy moves whole records faster than their bytes, and compares bytes faster than records.
@@ -141,7 +141,6 @@ class StepStore(arrays_lib.Derived):
         self._behind_bytes = [
             (field, memory.bytes_of(column), column.nbytes // len(column)) for field, column in columns
         ]
-        storage = self._storage
         self._write_rows: Any = self._write_columns
         self.read: Any = None
         """Reads rows that are there, as the storage does."""
@@ -223,13 +222,9 @@ class StepStore(arrays_lib.Derived):
             self._copy_rows(self._storage, storage)
         self._storage = storage
         self.encoder = encoding.Encoder(storage.schema)
-        fields = storage.schema.fields
-        self.observation_paths = storage.schema.observation_paths
-        self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
-        self.unrewarded_paths = tuple(path for path in fields if path != "reward")
         before, self.behind = self.behind, {}
-        for path in self.observation_paths:
-            field = fields[path]
+        for path in storage.schema.observation_paths:
+            field = storage.schema.fields[path]
             self.behind[path] = before.get(path, np.zeros((len(self.free), *field.shape), field.dtype))
         self.derive()
 
@@ -479,12 +474,10 @@ class StepStore(arrays_lib.Derived):
         append.exit_many(self._changed, self.num, slots[eligible])
         self.flags[slots] = 0
         self.last[:], self.knows[:] = append.NONE, 0
+        self.free[:] = np.arange(len(self.free))[::-1]
         num = self.num_view
         num[append.CLEARED] += len(slots)
-        num[append.ROWS] = 0
-        room = len(self.free)
-        self.free[:] = np.arange(room)[::-1]
-        self.num_view[append.FREE] = room
+        num[append.ROWS], num[append.FREE] = 0, len(self.free)
 
     # Reading.
 
@@ -557,9 +550,8 @@ class StepStore(arrays_lib.Derived):
 
         Zeros where an episode terminated and none was given: it is never bootstrapped from.
         """
-        columns: Columns = self.read(
-            links if self.is_own else np.maximum(links, 0, dtype=np.int64), self.observation_paths
-        )
+        slots = links if self.is_own else np.maximum(links, 0, dtype=np.int64)
+        columns: Columns = self.read(slots, self.observation_paths)
         (where,) = (links < 0).nonzero()
         if len(where):
             self.put_behind(columns, where, last.take(where))
