@@ -34,6 +34,7 @@ else:
     dtypes = imports.lazy_module("relive.persistence.dtypes")
     npy = imports.lazy_module("relive.persistence.npy")
 
+Array: TypeAlias = arrays.Array
 RESERVED = frozenset(
     ("observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams")
 )
@@ -278,7 +279,7 @@ class Schema(registry.Described):
         """Return the fields of such an argument, by their names in errors."""
         return self._named[name]
 
-    def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+    def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
         """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
 
         A column may be the caller's own array.
@@ -297,7 +298,7 @@ class Schema(registry.Described):
         extras: Mapping[str, Any],
         lead: tuple[int, ...],
         next_observation: object = None,
-    ) -> dict[str, arrays.Array]:
+    ) -> dict[str, Array]:
         """Return the columns of rows, and those of a next observation, as `columns` does.
 
         Rewards may be rounded to their dtype, and must be finite.
@@ -397,7 +398,7 @@ class _Columns(NamedTuple):
         shapes, of_dtypes = [field.shape for field in fields.values()], [field.dtype for field in fields.values()]
         return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields])
 
-    def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+    def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, Array]:
         """Return a value of each field as a column [lead..., ...] by path."""
         shapes = [lead + shape for shape in self.shapes]
         columns = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
@@ -437,7 +438,7 @@ def _branch(tree: Tree) -> _Branch | None:
     return _Branch(tuple(tree), frozenset(tree), branches, not any(branches))
 
 
-def require_finite(rewards: arrays.Array) -> None:
+def require_finite(rewards: Array) -> None:
     """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
     # One pass: if the sum of squares is finite as float64, all values are.
     if not np.vdot(rewards, rewards) <= _LARGEST_FLOAT:
