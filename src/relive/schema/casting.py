@@ -36,14 +36,6 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
 
     Raises:
         SchemaError: `value` has another shape, or does not fit.
-
-    >>> import numpy as np
-    >>> from relive.schema import casting
-    >>> casting.cast_exact("action", [1, 2], (2,), np.dtype(np.uint8))
-    array([1, 2], dtype=uint8)
-    >>> casting.cast_exact("action", [1, 300], (2,), np.dtype(np.uint8))
-    Traceback (most recent call last):
-    relive.errors.SchemaError: action must fit uint8, got 300
     """
     array = value if type(value) is np.ndarray and not value.dtype.hasobject else as_array(name, value)
     if array.shape != shape:

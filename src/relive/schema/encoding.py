@@ -63,19 +63,7 @@ class Steps(NamedTuple):
 
 
 class Encoder:
-    r"""Encodes rows of one schema as bytes.
-
-    >>> import numpy as np
-    >>> import relive
-    >>> from relive.schema import encoding
-    >>> schema = relive.Schema(relive.Field(2, "uint8"), relive.Field((), "int16"))
-    >>> encoder = encoding.Encoder(schema)
-    >>> rows, next_rows = encoder.row(np.array([1, 2], np.uint8), 3, 0.0, [4, 5], {})
-    >>> rows, next_rows
-    ([b'\x01\x02', b'\x03\x00', b'\x00\x00\x00\x00\x00\x00\x00\x00'], [b'\x04\x05'])
-    >>> encoder.columns(next_rows, 1)
-    {'observation': array([[4, 5]], dtype=uint8)}
-    """
+    """Encodes rows of one schema as bytes."""
 
     def __init__(self, schema: schema_lib.Schema) -> None:
         self.schema = schema

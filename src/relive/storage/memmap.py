@@ -16,14 +16,13 @@ name is read from a file, and no link is followed.
 
 from collections.abc import Iterator, Mapping
 import contextlib
-import dataclasses
 import math
 import mmap
 import os
 import pathlib
 import re
 import tempfile
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, TypeAlias
 import uuid
 import weakref
 
@@ -122,16 +121,14 @@ class MemmapStorage(memory.ColumnStorage):
 
     def _open(self, schema: schema_lib.Schema | None, capacity: int | None) -> None:
         """Map existing files."""
-        there = self._folder.description()
-        if schema is not None and schema != there.schema:
-            raise errors.ArgumentError(f"schema must be that of {self._path}, {there.schema}, got {schema}")
-        if capacity is not None and capacity != there.capacity:
-            raise errors.ArgumentError(f"capacity must be that of {self._path}, {there.capacity}, got {capacity}")
-        self._id = there.id
-        self._generation, self._was_dirty = self._folder.generation(there.id)
+        self._id, its_schema, its_capacity = self._folder.description()
+        for name, given, its in (("schema", schema, its_schema), ("capacity", capacity, its_capacity)):
+            if given is not None and given != its:
+                raise errors.ArgumentError(f"{name} must be that of {self._path}, {its}, got {given}")
+        self._generation, self._was_dirty = self._folder.generation(self._id)
         self._is_dirty = self._is_ready = self._was_dirty
         try:
-            super().__init__(there.schema, there.capacity, allocate=self._folder.allocate)
+            super().__init__(its_schema, its_capacity, allocate=self._folder.allocate)
         except ValueError as error:
             raise errors.CheckpointError(f"{self._folder.file('')} cannot be mapped: {error}") from error
 
@@ -263,62 +260,49 @@ class TemporaryMaps:
         return f"{type(self).__name__}({self._directory!r})"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Description:
-    """The manifest of a memory map."""
-
-    id: str
-    schema: schema_lib.Schema
-    capacity: int
-
-    @property
-    def blocks(self) -> list[dict[str, Any]]:
-        """The file of each field, and its bytes."""
-        return [
-            {"file": f"rows-{number}.bin", "fields": [path], "bytes": self.capacity * field.nbytes}
-            for number, (path, field) in enumerate(self.schema.fields.items())
-        ]
-
-    def encoded(self) -> bytes:
-        """Return the manifest as bytes."""
-        kept = {
-            "id": self.id,
-            "schema": settings.encoded(self.schema),
-            "capacity": self.capacity,
-            "blocks": self.blocks,
-        }
-        return sealed_json.sealed({"format": _FORMAT, "version": VERSION, **kept})
+_Map: TypeAlias = tuple[str, schema_lib.Schema, int]
+"""The id, schema and capacity of a memory map."""
 
 
-def _new(schema: schema_lib.Schema, capacity: int) -> _Description:
-    """Return the description of a new memory map; raise ArgumentError if files cannot hold the rows."""
-    description = _Description(uuid.uuid4().hex, schema, capacity)
+def _manifest(identity: str, schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
+    """Return the members of the manifest of a memory map: the file of each field and its bytes are its blocks."""
+    blocks = [
+        {"file": f"rows-{number}.bin", "fields": [path], "bytes": capacity * field.nbytes}
+        for number, (path, field) in enumerate(schema.fields.items())
+    ]
+    head = {"format": _FORMAT, "version": VERSION, "id": identity}
+    return {**head, "schema": settings.encoded(schema), "capacity": capacity, "blocks": blocks}
+
+
+def _new(schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
+    """Return the manifest of a new memory map; raise ArgumentError if files cannot hold the rows."""
+    new = uuid.uuid4().hex, schema, capacity
     with memory.room_for("capacity", capacity, schema.nbytes, "rows"):
         pass
     try:
-        same = _decoded("it", description.encoded()) == description
+        manifest = _manifest(*new)
+        same = _decoded("it", sealed_json.sealed(manifest)) == new
         memory.ColumnStorage(schema, 1)
     except (errors.CheckpointError, ValueError) as error:
         raise errors.ArgumentError(f"schema must be one that files can hold: {error}") from error
     if not same:
         raise errors.ArgumentError(f"schema must be one that files can hold, got {schema}")
-    return description
+    return manifest
 
 
-def _decoded(file: str, content: bytes) -> _Description:
-    """Return the description in a manifest."""
+def _decoded(file: str, content: bytes) -> _Map:
+    """Return what a manifest describes."""
     sealed_json.require_version(file, content, _FORMAT, VERSION)
     with _reader(file, content) as given:
         identity = given.text("id")
         if not _ID.fullmatch(identity):
             raise given.refused("id", "32 digits of hexadecimal", identity)
-        schema = settings.load(given, "schema")
+        schema, capacity = settings.load(given, "schema"), given.integer("capacity", 1)
         if schema is None:
             raise given.refused("schema", "one", None)
-        description = _Description(identity, schema, given.integer("capacity", 1))
-        if given.value("blocks") != description.blocks:
+        if given.value("blocks") != _manifest(identity, schema, capacity)["blocks"]:
             raise given.refused("blocks", "those of its schema and capacity", given.value("blocks"))
-    return description
+    return identity, schema, capacity
 
 
 @contextlib.contextmanager
@@ -339,7 +323,7 @@ def _sealed_state(identity: str, generation: int) -> bytes:
 class _Folder:
     """The open directory of a memory map, locked while it is writable; every error is a CheckpointError."""
 
-    def __init__(self, path: str, is_writable: bool, new: _Description | None) -> None:
+    def __init__(self, path: str, is_writable: bool, new: dict[str, Any] | None) -> None:
         """Open the directory; never waits for a lock. If it holds no map, `new` is created in it."""
         self.path, self.is_writable = path, is_writable
         self._maps: dict[str, mmap.mmap | None] = {}
@@ -364,7 +348,7 @@ class _Folder:
         """Return the path of a file, for messages."""
         return files.named(self._place(name))
 
-    def _make(self, new: _Description) -> None:
+    def _make(self, new: dict[str, Any]) -> None:
         """Create the state of generation 0, the rows, and last the manifest; or leave no file."""
         names = self._names()
         # A creation that was killed leaves only these.
@@ -375,9 +359,9 @@ class _Folder:
             )
         self._remove(names)  # In this order: the file that identifies them goes last.
         try:
-            self._write(_MANIFEST + _NEW, new.encoded())
-            self._write(_CLEAN, _sealed_state(new.id, 0))
-            for block in new.blocks:
+            self._write(_MANIFEST + _NEW, sealed_json.sealed(new))
+            self._write(_CLEAN, _sealed_state(new["id"], 0))
+            for block in new["blocks"]:
                 name, size = block["file"], block["bytes"]
                 with self._reported(name, f"made of {size} bytes"), open(self._directory.create(name), "wb") as stream:
                     stream.truncate(size)
@@ -388,7 +372,7 @@ class _Folder:
                 self._remove(list(filter(_OURS.fullmatch, self._names())))
             raise
 
-    def description(self) -> _Description:
+    def description(self) -> _Map:
         """Return what the manifest describes."""
         return _decoded(self.file(_MANIFEST), self._read(_MANIFEST))
 

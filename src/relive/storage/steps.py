@@ -208,11 +208,6 @@ class StepStore(arrays_lib.Derived):
         options: Any = {"rule": rule, "is_tracking": len(self._changed) > 0, "check_room": self._check_room}
         return StepStore(self.capacity, self.streams, **options)
 
-    @property
-    def older(self) -> int:
-        """Number of older frames that a row is read with."""
-        return self.num_view[append.OLDER]
-
     def begin(self, storage: memory.Storage) -> None:
         """Set the storage; required before anything is written or read.
 
@@ -537,7 +532,7 @@ class StepStore(arrays_lib.Derived):
 
     def look_back(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the frame stack of each of `slots` [B], which are those steps, as rows [older + 1, B]."""
-        rows: arrays_lib.Ints = self.kernels.look_back(self.back, steps, slots, self.older + 1)
+        rows: arrays_lib.Ints = self.kernels.look_back(self.back, steps, slots, self.num_view[append.OLDER] + 1)
         return rows
 
     def observations(self, slots: arrays_lib.Ints) -> Columns:
