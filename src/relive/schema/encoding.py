@@ -206,11 +206,8 @@ def steps(encoder: Encoder | None, streams: Streams, events: Events, given: Give
     if next_observation is None and not is_run and TRUNCATED in bytes(events):
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if encoder is None:
-        num_leading = 0 if is_one else 1
-        schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=num_leading)
-        encoder = Encoder(schema)
-    rows: Row
-    next_rows: Row | None
+        options: Any = {"extras": extras, "num_leading": int(not is_one)}
+        encoder = Encoder(schema_lib.Schema.from_example(observation, action, reward, **options))
     if is_one:
         rows, next_rows = encoder.row(observation, action, reward, next_observation, extras)
     elif is_run:

@@ -335,7 +335,7 @@ class _Folder:
                 self._directory = stack.enter_context(files.Directory(path, follow=True))
             if is_writable:
                 stack.enter_context(files.locked(os.path.realpath(path)))
-            if new is not None and not self._holds(_MANIFEST):
+            if new is not None and not self._directory.has(_MANIFEST):
                 self._make(new)
             self._stack = stack.pop_all()
 
@@ -379,7 +379,7 @@ class _Folder:
     def generation(self, identity: str) -> tuple[int, bool]:
         """Return the generation of the map of that id, and whether rows may have been written since."""
         # Both exist after a kill between the last two steps of `mark_clean`.
-        name = _DIRTY if self._holds(_DIRTY) and not self._holds(_CLEAN) else _CLEAN
+        name = _DIRTY if self._directory.has(_DIRTY) and not self._directory.has(_CLEAN) else _CLEAN
         with _reader(self.file(name), self._read(name)) as given:
             if given.text("id") != identity:
                 raise given.refused("id", repr(identity), given.value("id"))
@@ -428,9 +428,6 @@ class _Folder:
 
     def _place(self, name: str) -> str:
         return os.path.join(self.path, name) if name else self.path
-
-    def _holds(self, name: str) -> bool:
-        return os.path.lexists(self._place(name))
 
     def _names(self) -> list[str]:
         with self._reported("", "read"):

@@ -12,7 +12,7 @@ one stored behind the episode. Successors and episodes of rows are kept in the f
 from collections.abc import Callable, Collection
 import functools
 import types
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -94,13 +94,13 @@ class StepStore(arrays_lib.Derived):
     ) -> None:
         if capacity > append.MOST_ROWS:
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
-        self.capacity, self.streams = capacity, streams
+        self.capacity, self.streams, self._rule = capacity, streams, rule
         self._check_room = check_room
         self._kernels = choice.chosen()
         self.num: arrays_lib.Ints = np.zeros(append.PAD + 1, np.int64)
         self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
         self.num[append.FREE] = _FIRST_ROOM
-        older, lag = rule[:2]
+        older, lag, *_ = rule
         self.flags: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
         self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
@@ -128,7 +128,7 @@ class StepStore(arrays_lib.Derived):
         self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
         self._width = self._recent.shape[1]
         # Every complete step may be drawn.
-        self._is_plain = self.num[[append.LAG, append.STRIDE, append.PAD]].tolist() == [0, 1, 0]
+        self._is_plain = self._rule[1:] == (0, 1, 0)
         storage, fields = self._storage, {} if self._storage is None else self._storage.schema.fields
         self.observation_paths = tuple(self.behind)
         self.other_paths = tuple(path for path in fields if path not in self.behind)
@@ -138,9 +138,7 @@ class StepStore(arrays_lib.Derived):
         # numpy moves whole records faster than their bytes, and compares bytes faster than records.
         columns = [(field, column) for field, column in enumerate(self.behind.values()) if column.size]
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
-        self._behind_bytes = [
-            (field, memory.bytes_of(column), column.nbytes // len(column)) for field, column in columns
-        ]
+        self._behind_bytes = [(field, memory.bytes_of(column), column[:1].nbytes) for field, column in columns]
         self._write_rows: Any = self._write_columns
         self.read: Any = None
         """Reads rows that are there, as the storage does."""
@@ -151,10 +149,9 @@ class StepStore(arrays_lib.Derived):
             return
         self.read = storage.read
         self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
-        self._is_own_to_write = _is_own(storage, "write")
-        if isinstance(storage, memory.ColumnStorage) and self._is_own_to_write:
+        if _is_own(storage, "write"):
             self._write_rows = storage.write_rows
-        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
+        if _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage.gather, storage.rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
         self.nest_observation, self.nest_action, self.nest_extras = (
@@ -204,9 +201,8 @@ class StepStore(arrays_lib.Derived):
 
     def empty_twin(self) -> "StepStore":
         """Return an empty store of the same settings, without a storage."""
-        rule = tuple(self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist())
-        options: Any = {"rule": rule, "is_tracking": len(self._changed) > 0, "check_room": self._check_room}
-        return StepStore(self.capacity, self.streams, **options)
+        options: Any = {"is_tracking": len(self._changed) > 0, "check_room": self._check_room}
+        return StepStore(self.capacity, self.streams, rule=self._rule, **options)
 
     def begin(self, storage: memory.Storage) -> None:
         """Set the storage; required before anything is written or read.
@@ -417,20 +413,21 @@ class StepStore(arrays_lib.Derived):
     def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
         """Write rows to the storage and to the journal, or to neither."""
         count, slot = len(steps.streams), self.next_key % self.capacity
-        if isinstance(self._storage, memory.ColumnStorage) and self._is_own_to_write:
-            self._storage.prepare()  # From here on it cannot fail.
+        storage = self.storage
+        if _is_own(storage, "write"):
+            storage.prepare()  # From here on it cannot fail.
             journal.write(steps)
             self._write_rows(slot, count, steps.rows)
             return
         surplus = max(len(self) + count - self.capacity, 0)
         slots = append.slots_from(self.oldest_key, surplus, self.capacity)
-        before = self.storage.read(slots) if surplus else {}
+        before = storage.read(slots) if surplus else {}
         self._write_rows(slot, count, steps.rows)
         try:
             journal.write(steps)
         except BaseException:
             if surplus:
-                self.storage.write(slots, before)
+                storage.write(slots, before)
             raise
 
     def _blank(self, key: int, count: int, events: Any) -> None:
@@ -514,7 +511,7 @@ class StepStore(arrays_lib.Derived):
 
     def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
-        older, lag, stride, pad = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
+        older, lag, stride, pad = self._rule
         of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
         complete = self.complete_steps(episodes)
         is_first = (of_rows == 0) & (complete > 0)
@@ -698,9 +695,10 @@ class StepStore(arrays_lib.Derived):
                 raise errors.CorruptionError(fault)
 
 
-def _is_own(storage: memory.Storage, call: str) -> bool:
+def _is_own(storage: memory.Storage, call: str) -> TypeGuard[memory.ColumnStorage]:
     """Return whether a method is that of ColumnStorage, not overridden."""
-    return getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
+    is_own = getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
+    return is_own and isinstance(storage, memory.ColumnStorage)
 
 
 def differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
