@@ -448,12 +448,8 @@ class StepStore(arrays_lib.Derived):
         more = max(room, count)
         if room + more > _MOST_EPISODES:
             raise errors.ArgumentError(f"episodes must be at most {_MOST_EPISODES} at once, got more")
-        longer = np.zeros(room + more, np.int64)
-        num_free = self.num_view[append.FREE]
-        longer[more : more + num_free] = self.free[:num_free]
-        longer[:more] = np.arange(room, room + more)[::-1]
-        self.free = longer
-        self.num_view[append.FREE] = num_free + more
+        self.free = np.concatenate([np.arange(room, room + more)[::-1], self.free])
+        self.num_view[append.FREE] += more
         self.episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
         for path, column in self.behind.items():
             self.behind[path] = np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)])
@@ -602,10 +598,11 @@ class StepStore(arrays_lib.Derived):
         Raises:
             CheckpointError: A column is damaged.
         """
-        columns = {} if self._unwritten is None else self._unwritten.columns
-        for start, stop in state_lib.chunks(len(self), len(self) * self.schema.nbytes) if columns else ():
-            slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
-            self.storage.write(slots, {path: column.read(start, stop) for path, column in columns.items()})
+        kept = self._unwritten
+        if kept is not None:
+            for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes):
+                slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
+                self.storage.write(slots, {path: column.read(start, stop) for path, column in kept.columns.items()})
         self._unwritten = None
 
     def restore(self, kept: steps_state.StepsState) -> None:
