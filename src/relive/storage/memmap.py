@@ -16,6 +16,7 @@ name is read from a file, and no link is followed.
 
 from collections.abc import Iterator, Mapping
 import contextlib
+import itertools
 import math
 import mmap
 import os
@@ -326,7 +327,8 @@ class _Folder:
     def __init__(self, path: str, is_writable: bool, new: dict[str, Any] | None) -> None:
         """Open the directory; never waits for a lock. If it holds no map, `new` is created in it."""
         self.path, self.is_writable = path, is_writable
-        self._maps: dict[str, mmap.mmap | None] = {}
+        self._maps: dict[str, mmap.mmap] = {}
+        self._numbers = itertools.count()
         with contextlib.ExitStack() as stack:
             with self._reported("", "opened"):
                 if new is not None and not os.path.lexists(path):
@@ -388,14 +390,15 @@ class _Folder:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
         """Map the file of the next field as an array, without reading it. O(1)."""
-        name, size = f"rows-{len(self._maps)}.bin", math.prod(shape) * dtype.itemsize
+        name, size = f"rows-{next(self._numbers)}.bin", math.prod(shape) * dtype.itemsize
         with self._reported(name, "mapped"), open(self._open(name), "rb") as stream:
             found = os.fstat(stream.fileno()).st_size
             if found != size:
                 raise errors.CheckpointError(f"{self.file(name)} must be of {size} bytes, got {found}")
+            if not size:  # An empty file cannot be mapped.
+                return np.zeros(shape, dtype)
             access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
-            # An empty file cannot be mapped.
-            rows = self._maps[name] = mmap.mmap(stream.fileno(), size, access=access) if size else None
+            rows = self._maps[name] = mmap.mmap(stream.fileno(), size, access=access)
             return np.ndarray(shape, dtype, rows)
 
     def mark_dirty(self) -> None:
@@ -406,8 +409,7 @@ class _Folder:
         """Write all rows to disk, then mark them as a clean generation."""
         for name, rows in self._maps.items():
             with self._reported(name, "written"):
-                if rows is not None:
-                    rows.flush()
+                rows.flush()
         self._write(_CLEAN + _NEW, _sealed_state(identity, generation))
         try:
             self._rename(_CLEAN + _NEW, _CLEAN)
