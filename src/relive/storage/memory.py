@@ -37,10 +37,12 @@ class Storage(Protocol):
     @property
     def capacity(self) -> int:
         """Number of slots."""
+        ...
 
     @property
     def schema(self) -> schemas.Schema:
         """The schema of a row."""
+        ...
 
     def write(self, slots: Slots, rows: Rows) -> None:
         """Write a row into each of `slots` [...], which are distinct.
@@ -51,6 +53,7 @@ class Storage(Protocol):
         Raises:
             IndexError: A slot is not in [0, capacity); nothing has been written.
         """
+        ...
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], which may repeat, as columns by path.
@@ -66,6 +69,7 @@ class Storage(Protocol):
             IndexError: A slot is not in [0, capacity).
             ValueError: The schema has no such field.
         """
+        ...
 
 
 def check_members(storage: object) -> None:
@@ -293,20 +297,19 @@ class ColumnStorage(arrays.Derived):
 
     def _checked(self, slots: Slots) -> Slots:
         """Return the checked slots, a single one as an int."""
-        if not isinstance(slots, np.ndarray) or slots.shape == ():
+        rule = "slots must be an integer or an array of int64"
+        if isinstance(slots, np.ndarray) and slots.shape:
+            if slots.dtype != _INT64:
+                raise errors.ArgumentTypeError(f"{rule}, got {slots.dtype}")
+            # As unsigned numbers, negative slots are the largest, so one pass finds both kinds of invalid slots.
+            if not slots.size or slots.view(_UINT64).max() < self._capacity:
+                return slots
+            slot = int(slots[(slots < 0) | (slots >= self._capacity)][0])
+        else:
             try:
                 slot = operator.index(slots)
             except TypeError:
-                rule = "slots must be an integer or an array of int64"
                 raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(slots)}") from None
-            if not 0 <= slot < self._capacity:
-                shown = validation.short_repr(slot)
-                raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {shown}")
-            return slot
-        if slots.dtype != _INT64:
-            raise errors.ArgumentTypeError(f"slots must be an integer or an array of int64, got {slots.dtype}")
-        # As unsigned numbers, negative slots are the largest, so one pass finds both kinds of invalid slots.
-        if slots.size and slots.view(_UINT64).max() >= self._capacity:
-            outside = slots[(slots < 0) | (slots >= self._capacity)][0]
-            raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {outside}")
-        return slots
+            if 0 <= slot < self._capacity:
+                return slot
+        raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {validation.short_repr(slot)}")
