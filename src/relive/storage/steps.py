@@ -12,7 +12,7 @@ one stored behind the episode. Successors and episodes of rows are kept in the f
 from collections.abc import Callable, Collection
 import functools
 import types
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -149,9 +149,10 @@ class StepStore(arrays_lib.Derived):
             return
         self.read = storage.read
         self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
-        if _is_own(storage, "write"):
-            self._write_rows = storage.write_rows
-        if _is_own(storage, "read"):
+        self._cannot_fail = False
+        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "write"):
+            self._write_rows, self._cannot_fail = storage.write_rows, _is_own(storage, "write_rows")
+        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage.gather, storage.rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
         self.nest_observation, self.nest_action, self.nest_extras = (
@@ -413,21 +414,20 @@ class StepStore(arrays_lib.Derived):
     def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
         """Write rows to the storage and to the journal, or to neither."""
         count, slot = len(steps.streams), self.next_key % self.capacity
-        storage = self.storage
-        if _is_own(storage, "write"):
-            storage.prepare()  # From here on it cannot fail.
+        if isinstance(self._storage, memory.ColumnStorage) and self._cannot_fail:
+            self._storage.prepare()  # It could only fail here.
             journal.write(steps)
             self._write_rows(slot, count, steps.rows)
             return
         surplus = max(len(self) + count - self.capacity, 0)
         slots = append.slots_from(self.oldest_key, surplus, self.capacity)
-        before = storage.read(slots) if surplus else {}
+        before = self.storage.read(slots) if surplus else {}
         self._write_rows(slot, count, steps.rows)
         try:
             journal.write(steps)
         except BaseException:
             if surplus:
-                storage.write(slots, before)
+                self.storage.write(slots, before)
             raise
 
     def _blank(self, key: int, count: int, events: Any) -> None:
@@ -692,10 +692,9 @@ class StepStore(arrays_lib.Derived):
                 raise errors.CorruptionError(fault)
 
 
-def _is_own(storage: memory.Storage, call: str) -> TypeGuard[memory.ColumnStorage]:
+def _is_own(storage: memory.Storage, call: str) -> bool:
     """Return whether a method is that of ColumnStorage, not overridden."""
-    is_own = getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
-    return is_own and isinstance(storage, memory.ColumnStorage)
+    return getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
 
 
 def differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
