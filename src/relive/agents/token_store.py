@@ -378,8 +378,7 @@ class TokenStore(duplicates.CopiedWhole):
             kept = np.repeat(alive, lengths)
             of_tokens = {name: column[kept] for name, column in values.items() if name in self.token_extras}
             of_sequences = {name: column[alive] for name, column in values.items() if name not in of_tokens}
-            self.rows.update(keys[alive], of_tokens, lengths[alive])
-            self.rows.update_rows(keys[alive], of_sequences)
+            self.rows.update(keys[alive], of_tokens, lengths[alive], of_sequences)
         num_alive = int(alive.sum())
         self.num_updates += 1
         self.stale_keys += len(keys) - num_alive

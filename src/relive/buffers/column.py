@@ -744,7 +744,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _base_state(self, **options: Any) -> state.State:
         return self._kept(self._store.rows_state().without_rows())
 
-    def _kept(self, rows: steps_state.RowsState) -> state.State:
+    def _kept(self, rows: steps_state.StepsState) -> state.State:
         """Return the state of the buffer with those rows."""
         store, draws = self._store.state(rows), self._draws.state(self._store.slots(rows.keys))
         arrays = store.pop("arrays") | draws.pop("arrays")

@@ -342,7 +342,7 @@ def _of_map(path: str, progress: state_lib.Progress | None) -> Examination:
             path=path,
             place=path,
             kind=places.Kind.MAP,
-            version=importlib.import_module("relive.storage.map_folder").VERSION,
+            version=importlib.import_module("relive.storage.memmap").VERSION,
             values={"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}},
             stats={"generation": storage.generation, "is_dirty": storage.is_dirty},
         )

@@ -4,7 +4,6 @@ Where numpy would silently truncate, wrap, round or broadcast, an error names th
 exception are Python floats, which have no dtype to lose: they are rounded to a narrower float field.
 """
 
-import contextlib
 import functools
 import math
 from typing import Any, TypeAlias
@@ -37,14 +36,6 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
 
     Raises:
         SchemaError: `value` has another shape, or does not fit.
-
-    >>> import numpy as np
-    >>> from relive.schema import casting
-    >>> casting.cast_exact("action", [1, 2], (2,), np.dtype(np.uint8))
-    array([1, 2], dtype=uint8)
-    >>> casting.cast_exact("action", [1, 300], (2,), np.dtype(np.uint8))
-    Traceback (most recent call last):
-    relive.errors.SchemaError: action must fit uint8, got 300
     """
     array = value if type(value) is np.ndarray and not value.dtype.hasobject else as_array(name, value)
     if array.shape != shape:
@@ -53,7 +44,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     if source is dtype:
         return array
     limit = _square_limit(source, dtype)
-    if limit and (is_weak or is_of_python(value)) and np.vdot(array, array) <= limit:
+    if limit and (is_weak or _is_of_python(value)) and np.vdot(array, array) <= limit:
         try:
             return array.astype(dtype)
         except FloatingPointError:  # Underflow may be set to raise; it is harmless here.
@@ -64,7 +55,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {validation.short_repr(value)}")
     if _holds_all_of(dtype, source):
         return array.astype(dtype)
-    if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not is_of_python(value):
+    if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not _is_of_python(value):
         remedy = f"cast it with .astype({dtype.name!r}), or declare the field {source}"
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
     may_round = dtype.kind in "fc" and (is_weak or source.kind in "fc")
@@ -82,11 +73,7 @@ def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> er
 
 
 def as_array(name: str, value: object) -> arrays.Array:
-    """Return `value` as the array that numpy makes of it.
-
-    Raises:
-        SchemaError: numpy makes no array, an array of Python objects, or text of non-text, or drops a mask.
-    """
+    """Return the array that numpy makes of `value`; raise SchemaError if it is of objects, or numbers became text."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -122,7 +109,7 @@ def _are_alike(source: DType, dtype: DType) -> bool:
     return source.kind == dtype.kind and source.kind in "cUSmM" and np.can_cast(source, dtype, "same_kind")
 
 
-def is_of_python(value: Any) -> bool:
+def _is_of_python(value: Any) -> bool:
     """Return whether `value` is a Python number, or a list of numbers, numpy scalars included."""
     first = value
     while isinstance(first, _LISTS) and first:
@@ -151,25 +138,16 @@ def _holds_all_of(dtype: DType, source: DType) -> bool:
     return np.can_cast(source, dtype, "equiv" if dtype.kind in "mM" else "safe")
 
 
-def _first_overflow(array: arrays.Array, dtype: DType) -> object:
-    """Return the first value of `array` [...] that numpy does not cast to `dtype`; one must exist."""
-    values = iter(array.reshape(-1, 1))
-    value = next(values)
-    with contextlib.suppress(OverflowError):
-        while True:
-            value.astype(dtype)
-            value = next(values)
-    return value[0]
-
-
 def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arrays.Array:
     """Return `array` [...] as `dtype` if every value stays equal, or finite where rounding is allowed."""
     try:
         with np.errstate(all="ignore"):
             cast = array.astype(dtype)
-            fits = _stays_finite(array, cast) if may_round else _stays(array, cast)
+            fits = np.asarray(np.isfinite(cast) >= np.isfinite(array)) if may_round else _stays(array, cast)
     except OverflowError:  # Some versions of numpy raise it for a date out of range, others return a wrong one.
-        raise errors.SchemaError(f"{name} must fit {dtype}, got {_first_overflow(array, dtype)}") from None
+        for value in array.reshape(-1, 1) if array.size > 1 else ():
+            _cast(name, value, dtype, may_round)
+        raise errors.SchemaError(f"{name} must fit {dtype}, got {array.reshape(-1)[0]}") from None
     if np.count_nonzero(fits) == fits.size:
         return cast
     first, first_cast = array[~fits][0], cast[~fits][0]
@@ -177,11 +155,6 @@ def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arra
     would_lose_digits = array.dtype.kind in "fc" and dtype.kind in "iufc" and np.isfinite([first, first_cast]).all()
     hint = f": cast it yourself, or declare the field {array.dtype}" if would_lose_digits else ""
     raise errors.SchemaError(f"{name} must fit {dtype}, got {shown}{hint}")
-
-
-def _stays_finite(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
-    """Return where [...] no finite value of `array` became infinite in `cast`."""
-    return np.asarray(np.isfinite(cast) >= np.isfinite(array))
 
 
 def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:

@@ -61,26 +61,9 @@ class Steps(NamedTuple):
         """The schema of the steps."""
         return self.encoder.schema
 
-    @property
-    def count(self) -> int:  # type: ignore[override]  # Shadows tuple.count, which is not used.
-        """Number of steps."""
-        return len(self.streams)
-
 
 class Encoder:
-    r"""Encodes rows of one schema as bytes.
-
-    >>> import numpy as np
-    >>> import relive
-    >>> from relive.schema import encoding
-    >>> schema = relive.Schema(relive.Field(2, "uint8"), relive.Field((), "int16"))
-    >>> encoder = encoding.Encoder(schema)
-    >>> rows, next_rows = encoder.row(np.array([1, 2], np.uint8), 3, 0.0, [4, 5], {})
-    >>> rows, next_rows
-    ([b'\x01\x02', b'\x03\x00', b'\x00\x00\x00\x00\x00\x00\x00\x00'], [b'\x04\x05'])
-    >>> encoder.columns(next_rows, 1)
-    {'observation': array([[4, 5]], dtype=uint8)}
-    """
+    """Encodes rows of one schema as bytes."""
 
     def __init__(self, schema: schema_lib.Schema) -> None:
         self.schema = schema
@@ -96,12 +79,7 @@ class Encoder:
     def row(
         self, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row | None]:
-        """Return the bytes of the row of one step, and of the observation after it; None if that is None.
-
-        Raises:
-            SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
-        """
+        """Return the bytes of the row of one step, and of the observation after it; None if that is None."""
         row: list[bytes] = []
         self._observation(observation, row)
         self._action(action, row)
@@ -228,11 +206,8 @@ def steps(encoder: Encoder | None, streams: Streams, events: Events, given: Give
     if next_observation is None and not is_run and TRUNCATED in bytes(events):
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if encoder is None:
-        num_leading = 0 if is_one else 1
-        schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=num_leading)
-        encoder = Encoder(schema)
-    rows: Row
-    next_rows: Row | None
+        options: Any = {"extras": extras, "num_leading": int(not is_one)}
+        encoder = Encoder(schema_lib.Schema.from_example(observation, action, reward, **options))
     if is_one:
         rows, next_rows = encoder.row(observation, action, reward, next_observation, extras)
     elif is_run:

@@ -318,7 +318,7 @@ def test_an_encoded_step_names_its_streams() -> None:
         steps = one_step(stream)
         assert steps.streams == expected
         assert type(steps.streams[0]) is int
-        assert (steps.count, steps.is_run, steps.schema) == (1, False, VECTORS)
+        assert (len(steps.streams), steps.is_run, steps.schema) == (1, False, VECTORS)
     assert one_step(2, 3).streams == (2,)
 
 
@@ -353,8 +353,8 @@ def test_steps_go_to_all_streams_or_the_named_ones() -> None:
         assert steps.streams.tolist() == [2, 0, 3]
         assert steps.streams.dtype == np.int64
         assert not np.shares_memory(steps.streams, named)
-        assert (steps.count, steps.is_run) == (3, False)
-    assert extended(0, streams=[], num_streams=4).count == 0
+        assert (len(steps.streams), steps.is_run) == (3, False)
+    assert len(extended(0, streams=[], num_streams=4).streams) == 0
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_a_run_has_one_stream_and_one_next_observation() -> None:
     assert (steps.streams.dtype, steps.events.dtype) == (np.int64, np.uint8)
     assert steps.events.tolist() == [encoding.CUT, 0, encoding.TRUNCATED]
     assert run_of(encoding.CUT, encoding.TERMINATED, 1).events.tolist() == [encoding.CUT | encoding.TERMINATED]
-    assert (steps.count, steps.is_run, steps.schema) == (3, True, VECTORS)
+    assert (len(steps.streams), steps.is_run, steps.schema) == (3, True, VECTORS)
     assert steps.rows[0] == SEEN[:3].tobytes()
     assert steps.next_rows == [SEEN[3].tobytes()]
 

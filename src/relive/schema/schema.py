@@ -150,25 +150,22 @@ class Schema(registry.Described):
         for name in _names(extras, "Fields"):
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
-        self._observation = _group("observation", observation)
-        self._action = _group("action", action)
-        self._extras = _group("extras", extras) if extras else {}
         rewards = _group("reward", reward)
+        self._fields = _group("observation", observation) | _group("action", action) | rewards
+        if extras:
+            self._fields |= _group("extras", extras)
         if "reward" not in rewards or reward.shape != () or reward.dtype.kind != "f":
             raise errors.ArgumentError(f"reward must be a Field of shape () and a float dtype, got {reward}")
-        self._fields = self._observation | self._action | rewards | self._extras
         self._branches = {name: _branch(trees.nested(part, self._fields)) for name, part in _PART_OF.items()}
-        self._columns = {
-            name: _Columns.of(
-                (path, name + path[len(part) :], field)
-                for path, field in self._fields.items()
-                if path == part or path.startswith(f"{part}/")
-            )
-            for name, part in _PART_OF.items()
-        }
-        rows = [(path, path, field) for path, field in self._fields.items()]
-        following = [(name, name, field) for name, field in self.named_fields("next_observation").items()]
-        self._rows, self._rows_and_next = _Columns.of(rows), _Columns.of([*rows, *following])
+        self._named: dict[str, dict[str, Field]] = {}
+        self._columns: dict[str, _Columns] = {}
+        for name, part in _PART_OF.items():
+            paths = [path for path in self._fields if path.split("/")[0] == part]
+            self._named[name] = {name + path[len(part) :]: self._fields[path] for path in paths}
+            self._columns[name] = _Columns.of(paths, self._named[name])
+        following = self._named["next_observation"]
+        self._rows = _Columns.of([*self._fields], self._fields)
+        self._rows_and_next = _Columns.of([*self._fields, *following], self._fields | following)
 
     @classmethod
     def from_example(
@@ -251,7 +248,7 @@ class Schema(registry.Described):
     @property
     def observation_paths(self) -> tuple[str, ...]:
         """The paths of the observation's fields."""
-        return tuple(self._observation)
+        return tuple(self._named["observation"])
 
     @property
     def nbytes(self) -> int:
@@ -275,13 +272,12 @@ class Schema(registry.Described):
             return [value]
         if not branch.collect(value, found) or dict in map(type, found):
             leaves = {} if name == "extras" and not value else trees.flat(name, value)
-            raise _mismatch(name, self._columns[name].names, leaves)
+            raise _mismatch(name, list(self._named[name]), leaves)
         return found
 
     def named_fields(self, name: str) -> dict[str, Field]:
         """Return the fields of such an argument, by their names in errors."""
-        paths, names, *_ = self._columns[name]
-        return {leaf: self._fields[path] for leaf, path in zip(names, paths, strict=True)}
+        return self._named[name]
 
     def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
         """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
@@ -330,23 +326,22 @@ class Schema(registry.Described):
         """
         fields: dict[str, Field] = {}
         rule = "schema must be a list of a path, a dtype and a shape for each field"
-        if not isinstance(value, list):
-            raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
-        for row in value:
-            is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
-            if not is_row or row[0] in fields or row[0].count("/") > _DEEPEST:
-                raise errors.CheckpointError(f"{rule}, got {validation.short_repr(row)}")
-            try:
-                fields[row[0]] = Field(row[2], npy.dtype_of(row[1]))
-            except (errors.ArgumentError, errors.CheckpointError) as error:
-                raise errors.CheckpointError(f"schema has an invalid field: {error}") from error
+        for row in value if isinstance(value, list) else [value]:
+            match row:
+                case [str(path), dtype, list(shape)] if path not in fields and path.count("/") <= _DEEPEST:
+                    try:
+                        fields[path] = Field(shape, npy.dtype_of(dtype))
+                    except (errors.ArgumentError, errors.CheckpointError) as error:
+                        raise errors.CheckpointError(f"schema has an invalid field: {error}") from error
+                case _:
+                    raise errors.CheckpointError(f"{rule}, got {validation.short_repr(row)}")
         try:
             # Any values: the schema raises if they are invalid.
             parts: list[Any] = [trees.nested(part, fields) for part in ("observation", "action", "reward", "extras")]
             schema = cls(parts[0], parts[1], reward=parts[2], extras=parts[3] or None)
         except (errors.ArgumentError, TypeError, AttributeError, RecursionError) as error:
             raise errors.CheckpointError(f"schema cannot be made: {error}") from error
-        if dict(schema.fields) != fields or list(schema.fields) != list(fields):
+        if list(schema.fields.items()) != list(fields.items()):
             raise errors.CheckpointError(
                 f"{rule}, of an observation, an action, a reward and extras alone, in their order"
             )
@@ -398,10 +393,10 @@ class _Columns(NamedTuple):
     are_rewards: list[bool]
 
     @classmethod
-    def of(cls, fields: Iterable[tuple[str, str, Field]]) -> "_Columns":
-        """Return the fields with these paths and names."""
-        rows = [(path, name, field.shape, field.dtype, path == "reward") for path, name, field in fields]
-        return cls(*map(list, zip(*rows, strict=True))) if rows else cls([], [], [], [], [])
+    def of(cls, paths: list[str], fields: Mapping[str, Field]) -> "_Columns":
+        """Return the columns at these paths of the fields with these names."""
+        shapes, of_dtypes = [field.shape for field in fields.values()], [field.dtype for field in fields.values()]
+        return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields])
 
     def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, Array]:
         """Return a value of each field as a column [lead..., ...] by path."""

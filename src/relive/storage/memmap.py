@@ -5,18 +5,26 @@
     clean, generation g ── first write ──> dirty ── flush ──> clean, generation g + 1
                                              └── killed ──> dirty when it is opened again
 
-A clean map of generation g holds exactly the rows flushed with that generation. Everything outside the columns, such as
-the order of rows, belongs to the buffer and is saved in its checkpoint.
+    storage.json    the manifest; written last, so that without it there is no memory map
+    clean.json      id and generation: the files hold exactly the rows flushed with that generation
+    dirty.json      the same file while rows are written: renaming works even on a full disk
+    rows-0.bin      the rows of the first field, and so on
+
+Everything outside the columns, such as the order of rows, belongs to the buffer and is saved in its checkpoint. No file
+name is read from a file, and no link is followed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import itertools
 import math
 import mmap
 import os
 import pathlib
+import re
 import tempfile
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, TypeAlias
+import uuid
 import weakref
 
 import numpy as np
@@ -26,9 +34,19 @@ from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import files
+from relive.persistence import sealed_json
+from relive.persistence import settings
+from relive.persistence import state
 from relive.schema import schema as schema_lib
-from relive.storage import map_folder
 from relive.storage import memory
+
+VERSION = 1
+_FORMAT = "relive memory map"
+_MANIFEST, _CLEAN, _DIRTY, _NEW = "storage.json", "clean.json", "dirty.json", ".new"
+_OURS = re.compile(r"(storage|clean)\.json(\.new)?|rows-\d+\.bin")
+_ID = re.compile(r"[0-9a-f]{32}")
+_LARGEST = 1 << 21
+"""Bytes of the largest JSON file that is read."""
 
 
 class MemmapStorage(memory.ColumnStorage):
@@ -88,15 +106,11 @@ class MemmapStorage(memory.ColumnStorage):
         is_writable = mode == "r+"
         new = None
         if is_writable and schema is not None and capacity is not None:
-            new = map_folder.new(schema, capacity)
-        self._folder = folder = map_folder.MapFolder(
-            str(self._path), is_writable=is_writable, may_create=new is not None
-        )
+            new = _new(schema, capacity)
+        self._folder = folder = _Folder(str(self._path), is_writable, new)
         # Not a bound method, which would keep the storage alive.
         self._closer = weakref.finalize(self, folder.close)
         try:
-            if new is not None and not folder.holds(map_folder.MANIFEST):
-                folder.make(new)
             self._open(schema, capacity)
         except BaseException:
             self._closer()
@@ -108,26 +122,16 @@ class MemmapStorage(memory.ColumnStorage):
 
     def _open(self, schema: schema_lib.Schema | None, capacity: int | None) -> None:
         """Map existing files."""
-        folder = self._folder
-        there = folder.description()
-        if schema is not None and schema != there.schema:
-            raise errors.ArgumentError(f"schema must be that of {self._path}, {there.schema}, got {schema}")
-        if capacity is not None and capacity != there.capacity:
-            raise errors.ArgumentError(f"capacity must be that of {self._path}, {there.capacity}, got {capacity}")
-        self._id = there.id
-        self._generation, self._was_dirty = folder.generation(there.id)
+        self._id, its_schema, its_capacity = self._folder.description()
+        for name, given, its in (("schema", schema, its_schema), ("capacity", capacity, its_capacity)):
+            if given is not None and given != its:
+                raise errors.ArgumentError(f"{name} must be that of {self._path}, {its}, got {given}")
+        self._generation, self._was_dirty = self._folder.generation(self._id)
         self._is_dirty = self._is_ready = self._was_dirty
-        numbers = itertools.count()
-
-        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
-            return folder.mapped(next(numbers), shape, dtype)
-
         try:
-            super().__init__(there.schema, there.capacity, allocate=allocate)
+            super().__init__(its_schema, its_capacity, allocate=self._folder.allocate)
         except ValueError as error:
-            raise errors.CheckpointError(f"{folder.file('')} cannot be mapped: {error}") from error
-
-    # Properties.
+            raise errors.CheckpointError(f"{self._folder.file('')} cannot be mapped: {error}") from error
 
     @property
     def path(self) -> pathlib.Path:
@@ -153,8 +157,6 @@ class MemmapStorage(memory.ColumnStorage):
     def was_dirty(self) -> bool:
         """The value of `is_dirty` when the files were opened: True if their writer was killed."""
         return self._was_dirty
-
-    # Writing.
 
     def prepare(self) -> None:
         """Mark the map dirty on disk, before the first row is written.
@@ -257,6 +259,214 @@ class TemporaryMaps:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._directory!r})"
+
+
+_Map: TypeAlias = tuple[str, schema_lib.Schema, int]
+"""The id, schema and capacity of a memory map."""
+
+
+def _manifest(identity: str, schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
+    """Return the members of the manifest of a memory map: the file of each field and its bytes are its blocks."""
+    blocks = [
+        {"file": f"rows-{number}.bin", "fields": [path], "bytes": capacity * field.nbytes}
+        for number, (path, field) in enumerate(schema.fields.items())
+    ]
+    head = {"format": _FORMAT, "version": VERSION, "id": identity}
+    return {**head, "schema": settings.encoded(schema), "capacity": capacity, "blocks": blocks}
+
+
+def _new(schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
+    """Return the manifest of a new memory map; raise ArgumentError if files cannot hold the rows."""
+    new = uuid.uuid4().hex, schema, capacity
+    with memory.room_for("capacity", capacity, schema.nbytes, "rows"):
+        pass
+    try:
+        manifest = _manifest(*new)
+        same = _decoded("it", sealed_json.sealed(manifest)) == new
+        memory.ColumnStorage(schema, 1)
+    except (errors.CheckpointError, ValueError) as error:
+        raise errors.ArgumentError(f"schema must be one that files can hold: {error}") from error
+    if not same:
+        raise errors.ArgumentError(f"schema must be one that files can hold, got {schema}")
+    return manifest
+
+
+def _decoded(file: str, content: bytes) -> _Map:
+    """Return what a manifest describes."""
+    sealed_json.require_version(file, content, _FORMAT, VERSION)
+    with _reader(file, content) as given:
+        identity = given.text("id")
+        if not _ID.fullmatch(identity):
+            raise given.refused("id", "32 digits of hexadecimal", identity)
+        schema, capacity = settings.load(given, "schema"), given.integer("capacity", 1)
+        if schema is None:
+            raise given.refused("schema", "one", None)
+        if given.value("blocks") != _manifest(identity, schema, capacity)["blocks"]:
+            raise given.refused("blocks", "those of its schema and capacity", given.value("blocks"))
+    return identity, schema, capacity
+
+
+@contextlib.contextmanager
+def _reader(file: str, content: bytes) -> Iterator[state.StateReader]:
+    """Return the members of a sealed object; the errors found in it begin with `file`."""
+    given = state.StateReader(sealed_json.unsealed(file, content), {})
+    try:
+        yield given
+    except (errors.CheckpointError, RecursionError) as error:
+        raise errors.CheckpointError(f"{file} cannot be read: {error}") from error
+
+
+def _sealed_state(identity: str, generation: int) -> bytes:
+    """Return the contents of the file that records the generation of the rows."""
+    return sealed_json.sealed({"id": identity, "generation": generation})
+
+
+class _Folder:
+    """The open directory of a memory map, locked while it is writable; every error is a CheckpointError."""
+
+    def __init__(self, path: str, is_writable: bool, new: dict[str, Any] | None) -> None:
+        """Open the directory; never waits for a lock. If it holds no map, `new` is created in it."""
+        self.path, self.is_writable = path, is_writable
+        self._maps: dict[str, mmap.mmap] = {}
+        self._numbers = itertools.count()
+        with contextlib.ExitStack() as stack:
+            with self._reported("", "opened"):
+                if new is not None and not os.path.lexists(path):
+                    os.makedirs(path, exist_ok=True)
+                    files.fsync_directory(os.path.dirname(path))
+                self._directory = stack.enter_context(files.Directory(path, follow=True))
+            if is_writable:
+                stack.enter_context(files.locked(os.path.realpath(path)))
+            if new is not None and not self._directory.has(_MANIFEST):
+                self._make(new)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Close the directory and release its lock; the arrays stay valid."""
+        self._maps.clear()
+        self._stack.close()
+
+    def file(self, name: str) -> str:
+        """Return the path of a file, for messages."""
+        return files.named(self._place(name))
+
+    def _make(self, new: dict[str, Any]) -> None:
+        """Create the state of generation 0, the rows, and last the manifest; or leave no file."""
+        names = self._names()
+        # A creation that was killed leaves only these.
+        if names and not (_MANIFEST + _NEW in names and all(map(_OURS.fullmatch, names))):
+            raise errors.CheckpointError(
+                f"{self.file('')} holds {files.named(names[0])} and no {_MANIFEST}: "
+                "a memory map needs a directory that is new or empty"
+            )
+        self._remove(names)  # In this order: the file that identifies them goes last.
+        try:
+            self._write(_MANIFEST + _NEW, sealed_json.sealed(new))
+            self._write(_CLEAN, _sealed_state(new["id"], 0))
+            for block in new["blocks"]:
+                name, size = block["file"], block["bytes"]
+                with self._reported(name, f"made of {size} bytes"), open(self._directory.create(name), "wb") as stream:
+                    stream.truncate(size)
+                    files.fsync_file(stream.fileno())
+            self._rename(_MANIFEST + _NEW, _MANIFEST)
+        except errors.CheckpointError:
+            with contextlib.suppress(errors.CheckpointError):
+                self._remove(list(filter(_OURS.fullmatch, self._names())))
+            raise
+
+    def description(self) -> _Map:
+        """Return what the manifest describes."""
+        return _decoded(self.file(_MANIFEST), self._read(_MANIFEST))
+
+    def generation(self, identity: str) -> tuple[int, bool]:
+        """Return the generation of the map of that id, and whether rows may have been written since."""
+        # Both exist after a kill between the last two steps of `mark_clean`.
+        name = _DIRTY if self._directory.has(_DIRTY) and not self._directory.has(_CLEAN) else _CLEAN
+        with _reader(self.file(name), self._read(name)) as given:
+            if given.text("id") != identity:
+                raise given.refused("id", repr(identity), given.value("id"))
+            generation = given.integer("generation")
+        return generation, name == _DIRTY
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+        """Map the file of the next field as an array, without reading it. O(1)."""
+        name, size = f"rows-{next(self._numbers)}.bin", math.prod(shape) * dtype.itemsize
+        with self._reported(name, "mapped"), open(self._open(name), "rb") as stream:
+            found = os.fstat(stream.fileno()).st_size
+            if found != size:
+                raise errors.CheckpointError(f"{self.file(name)} must be of {size} bytes, got {found}")
+            if not size:  # An empty file cannot be mapped.
+                return np.zeros(shape, dtype)
+            access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
+            rows = self._maps[name] = mmap.mmap(stream.fileno(), size, access=access)
+            return np.ndarray(shape, dtype, rows)
+
+    def mark_dirty(self) -> None:
+        """Mark the map as dirty; durable when this returns."""
+        self._rename(_CLEAN, _DIRTY)
+
+    def mark_clean(self, identity: str, generation: int) -> None:
+        """Write all rows to disk, then mark them as a clean generation."""
+        for name, rows in self._maps.items():
+            with self._reported(name, "written"):
+                rows.flush()
+        self._write(_CLEAN + _NEW, _sealed_state(identity, generation))
+        try:
+            self._rename(_CLEAN + _NEW, _CLEAN)
+            self._remove([_DIRTY])
+        except errors.CheckpointError:
+            # The caller sees the error and treats the map as still dirty, without marking it again.
+            with contextlib.suppress(errors.CheckpointError):
+                self._rename(_CLEAN, _DIRTY)
+            raise
+
+    @contextlib.contextmanager
+    def _reported(self, name: str, verb: str) -> Iterator[None]:
+        """Turn an OSError into the CheckpointError that names the file."""
+        try:
+            yield
+        except OSError as error:
+            raise errors.CheckpointError(f"{self.file(name)} cannot be {verb}: {files.reason(error)}") from error
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.path, name) if name else self.path
+
+    def _names(self) -> list[str]:
+        with self._reported("", "read"):
+            return sorted(self._directory.names())
+
+    def _open(self, name: str) -> int:
+        """Return the descriptor of a regular file, writable if the map is."""
+        descriptor = self._directory.open(name)
+        if not self.is_writable:
+            return descriptor
+        os.close(descriptor)
+        return os.open(self._place(name), os.O_RDWR | files.STRICT)
+
+    def _read(self, name: str) -> bytes:
+        with self._reported(name, "read"), open(self._directory.open(name), "rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise errors.CheckpointError(f"{self.file(name)} must be of at most {_LARGEST} bytes")
+        return content
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._reported(name, "written"):
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(name)
+            files.write_file(self._directory.create(name), content)
+
+    def _rename(self, name: str, new: str) -> None:
+        with self._reported(name, f"renamed to {new}"):
+            os.replace(self._place(name), self._place(new))
+            files.fsync_directory(self.path)
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            with self._reported(name, "removed"):
+                self._directory.unlink(name)
+        with self._reported("", "synced"):
+            files.fsync_directory(self.path)
 
 
 class _Closed(Mapping[str, arrays.Array]):

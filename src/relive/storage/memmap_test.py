@@ -25,7 +25,6 @@ from relive.common import arrays
 from relive.persistence import files
 from relive.persistence import posix_test
 from relive.persistence import sealed_json
-from relive.storage import map_folder
 from relive.storage import memmap
 from relive.testing import zoo
 
@@ -297,8 +296,8 @@ def test_arguments_are_checked_before_anything_is_made(
 
 
 def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = map_folder.Description("0" * 32, OTHER, 4)
-    monkeypatch.setattr(map_folder, "decoded", lambda file, content: other)
+    other = "0" * 32, OTHER, 4
+    monkeypatch.setattr(memmap, "_decoded", lambda file, content: other)
     with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold, got Schema\("):
         relive.MemmapStorage(path, PLAIN, 4)
     assert not path.exists()
@@ -733,12 +732,12 @@ def sealed_bytes(content: bytes) -> bytes:
 
 def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
     relive.MemmapStorage(path, PLAIN, 4).close()
-    claim = map_folder.Description("0" * 32, PLAIN, 10**15)
-    (path / "storage.json").write_bytes(claim.encoded())
-    (path / "clean.json").write_bytes(map_folder.encoded_state("0" * 32, 0))
+    claim = memmap._manifest("0" * 32, PLAIN, 10**15)
+    (path / "storage.json").write_bytes(sealed_json.sealed(claim))
+    (path / "clean.json").write_bytes(memmap._sealed_state("0" * 32, 0))
     refused(path, " cannot be mapped: capacity must fit in memory, got 10{15} steps of 24 bytes each, .* in all$")
-    claim = map_folder.Description("0" * 32, PLAIN, 10**12)
-    (path / "storage.json").write_bytes(claim.encoded())
+    claim = memmap._manifest("0" * 32, PLAIN, 10**12)
+    (path / "storage.json").write_bytes(sealed_json.sealed(claim))
     refused(path, "/rows-0.bin must be of 8000000000000 bytes, got 32$")
 
 
@@ -751,7 +750,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
     size = 0 if 0 in shape else 1
     relive.MemmapStorage(path, relive.Schema(relive.Field(size, "u1"), relive.Field((), np.int64)), 4).close()
     identity = json.loads((path / "storage.json").read_bytes())["id"]
-    (path / "storage.json").write_bytes(map_folder.Description(identity, schema, 4).encoded())
+    (path / "storage.json").write_bytes(sealed_json.sealed(memmap._manifest(identity, schema, 4)))
     refused(path, " cannot be mapped: ")
 
 

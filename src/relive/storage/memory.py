@@ -81,21 +81,15 @@ def check_members(storage: object) -> None:
 
 
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
-
-
 MOST_BYTES = 2**48
 """No process can address more."""
 
 
 @contextlib.contextmanager
 def room_for(name: str, count: int, nbytes: int, what: str = "steps") -> Iterator[None]:
-    """Raise ArgumentError, in place of a MemoryError too, if memory does not hold `count` of that many bytes each.
+    """Raise ArgumentError, which names an argument, if memory does not hold `count` things of that many bytes each.
 
-    Args:
-        name: The argument that asks for them.
-        count: How many.
-        nbytes: The bytes of one.
-        what: What they are.
+    It replaces a MemoryError of the body too.
     """
     gigabytes = f"{count * nbytes / 2**30:,.1f} GiB in all"
     refused = errors.ArgumentError(f"{name} must fit in memory, got {count} {what} of {nbytes} bytes each, {gigabytes}")
@@ -170,13 +164,7 @@ class ColumnStorage(arrays.Derived):
     _is_ready = True
     """Whether rows may be written without asking `prepare` first."""
 
-    def __init__(
-        self,
-        schema: schemas.Schema,
-        capacity: int,
-        *,
-        allocate: Allocate = np.zeros,
-    ) -> None:
+    def __init__(self, schema: schemas.Schema, capacity: int, *, allocate: Allocate = np.zeros) -> None:
         """Allocate `capacity` rows of `schema`.
 
         Args:
@@ -309,20 +297,19 @@ class ColumnStorage(arrays.Derived):
 
     def _checked(self, slots: Slots) -> Slots:
         """Return the checked slots, a single one as an int."""
-        if not isinstance(slots, np.ndarray) or slots.shape == ():
+        rule = "slots must be an integer or an array of int64"
+        if isinstance(slots, np.ndarray) and slots.shape:
+            if slots.dtype != _INT64:
+                raise errors.ArgumentTypeError(f"{rule}, got {slots.dtype}")
+            # As unsigned numbers, negative slots are the largest, so one pass finds both kinds of invalid slots.
+            if not slots.size or slots.view(_UINT64).max() < self._capacity:
+                return slots
+            slot = int(slots[(slots < 0) | (slots >= self._capacity)][0])
+        else:
             try:
                 slot = operator.index(slots)
             except TypeError:
-                rule = "slots must be an integer or an array of int64"
                 raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(slots)}") from None
-            if not 0 <= slot < self._capacity:
-                shown = validation.short_repr(slot)
-                raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {shown}")
-            return slot
-        if slots.dtype != _INT64:
-            raise errors.ArgumentTypeError(f"slots must be an integer or an array of int64, got {slots.dtype}")
-        # As unsigned numbers, negative slots are the largest, so one pass finds both kinds of invalid slots.
-        if slots.size and slots.view(_UINT64).max() >= self._capacity:
-            outside = slots[(slots < 0) | (slots >= self._capacity)][0]
-            raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {outside}")
-        return slots
+            if 0 <= slot < self._capacity:
+                return slot
+        raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {validation.short_repr(slot)}")

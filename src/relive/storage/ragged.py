@@ -31,7 +31,6 @@ from relive.storage import memory
 FieldLike: TypeAlias = schema.Field | npt.DTypeLike
 """A Field, or the dtype of one of shape []."""
 Allocate: TypeAlias = memory.Allocate
-"""Returns an array of zeros of a shape and dtype."""
 _SMALLEST = 64
 
 
@@ -121,17 +120,14 @@ class RaggedColumns(duplicates.CopiedWhole):
         if total > max_values:
             raise given.refused("lengths", f"integers that sum to at most {max_values}", total)
         rows._base = rows._oldest = rows._next = first_key
-        rows._make_room(len(lengths))
-        for name in fields:
-            column = rows._columns[name] = rows._with_room(name, totals[name])
+        rows._enter(table, totals)
+        for name, column in rows._columns.items():
             values = given.column(f"values/{name}", column.dtype, (totals[name], *column.shape[1:]))
             for start, stop in state_lib.chunks(totals[name], column[: totals[name]].nbytes):
                 column[start:stop] = values.read(start, stop)
         for name, row_column in rows._row_columns.items():
             shape = (len(lengths), *row_column.shape[1:])
             row_column[: len(lengths)] = given.array(f"rows/{name}", row_column.dtype, shape)
-        rows._offsets[:, 1 : len(lengths) + 1] = table.cumsum(axis=1)
-        rows._next += len(lengths)
         return rows
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,15 +140,13 @@ class RaggedColumns(duplicates.CopiedWhole):
     @property
     def num_values(self) -> int:
         """Number of stored values of a field, over all rows."""
-        return int(self._offsets[0, self._next - self._base] - self._offsets[0, self._oldest - self._base])
+        return int(self._held()[0, -1] - self._held()[0, 0])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all stored values."""
-        stored = sum(
-            (self._span(name)[1] - self._span(name)[0]) * column[:1].nbytes for name, column in self._columns.items()
-        )
-        return stored + sum(column[: len(self)].nbytes for column in self._row_columns.values())
+        stored = sum(np.ptp(self._span(name)) * column[:1].nbytes for name, column in self._columns.items())
+        return int(stored) + sum(column[: len(self)].nbytes for column in self._row_columns.values())
 
     @property
     def first_key(self) -> int:
@@ -199,11 +193,7 @@ class RaggedColumns(duplicates.CopiedWhole):
                     raise errors.SchemaError(f"field {name} must have values, got none")
         columns = _fitted(self._columns, values, totals)
         rows = _fitted(self._row_columns, row_values, dict.fromkeys(self._row_columns, count))
-        if self._is_uneven:
-            self._columns = {name: self._with_room(name, totals[name]) for name in self._columns}
-        self._make_room(count)
-        leaving = self._evict(self.num_values + total - self._max_values)
-        place = self._next - self._base
+        place, leaving = self._enter(table, totals, self.num_values + total - self._max_values)
         for name, column in self._columns.items():
             begin = int(self._offsets[self._tracks[name], place]) % len(column)
             room = len(column) - begin
@@ -211,8 +201,6 @@ class RaggedColumns(duplicates.CopiedWhole):
             column[: max(totals[name] - room, 0)] = columns[name][room:]
         for name, row_column in self._row_columns.items():
             row_column[place : place + count] = rows[name]
-        self._offsets[:, place + 1 : place + 1 + count] = self._offsets[:, place, np.newaxis] + table.cumsum(axis=1)
-        self._next += count
         return leaving
 
     def reserve(self, count: int) -> None:
@@ -235,13 +223,20 @@ class RaggedColumns(duplicates.CopiedWhole):
             raise errors.ArgumentError(f"count must be at most the {len(self)} rows held, got {count}")
         self._oldest += count
 
-    def update(self, keys: npt.ArrayLike, values: Mapping[str, npt.ArrayLike], lengths: npt.ArrayLike) -> int:
-        """Overwrite the values of some fields of rows, and return how many of the rows are held; others are skipped.
+    def update(
+        self,
+        keys: npt.ArrayLike,
+        values: Mapping[str, npt.ArrayLike],
+        lengths: npt.ArrayLike,
+        row_values: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> int:
+        """Overwrite some fields and row fields of rows, and return how many of the rows are held; others are skipped.
 
         Args:
             keys: Keys of rows [k]; for the same key twice, the last values are kept.
             values: The values of each field, row after row, those of skipped rows included [sum of lengths, ...].
             lengths: How many values each row has [k].
+            row_values: The value of each row field [k, ...].
 
         Raises:
             SchemaError: A value does not fit its field, or there is no such field. Nothing has changed.
@@ -252,33 +247,19 @@ class RaggedColumns(duplicates.CopiedWhole):
         if len(table[0]) != len(names):
             raise errors.ArgumentError(f"lengths must be those of {len(names)} rows, one a key, got {len(table[0])}")
         columns = _fitted(self._columns, values, self._totals(table)[1])
+        rows = _fitted(self._row_columns, row_values or {}, dict.fromkeys(self._row_columns, len(names)))
         alive = self._alive(names)
-        slots, offsets = self._slots(names[alive] - self._base, columns)
+        places = names[alive] - self._base
+        slots, offsets = self._slots(places, columns)
         held, given = np.diff(offsets), table[:, alive]
         for track, row in np.argwhere(held != given):
             raise errors.ArgumentError(
                 f"lengths must be {held[track, row]} for key {names[alive][row]}, as stored, got {given[track, row]}"
             )
-        for name, values_given in columns.items():
-            column = self._columns[name]
-            column[slots[name] % len(column)] = values_given[np.repeat(alive, table[self._tracks[name]])]
-        return len(held[0])
-
-    def update_rows(self, keys: npt.ArrayLike, row_values: Mapping[str, npt.ArrayLike]) -> int:
-        """Overwrite some row fields of rows, and return how many of the rows are held; others are skipped.
-
-        Args:
-            keys: Keys of rows [k]; for the same key twice, the last value is kept.
-            row_values: The value of each row field [k, ...].
-
-        Raises:
-            SchemaError: A value does not fit its row field, or there is no such row field. Nothing has changed.
-        """
-        names = validation.integers("keys", keys)
-        columns = _fitted(self._row_columns, row_values, dict.fromkeys(self._row_columns, len(names)))
-        alive = self._alive(names)
-        places = names[alive] - self._base
         for name, column in columns.items():
+            stored = self._columns[name]
+            stored[slots[name] % len(stored)] = column[np.repeat(alive, table[self._tracks[name]])]
+        for name, column in rows.items():
             self._row_columns[name][places] = column[alive]
         return len(places)
 
@@ -349,7 +330,7 @@ class RaggedColumns(duplicates.CopiedWhole):
             )
 
     def _table(self, lengths: npt.ArrayLike) -> arrays_lib.Ints:
-        """Return the lengths of rows for each track [tracks, k]."""
+        """Return the checked lengths of rows for each track [tracks, k]."""
         sizes = validation.integers("lengths", lengths)
         if self._is_uneven:
             width = len(self._columns)
@@ -374,11 +355,10 @@ class RaggedColumns(duplicates.CopiedWhole):
 
     def _span(self, name: str) -> tuple[int, int]:
         """Return the first value that is stored of a field, and the one after the last, as values ever added."""
-        offsets = self._offsets[self._tracks[name]]
-        return int(offsets[self._oldest - self._base]), int(offsets[self._next - self._base])
+        offsets = self._held()[self._tracks[name]]
+        return int(offsets[0]), int(offsets[-1])
 
     def _alive(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Return whether the row of each key is held [k]."""
         return (keys >= self._oldest) & (keys < self._next)
 
     def _places(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
@@ -407,14 +387,24 @@ class RaggedColumns(duplicates.CopiedWhole):
                 slots[track] = np.repeat(firsts, lengths[track]) + np.arange(offsets[track, -1])
         return {name: slots[self._tracks[name]] for name in names}, offsets
 
-    def _evict(self, excess: int) -> int:
-        """Evict the oldest rows until at least `excess` values are free, and return how many."""
-        if excess <= 0:
-            return 0
-        held = self._held()[0]
-        leaving = int(held[1:].searchsorted(held[0] + excess)) + 1
-        self._oldest += leaving
-        return leaving
+    def _enter(self, table: arrays_lib.Ints, totals: Mapping[str, int], excess: int = 0) -> tuple[int, int]:
+        """Add rows of those lengths [tracks, k], whose values the caller writes.
+
+        Returns:
+            The place of the first one, and how many of the oldest rows left so that at least `excess` values are free.
+        """
+        count, leaving = table.shape[1], 0
+        if self._is_uneven:
+            self._columns = {name: self._with_room(name, totals[name]) for name in self._columns}
+        self._make_room(count)
+        if excess > 0:
+            held = self._held()[0]
+            leaving = int(held[1:].searchsorted(held[0] + excess)) + 1
+            self._oldest += leaving
+        place = self._next - self._base
+        self._offsets[:, place + 1 : place + 1 + count] = self._offsets[:, place, np.newaxis] + table.cumsum(axis=1)
+        self._next += count
+        return place, leaving
 
     def _with_room(self, name: str, count: int) -> arrays_lib.Array:
         """Return the column of a field with room for `count` more values: itself, or a larger copy."""
@@ -437,11 +427,10 @@ class RaggedColumns(duplicates.CopiedWhole):
         size = max(_SMALLEST, 2 * (held + count))
         offsets = np.zeros((len(self._offsets), size + 1), np.int64)
         offsets[:, : held + 1] = self._held()
-        columns = {
-            name: np.zeros((size, *column.shape[1:]), column.dtype) for name, column in self._row_columns.items()
-        }
-        for name, column in columns.items():
-            column[:held] = self._row_columns[name][first : first + held]
+        columns = {}
+        for name, column in self._row_columns.items():
+            columns[name] = np.zeros((size, *column.shape[1:]), column.dtype)
+            columns[name][:held] = column[first : first + held]
         self._offsets, self._row_columns, self._base = offsets, columns, self._oldest
 
 

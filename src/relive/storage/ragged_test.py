@@ -245,11 +245,11 @@ def test_updates_overwrite_the_rows_held_and_skip_others() -> None:
     added(rows, [[2, 2, 2], [3]])
     assert rows.first_key == 1
     assert rows.update([3, 0, 9, 2], {"token": [30, 7, 7, 7, 20, 21, 22]}, [1, 1, 2, 3]) == 2
-    assert rows.update_rows([0, 2, 9, 2], {"name": [7, 5, 7, 6]}) == 2
+    assert rows.update([0, 2, 9, 2], {}, [1, 3, 1, 3], {"name": [7, 5, 7, 6]}) == 2
     assert rows.read([1, 2, 3])[0]["token"].tolist() == [1, 1, 20, 21, 22, 30]
     assert rows.read([1, 2, 3])[0]["score"].tolist() == [0.25, 0.25, 0.5, 0.5, 0.5, 0.75]
     assert rows.row_values("name").tolist() == [1, 6, 3]
-    assert rows.update([], {"token": []}, []) == rows.update_rows([], {}) == 0
+    assert rows.update([], {"token": []}, []) == rows.update([], {}, [], {"name": []}) == 0
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_an_update_that_does_not_fit_changes_nothing(keys: Any, values: Any, len
     ],
 )
 def test_a_wrong_update_of_row_fields_changes_nothing(keys: Any, row_values: Any, text: str) -> None:
-    refused(lambda rows: rows.update_rows(keys, row_values), errors.ReplayError, text)
+    refused(lambda rows: rows.update(keys, {}, [2] * len(keys), row_values), errors.ReplayError, text)
 
 
 def test_keys_that_are_not_held_are_refused() -> None:
@@ -473,8 +473,8 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
             numbers.append(list(range(self.counter, self.counter + length)))
             self.counter += length
         keys = np.array(places, np.int64) + self.first_key
-        assert self.rows.update(keys, values_of(numbers), list(map(len, numbers))) == len(held)
-        assert self.rows.update_rows(keys, {"name": [row[0] for row in numbers]}) == len(held)
+        names = {"name": [row[0] for row in numbers]}
+        assert self.rows.update(keys, values_of(numbers), list(map(len, numbers)), names) == len(held)
         for place, row in zip(places, numbers, strict=True):
             if 0 <= place < len(self.twin):
                 self.twin[place] = row

@@ -11,6 +11,7 @@ one stored behind the episode. Successors and episodes of rows are kept in the f
 
 from collections.abc import Callable, Collection
 import functools
+import types
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -77,9 +78,6 @@ class StepStore(arrays_lib.Derived):
         can_grow: Whether fields may be added once rows are stored.
     """
 
-    observation_paths: tuple[str, ...] = ()
-    other_paths: tuple[str, ...] = ()
-    unrewarded_paths: tuple[str, ...] = ()
     compared_paths: tuple[str, ...] = ()
     can_grow = False
     _unwritten: steps_state.StepsState | None = None
@@ -96,13 +94,13 @@ class StepStore(arrays_lib.Derived):
     ) -> None:
         if capacity > append.MOST_ROWS:
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
-        self.capacity, self.streams = capacity, streams
+        self.capacity, self.streams, self._rule = capacity, streams, rule
         self._check_room = check_room
         self._kernels = choice.chosen()
         self.num: arrays_lib.Ints = np.zeros(append.PAD + 1, np.int64)
         self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
         self.num[append.FREE] = _FIRST_ROOM
-        older, lag = rule[:2]
+        older, lag, *_ = rule
         self.flags: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
         self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
@@ -130,17 +128,17 @@ class StepStore(arrays_lib.Derived):
         self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
         self._width = self._recent.shape[1]
         # Every complete step may be drawn.
-        self._is_plain = self.num[[append.LAG, append.STRIDE, append.PAD]].tolist() == [0, 1, 0]
-        fields = {} if self._storage is None else self._storage.schema.fields
+        self._is_plain = self._rule[1:] == (0, 1, 0)
+        storage, fields = self._storage, {} if self._storage is None else self._storage.schema.fields
+        self.observation_paths = tuple(self.behind)
+        self.other_paths = tuple(path for path in fields if path not in self.behind)
+        self.unrewarded_paths = tuple(path for path in fields if path != "reward")
         # Pickle, and numpy where it joins arrays, convert other byte orders to the native one.
         self.behind = {path: column.astype(fields[path].dtype, copy=False) for path, column in self.behind.items()}
         # numpy moves whole records faster than their bytes, and compares bytes faster than records.
         columns = [(field, column) for field, column in enumerate(self.behind.values()) if column.size]
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
-        self._behind_bytes = [
-            (field, memory.bytes_of(column), column.nbytes // len(column)) for field, column in columns
-        ]
-        storage = self._storage
+        self._behind_bytes = [(field, memory.bytes_of(column), column[:1].nbytes) for field, column in columns]
         self._write_rows: Any = self._write_columns
         self.read: Any = None
         """Reads rows that are there, as the storage does."""
@@ -149,7 +147,8 @@ class StepStore(arrays_lib.Derived):
         """Whether `read` takes -1 for any row."""
         if storage is None:
             return
-        self.read, self.rewards = storage.read, _Rewards(storage)
+        self.read = storage.read
+        self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
         self._cannot_fail = False
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "write"):
             self._write_rows, self._cannot_fail = storage.write_rows, _is_own(storage, "write_rows")
@@ -203,14 +202,8 @@ class StepStore(arrays_lib.Derived):
 
     def empty_twin(self) -> "StepStore":
         """Return an empty store of the same settings, without a storage."""
-        rule = tuple(self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist())
-        options: Any = {"rule": rule, "is_tracking": len(self._changed) > 0, "check_room": self._check_room}
-        return StepStore(self.capacity, self.streams, **options)
-
-    @property
-    def older(self) -> int:
-        """Number of older frames that a row is read with."""
-        return self.num_view[append.OLDER]
+        options: Any = {"is_tracking": len(self._changed) > 0, "check_room": self._check_room}
+        return StepStore(self.capacity, self.streams, rule=self._rule, **options)
 
     def begin(self, storage: memory.Storage) -> None:
         """Set the storage; required before anything is written or read.
@@ -221,13 +214,9 @@ class StepStore(arrays_lib.Derived):
             self._copy_rows(self._storage, storage)
         self._storage = storage
         self.encoder = encoding.Encoder(storage.schema)
-        fields = storage.schema.fields
-        self.observation_paths = storage.schema.observation_paths
-        self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
-        self.unrewarded_paths = tuple(path for path in fields if path != "reward")
         before, self.behind = self.behind, {}
-        for path in self.observation_paths:
-            field = fields[path]
+        for path in storage.schema.observation_paths:
+            field = storage.schema.fields[path]
             self.behind[path] = before.get(path, np.zeros((len(self.free), *field.shape), field.dtype))
         self.derive()
 
@@ -459,12 +448,8 @@ class StepStore(arrays_lib.Derived):
         more = max(room, count)
         if room + more > _MOST_EPISODES:
             raise errors.ArgumentError(f"episodes must be at most {_MOST_EPISODES} at once, got more")
-        longer = np.zeros(room + more, np.int64)
-        num_free = self.num_view[append.FREE]
-        longer[more : more + num_free] = self.free[:num_free]
-        longer[:more] = np.arange(room, room + more)[::-1]
-        self.free = longer
-        self.num_view[append.FREE] = num_free + more
+        self.free = np.concatenate([np.arange(room, room + more)[::-1], self.free])
+        self.num_view[append.FREE] += more
         self.episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
         for path, column in self.behind.items():
             self.behind[path] = np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)])
@@ -477,12 +462,10 @@ class StepStore(arrays_lib.Derived):
         append.exit_many(self._changed, self.num, slots[eligible])
         self.flags[slots] = 0
         self.last[:], self.knows[:] = append.NONE, 0
+        self.free[:] = np.arange(len(self.free))[::-1]
         num = self.num_view
         num[append.CLEARED] += len(slots)
-        num[append.ROWS] = 0
-        room = len(self.free)
-        self.free[:] = np.arange(room)[::-1]
-        self.num_view[append.FREE] = room
+        num[append.ROWS], num[append.FREE] = 0, len(self.free)
 
     # Reading.
 
@@ -524,7 +507,7 @@ class StepStore(arrays_lib.Derived):
 
     def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
-        older, lag, stride, pad = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
+        older, lag, stride, pad = self._rule
         of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
         complete = self.complete_steps(episodes)
         is_first = (of_rows == 0) & (complete > 0)
@@ -542,7 +525,7 @@ class StepStore(arrays_lib.Derived):
 
     def look_back(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the frame stack of each of `slots` [B], which are those steps, as rows [older + 1, B]."""
-        rows: arrays_lib.Ints = self.kernels.look_back(self.back, steps, slots, self.older + 1)
+        rows: arrays_lib.Ints = self.kernels.look_back(self.back, steps, slots, self.num_view[append.OLDER] + 1)
         return rows
 
     def observations(self, slots: arrays_lib.Ints) -> Columns:
@@ -555,9 +538,8 @@ class StepStore(arrays_lib.Derived):
 
         Zeros where an episode terminated and none was given: it is never bootstrapped from.
         """
-        columns: Columns = self.read(
-            links if self.is_own else np.maximum(links, 0, dtype=np.int64), self.observation_paths
-        )
+        slots = links if self.is_own else np.maximum(links, 0, dtype=np.int64)
+        columns: Columns = self.read(slots, self.observation_paths)
         (where,) = (links < 0).nonzero()
         if len(where):
             self.put_behind(columns, where, last.take(where))
@@ -571,7 +553,7 @@ class StepStore(arrays_lib.Derived):
 
     # As a whole.
 
-    def rows_state(self) -> steps_state.RowsState:
+    def rows_state(self) -> steps_state.StepsState:
         """Return the rows and their episodes. O(rows + episodes)."""
         slots = self.alive_slots()
         of_rows = self.episodes_of(slots)
@@ -582,7 +564,7 @@ class StepStore(arrays_lib.Derived):
         used = used[np.argsort(first_key[used], kind="stable")]
         positions = np.zeros(len(self.free), np.int64)
         positions[used] = np.arange(len(used))
-        return steps_state.RowsState(
+        return steps_state.StepsState(
             next_key=self.next_key,
             num_evicted=self.num_evicted,
             episode=positions[of_rows],
@@ -594,7 +576,7 @@ class StepStore(arrays_lib.Derived):
             numbers=used,
         )
 
-    def state(self, kept: steps_state.RowsState) -> state_lib.State:
+    def state(self, kept: steps_state.StepsState) -> state_lib.State:
         """Return the state of those rows for a checkpoint; columns are read from the storage lazily."""
         arrays: dict[str, Any] = dict(kept.arrays())
         if self._storage is not None:
@@ -610,27 +592,24 @@ class StepStore(arrays_lib.Derived):
         slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
         return self.storage.read(slots, (path,))[path]
 
-    def restore(self, state: steps_state.StepsState) -> None:
-        """Restore a state in an empty store; its rows are read from it until `settle`. None is marked readable yet."""
-        self.restore_rows(state.rows)
-        for path, column in state.final.items():
-            self.behind[path][np.flatnonzero(state.rows.has_tail)] = column
-        self._unwritten = state if state.columns else None
-
     def settle(self) -> None:
         """Write the rows of a restored state to the storage.
 
         Raises:
             CheckpointError: A column is damaged.
         """
-        columns = {} if self._unwritten is None else self._unwritten.columns
-        for start, stop in state_lib.chunks(len(self), len(self) * self.schema.nbytes) if columns else ():
-            slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
-            self.storage.write(slots, {path: column.read(start, stop) for path, column in columns.items()})
+        kept = self._unwritten
+        if kept is not None:
+            for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes):
+                slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
+                self.storage.write(slots, {path: column.read(start, stop) for path, column in kept.columns.items()})
         self._unwritten = None
 
-    def restore_rows(self, kept: steps_state.RowsState) -> None:
-        """Set the rows and their episodes 0 .. E - 1 in an empty store."""
+    def restore(self, kept: steps_state.StepsState) -> None:
+        """Restore rows and their episodes 0 .. E - 1 in an empty store; none is marked readable yet.
+
+        Columns are read from the state until `settle`.
+        """
         count, num = len(kept.stream), self.num_view
         if count > len(self.free):
             self._make_room(count - len(self.free))
@@ -668,6 +647,9 @@ class StepStore(arrays_lib.Derived):
             steps = kept.steps[order]
             is_recent = kept.is_open[of_rows] & (steps >= kept.length[of_rows] - width)
             self._recent[kept.stream[of_rows[is_recent]], steps[is_recent] % width] = kept.keys[order][is_recent]
+        for path, column in kept.final.items():
+            self.behind[path][np.flatnonzero(kept.has_tail)] = column
+        self._unwritten = kept if kept.columns else None
 
     def check(self) -> None:
         """Verify all invariants by recounting the rows of every episode.
@@ -678,43 +660,36 @@ class StepStore(arrays_lib.Derived):
         slots, count = self.alive_slots(), len(self)
         if not 0 <= count <= self.capacity:
             raise errors.CorruptionError(f"{count} rows are alive in {self.capacity} slots")
-        kept = self.rows_state()
-        twin = self.empty_twin()
-        twin.restore_rows(kept)
-        used = kept.numbers
-        free = np.sort(self.free[: self.num_view[append.FREE]])
-        if not np.array_equal(free, np.setdiff1d(np.arange(len(self.free)), used)):
-            raise errors.CorruptionError("the numbers of episodes that are free are not those that nobody has")
-        names = {"step": self.steps_of(slots) == twin.steps_of(slots)}
-        names["link"] = self.following[slots] == twin.following[slots]
-        flags = append.COMPLETE | append.TERMINAL
-        names["state"] = self.flags[slots] & flags == twin.flags[slots] & flags
-        for name, is_right in names.items():
+        kept, twin, flags = self.rows_state(), self.empty_twin(), append.COMPLETE | append.TERMINAL
+        twin.restore(kept)
+        of_rows = {
+            "step": self.steps_of(slots) == twin.steps_of(slots),
+            "link": self.following[slots] == twin.following[slots],
+            "state": self.flags[slots] & flags == twin.flags[slots] & flags,
+        }
+        for name, is_right in of_rows.items():
             for slot in slots[~is_right]:
                 raise errors.CorruptionError(f"the {name} of the row of key {self.keys(slot)} is not what it must be")
-        dead = np.ones(self.capacity, np.bool_)
-        dead[slots] = False
-        if self.flags[dead].any():
-            raise errors.CorruptionError("a slot without a row has flags")
-        if not np.array_equal(self.episodes[append.OLDEST][used], twin.episodes[append.OLDEST][: len(used)]):
-            raise errors.CorruptionError("the oldest row of an episode is not what it must be")
-        if ((twin._recent > 0) & (twin._recent != self._recent)).any():
-            raise errors.CorruptionError("the newest keys of a stream are not those of its episode")
-        has_open = self.last != append.NONE
-        wrong_stream = self.episodes[append.STREAM][self.current[has_open]] != np.flatnonzero(has_open)
-        if wrong_stream.any() or not np.array_equal(self.last, twin.last):
-            raise errors.CorruptionError("an episode is open in another stream than it says, or has another newest row")
-
-
-class _Rewards:
-    """The rewards of a storage that is not a ColumnStorage."""
-
-    def __init__(self, storage: memory.Storage) -> None:
-        self._storage = storage
-
-    def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
-        """Return the rewards of the rows in `indices`."""
-        return self._storage.read(indices, ("reward",))["reward"]
+        oldest, (streams,) = self.episodes[append.OLDEST][kept.numbers], (self.last != append.NONE).nonzero()
+        is_wrong = {
+            "the numbers of episodes that are free are not those that nobody has": not np.array_equal(
+                np.sort(self.free[: self.num_view[append.FREE]]), np.setdiff1d(np.arange(len(self.free)), kept.numbers)
+            ),
+            "a slot without a row has flags": np.delete(self.flags, slots).any(),
+            "the oldest row of an episode is not what it must be": not np.array_equal(
+                oldest, twin.episodes[append.OLDEST][: len(oldest)]
+            ),
+            "the newest keys of a stream are not those of its episode": (
+                (twin._recent > 0) & (twin._recent != self._recent)
+            ).any(),
+            "an episode is open in another stream than it says, or has another newest row": not (
+                np.array_equal(self.episodes[append.STREAM][self.current[streams]], streams)
+                and np.array_equal(self.last, twin.last)
+            ),
+        }
+        for fault, is_found in is_wrong.items():
+            if is_found:
+                raise errors.CorruptionError(fault)
 
 
 def _is_own(storage: memory.Storage, call: str) -> bool:
@@ -724,13 +699,8 @@ def _is_own(storage: memory.Storage, call: str) -> bool:
 
 def differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
     """Return whether the rows [k, ...] differ; NaN counts as equal to NaN."""
-    shape = (len(these), -1, these.itemsize)
-    is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
-    is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
+    record = f"V{these.itemsize}"
+    is_equal = np.asarray((these.view(record) == those.view(record)) | (these == those))
     if these.dtype.kind in "fc":  # NaNs may have different bytes.
-        is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
-    return np.asarray(~is_equal.all(axis=1))
-
-
-def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
-    return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)
+        is_equal |= np.isnan(these) & np.isnan(those)
+    return np.asarray(~is_equal.all(axis=tuple(range(1, these.ndim))))

@@ -3,17 +3,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.kernels import append
 from relive.persistence import state as state_lib
+from relive.storage import memory
 from relive.storage import steps
 from relive.storage import steps_state
 
-State = steps_state.RowsState
+State = steps_state.StepsState
+SCHEMA = relive.Schema(relive.Field((), int), relive.Field((), int))
 
 
 def given(state: State) -> state_lib.StateReader:
-    return state_lib.StateReader(state.values(), state.arrays())
+    final = np.zeros(np.count_nonzero(state.has_tail), int)
+    return state_lib.StateReader(state.values(), {**state.arrays(), "final/observation": final})
 
 
 def plain(state: State) -> dict[str, Any]:
@@ -68,9 +72,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 def test_a_genuine_state_of_steps_is_accepted() -> None:
     state = state_of()
-    assert plain(State.of(given(state), 10, 2)) == plain(state)
+    assert plain(State.of(given(state), SCHEMA, 10, 2, has_rows=False)) == plain(state)
     store = steps.StepStore(10, 2)
-    store.restore_rows(state)
+    store.restore(state)
     store.check()
     assert plain(store.rows_state()) == plain(state)
 
@@ -78,7 +82,7 @@ def test_a_genuine_state_of_steps_is_accepted() -> None:
 @pytest.mark.parametrize(("changes", "message"), WRONG)
 def test_impossible_states_of_steps_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
-        State.of(given(state_of(**changes)), 10, 2)
+        State.of(given(state_of(**changes)), None, 10, 2)
 
 
 def test_an_episode_without_rows_is_alone_in_its_stream() -> None:
@@ -90,7 +94,7 @@ def test_an_episode_without_rows_is_alone_in_its_stream() -> None:
         "has_tail": np.array([True, False, True, True]),
     }
     with pytest.raises(errors.CheckpointError, match="one that is open without a row must be alone in its stream"):
-        State.of(given(state_of(**changes)), 10, 2)
+        State.of(given(state_of(**changes)), None, 10, 2)
 
 
 def test_open_episodes_go_on_without_their_rows() -> None:
@@ -98,7 +102,8 @@ def test_open_episodes_go_on_without_their_rows() -> None:
     base = state_of(numbers=ints(0, 1, 2)).without_rows()
     assert (len(base), base.num_evicted, base.stream.tolist(), base.length.tolist()) == (0, 6, [1], [1])
     store = steps.StepStore(10, 2)
-    store.restore_rows(State.of(given(base), 10, 2))
+    store.begin(memory.ColumnStorage(SCHEMA, 10))
+    store.restore(State.of(given(base), SCHEMA, 10, 2, has_rows=False))
     store.check()
     assert plain(store.rows_state()) == plain(base)
 
@@ -118,7 +123,7 @@ def test_there_are_not_more_episodes_than_have_numbers(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(steps, "_MOST_EPISODES", 100)
     store = steps.StepStore(200, 1)
-    store.restore_rows(ended(100))
+    store.restore(ended(100))
     store.check()
     with pytest.raises(errors.ArgumentError, match="^episodes must be at most 100 at once, got more$"):
-        steps.StepStore(200, 1).restore_rows(ended(101))
+        steps.StepStore(200, 1).restore(ended(101))
