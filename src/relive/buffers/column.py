@@ -47,15 +47,15 @@ from relive.windows import window as window_lib
 if TYPE_CHECKING:
     from relive.buffers import column_journal
     from relive.buffers import origins
-    from relive.buffers import rows_in_map
     from relive.persistence import checkpoint
     from relive.persistence import journal as journal_lib
+    from relive.storage import memmap
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
     column_journal = imports.lazy_module("relive.buffers.column_journal")
     origins = imports.lazy_module("relive.buffers.origins")
-    rows_in_map = imports.lazy_module("relive.buffers.rows_in_map")
     journal_lib = imports.lazy_module("relive.persistence.journal")
+    memmap = imports.lazy_module("relive.storage.memmap")
 
 AnyBatch: TypeAlias = batches.KeyedBatch[Any]
 Batch = TypeVar("Batch", bound=AnyBatch)
@@ -127,21 +127,20 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._window = window
         window.check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
+        self._gathers = prefetch_lib.PendingReads()
+        # The draws that are not counted yet, while they may be taken back.
+        self._provisional: list[arrays.Ints] | None = None
         with memory.room_for("capacity", capacity, step_bytes):
             self._store = steps_lib.StepStore(
                 capacity, streams, rule=window.rule, is_tracking=sampler.is_tracking, check_room=window.check_room
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
-        self._counters = column_stats.Counters(anchors=self._draws.anchors)
-        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
-        self._gathers = prefetch_lib.PendingReads()
-        # The draws that are not counted yet, while they may be taken back.
-        self._provisional: list[arrays.Ints] | None = None
-        if storage is None and schema is not None:
-            storage = memory.ColumnStorage(schema, capacity)
-        if storage is not None:
-            self._store.begin(storage)
-        with memory.room_for("capacity", capacity, step_bytes):
+            self._counters = column_stats.Counters(anchors=self._draws.anchors)
+            self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+            if storage is None and schema is not None:
+                storage = memory.ColumnStorage(schema, capacity)
+            if storage is not None:
+                self._store.begin(storage)
             self._draws.attach()
 
     # Properties.
@@ -333,10 +332,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         ends = encoding.TERMINATED if validation.is_terminated(terminated, truncated) else encoding.TRUNCATED
-        steps = self._run("an episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
-        self._require_insert("add_episode")
-        key = self._append(steps)
-        return np.arange(key, key + len(steps.streams))
+        return self._add_run("add_episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
 
     def add_steps(
         self,
@@ -368,30 +364,31 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         events = 0, encoding.event(terminated, truncated)
-        steps = self._run("add_steps", stream, observations, actions, rewards, events, extras)
-        self._require_insert("add_steps")
-        key = self._append(steps)
-        return np.arange(key, key + len(steps.streams))
+        return self._add_run("add_steps", stream, observations, actions, rewards, events, extras)
 
-    def _run(
+    def _add_run(
         self,
-        name: str,
+        call: str,
         stream: Any,
         observations: Any,
         actions: Any,
         rewards: Any,
         events: tuple[int, int],
         extras: Mapping[str, Any],
-    ) -> encoding.Steps:
-        """Return consecutive steps of one stream, with the given events at the first and the last."""
+    ) -> arrays.Keys:
+        """Add consecutive steps of one stream, with the given events at the first and the last; return their keys."""
         store = self._store
         number = encoding.stream_number(store.streams, stream)
         count = validation.leading_length("rewards", rewards)
         if not 1 <= count <= store.capacity:
+            name = "an episode" if call == "add_episode" else call
             raise errors.ArgumentError(f"{name} must have 1 to capacity = {store.capacity} steps, got {count}")
         streams, of_each = np.full(count, number, np.int64), encoding.events_of_run(count, *events)
         given = observations, actions, rewards, None, extras
-        return encoding.steps(store.encoder, streams, of_each, given, is_run=True)
+        steps = encoding.steps(store.encoder, streams, of_each, given, is_run=True)
+        self._require_insert(call)
+        key = self._append(steps)
+        return np.arange(key, key + count)
 
     def _require_insert(self, call: str) -> None:
         """Raise NotReadyError if the limiter holds inserts back."""
@@ -684,11 +681,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._journal is not None:
             self._journal.set_eligible(keys, eligible)
         self._position = None
-        alive = self._alive_of(keys)[0]
-        self._draws.set_barred(np.unique(self._store.slots(alive)), not eligible)
-        if alive is not keys:
-            self._counters.stale_keys += len(keys) - len(alive)
+        (alive,) = self._alive_of(keys)
+        self._bar(alive, not eligible)
+        self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
+
+    def _bar(self, alive: arrays.Keys, is_barred: bool) -> None:
+        self._draws.set_barred(np.unique(self._store.slots(alive)), is_barred)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
         sampler = self.sampler
@@ -738,8 +737,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
-        kept = self._kept(self._store.rows_state())
-        return kept if copy_rows else rows_in_map.without_rows(kept, self._storage)
+        kept, storage = self._kept(self._store.rows_state()), self._storage
+        if copy_rows:
+            return kept
+        if not isinstance(storage, memmap.MemmapStorage):
+            raise errors.ArgumentError("copy_rows must be True unless the storage is a MemmapStorage, got False")
+        storage.flush()
+        elsewhere = {name: array for name, array in kept["arrays"].items() if not name.startswith("rows/")}
+        return {**kept, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": elsewhere}
 
     def _base_state(self, **options: Any) -> state.State:
         return self._kept(self._store.rows_state().without_rows())
@@ -771,10 +776,23 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
         if not has_rows:
-            rows_in_map.check(given.part("rows_in"), self._storage)
+            self._check_rows_in_map(given.part("rows_in"))
         store.restore(steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows))
         self._draws.restore(given)
         self._counters.restore(given.part("counters"), store.next_key)
+
+    def _check_rows_in_map(self, given: state.StateReader) -> None:
+        """Raise CheckpointError unless the storage is the memory map that holds the rows of the checkpoint."""
+        storage = self._storage
+        if not isinstance(storage, memmap.MemmapStorage):
+            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
+        if given.text("id") != storage.id:
+            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
+        if storage.is_dirty or given.integer("generation") != storage.generation:
+            raise errors.CheckpointError(
+                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
+                "load a checkpoint with copied rows"
+            )
 
     def _adopt(self, beside: Self) -> None:
         self._gathers.finish()
@@ -825,28 +843,12 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return column_journal.Replay(
-            self._store,
-            self._begin,
-            self._append,
-            self._end_episode,
-            self._forget,
-            self._draws.set_barred,
-            self._replay_priorities,
-        )
+        return column_journal.Replay(self)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         """Allocate the columns of a schema that was read from a journal."""
         self._window.check_room(schema)
         self._store.begin(memory.ColumnStorage(schema, self.capacity))
-
-    def _replay_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
-        """Set priorities read from a journal; all their rows were stored when they were written."""
-        sampler = self._prioritized_sampler("a journal of priorities")
-        priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        alive, of_alive = self._alive_of(keys, priorities)
-        sampler.set_priorities(self._store.slots(alive), of_alive)
-        sampler.note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
 
     # Everything else.
 
