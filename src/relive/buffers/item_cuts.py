@@ -21,9 +21,9 @@ def stored(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, 
     return {name: column for name, column in columns.items() if (unit, name) != ("sequences", "seq_lens")}
 
 
-def fields_of(columns: Mapping[str, arrays.Array]) -> dict[str, schema.Field]:
-    """Return what a row of each column is."""
-    return {name: schema.Field(column.shape[1:], column.dtype) for name, column in columns.items()}
+def stored_fields(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, schema.Field]:
+    """Return what a row of each column is that is stored."""
+    return {name: schema.Field(column.shape[1:], column.dtype) for name, column in stored(columns, unit).items()}
 
 
 def _row_count(columns: Mapping[str, arrays.Array]) -> int:
