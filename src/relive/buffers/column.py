@@ -116,12 +116,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         validation.require_instance("window", window, window_lib.Window)
         if storage is not None:
             memory.check_members(storage)
-        if storage is not None and storage.capacity != capacity:
-            raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
-        if storage is not None and schema is not None and storage.schema != schema:
-            raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
-        if sampler is None:
-            sampler = uniform.UniformSampler()
+            if storage.capacity != capacity:
+                raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
+            if schema not in (None, storage.schema):
+                raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
+        sampler = uniform.UniformSampler() if sampler is None else sampler
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
@@ -207,7 +206,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def num_eligible(self) -> int:
         """Number of anchors that may be drawn now."""
-        return len(self._draws)
+        return len(self._draws.anchors)
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
@@ -413,7 +412,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         watch = counters.watch
         if type(streams) is tuple or steps.is_run:
             if watch.finals:
-                watch.record_other(streams[0])
+                watch.finals.pop(streams[0], None)  # It was written to other than by `extend`.
         else:
             watch.record_round(steps)
         if num_spliced:
@@ -604,7 +603,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: No window can start at one of them.
         """
         slots = self._stored_slots(keys)
-        for slot in slots[~self._draws.is_readable(slots)]:
+        for slot in slots[~self._draws.anchors.has(append.READABLE, slots)]:
             raise errors.ArgumentError(
                 f"keys must be of steps that a window can start from, got {self._store.keys(slot)}"
             )

@@ -132,24 +132,22 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
     """Return the statistics of a buffer with those parts. O(capacity), a few bytes per slot."""
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
+    counts = counters.values()
     return ColumnBufferStats(
         size=len(store),
         capacity=store.capacity,
-        num_eligible=len(draws),
+        num_eligible=len(counters),
         open_episodes=ends[append.OPEN],
         terminated_episodes=ends[append.TERMINATED],
         truncated_episodes=ends[append.TRUNCATED],
         nbytes=store.nbytes,
         effective_sample_size=draws.sampler.effective_sample_size(),
         max_policy_lag=_max_policy_lag(store),
-        appended=counters.inserted,
-        sampled=counters.sampled,
+        appended=counts.pop("inserted"),
         evicted=store.num_evicted,
         cleared=store.oldest_key - store.num_evicted,
-        spliced_episodes=counters.spliced_episodes,
-        suspected_resets=counters.suspected_resets,
-        stale_keys=counters.stale_keys,
         spent=draws.num_spent,
+        **counts,
     )
 
 

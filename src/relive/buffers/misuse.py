@@ -74,10 +74,6 @@ class Watch:
                 "episode (give that of infos['final_obs'])",
             )
 
-    def record_other(self, stream: int) -> None:
-        """Record that a stream was written to other than by `extend`."""
-        self.finals.pop(stream, None)
-
     def clear(self) -> None:
         """Forget the steps; counts and warnings are kept."""
         self.finals.clear()
