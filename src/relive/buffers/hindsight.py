@@ -111,11 +111,18 @@ def relabel(
     if schema is None:
         raise errors.NotReadyError("relabel has no goals: add steps first")
     achieved_paths, desired_paths = _paths(schema, "achieved", achieved), _paths(schema, "desired", desired)
-    wanted, got = _fields(schema, achieved_paths), _fields(schema, desired_paths)
+    wanted, got = (
+        trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
+        for paths in (achieved_paths, desired_paths)
+    )
     if wanted != got:
         raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
     slots = buffer.readable_slots(batch.keys)
-    candidates = np.flatnonzero(_have_goals(history, slots, open_episodes))
+    episodes = history.episodes_of(slots)
+    has_goals = history.steps_of(slots) < _known(history, episodes)
+    if not open_episodes:
+        has_goals &= history.episodes[append.END][episodes] != append.OPEN
+    candidates = np.flatnonzero(has_goals)
     count = round(share * len(batch))
     if len(candidates) < count:
         remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
@@ -158,22 +165,9 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
     return {f"goal{path[len(root) :]}": path for path in paths}
 
 
-def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.Tree:
-    return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
-
-
 def _known(store: steps_lib.StepStore, episodes: arrays.Ints) -> arrays.Ints:
     """Return the step of the newest known observation of each episode."""
     return store.lengths_of(episodes) - 1 + store.is_known(episodes)
-
-
-def _have_goals(store: steps_lib.StepStore, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
-    """Return which of the rows in `slots` [B] can be relabeled."""
-    episodes = store.episodes_of(slots)
-    have: arrays.Bools = store.steps_of(slots) < _known(store, episodes)
-    if not open_episodes:
-        have &= store.episodes[append.END][episodes] != append.OPEN
-    return have
 
 
 def _goal_rows(
@@ -190,15 +184,11 @@ def _goal_rows(
     if strategy != "final":
         goal_steps = rng.integers(steps + 1, goal_steps, endpoint=True)
     is_behind = goal_steps == store.lengths_of(episodes)
-    return _later(store, base, goal_steps - steps - is_behind), is_behind
-
-
-def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
-    """Return the rows `offsets` [k] steps after those in `slots` [k]; they must exist."""
-    rows, span, last = store.follow(slots, int(offsets.max(initial=0)) + 1)
+    offsets = goal_steps - steps - is_behind
+    rows, span, last = store.follow(base, int(offsets.max(initial=0)) + 1)
     # The row after the last complete one is the newest of an open episode; its observation is known.
     complete = rows[np.minimum(offsets, span - 1), np.arange(len(slots))]
-    return np.where(offsets < span, complete, store.following.take(last))
+    return np.where(offsets < span, complete, store.following.take(last)), is_behind
 
 
 def _achieved(
