@@ -134,7 +134,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 capacity, streams, rule=window.rule, is_tracking=sampler.is_tracking, check_room=window.check_room
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
-            self._counters = column_stats.Counters(anchors=self._draws.anchors)
+            self._counters = column_stats.Counters(self._draws.anchors)
             self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
             if storage is None and schema is not None:
                 storage = memory.ColumnStorage(schema, capacity)
@@ -409,14 +409,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             draws.appended(key, count)
         if num_spliced:
             counters.spliced_episodes += num_spliced
-        watch = counters.watch
         if type(streams) is tuple or steps.is_run:
-            if watch.finals:
-                watch.finals.pop(streams[0], None)  # It was written to other than by `extend`.
+            if counters.finals:
+                counters.finals.pop(streams[0], None)  # It was written to other than by `extend`.
         else:
-            watch.record_round(steps)
+            counters.record_round(steps)
         if num_spliced:
-            watch.record_splices(num_spliced, counters.inserted, store)
+            counters.record_splices(num_spliced, store)
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:
@@ -764,7 +763,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._storage is not None:
             beside._store.begin(self._storage)
         beside._draws = self._draws.beside(beside._store)
-        beside._counters = column_stats.Counters(anchors=beside._draws.anchors)
+        beside._counters = column_stats.Counters(beside._draws.anchors)
         return beside
 
     def _restore(self, given: state.StateReader, **options: Any) -> None:
@@ -800,13 +799,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         except BaseException:
             self._forget()  # Rows of this buffer may have been overwritten.
             raise
-        watch = self._counters.watch
-        watch.clear()
-        watch.suspected_resets = beside._counters.suspected_resets
-        beside._counters.watch = watch
+        self._counters.forget_steps()
+        vars(self._counters).update(beside._counters.values(), anchors=beside._draws.anchors)
+        beside._counters = self._counters
         beside._draws.sampler = checkpointable.become(self._draws.sampler, beside._draws.sampler)
         super()._adopt(beside)
-        self._limited.counts = self._counters
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
@@ -891,7 +888,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _forget(self) -> None:
         self._draws.clear()
-        self._counters.watch.clear()
+        self._counters.forget_steps()
 
     def check(self) -> None:
         """Verify all invariants by recounting everything that is stored.

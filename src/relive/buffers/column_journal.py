@@ -1,18 +1,12 @@
-"""The journal records of a column buffer, and their replay.
+"""The journal records of a column buffer, and their replay; `docs/format.md` has their layouts.
 
-    STEPS      their number k u32; flags u8: 1 consecutive steps of one stream, 2 the next observations are given; the
-               streams u32 [k], or the one; the events u8 [k]: 1 terminated, 2 truncated, 4 a new episode begins with
-               the first; every field [k, ...] in the order of the schema; the next observations' [k, ...], or the one
-               after consecutive steps
-    FIRST      the length of what follows u32, the fields of a schema as a PlainCodec writes them, and what STEPS has:
-               the first steps of a buffer that was made without a schema, or the first with further fields
-    CLEAR      how many rows were evicted so far i64
-    ELIGIBLE   a byte, 1 or 0, and the keys i64 [k]
-    END        the stream u32, whose open episode is truncated
-    PRIORITIES the keys i64 [k] and their raw priorities f64 [k]; only if the buffer is told to write them
+    STEPS, FIRST    steps; the first of a buffer without a schema, and the first with further fields, with the schema
+    CLEAR           every row is removed
+    ELIGIBLE        a call of `set_eligible`
+    END             the open episode of a stream is truncated
+    PRIORITIES      new priorities; only if the buffer is told to write them
 
-All numbers are little endian; fields have the dtypes of the schema. Each record is written before its change is
-applied.
+Each record is written before its change is applied.
 """
 
 from collections.abc import Callable, Iterator, Sequence

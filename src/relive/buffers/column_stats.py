@@ -18,8 +18,7 @@ _POLICY_VERSION = "extras/policy_version"
 _COUNTS = ("inserted", "sampled", "spliced_episodes", "suspected_resets", "stale_keys")
 
 
-@dataclasses.dataclass(kw_only=True)
-class Counters:
+class Counters(misuse.Watch):
     """Counters of a buffer since it was created; `len` is the number of anchors that may be drawn now.
 
     Attributes:
@@ -28,24 +27,12 @@ class Counters:
         sampled: Anchors drawn.
         spliced_episodes: Episodes closed because the next step did not follow.
         stale_keys: Keys whose step was no longer stored.
-        watch: Detects misuse, and has its own count.
     """
 
-    anchors: anchors_lib.Anchors
-    inserted: int = 0
-    sampled: int = 0
-    spliced_episodes: int = 0
-    stale_keys: int = 0
-    watch: misuse.Watch = dataclasses.field(default_factory=misuse.Watch)
-
-    @property
-    def suspected_resets(self) -> int:
-        """How many steps of `extend` look like resets."""
-        return self.watch.suspected_resets
-
-    @suspected_resets.setter
-    def suspected_resets(self, count: int) -> None:
-        self.watch.suspected_resets = count
+    def __init__(self, anchors: anchors_lib.Anchors) -> None:
+        super().__init__()
+        self.anchors = anchors
+        self.inserted = self.sampled = self.spliced_episodes = self.stale_keys = 0
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
