@@ -192,7 +192,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the probability of each of `slots` [B] in a single draw now; 0 if not eligible."""
         tree = self.tree
-        return tree.read(slots) / (tree.total or 1.0)
+        return tree.leaves.take(slots) / (tree.total or 1.0)
 
     def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
         """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
@@ -251,7 +251,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     def drawable(self) -> arrays.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
-        return slots[self.tree.read(slots) > 0]
+        return slots[self.tree.leaves.take(slots) > 0]
 
     def drawn(self) -> None:
         """Count a draw, for a schedule of beta."""

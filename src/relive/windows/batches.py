@@ -57,9 +57,7 @@ class Batch(Generic[A]):
     _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
     """The fields that name rows: no framework calculates with them."""
 
-    if TYPE_CHECKING:
-        pass  # A type checker would take any attribute for one that exists.
-    else:
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError that names the field meant, if `name` is another library's word for it."""
@@ -324,9 +322,16 @@ def array_names(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.name not in kind._NAMES]
 
 
-def leaves(batch: Any) -> Iterator[tuple[str, Any]]:
+def leaves(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array of a batch with its path, the keys and the like too."""
-    return _leaves("", batch)
+    if isinstance(batch, Batch):
+        for field in dataclasses.fields(batch):  # type: ignore[arg-type]
+            yield from leaves(getattr(batch, field.name), _joined(path, field.name))
+    elif isinstance(batch, Mapping):
+        for key, part in batch.items():
+            yield from leaves(part, _joined(path, key))
+    else:
+        yield path, batch
 
 
 def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any:
@@ -339,17 +344,6 @@ def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any
     if isinstance(tree, tuple):
         return tuple(_converted(_joined(path, place), part, convert) for place, part in enumerate(tree))
     return convert(path, tree)
-
-
-def _leaves(path: str, tree: Tree) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Batch):
-        for field in dataclasses.fields(tree):  # type: ignore[arg-type]
-            yield from _leaves(_joined(path, field.name), getattr(tree, field.name))
-    elif isinstance(tree, Mapping):
-        for key, part in tree.items():
-            yield from _leaves(_joined(path, key), part)
-    else:
-        yield path, tree
 
 
 def _rows(tree: Tree, rows: slice) -> Tree:
