@@ -140,7 +140,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:
                 self._store.begin(storage)
-            self._draws.attach()
+            sampler.attach(self._draws.anchors)  # Last, since it cannot be attached again.
 
     # Properties.
 
@@ -680,12 +680,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._journal.set_eligible(keys, eligible)
         self._position = None
         (alive,) = self._alive_of(keys)
-        self._bar(alive, not eligible)
+        self._draws.set_barred(self._store.slots(alive), not eligible)
         self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
-
-    def _bar(self, alive: arrays.Keys, is_barred: bool) -> None:
-        self._draws.set_barred(np.unique(self._store.slots(alive)), is_barred)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
         sampler = self.sampler
@@ -779,19 +776,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._draws.restore(given)
         self._counters.restore(given.part("counters"), store.next_key)
 
-    def _check_rows_in_map(self, given: state.StateReader) -> None:
-        """Raise CheckpointError unless the storage is the memory map that holds the rows of the checkpoint."""
-        storage = self._storage
-        if not isinstance(storage, memmap.MemmapStorage):
-            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
-        if given.text("id") != storage.id:
-            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
-        if storage.is_dirty or given.integer("generation") != storage.generation:
-            raise errors.CheckpointError(
-                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
-                "load a checkpoint with copied rows"
-            )
-
     def _adopt(self, beside: Self) -> None:
         self._gathers.finish()
         try:
@@ -809,6 +793,19 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
         schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
+
+    def _check_rows_in_map(self, given: state.StateReader) -> None:
+        """Raise CheckpointError unless the storage is the memory map that holds the rows of the checkpoint."""
+        storage = self._storage
+        if not isinstance(storage, memmap.MemmapStorage):
+            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
+        if given.text("id") != storage.id:
+            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
+        if storage.is_dirty or given.integer("generation") != storage.generation:
+            raise errors.CheckpointError(
+                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
+                "load a checkpoint with copied rows"
+            )
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
         """Write every change to a journal from now on, just before it is applied, so that none is lost.

@@ -153,7 +153,8 @@ class Replay:
             self._clear(int.from_bytes(payload, "little"))
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
             keys = np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
-            self._buffer._bar(self._buffer._alive_of(keys)[0], not payload[0])
+            slots = self._store.slots(keys[self._store.is_alive(keys)])
+            self._buffer._draws.set_barred(slots, not payload[0])
         elif kind == PRIORITIES and len(payload) % 16 == 0:
             try:
                 self._set_priorities(payload, len(payload) // 16)

@@ -35,7 +35,7 @@ class Draws:
     Args:
         store: The rows.
         window: Decides which of them a window may start from.
-        sampler: Draws them, once `attach` was called.
+        sampler: Draws them, once it is attached to `anchors`.
         max_times_sampled: How many times an anchor may be drawn before it is retired; None for no limit.
 
     Attributes:
@@ -68,14 +68,6 @@ class Draws:
         self._has_hooks = sampler.has_hooks
         self.follows_writes = self._has_hooks or max_times_sampled is not None
 
-    def attach(self) -> None:
-        """Attach the sampler to these anchors; must be the last step of a constructor that can fail.
-
-        Raises:
-            ArgumentError: The sampler belongs to another buffer, or cannot draw with its settings.
-        """
-        self.sampler.attach(self.anchors)
-
     def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
         """Return how often the anchors in `slots` were drawn; None if draws are not counted."""
         return None if self.max_times_sampled is None else self._times[slots].astype(np.int64)
@@ -94,8 +86,8 @@ class Draws:
             self.sampler.catch_up()
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
-        """Bar the anchors in the distinct `slots` from being drawn, or lift the bar."""
-        self.anchors.set(append.BARRED, slots, is_barred)
+        """Bar the anchors in `slots` from being drawn, or lift the bar."""
+        self.anchors.set(append.BARRED, np.unique(slots), is_barred)
         self._tell()
 
     def clear(self) -> None:
@@ -207,7 +199,7 @@ class Draws:
         """Return the draws from another store with the same settings, and a sampler of its own."""
         sampler = type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: "))
         draws = Draws(store, self._window, sampler, self.max_times_sampled)
-        draws.attach()
+        sampler.attach(draws.anchors)
         return draws
 
     def restore(self, given: state_lib.StateReader) -> None:
