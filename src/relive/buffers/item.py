@@ -141,7 +141,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             ArgumentTypeError: `columns` is not a mapping, or a name is not a string.
         """
         arrays = self._checked(columns)
-        lengths, is_complete = item_cuts.CUTS[self._unit](arrays)
+        lengths, is_complete = item_cuts.cut(arrays, self._unit)
         kept = lengths[is_complete]
         if kept.sum() > self._capacity:
             raise errors.ArgumentError(
@@ -213,7 +213,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         unit, rows = self._unit, _rows_of(given.value("columns"))
         if rows:
             try:
-                item_cuts.CUTS[unit](rows)
+                item_cuts.cut(rows, unit)
             except errors.SchemaError as error:
                 raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
         fields = item_cuts.stored_fields(rows, unit)

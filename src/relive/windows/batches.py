@@ -159,8 +159,12 @@ class Batch(Generic[A]):
     """Not iterable: Python would otherwise ask for the rows 0, 1 and so on."""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{path}: {_shape(leaf)}" for path, leaf in leaves(self))
-        return f"{type(self).__name__}({shown})"
+        shown = []
+        for path, leaf in leaves(self):
+            # Such as float32[256, 4]; in JAX trees a leaf may be anything.
+            shape = f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" if hasattr(leaf, "dtype") else type(leaf).__name__
+            shown.append(f"{path}: {shape}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         """Return the HTML shown in notebooks: the fields with their dtypes, shapes and bytes."""
@@ -378,10 +382,3 @@ def _stacked(name: str, values: list[Any]) -> Tree:
                 raise errors.SchemaError(f"{rule}, got {list(rows[0].shape)} and {list(row.shape)}")
         columns[path] = np.stack(rows)
     return trees.nested(name, columns)
-
-
-def _shape(array: Any) -> str:
-    """Return dtype and shape, such as `float32[256, 4]`, or the type of anything else, as in JAX trees."""
-    if not hasattr(array, "dtype"):
-        return type(array).__name__
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
