@@ -147,7 +147,7 @@ class Draws:
         if not self.can_draw(size):
             rule = f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}"
             raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")
-        slots, of_each, importance = [_NO_SLOTS], [], []
+        parts, of_each, importance = [_NO_SLOTS], [], []
         try:
             while size:
                 draw = self.sampler.draw(size, rng)
@@ -156,14 +156,14 @@ class Draws:
                 of_each.append(draw.probabilities[kept])
                 importance.append(self.sampler.importance(of_each[-1]))
                 np.add.at(self._times, drawn, 1)
-                slots.append(drawn)
+                parts.append(drawn)
                 self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
                 self._tell()
                 size -= len(drawn)
             weights = self.sampler.weights(np.concatenate(importance), beta)
-            return np.concatenate(slots), np.concatenate(of_each), weights
+            return np.concatenate(parts), np.concatenate(of_each), weights
         except BaseException:
-            self.take_back(np.concatenate(slots))
+            self.take_back(np.concatenate(parts))
             raise
 
     def count(self, slots: arrays_lib.Ints) -> int:

@@ -26,11 +26,7 @@ class Anchors:
         read_rows: Reads rows, as `Storage.read` does.
     """
 
-    def __init__(
-        self,
-        rows: append.Rows,
-        read_rows: Callable[[arrays.Slots, Collection[str] | None], dict[str, arrays.Array]],
-    ) -> None:
+    def __init__(self, rows: append.Rows, read_rows: Callable[..., dict[str, arrays.Array]]) -> None:
         self.flags: npt.NDArray[np.uint8]
         self.num: arrays.Ints
         self.flags, *_, self._changed, self.num = rows

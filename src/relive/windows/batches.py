@@ -161,9 +161,10 @@ class Batch(Generic[A]):
     def __repr__(self) -> str:
         shown = []
         for path, leaf in leaves(self):
-            # Such as float32[256, 4]; in JAX trees a leaf may be anything.
-            shape = f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" if hasattr(leaf, "dtype") else type(leaf).__name__
-            shown.append(f"{path}: {shape}")
+            described = type(leaf).__name__  # In JAX trees a leaf may be anything.
+            if hasattr(leaf, "dtype"):
+                described = f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"  # Such as float32[256, 4].
+            shown.append(f"{path}: {described}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
