@@ -285,7 +285,19 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             raise errors.ArgumentTypeError(
                 f"columns must be a mapping of names to arrays, got {validation.short_repr(columns)}"
             )
-        arrays = {name: _as_array(name, values) for name, values in columns.items()}
+        arrays = {}
+        for name, values in columns.items():
+            if not isinstance(name, str):
+                raise errors.ArgumentTypeError(
+                    f"columns must have strings for names, got {validation.short_repr(name)}"
+                )
+            arrays[name] = array = casting.as_array(f"column {name}", values)
+            if array.ndim == 0:
+                shown = validation.short_repr(values)
+                raise errors.SchemaError(f"column {name} must have a row for each time step, got {shown}")
+            if not array.dtype.itemsize:
+                rule = f"column {name} must have values of at least one byte"
+                raise errors.SchemaError(f"{rule}, got dtype {array.dtype}")
         for name in self._rows:
             if name not in arrays:
                 raise errors.SchemaError(f"column {name} must be in every add, as it was in the first, got none")
@@ -301,20 +313,6 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         if not any(map(len, arrays.values())):
             raise errors.ArgumentError("columns must have at least one time step, got 0")
         return arrays
-
-
-def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
-    """Return a column as an array [rows, ...], without a copy."""
-    if not isinstance(name, str):
-        raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.short_repr(name)}")
-    array = casting.as_array(f"column {name}", values)
-    if array.ndim == 0:
-        raise errors.SchemaError(
-            f"column {name} must have a row for each time step, got {validation.short_repr(values)}"
-        )
-    if not array.dtype.itemsize:
-        raise errors.SchemaError(f"column {name} must have values of at least one byte, got dtype {array.dtype}")
-    return array
 
 
 def _rows_of(value: object) -> dict[str, arrays_lib.Array]:

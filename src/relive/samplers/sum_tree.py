@@ -67,7 +67,10 @@ class SumTree(arrays.Derived):
         sizes = _sizes(self._capacity)
         with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
             self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
-            self._nodes = _aligned_zeros(sum(sizes))
+            # Blocks are aligned to cache lines; those of copies need not be.
+            room = np.zeros(sum(sizes) + draw.WIDTH)
+            skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
+            self._nodes: arrays.Floats = room[skipped : skipped + sum(sizes)]
             # The mass before each entry of the top, followed by the total.
             self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
         self._total = 0.0
@@ -144,7 +147,12 @@ class SumTree(arrays.Derived):
         if slots.size == 0:
             return
         if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= self.heaviest):
-            self._refuse(slots, values)
+            values = np.broadcast_to(values, slots.shape)
+            row = int((~((values >= 0) & (values <= self.heaviest))).argmax())
+            rule = f"must be at most {self.heaviest:.6g}, or sums could overflow"
+            if not 0 <= values[row] < math.inf:
+                rule = "must be finite and at least 0"
+            raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
         self.write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
 
     def write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
@@ -291,15 +299,6 @@ class SumTree(arrays.Derived):
             raise errors.OutOfRangeError(f"leaves must be in [0, {self._capacity}), got {slots[row]} in row {row}")
         return slots.astype(np.int64, copy=False)
 
-    def _refuse(self, slots: arrays.Ints, weights: arrays.Floats) -> None:
-        """Raise for the first of the wrong `weights` [k] or []."""
-        values = np.broadcast_to(weights, slots.shape)
-        row = int((~((values >= 0) & (values <= self.heaviest))).argmax())
-        rule = f"must be at most {self.heaviest:.6g}, or sums could overflow"
-        if not 0 <= values[row] < math.inf:
-            rule = "must be finite and at least 0"
-        raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
-
 
 def _sizes(capacity: int) -> list[int]:
     """Return how many entries each level has, the leaves first: whole blocks up to the top."""
@@ -311,13 +310,6 @@ def _sizes(capacity: int) -> list[int]:
     while sizes[-1] > widest:
         sizes.append(sizes[-1] // draw.WIDTH)
     return sizes
-
-
-def _aligned_zeros(count: int) -> arrays.Floats:
-    """Return zeros [count] with blocks aligned to cache lines; copies need not be aligned."""
-    room = np.zeros(count + draw.WIDTH)
-    skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
-    return room[skipped : skipped + count]
 
 
 @functools.lru_cache(maxsize=8)
