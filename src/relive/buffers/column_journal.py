@@ -140,11 +140,7 @@ class Replay:
         self.begun.append((number, self._store.next_key))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Apply a record.
-
-        Raises:
-            CheckpointError: The record is unknown or malformed.
-        """
+        """Apply a record, or raise CheckpointError if it is unknown or malformed."""
         if kind == FIRST:
             self._first(payload)
         elif kind == STEPS and self._store.encoder is not None:

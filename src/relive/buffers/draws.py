@@ -30,21 +30,12 @@ _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
 
 
 class Draws:
-    """The draws from one buffer.
-
-    Args:
-        store: The rows.
-        window: Decides which of them a window may start from.
-        sampler: Draws them, once it is attached to `anchors`.
-        max_times_sampled: How many times an anchor may be drawn before it is retired; None for no limit.
+    """The draws from one buffer, once the sampler is attached to `anchors`.
 
     Attributes:
         anchors: The rows that may be drawn.
         num_spent: How many anchors have retired so far.
         follows_writes: Whether `appended` does anything that `kernels.append` has not done.
-
-    Raises:
-        ArgumentError: max_times_sampled is invalid.
     """
 
     def __init__(
@@ -128,15 +119,8 @@ class Draws:
     ) -> tuple[arrays_lib.Slots, arrays_lib.Floats, arrays_lib.Floats]:
         """Return `size` anchors, their probabilities and importance weights [size]; `count` or `take_back` follows.
 
-        Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time.
-
-        Args:
-            size: The number of draws.
-            rng: The randomness.
-            beta: What the sampler's `exponent` returned; None for its own.
-
-        Raises:
-            NotReadyError: No anchor is eligible, or too few draws of them are left.
+        Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time. NotReadyError is
+        raised if too few are left. `beta` is what the sampler's `exponent` returned; None for its own.
         """
         if not self.anchors.num.item(append.ELIGIBLE):
             self.require_any()

@@ -363,12 +363,7 @@ def _joined(path: str, name: object) -> str:
 
 
 def _stacked(name: str, values: list[Any]) -> Tree:
-    """Return values of one structure as a tree of arrays [B, ...].
-
-    Raises:
-        ArgumentError: They have other keys.
-        SchemaError: They have other shapes, or one is not an array.
-    """
+    """Return values of one structure as a tree of arrays [B, ...]."""
     parts = [trees.flat(name, value) for value in values]
     columns = {}
     for part in parts:

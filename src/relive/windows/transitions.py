@@ -83,15 +83,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         probabilities: arrays.Floats,
         weights: arrays.Floats,
     ) -> batches.TransitionBatch:
-        """Return the transitions from `slots` [B].
-
-        Args:
-            store: Where the rows are.
-            slots: The anchors.
-            run: The rows of their transitions.
-            probabilities: The probability with which each anchor was drawn [B].
-            weights: Importance weights [B].
-        """
+        """Return the transitions from `slots` [B], given the rows of each."""
         span, last, link, is_terminal, reward, discount, keys = run
         if self.frame_stack == 1:
             columns = store.read(slots, store.unrewarded_paths)
