@@ -47,15 +47,15 @@ from relive.windows import window as window_lib
 if TYPE_CHECKING:
     from relive.buffers import column_journal
     from relive.buffers import origins
-    from relive.buffers import rows_in_map
     from relive.persistence import checkpoint
     from relive.persistence import journal as journal_lib
+    from relive.storage import memmap
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
     column_journal = imports.lazy_module("relive.buffers.column_journal")
     origins = imports.lazy_module("relive.buffers.origins")
-    rows_in_map = imports.lazy_module("relive.buffers.rows_in_map")
     journal_lib = imports.lazy_module("relive.persistence.journal")
+    memmap = imports.lazy_module("relive.storage.memmap")
 
 AnyBatch: TypeAlias = batches.KeyedBatch[Any]
 Batch = TypeVar("Batch", bound=AnyBatch)
@@ -116,33 +116,31 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         validation.require_instance("window", window, window_lib.Window)
         if storage is not None:
             memory.check_members(storage)
-        if storage is not None and storage.capacity != capacity:
-            raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
-        if storage is not None and schema is not None and storage.schema != schema:
-            raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
-        if sampler is None:
-            sampler = uniform.UniformSampler()
+            if storage.capacity != capacity:
+                raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
+            if schema not in (None, storage.schema):
+                raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
+        sampler = uniform.UniformSampler() if sampler is None else sampler
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
         window.check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
+        self._gathers = prefetch_lib.PendingReads()
+        # The draws that are not counted yet, while they may be taken back.
+        self._provisional: list[arrays.Ints] | None = None
         with memory.room_for("capacity", capacity, step_bytes):
             self._store = steps_lib.StepStore(
                 capacity, streams, rule=window.rule, is_tracking=sampler.is_tracking, check_room=window.check_room
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
-        self._counters = column_stats.Counters(anchors=self._draws.anchors)
-        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
-        self._gathers = prefetch_lib.PendingReads()
-        # The draws that are not counted yet, while they may be taken back.
-        self._provisional: list[arrays.Ints] | None = None
-        if storage is None and schema is not None:
-            storage = memory.ColumnStorage(schema, capacity)
-        if storage is not None:
-            self._store.begin(storage)
-        with memory.room_for("capacity", capacity, step_bytes):
-            self._draws.attach()
+            self._counters = column_stats.Counters(self._draws.anchors)
+            self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+            if storage is None and schema is not None:
+                storage = memory.ColumnStorage(schema, capacity)
+            if storage is not None:
+                self._store.begin(storage)
+            sampler.attach(self._draws.anchors)  # Last, since it cannot be attached again.
 
     # Properties.
 
@@ -208,7 +206,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def num_eligible(self) -> int:
         """Number of anchors that may be drawn now."""
-        return len(self._draws)
+        return len(self._draws.anchors)
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
@@ -333,10 +331,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         ends = encoding.TERMINATED if validation.is_terminated(terminated, truncated) else encoding.TRUNCATED
-        steps = self._run("an episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
-        self._require_insert("add_episode")
-        key = self._append(steps)
-        return np.arange(key, key + len(steps.streams))
+        return self._add_run("add_episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
 
     def add_steps(
         self,
@@ -368,30 +363,31 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         events = 0, encoding.event(terminated, truncated)
-        steps = self._run("add_steps", stream, observations, actions, rewards, events, extras)
-        self._require_insert("add_steps")
-        key = self._append(steps)
-        return np.arange(key, key + len(steps.streams))
+        return self._add_run("add_steps", stream, observations, actions, rewards, events, extras)
 
-    def _run(
+    def _add_run(
         self,
-        name: str,
+        call: str,
         stream: Any,
         observations: Any,
         actions: Any,
         rewards: Any,
         events: tuple[int, int],
         extras: Mapping[str, Any],
-    ) -> encoding.Steps:
-        """Return consecutive steps of one stream, with the given events at the first and the last."""
+    ) -> arrays.Keys:
+        """Add consecutive steps of one stream, with the given events at the first and the last; return their keys."""
         store = self._store
         number = encoding.stream_number(store.streams, stream)
         count = validation.leading_length("rewards", rewards)
         if not 1 <= count <= store.capacity:
+            name = "an episode" if call == "add_episode" else call
             raise errors.ArgumentError(f"{name} must have 1 to capacity = {store.capacity} steps, got {count}")
         streams, of_each = np.full(count, number, np.int64), encoding.events_of_run(count, *events)
         given = observations, actions, rewards, None, extras
-        return encoding.steps(store.encoder, streams, of_each, given, is_run=True)
+        steps = encoding.steps(store.encoder, streams, of_each, given, is_run=True)
+        self._require_insert(call)
+        key = self._append(steps)
+        return np.arange(key, key + count)
 
     def _require_insert(self, call: str) -> None:
         """Raise NotReadyError if the limiter holds inserts back."""
@@ -413,14 +409,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             draws.appended(key, count)
         if num_spliced:
             counters.spliced_episodes += num_spliced
-        watch = counters.watch
         if type(streams) is tuple or steps.is_run:
-            if watch.finals:
-                watch.record_other(streams[0])
+            if counters.finals:
+                counters.finals.pop(streams[0], None)  # It was written to other than by `extend`.
         else:
-            watch.record_round(steps)
+            counters.record_round(steps)
         if num_spliced:
-            watch.record_splices(num_spliced, counters.inserted, store)
+            counters.record_splices(num_spliced, store)
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:
@@ -607,7 +602,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: No window can start at one of them.
         """
         slots = self._stored_slots(keys)
-        for slot in slots[~self._draws.is_readable(slots)]:
+        for slot in slots[~self._draws.anchors.has(append.READABLE, slots)]:
             raise errors.ArgumentError(
                 f"keys must be of steps that a window can start from, got {self._store.keys(slot)}"
             )
@@ -684,10 +679,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._journal is not None:
             self._journal.set_eligible(keys, eligible)
         self._position = None
-        alive = self._alive_of(keys)[0]
-        self._draws.set_barred(np.unique(self._store.slots(alive)), not eligible)
-        if alive is not keys:
-            self._counters.stale_keys += len(keys) - len(alive)
+        (alive,) = self._alive_of(keys)
+        self._draws.set_barred(self._store.slots(alive), not eligible)
+        self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
@@ -738,8 +732,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
-        kept = self._kept(self._store.rows_state())
-        return kept if copy_rows else rows_in_map.without_rows(kept, self._storage)
+        kept, storage = self._kept(self._store.rows_state()), self._storage
+        if copy_rows:
+            return kept
+        if not isinstance(storage, memmap.MemmapStorage):
+            raise errors.ArgumentError("copy_rows must be True unless the storage is a MemmapStorage, got False")
+        storage.flush()
+        elsewhere = {name: array for name, array in kept["arrays"].items() if not name.startswith("rows/")}
+        return {**kept, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": elsewhere}
 
     def _base_state(self, **options: Any) -> state.State:
         return self._kept(self._store.rows_state().without_rows())
@@ -760,7 +760,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._storage is not None:
             beside._store.begin(self._storage)
         beside._draws = self._draws.beside(beside._store)
-        beside._counters = column_stats.Counters(anchors=beside._draws.anchors)
+        beside._counters = column_stats.Counters(beside._draws.anchors)
         return beside
 
     def _restore(self, given: state.StateReader, **options: Any) -> None:
@@ -771,7 +771,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
         if not has_rows:
-            rows_in_map.check(given.part("rows_in"), self._storage)
+            self._check_rows_in_map(given.part("rows_in"))
         store.restore(steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows))
         self._draws.restore(given)
         self._counters.restore(given.part("counters"), store.next_key)
@@ -783,18 +783,29 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         except BaseException:
             self._forget()  # Rows of this buffer may have been overwritten.
             raise
-        watch = self._counters.watch
-        watch.clear()
-        watch.suspected_resets = beside._counters.suspected_resets
-        beside._counters.watch = watch
+        self._counters.forget_steps()
+        vars(self._counters).update(beside._counters.values(), anchors=beside._draws.anchors)
+        beside._counters = self._counters
         beside._draws.sampler = checkpointable.become(self._draws.sampler, beside._draws.sampler)
         super()._adopt(beside)
-        self._limited.counts = self._counters
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
         schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
+
+    def _check_rows_in_map(self, given: state.StateReader) -> None:
+        """Raise CheckpointError unless the storage is the memory map that holds the rows of the checkpoint."""
+        storage = self._storage
+        if not isinstance(storage, memmap.MemmapStorage):
+            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
+        if given.text("id") != storage.id:
+            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
+        if storage.is_dirty or given.integer("generation") != storage.generation:
+            raise errors.CheckpointError(
+                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
+                "load a checkpoint with copied rows"
+            )
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
         """Write every change to a journal from now on, just before it is applied, so that none is lost.
@@ -825,28 +836,12 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return column_journal.Replay(
-            self._store,
-            self._begin,
-            self._append,
-            self._end_episode,
-            self._forget,
-            self._draws.set_barred,
-            self._replay_priorities,
-        )
+        return column_journal.Replay(self)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         """Allocate the columns of a schema that was read from a journal."""
         self._window.check_room(schema)
         self._store.begin(memory.ColumnStorage(schema, self.capacity))
-
-    def _replay_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
-        """Set priorities read from a journal; all their rows were stored when they were written."""
-        sampler = self._prioritized_sampler("a journal of priorities")
-        priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        alive, of_alive = self._alive_of(keys, priorities)
-        sampler.set_priorities(self._store.slots(alive), of_alive)
-        sampler.note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
 
     # Everything else.
 
@@ -890,7 +885,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _forget(self) -> None:
         self._draws.clear()
-        self._counters.watch.clear()
+        self._counters.forget_steps()
 
     def check(self) -> None:
         """Verify all invariants by recounting everything that is stored.

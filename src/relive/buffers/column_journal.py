@@ -1,28 +1,24 @@
-"""The journal records of a column buffer, and their replay.
+"""The journal records of a column buffer, and their replay; `docs/format.md` has their layouts.
 
-    STEPS      their number k u32; flags u8: 1 consecutive steps of one stream, 2 the next observations are given; the
-               streams u32 [k], or the one; the events u8 [k]: 1 terminated, 2 truncated, 4 a new episode begins with
-               the first; every field [k, ...] in the order of the schema; the next observations' [k, ...], or the one
-               after consecutive steps
-    FIRST      the length of what follows u32, the fields of a schema as a PlainCodec writes them, and what STEPS has:
-               the first steps of a buffer that was made without a schema, or the first with further fields
-    CLEAR      how many rows were evicted so far i64
-    ELIGIBLE   a byte, 1 or 0, and the keys i64 [k]
-    END        the stream u32, whose open episode is truncated
-    PRIORITIES the keys i64 [k] and their raw priorities f64 [k]; only if the buffer is told to write them
+    STEPS, FIRST    steps; the first of a buffer without a schema, and the first with further fields, with the schema
+    CLEAR           every row is removed
+    ELIGIBLE        a call of `set_eligible`
+    END             the open episode of a stream is truncated
+    PRIORITIES      new priorities; only if the buffer is told to write them
 
-All numbers are little endian; fields have the dtypes of the schema. Each record is written before its change is
-applied.
+Each record is written before its change is applied.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import struct
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.common import validation
 from relive.kernels import append
 from relive.persistence import codec
 from relive.persistence import dtypes
@@ -32,6 +28,9 @@ from relive.samplers import prioritized
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
+
+if TYPE_CHECKING:
+    from relive.buffers import column
 
 STEPS, FIRST, CLEAR, ELIGIBLE, END, PRIORITIES = range(1, 7)
 _IS_RUN, _HAS_NEXT = 1, 2
@@ -129,30 +128,10 @@ class ColumnJournal:
 
 
 class Replay:
-    """Replays the records of a journal.
+    """Replays the records of a journal into a buffer."""
 
-    Args:
-        store: The steps of the buffer.
-        begin: Allocates its columns, given their schema.
-        append_steps: Writes steps to it.
-        end_episode: Truncates the episode that is open in a stream.
-        forget: Removes every row.
-        bar: Sets whether slots are barred.
-        set_priorities: Sets the priorities of steps with some keys.
-    """
-
-    def __init__(
-        self,
-        store: steps_lib.StepStore,
-        begin: Callable[[schema_lib.Schema], None],
-        append_steps: Callable[[encoding.Steps], int],
-        end_episode: Callable[[int], None],
-        forget: Callable[[], None],
-        bar: Callable[[arrays.Ints, bool], None],
-        set_priorities: Callable[[arrays.Ints, arrays.Floats], None],
-    ) -> None:
-        self._store, self._begin, self._append, self._end_episode = store, begin, append_steps, end_episode
-        self._forget, self._bar, self._set_priorities = forget, bar, set_priorities
+    def __init__(self, buffer: "column.ColumnReplayBuffer[Any]") -> None:
+        self._buffer, self._store = buffer, buffer.history
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
 
@@ -161,25 +140,20 @@ class Replay:
         self.begun.append((number, self._store.next_key))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Apply a record.
-
-        Raises:
-            CheckpointError: The record is unknown or malformed.
-        """
+        """Apply a record, or raise CheckpointError if it is unknown or malformed."""
         if kind == FIRST:
             self._first(payload)
         elif kind == STEPS and self._store.encoder is not None:
-            self._append(self._steps(self._store.encoder, _Parts(payload)))
+            self._buffer._append(self._steps(self._store.encoder, _Parts(payload)))
         elif kind == CLEAR and len(payload) == 8:
             self._clear(int.from_bytes(payload, "little"))
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
             keys = np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
-            self._bar(np.unique(self._store.slots(keys[self._store.is_alive(keys)])), not payload[0])
+            slots = self._store.slots(keys[self._store.is_alive(keys)])
+            self._buffer._draws.set_barred(slots, not payload[0])
         elif kind == PRIORITIES and len(payload) % 16 == 0:
-            count = len(payload) // 16
-            keys, priorities = np.frombuffer(payload, "<i8", count), np.frombuffer(payload, "<f8", offset=8 * count)
             try:
-                self._set_priorities(keys.astype(np.int64), priorities.astype(np.float64))
+                self._set_priorities(payload, len(payload) // 16)
             except errors.ArgumentError as error:
                 raise errors.CheckpointError(f"sets invalid priorities: {error}") from error
         elif kind == END and len(payload) == 4:
@@ -196,7 +170,7 @@ class Replay:
         part = _Parts(payload)
         fields = part.take(int.from_bytes(part.take(4), "little"))
         try:
-            self._begin(schema_lib.Schema.from_description(codec.PlainCodec().decode(fields)))
+            self._buffer._begin(schema_lib.Schema.from_description(codec.PlainCodec().decode(fields)))
         except (errors.ArgumentError, MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"has a schema whose rows do not fit in memory: {error}") from error
         self.apply(STEPS, part.rest())
@@ -205,7 +179,7 @@ class Replay:
         store = self._store
         if num_evicted > store.next_key - len(store):
             raise errors.CheckpointError(f"counts {num_evicted} rows as evicted, more than there were")
-        self._forget()
+        self._buffer._forget()
         # Rows present when the segment began were counted as evicted, but were in fact cleared.
         store.num_view[append.CLEARED] = store.oldest_key - num_evicted
 
@@ -214,7 +188,16 @@ class Replay:
             raise errors.CheckpointError(f"ends an episode of stream {stream}, where none is open")
         if not self._store.is_announced(stream):
             raise errors.CheckpointError(f"ends an episode of stream {stream}, whose last observation is not known")
-        self._end_episode(stream)
+        self._buffer._end_episode(stream)
+
+    def _set_priorities(self, payload: bytes, count: int) -> None:
+        """Set priorities [count]; all their rows were stored when they were written."""
+        sampler = self._buffer._prioritized_sampler("a journal of priorities")
+        keys = np.frombuffer(payload, "<i8", count).astype(np.int64)
+        priorities = validation.non_negative_floats("priority", np.frombuffer(payload, "<f8", offset=8 * count), count)
+        alive, of_alive = self._buffer._alive_of(keys, priorities)
+        sampler.set_priorities(self._store.slots(alive), of_alive)
+        sampler.note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
 
     def _steps(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
         fields, store = encoder.schema.fields, self._store

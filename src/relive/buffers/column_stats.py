@@ -18,8 +18,7 @@ _POLICY_VERSION = "extras/policy_version"
 _COUNTS = ("inserted", "sampled", "spliced_episodes", "suspected_resets", "stale_keys")
 
 
-@dataclasses.dataclass(kw_only=True)
-class Counters:
+class Counters(misuse.Watch):
     """Counters of a buffer since it was created; `len` is the number of anchors that may be drawn now.
 
     Attributes:
@@ -28,24 +27,12 @@ class Counters:
         sampled: Anchors drawn.
         spliced_episodes: Episodes closed because the next step did not follow.
         stale_keys: Keys whose step was no longer stored.
-        watch: Detects misuse, and has its own count.
     """
 
-    anchors: anchors_lib.Anchors
-    inserted: int = 0
-    sampled: int = 0
-    spliced_episodes: int = 0
-    stale_keys: int = 0
-    watch: misuse.Watch = dataclasses.field(default_factory=misuse.Watch)
-
-    @property
-    def suspected_resets(self) -> int:
-        """How many steps of `extend` look like resets."""
-        return self.watch.suspected_resets
-
-    @suspected_resets.setter
-    def suspected_resets(self, count: int) -> None:
-        self.watch.suspected_resets = count
+    def __init__(self, anchors: anchors_lib.Anchors) -> None:
+        super().__init__()
+        self.anchors = anchors
+        self.inserted = self.sampled = self.spliced_episodes = self.stale_keys = 0
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
@@ -132,24 +119,22 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
     """Return the statistics of a buffer with those parts. O(capacity), a few bytes per slot."""
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
+    counts = counters.values()
     return ColumnBufferStats(
         size=len(store),
         capacity=store.capacity,
-        num_eligible=len(draws),
+        num_eligible=len(counters),
         open_episodes=ends[append.OPEN],
         terminated_episodes=ends[append.TERMINATED],
         truncated_episodes=ends[append.TRUNCATED],
         nbytes=store.nbytes,
         effective_sample_size=draws.sampler.effective_sample_size(),
         max_policy_lag=_max_policy_lag(store),
-        appended=counters.inserted,
-        sampled=counters.sampled,
+        appended=counts.pop("inserted"),
         evicted=store.num_evicted,
         cleared=store.oldest_key - store.num_evicted,
-        spliced_episodes=counters.spliced_episodes,
-        suspected_resets=counters.suspected_resets,
-        stale_keys=counters.stale_keys,
         spent=draws.num_spent,
+        **counts,
     )
 
 

@@ -30,21 +30,12 @@ _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
 
 
 class Draws:
-    """The draws from one buffer; `len` is how many anchors are eligible.
-
-    Args:
-        store: The rows.
-        window: Decides which of them a window may start from.
-        sampler: Draws them, once `attach` was called.
-        max_times_sampled: How many times an anchor may be drawn before it is retired; None for no limit.
+    """The draws from one buffer, once the sampler is attached to `anchors`.
 
     Attributes:
         anchors: The rows that may be drawn.
         num_spent: How many anchors have retired so far.
         follows_writes: Whether `appended` does anything that `kernels.append` has not done.
-
-    Raises:
-        ArgumentError: max_times_sampled is invalid.
     """
 
     def __init__(
@@ -68,22 +59,6 @@ class Draws:
         self._has_hooks = sampler.has_hooks
         self.follows_writes = self._has_hooks or max_times_sampled is not None
 
-    def attach(self) -> None:
-        """Attach the sampler to these anchors; must be the last step of a constructor that can fail.
-
-        Raises:
-            ArgumentError: The sampler belongs to another buffer, or cannot draw with its settings.
-        """
-        self.sampler.attach(self.anchors)
-
-    def __len__(self) -> int:
-        """Return how many anchors are eligible."""
-        return len(self.anchors)
-
-    def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Return whether a window can be read from each of `slots`, eligible or not."""
-        return self.anchors.has(append.READABLE, slots)
-
     def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
         """Return how often the anchors in `slots` were drawn; None if draws are not counted."""
         return None if self.max_times_sampled is None else self._times[slots].astype(np.int64)
@@ -102,8 +77,8 @@ class Draws:
             self.sampler.catch_up()
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
-        """Bar the anchors in the distinct `slots` from being drawn, or lift the bar."""
-        self.anchors.set(append.BARRED, slots, is_barred)
+        """Bar the anchors in `slots` from being drawn, or lift the bar."""
+        self.anchors.set(append.BARRED, np.unique(slots), is_barred)
         self._tell()
 
     def clear(self) -> None:
@@ -119,14 +94,21 @@ class Draws:
         """Return whether `draw` would return that many. O(capacity) with max_times_sampled."""
         most = self.max_times_sampled
         if most is None:
-            return len(self) > 0 and self.sampler.can_draw()
+            return len(self.anchors) > 0 and self.sampler.can_draw()
         # Called at every step while a draw is awaited, so skip the sum if not even fresh anchors would suffice.
-        return size <= most * len(self) and size <= self._num_left(most)
+        return size <= most * len(self.anchors) and size <= self._num_left(most)
 
     def require_any(self) -> None:
-        """Raise NotReadyError if nothing is eligible."""
-        if not len(self):
-            raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
+        """Raise NotReadyError, which says why, if nothing is eligible."""
+        if len(self.anchors):
+            return
+        if not len(self._store):
+            why = "no step is stored"
+        elif self.anchors.has(append.READABLE, self._store.alive_slots()).any():
+            why = "every anchor was made ineligible, or drawn max_times_sampled times"
+        else:
+            why = self._window.why_not_ready(self._store)
+        raise errors.NotReadyError(f"sample has nothing to draw: {why}")
 
     def _num_left(self, most: int) -> int:
         """Return how many draws all anchors together have left."""
@@ -137,15 +119,8 @@ class Draws:
     ) -> tuple[arrays_lib.Slots, arrays_lib.Floats, arrays_lib.Floats]:
         """Return `size` anchors, their probabilities and importance weights [size]; `count` or `take_back` follows.
 
-        Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time.
-
-        Args:
-            size: The number of draws.
-            rng: The randomness.
-            beta: What the sampler's `exponent` returned; None for its own.
-
-        Raises:
-            NotReadyError: No anchor is eligible, or too few draws of them are left.
+        Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time. NotReadyError is
+        raised if too few are left. `beta` is what the sampler's `exponent` returned; None for its own.
         """
         if not self.anchors.num.item(append.ELIGIBLE):
             self.require_any()
@@ -156,7 +131,24 @@ class Draws:
         if not self.can_draw(size):
             rule = f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}"
             raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")
-        return self._draw_limited(size, rng, beta, most)
+        parts, of_each, importance = [_NO_SLOTS], [], []
+        try:
+            while size:
+                draw = self.sampler.draw(size, rng)
+                kept = self._times[draw.slots] + _times_before(draw.slots) < most
+                drawn = draw.slots[kept]
+                of_each.append(draw.probabilities[kept])
+                importance.append(self.sampler.importance(of_each[-1]))
+                np.add.at(self._times, drawn, 1)
+                parts.append(drawn)
+                self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
+                self._tell()
+                size -= len(drawn)
+            weights = self.sampler.weights(np.concatenate(importance), beta)
+            return np.concatenate(parts), np.concatenate(of_each), weights
+        except BaseException:
+            self.take_back(np.concatenate(parts))
+            raise
 
     def count(self, slots: arrays_lib.Ints) -> int:
         """Count a draw of the anchors in `slots` [B], and return B."""
@@ -171,38 +163,6 @@ class Draws:
             np.subtract.at(self._times, slots, 1)
             self.anchors.set(append.SPENT, np.unique(slots), False)
             self._tell()
-
-    def _draw_limited(
-        self, size: int, rng: np.random.Generator, beta: float | None, most: int
-    ) -> tuple[arrays_lib.Slots, arrays_lib.Floats, arrays_lib.Floats]:
-        """Draw as `draw` does, each anchor at most `most` times."""
-        sampler = self.sampler
-        slots, probabilities, importance = [_NO_SLOTS], [], []
-        try:
-            while size:
-                draw = sampler.draw(size, rng)
-                kept = self._times[draw.slots] + _times_before(draw.slots) < most
-                drawn = draw.slots[kept]
-                probabilities.append(draw.probabilities[kept])
-                importance.append(sampler.importance(draw.probabilities[kept]))
-                np.add.at(self._times, drawn, 1)
-                slots.append(drawn)
-                self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
-                self._tell()
-                size -= len(drawn)
-            weights = sampler.weights(np.concatenate(importance), beta)
-            return np.concatenate(slots), np.concatenate(probabilities), weights
-        except BaseException:
-            self.take_back(np.concatenate(slots))
-            raise
-
-    def _shortfall(self) -> str:
-        """Return why no anchor is eligible."""
-        if not len(self._store):
-            return "no step is stored"
-        if self.is_readable(self._store.alive_slots()).any():
-            return "every anchor was made ineligible, or drawn max_times_sampled times"
-        return self._window.why_not_ready(self._store)
 
     # As a whole.
 
@@ -223,7 +183,7 @@ class Draws:
         """Return the draws from another store with the same settings, and a sampler of its own."""
         sampler = type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: "))
         draws = Draws(store, self._window, sampler, self.max_times_sampled)
-        draws.attach()
+        sampler.attach(draws.anchors)
         return draws
 
     def restore(self, given: state_lib.StateReader) -> None:
@@ -248,7 +208,7 @@ class Draws:
     def check(self) -> None:
         """Raise CorruptionError if eligibility disagrees with the rows, the barred anchors or the draws."""
         slots = self._store.alive_slots()
-        if not np.array_equal(self.is_readable(slots), self._store.is_readable(slots)):
+        if not np.array_equal(self.anchors.has(append.READABLE, slots), self._store.is_readable(slots)):
             raise errors.CorruptionError("the anchors that count as readable are not those that can be read")
         self.anchors.check()
         most = self.max_times_sampled
@@ -265,9 +225,6 @@ def _times_before(slots: arrays_lib.Ints) -> arrays_lib.Ints:
     """Return how often each of `slots` [B] occurred before in the array."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
-    begins = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    positions = np.arange(len(slots))
-    firsts = np.maximum.accumulate(np.where(begins, positions, 0))
     before = np.empty(len(slots), np.int64)
-    before[order] = positions - firsts
+    before[order] = np.arange(len(slots)) - np.searchsorted(ordered, ordered)
     return before

@@ -111,11 +111,18 @@ def relabel(
     if schema is None:
         raise errors.NotReadyError("relabel has no goals: add steps first")
     achieved_paths, desired_paths = _paths(schema, "achieved", achieved), _paths(schema, "desired", desired)
-    wanted, got = _fields(schema, achieved_paths), _fields(schema, desired_paths)
+    wanted, got = (
+        trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
+        for paths in (achieved_paths, desired_paths)
+    )
     if wanted != got:
         raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
     slots = buffer.readable_slots(batch.keys)
-    candidates = np.flatnonzero(_have_goals(history, slots, open_episodes))
+    episodes = history.episodes_of(slots)
+    has_goals = history.steps_of(slots) < _known(history, episodes)
+    if not open_episodes:
+        has_goals &= history.episodes[append.END][episodes] != append.OPEN
+    candidates = np.flatnonzero(has_goals)
     count = round(share * len(batch))
     if len(candidates) < count:
         remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
@@ -127,7 +134,7 @@ def relabel(
     with randomness.Unmoved(buffer.rng):
         places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
         slots = slots[places]
-        goals = _achieved(history, achieved_paths, *_goal_rows(history, slots, strategy, buffer.rng))
+        goals = _achieved(history, achieved_paths, _goal_rows(history, slots, strategy, buffer.rng))
         rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
         last = rows[span - 1, np.arange(len(slots))]
         reward = returns.discounted_sums(rewards, span, window.gamma)
@@ -158,55 +165,31 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
     return {f"goal{path[len(root) :]}": path for path in paths}
 
 
-def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.Tree:
-    return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
-
-
 def _known(store: steps_lib.StepStore, episodes: arrays.Ints) -> arrays.Ints:
     """Return the step of the newest known observation of each episode."""
     return store.lengths_of(episodes) - 1 + store.is_known(episodes)
 
 
-def _have_goals(store: steps_lib.StepStore, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
-    """Return which of the rows in `slots` [B] can be relabeled."""
-    episodes = store.episodes_of(slots)
-    have: arrays.Bools = store.steps_of(slots) < _known(store, episodes)
-    if not open_episodes:
-        have &= store.episodes[append.END][episodes] != append.OPEN
-    return have
-
-
 def _goal_rows(
     store: steps_lib.StepStore, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
-) -> tuple[arrays.Ints, arrays.Bools]:
-    """Return for each of `slots` [k] the row of the goal, and whether it was achieved right after that row.
-
-    If it was, the observation is the one stored behind the episode.
-    """
+) -> arrays.Ints:
+    """Return for each of `slots` [k] the row right after which its goal was achieved."""
     episodes = store.episodes_of(slots)
     base = store.episodes[append.OLDEST][episodes] if strategy == "episode" else slots
     steps = store.steps_of(base)
     goal_steps = _known(store, episodes)
     if strategy != "final":
         goal_steps = rng.integers(steps + 1, goal_steps, endpoint=True)
-    is_behind = goal_steps == store.lengths_of(episodes)
-    return _later(store, base, goal_steps - steps - is_behind), is_behind
+    offsets = goal_steps - steps - 1
+    return store.follow(base, int(offsets.max()) + 1).slots[offsets, np.arange(len(slots))]
 
 
-def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
-    """Return the rows `offsets` [k] steps after those in `slots` [k]; they must exist."""
-    rows, span, last = store.follow(slots, int(offsets.max(initial=0)) + 1)
-    # The row after the last complete one is the newest of an open episode; its observation is known.
-    complete = rows[np.minimum(offsets, span - 1), np.arange(len(slots))]
-    return np.where(offsets < span, complete, store.following.take(last))
-
-
-def _achieved(
-    store: steps_lib.StepStore, paths: Mapping[str, str], slots: arrays.Ints, is_behind: arrays.Bools
-) -> Columns:
-    """Return what the observations in `slots` [k] achieved, or those right after them, by path in the goal."""
-    columns = store.storage.read(slots, paths.values())
-    episodes = store.episodes_of(slots[is_behind])
+def _achieved(store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays.Ints) -> Columns:
+    """Return what the observations right after those rows [k] achieved, by path in the goal."""
+    links = store.following.take(rows)
+    is_behind = links < 0
+    columns = store.storage.read(np.where(is_behind, rows, links), paths.values())
+    episodes = store.episodes_of(rows[is_behind])
     for path, column in columns.items():
         column[is_behind] = store.behind[path].take(episodes, axis=0)
     return {goal_path: columns[path] for goal_path, path in paths.items()}
@@ -224,18 +207,10 @@ def _judged(
     compute: Compute,
 ) -> tuple[arrays.Ints, arrays.Array, arrays.Ints, arrays.Bools]:
     """Return the windows from `slots` [k] as `compute` judges them: rows and rewards [n, k], spans and ends [k]."""
-    episodes = store.episodes_of(slots)
-    steps, lengths = store.steps_of(slots), store.lengths_of(episodes)
-    span = np.minimum(_known(store, episodes) - steps, n_step)
-    longest = int(span.max())
-    rows = store.follow(slots, longest).slots
-    ahead = np.arange(1, longest + 1)
-    is_real = ahead <= span[:, np.newaxis]
-    is_behind = steps[:, np.newaxis] + ahead == lengths[:, np.newaxis]
-    # The observation after a step is in the row that follows, or behind the episode of its own.
-    own = np.ascontiguousarray(rows.T)
-    after = np.where(is_behind, own, store.following.take(own))
-    achieved = _achieved(store, paths, after[is_real], is_behind[is_real])
+    span = np.minimum(_known(store, store.episodes_of(slots)) - store.steps_of(slots), n_step)
+    rows = store.follow(slots, int(span.max())).slots
+    is_real = np.arange(len(rows)) < span[:, np.newaxis]
+    achieved = _achieved(store, paths, rows.T[is_real])
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:

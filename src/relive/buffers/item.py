@@ -27,15 +27,16 @@ from relive.common import randomness
 from relive.common import statistics
 from relive.common import validation
 from relive.persistence import checkpointable
+from relive.persistence import dtypes
 from relive.persistence import state
 from relive.schema import casting
 from relive.storage import memory
 from relive.storage import ragged
 
 if TYPE_CHECKING:
-    from relive.buffers import item_state
+    from relive.persistence import npy
 else:
-    item_state = imports.lazy_module("relive.buffers.item_state")
+    npy = imports.lazy_module("relive.persistence.npy")
 
 StorageUnit = item_cuts.StorageUnit
 
@@ -107,7 +108,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         self._rows: dict[str, arrays_lib.Array] = {}
         """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
         self._items = self._new_items(self._rows)
-        self._added = self._sampled = self._evicted = self._dropped = 0
+        self._counts = dict.fromkeys(("added", "sampled", "evicted", "dropped"), 0)
 
     @property
     def capacity(self) -> int:
@@ -140,23 +141,23 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             ArgumentTypeError: `columns` is not a mapping, or a name is not a string.
         """
         arrays = self._checked(columns)
-        lengths, is_complete = item_cuts.CUTS[self._unit](arrays)
+        lengths, is_complete = item_cuts.cut(arrays, self._unit)
         kept = lengths[is_complete]
         if kept.sum() > self._capacity:
             raise errors.ArgumentError(
                 f"columns must hold items of at most capacity = {self._capacity} time steps together, got {kept.sum()}"
             )
+        items = self._items if self._rows else self._new_items(arrays)
         rows = item_cuts.stored(arrays, self._unit)
         if len(kept) < len(lengths):
             is_kept = np.repeat(is_complete, lengths)
             rows = {name: array[is_kept] for name, array in rows.items()}
-        items = self._items if self._rows else self._new_items(rows)
         sizes = [[len(rows[name]) for name in self._rows or rows]] if self._unit == "fragments" else kept
-        self._evicted += items.extend(rows, sizes)
+        self._counts["evicted"] += items.extend(rows, sizes)
         self._items = items
         self._rows = self._rows or {name: array[:0].copy() for name, array in arrays.items()}
-        self._added += len(kept)
-        self._dropped += len(lengths) - len(kept)
+        self._counts["added"] += len(kept)
+        self._counts["dropped"] += len(lengths) - len(kept)
 
     def can_insert(self) -> bool:
         """Return True: nothing holds `add` back."""
@@ -194,20 +195,43 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
                 name: columns[name] if name in columns else np.diff(offsets).astype(row.dtype)  # seq_lens is not kept.
                 for name, row in self._rows.items()
             }
-        self._sampled += num_items
+        self._counts["sampled"] += num_items
         return drawn
 
     def _state(self, **options: Any) -> state.State:
-        return {
-            "counters": {name: getattr(self, f"_{name}") for name in item_state.COUNTERS},
-            "columns": item_state.described(self._rows),
-            "arrays": self._items.state(),
-        }
+        # The places of the items in the ring are not kept.
+        columns = []
+        for name, row in self._rows.items():
+            try:
+                npy.check_dtype(f"column {name}", row.dtype)
+            except errors.ArgumentError as error:
+                raise errors.CheckpointError(f"column {name} cannot be saved: {error}") from error
+            columns.append([name, dtypes.described(row.dtype), list(row.shape[1:])])
+        return {"counters": self._counts.copy(), "columns": columns, "arrays": self._items.state()}
 
     def _restore(self, given: state.StateReader, **options: Any) -> None:
-        self._rows, self._items, counters = item_state.read(given, self._unit, self._capacity, self._allocate)
-        for name, count in counters.items():
-            setattr(self, f"_{name}", count)
+        unit, rows = self._unit, _rows_of(given.value("columns"))
+        if rows:
+            try:
+                item_cuts.cut(rows, unit)
+            except errors.SchemaError as error:
+                raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
+        fields = item_cuts.stored_fields(rows, unit)
+        is_uneven, allocate = unit == "fragments", self._allocate
+        items = ragged.RaggedColumns.loaded(given, self._capacity, fields, is_uneven=is_uneven, allocate=allocate)
+        if len(items) and not rows:
+            raise errors.CheckpointError("columns must be there where there is an item")
+        longest = items.lengths.max(initial=0)
+        if unit == "timesteps" and longest > 1:
+            raise given.refused("lengths", "1 for each of the timesteps", int(longest))
+        if unit == "sequences" and len(items) and longest > np.iinfo(rows["seq_lens"].dtype).max:
+            raise errors.CheckpointError(
+                f"array lengths must hold what {rows['seq_lens'].dtype} of column seq_lens holds, got {longest}"
+            )
+        counts = {name: given.part("counters").integer(name) for name in self._counts}
+        if counts["added"] - counts["evicted"] < len(items):
+            raise errors.CheckpointError(f"counters must be of a buffer that holds {len(items)} items")
+        self._rows, self._items, self._counts = rows, items, counts
 
     def get_stats(self) -> ItemBufferStats:
         """Return statistics of the buffer. O(columns)."""
@@ -215,10 +239,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             items=len(self._items),
             timesteps=len(self),
             bytes=self._items.nbytes,
-            added=self._added,
-            sampled=self._sampled,
-            evicted=self._evicted,
-            dropped=self._dropped,
+            **self._counts,
         )
 
     def clear(self) -> None:
@@ -235,9 +256,10 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._items.check()
-        if self._added - self._evicted < len(self._items):
+        added, evicted = self._counts["added"], self._counts["evicted"]
+        if added - evicted < len(self._items):
             raise errors.CorruptionError(
-                f"{self._added} items were added and {self._evicted} evicted, but {len(self._items)} are held"
+                f"{added} items were added and {evicted} evicted, but {len(self._items)} are held"
             )
 
     def __len__(self) -> int:
@@ -250,7 +272,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
 
     def _new_items(self, rows: Mapping[str, arrays_lib.Array]) -> ragged.RaggedColumns:
         """Return an empty store for items of such rows."""
-        fields = item_cuts.fields_of(rows)
+        fields = item_cuts.stored_fields(rows, self._unit)
         is_uneven = self._unit == "fragments"
         # The columns of fragments grow with what is added.
         capacity = 0 if is_uneven else self._capacity
@@ -263,7 +285,19 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             raise errors.ArgumentTypeError(
                 f"columns must be a mapping of names to arrays, got {validation.short_repr(columns)}"
             )
-        arrays = {name: _as_array(name, values) for name, values in columns.items()}
+        arrays = {}
+        for name, values in columns.items():
+            if not isinstance(name, str):
+                raise errors.ArgumentTypeError(
+                    f"columns must have strings for names, got {validation.short_repr(name)}"
+                )
+            arrays[name] = array = casting.as_array(f"column {name}", values)
+            if array.ndim == 0:
+                shown = validation.short_repr(values)
+                raise errors.SchemaError(f"column {name} must have a row for each time step, got {shown}")
+            if not array.dtype.itemsize:
+                rule = f"column {name} must have values of at least one byte"
+                raise errors.SchemaError(f"{rule}, got dtype {array.dtype}")
         for name in self._rows:
             if name not in arrays:
                 raise errors.SchemaError(f"column {name} must be in every add, as it was in the first, got none")
@@ -281,18 +315,21 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         return arrays
 
 
-def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
-    """Return a column as an array [rows, ...], without a copy."""
-    if not isinstance(name, str):
-        raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.short_repr(name)}")
-    array = casting.as_array(f"column {name}", values)
-    if array.ndim == 0:
-        raise errors.SchemaError(
-            f"column {name} must have a row for each time step, got {validation.short_repr(values)}"
-        )
-    if not array.dtype.itemsize:
-        raise errors.SchemaError(f"column {name} must have values of at least one byte, got dtype {array.dtype}")
-    return array
+def _rows_of(value: object) -> dict[str, arrays_lib.Array]:
+    """Return a column of no rows for each that `_state` described; raise CheckpointError if it did not."""
+    rule = "columns must be a list of a name, a dtype and the shape of a row for each"
+    if not isinstance(value, list):
+        raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
+    rows: dict[str, arrays_lib.Array] = {}
+    for row in value:
+        is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
+        if not is_row or row[0] in rows or not all(type(axis) is int and axis >= 0 for axis in row[2]):
+            raise errors.CheckpointError(f"{rule}, got {validation.short_repr(row)}")
+        try:
+            rows[row[0]] = np.zeros((0, *row[2]), npy.dtype_of(row[1]))
+        except (ValueError, OverflowError, MemoryError, errors.CheckpointError) as error:
+            raise errors.CheckpointError(f"column {row[0]} cannot be: {error}") from error
+    return rows
 
 
 def _described(array: arrays_lib.Array) -> str:

@@ -1,9 +1,6 @@
-"""How a batch of columns is cut into items.
+"""How a batch of columns is cut into items."""
 
-Each function returns the lengths of the items in a batch [k], and whether each is complete [k]; others are dropped.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -21,9 +18,22 @@ def stored(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, 
     return {name: column for name, column in columns.items() if (unit, name) != ("sequences", "seq_lens")}
 
 
-def fields_of(columns: Mapping[str, arrays.Array]) -> dict[str, schema.Field]:
-    """Return what a row of each column is."""
-    return {name: schema.Field(column.shape[1:], column.dtype) for name, column in columns.items()}
+def stored_fields(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, schema.Field]:
+    """Return what a row of each column is that is stored."""
+    return {name: schema.Field(column.shape[1:], column.dtype) for name, column in stored(columns, unit).items()}
+
+
+def cut(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> tuple[arrays.Ints, arrays.Bools]:
+    """Return the lengths of the items in a batch [k], and whether each is complete [k]; others are dropped."""
+    if unit == "episodes":
+        return _episodes(columns)
+    if unit == "sequences":
+        lengths = _sequences(columns)
+    elif unit == "timesteps":
+        lengths = np.ones(_row_count(columns), np.int64)
+    else:
+        lengths = np.array([max(map(len, columns.values()))])
+    return lengths, np.ones(len(lengths), np.bool_)
 
 
 def _row_count(columns: Mapping[str, arrays.Array]) -> int:
@@ -37,14 +47,8 @@ def _row_count(columns: Mapping[str, arrays.Array]) -> int:
     return rows
 
 
-def _timesteps(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Return each row as an item."""
-    rows = _row_count(columns)
-    return np.ones(rows, np.int64), np.ones(rows, np.bool_)
-
-
-def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Return the runs of rows given by seq_lens."""
+def _sequences(columns: Mapping[str, arrays.Array]) -> arrays.Ints:
+    """Return the lengths of the runs of rows given by seq_lens."""
     others = {name: column for name, column in columns.items() if name != "seq_lens"}
     _require(columns, "sequences", {"seq_lens": "seq_lens" in columns, "a column of rows": bool(others)})
     rows = _row_count(others)
@@ -55,7 +59,7 @@ def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays
             f"column seq_lens must hold integers of at least 1 that sum to the {rows} rows of the other columns, "
             f"got {validation.short_repr(lengths.tolist())}"
         )
-    return lengths, np.ones(len(lengths), np.bool_)
+    return lengths
 
 
 def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
@@ -76,11 +80,6 @@ def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.
     return lengths, (times[firsts] == 0) & is_over
 
 
-def _fragments(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Return the batch as one item, as long as its longest column."""
-    return np.array([max(map(len, columns.values()))]), np.ones(1, np.bool_)
-
-
 def _column(columns: Mapping[str, arrays.Array], name: str, kinds: str, rule: str) -> arrays.Array:
     """Return the column [k] that items are cut by; its dtype must be one of the numpy `kinds`."""
     column = columns[name]
@@ -95,11 +94,3 @@ def _require(columns: Mapping[str, arrays.Array], unit: str, names: Mapping[str,
     missing = " and ".join(name for name, is_there in names.items() if not is_there)
     if missing:
         raise errors.SchemaError(f"columns must include {missing} to be cut into {unit}, got {', '.join(columns)}")
-
-
-CUTS: dict[StorageUnit, Callable[[Mapping[str, arrays.Array]], tuple[arrays.Ints, arrays.Bools]]] = {
-    "timesteps": _timesteps,
-    "sequences": _sequences,
-    "episodes": _episodes,
-    "fragments": _fragments,
-}

@@ -10,7 +10,7 @@ from relive.buffers import item_cuts
 
 
 def cut(unit: item_cuts.StorageUnit, **columns: Any) -> tuple[list[int], list[bool]]:
-    lengths, is_complete = item_cuts.CUTS[unit]({name: np.asarray(values) for name, values in columns.items()})
+    lengths, is_complete = item_cuts.cut({name: np.asarray(values) for name, values in columns.items()}, unit)
     assert lengths.dtype == np.int64
     assert is_complete.dtype == np.bool_
     return lengths.tolist(), is_complete.tolist()

@@ -501,7 +501,7 @@ def test_check_finds_damaged_items() -> None:
 def test_check_finds_a_wrong_counter_of_items() -> None:
     buffer = relive.ItemReplayBuffer(5)
     buffer.add({"c": [1, 2]})
-    buffer._evicted = 1
+    buffer._counts["evicted"] = 1
     with pytest.raises(errors.CorruptionError, match="^2 items were added and 1 evicted, but 2 are held$"):
         buffer.check()
 

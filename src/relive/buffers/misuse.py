@@ -40,8 +40,9 @@ class Watch:
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._warned: set[str] = set()
 
-    def record_splices(self, count: int, inserted: int, store: steps_lib.StepStore) -> None:
-        """Record that `count` of the newest steps were spliced, with `inserted` steps added so far."""
+    def record_splices(self, count: int, store: steps_lib.StepStore) -> None:
+        """Record that `count` of the newest steps were spliced."""
+        inserted = store.next_key
         self._splices.extend([inserted] * count)
         is_often = len(self._splices) == self._splices.maxlen and inserted - self._splices[0] < _LAST_STEPS
         if is_often and "splices" not in self._warned:
@@ -74,11 +75,7 @@ class Watch:
                 "episode (give that of infos['final_obs'])",
             )
 
-    def record_other(self, stream: int) -> None:
-        """Record that a stream was written to other than by `extend`."""
-        self.finals.pop(stream, None)
-
-    def clear(self) -> None:
+    def forget_steps(self) -> None:
         """Forget the steps; counts and warnings are kept."""
         self.finals.clear()
         self._splices.clear()

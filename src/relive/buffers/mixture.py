@@ -1,6 +1,6 @@
 """MixtureSampler: batches with fixed shares from several buffers, such as demonstrations and online experience."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import math
@@ -103,24 +103,22 @@ class MixtureSampler(Generic[Batch]):
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
             if options.get("beta") is not None:
                 buffer.sampler.exponent(options["beta"])
-        drawn = [source for source, count in enumerate(counts) if count]
-        calls = [self._call(self._buffers[source], options) for source in drawn]
+        calls = {}
+        for source, count in enumerate(counts):
+            if count:
+                # A schedule of beta is evaluated once.
+                exponent = self._buffers[source].sampler.exponent(options.get("beta"))
+                calls[source] = options if exponent is None else options | {"beta": exponent}
         # Invalid arguments and mismatches show even in empty batches.
-        _joined([self._buffers[source].read([], **call) for source, call in zip(drawn, calls, strict=True)])
+        _joined([self._buffers[source].read([], **call) for source, call in calls.items()])
         parts = []
         with contextlib.ExitStack() as stack:
-            for source, call in zip(drawn, calls, strict=True):
+            for source, call in calls.items():
                 stack.enter_context(self._buffers[source]._counting_at_the_end())
                 part = self._buffers[source].sample(counts[source], **call)
                 part.keys = part.keys * len(self._buffers) + source
                 parts.append(part)
             return _joined(parts)
-
-    @staticmethod
-    def _call(buffer: column.ColumnReplayBuffer[Batch], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of one draw from a buffer; evaluates a schedule of beta."""
-        exponent = buffer.sampler.exponent(options.get("beta"))
-        return {**options} if exponent is None else {**options, "beta": exponent}
 
     def sources(self, keys: Any) -> arrays.Ints:
         """Return the index of the buffer that each key belongs to [B]."""

@@ -52,6 +52,8 @@ class RowOrigin:
     def __str__(self) -> str:
         """Return all of it as one line."""
         so_far = " so far" if self.episode_end == "OPEN" else ""
+        why_not = "barred" if self.is_barred else "spent"
+        why_not = why_not if self.is_readable else "no window can start there"
         parts = [
             f"key {self.key}: step {self.step} of {self.episode_length}{so_far}",
             f"episode from key {self.episode_start_key}",
@@ -59,7 +61,7 @@ class RowOrigin:
             self.episode_end,
             f"slot {self.slot}",
             f"age {self.age}",
-            "eligible" if self.is_eligible else f"not eligible ({self._why_not()})",
+            "eligible" if self.is_eligible else f"not eligible ({why_not})",
         ]
         if self.times_sampled is not None:
             parts.append(f"drawn {self.times_sampled} times")
@@ -68,11 +70,6 @@ class RowOrigin:
         if self.probability is not None:
             parts.append(f"probability {self.probability:.6g}")
         return ", ".join(parts)
-
-    def _why_not(self) -> str:
-        if not self.is_readable:
-            return "no window can start there"
-        return "barred" if self.is_barred else "spent"
 
 
 def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> RowOrigin:
@@ -89,7 +86,7 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -
         episode_length=store.lengths_of(episodes).item(),
         episode_end=get_args(EpisodeEnd)[store.episodes[append.END][episodes].item()],
         age=store.next_key - 1 - key,
-        is_readable=draws.is_readable(slots).item(),
+        is_readable=draws.anchors.has(append.READABLE, slots).item(),
         is_barred=draws.anchors.has(append.BARRED, slots).item(),
         is_eligible=draws.anchors.is_eligible(slots).item(),
         times_sampled=None if times is None else times.item(),

@@ -125,9 +125,12 @@ class RolloutBuffer(checkpointable.Checkpointable):
             )
         known, lead, dtype = self._schema, self._lead, self._value_dtype
         if known is None:
-            lead = _lead(reward)
+            lead = casting.as_array("reward", reward).shape
+            if len(lead) > 1:
+                raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(lead)}")
             known = schema.Schema.from_example(observation, action, reward, extras=extras, num_leading=len(lead))
-            dtype = _float_dtype(value)
+            given = casting.as_array("value", value).dtype
+            dtype = given if given.kind == "f" else np.dtype(np.float64)
         rows = known.rows(observation, action, reward, extras, lead)
         rows["value"] = _spread("value", value, lead, dtype)
         rows["terminated"] = _spread("terminated", terminated, lead, _BOOL)
@@ -193,7 +196,10 @@ class RolloutBuffer(checkpointable.Checkpointable):
         next_values = np.where(columns["terminated"], 0, next_values)
         td_errors = reward + gamma * next_values - value
         is_end = columns["terminated"] | columns["truncated"]
-        advantages = _discounted_sums(td_errors, gamma * lambda_, is_end)
+        advantages, carry = np.empty_like(td_errors), np.zeros_like(td_errors[0])
+        for t in reversed(range(len(td_errors))):
+            carry = td_errors[t] + gamma * lambda_ * np.where(is_end[t], 0, carry)
+            advantages[t] = carry
         return advantages.astype(dtype), (advantages + value).astype(dtype)
 
     def clear(self) -> None:
@@ -247,31 +253,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         return {path: column[: self._size] for path, column in self._columns.items()}
 
 
-def _lead(reward: object) -> tuple[int, ...]:
-    """Return the shape of the rewards, [] or [S]."""
-    shape = casting.as_array("reward", reward).shape
-    if len(shape) > 1:
-        raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(shape)}")
-    return shape
-
-
-def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
-    """Return the dtype of `value` if that is one of floats, else float64."""
-    dtype = casting.as_array("value", value).dtype
-    return dtype if dtype.kind == "f" else np.dtype(np.float64)
-
-
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
     """Return `value` as an array of shape `lead`; a single number applies to all environments."""
     shape = lead if casting.as_array(name, value).ndim else ()
     return np.broadcast_to(casting.cast_exact(name, value, shape, dtype), lead)
-
-
-def _discounted_sums(terms: arrays_lib.Array, factor: float, is_end: arrays_lib.Array) -> arrays_lib.Array:
-    """Return sum over l of factor^l terms[t + l], up to the first end at or after t, [T, ...]."""
-    sums = np.empty_like(terms)
-    carry = np.zeros_like(terms[0])
-    for t in reversed(range(len(terms))):
-        carry = terms[t] + factor * np.where(is_end[t], 0, carry)
-        sums[t] = carry
-    return sums

@@ -32,8 +32,9 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
         streams: Number of environments or actors that write in parallel.
         storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one sequence.
-        sampler: Draws the first steps; overrides `prioritized`.
-            prioritized=True; they are checked either way.
+        sampler: Draws the first steps; must be left out with prioritized=True.
+        alpha, beta, epsilon, weight_normalization, stratified: As in PrioritizedReplayBuffer; used only with
+            prioritized=True, and checked either way.
         max_times_sampled: How many times a sequence may be drawn before it is retired; None for no limit.
         seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 

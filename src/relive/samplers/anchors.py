@@ -8,8 +8,7 @@ An anchor is eligible if it is readable, not barred and not spent. The flags are
 sets READABLE as rows come and go; everything else that changes one goes through `set`.
 """
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +18,15 @@ from relive.common import arrays
 from relive.kernels import append
 
 
-class Read(Protocol):
-    """Reads rows, as `Storage.read` does."""
-
-    def __call__(self, slots: arrays.Slots, fields: Collection[str] | None = None, /) -> dict[str, arrays.Array]:
-        """Return the rows in `slots` [...] as columns by path."""
-        ...
-
-
 class Anchors:
     """The anchors in the slots of a ring; `len` is how many are eligible.
 
     Args:
         rows: The arrays of `kernels.append`, of which flags, `changed` and `num` are used; shared, not copied.
-        read_rows: Reads the rows.
+        read_rows: Reads rows, as `Storage.read` does.
     """
 
-    def __init__(self, rows: append.Rows, read_rows: Read) -> None:
+    def __init__(self, rows: append.Rows, read_rows: Callable[..., dict[str, arrays.Array]]) -> None:
         self.flags: npt.NDArray[np.uint8]
         self.num: arrays.Ints
         self.flags, *_, self._changed, self.num = rows

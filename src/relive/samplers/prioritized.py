@@ -191,25 +191,16 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the probability of each of `slots` [B] in a single draw now; 0 if not eligible."""
         tree = self.tree
-        return tree.read(slots) / (tree.total or 1.0)
+        return tree.leaves.take(slots) / (tree.total or 1.0)
 
     def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
-
-        Args:
-            probabilities: P_i [B]; N is the number of eligible anchors.
-        """
+        """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer."""
         if self._weight_normalization == "buffer" and (total := self.tree.total) > 0.0:
             return probabilities / (self._tree.min / total)
         return self.anchors.num.item(append.ELIGIBLE) * probabilities
 
     def weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
-        """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is.
-
-        Args:
-            importance: What `importance` returned when each of the rows was drawn [B].
-            exponent: The beta that `exponent` returned; None for the sampler's own.
-        """
+        """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is."""
         if exponent is None:
             exponent = self.beta
         least = importance.item(importance.argmin()) if len(importance) else 0.0
@@ -225,11 +216,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         return relative
 
     def exponent(self, beta: float | None) -> float | None:
-        """Return beta, checked, or the sampler's own if None.
-
-        Raises:
-            ArgumentError: It is not a finite number of at least 0.
-        """
+        """Return beta, or the sampler's own if None; raise ArgumentError if it is not a finite number of at least 0."""
         return self.beta if beta is None else validation.non_negative_float("beta", beta)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -250,7 +237,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     def drawable(self) -> arrays.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
-        return slots[self.tree.read(slots) > 0]
+        return slots[self.tree.leaves.take(slots) > 0]
 
     def drawn(self) -> None:
         """Count a draw, for a schedule of beta."""

@@ -206,7 +206,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
         Args:
             importance: What `importance` returned when each of its rows was drawn [B].
-            exponent: What `exponent` returned.
+            exponent: What `exponent` returned, or None for its own.
         """
         ones = np.empty(len(importance))
         ones.fill(1.0)

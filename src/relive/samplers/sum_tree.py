@@ -19,7 +19,6 @@ since. With capacity c, a batch of k costs
 The idea, in a binary tree: Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1.
 """
 
-from collections.abc import Sequence
 import functools
 import itertools
 import math
@@ -68,7 +67,10 @@ class SumTree(arrays.Derived):
         sizes = _sizes(self._capacity)
         with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
             self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
-            self._nodes = _aligned_zeros(sum(sizes))
+            # Blocks are aligned to cache lines; those of copies need not be.
+            room = np.zeros(sum(sizes) + draw.WIDTH)
+            skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
+            self._nodes: arrays.Floats = room[skipped : skipped + sum(sizes)]
             # The mass before each entry of the top, followed by the total.
             self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
         self._total = 0.0
@@ -122,7 +124,11 @@ class SumTree(arrays.Derived):
         """
         self._require_weight("min")
         if self._min is None:
-            self._min = _smallest(self.leaves)
+            # Numbers of at least 0 are in the order of their bits. Less one, those of 0 become the largest there are.
+            bits = self.leaves.view(np.uint64)
+            starts = range(0, len(bits), _CHUNK)
+            least = min((bits[start : start + _CHUNK] - np.uint64(1)).min() for start in starts)
+            self._min = float((least + np.uint64(1)).view(np.float64))
         return self._min
 
     def set(self, leaves: npt.ArrayLike, weights: npt.ArrayLike) -> None:
@@ -141,7 +147,12 @@ class SumTree(arrays.Derived):
         if slots.size == 0:
             return
         if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= self.heaviest):
-            self._refuse(slots, values)
+            values = np.broadcast_to(values, slots.shape)
+            row = int((~((values >= 0) & (values <= self.heaviest))).argmax())
+            rule = f"must be at most {self.heaviest:.6g}, or sums could overflow"
+            if not 0 <= values[row] < math.inf:
+                rule = "must be finite and at least 0"
+            raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
         self.write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
 
     def write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
@@ -174,10 +185,6 @@ class SumTree(arrays.Derived):
         """
         return self.leaves.take(self._checked_leaves(leaves))
 
-    def read(self, leaves: arrays.Ints) -> arrays.Floats:
-        """Do what `get` does without checking `leaves` [k]."""
-        return self.leaves.take(leaves)
-
     def find(self, masses: npt.ArrayLike) -> arrays.Ints:
         """Return, for each of `masses` [k] in [0, total], the leaf [k] in whose half-open interval it lies.
 
@@ -193,8 +200,7 @@ class SumTree(arrays.Derived):
         if points.ndim != 1:
             raise errors.ArgumentError(f"masses must be of shape [k], got shape {points.shape}")
         is_wrong = ~((points >= 0) & (points <= self._total))
-        if is_wrong.any():
-            row = int(is_wrong.argmax())
+        for row in np.flatnonzero(is_wrong):
             raise errors.ArgumentError(f"masses must be in [0, {self._total}], got {points[row]} in row {row}")
         return self._find(np.minimum(points, math.nextafter(self._total, 0)))
 
@@ -205,9 +211,7 @@ class SumTree(arrays.Derived):
             NotReadyError: All weights are zero.
             ArgumentError: `size` is not an integer of at least 1, or `rng` not a generator of numpy.
         """
-        size, rng = _checked_request(size, rng)
-        self._require_weight("sample")
-        return self.draw(size, rng, False)
+        return self._checked_draw("sample", size, rng, False)
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
         """Return `size` leaves [size], one drawn from each of `size` equal strata of the total weight.
@@ -219,9 +223,13 @@ class SumTree(arrays.Derived):
             NotReadyError: All weights are zero.
             ArgumentError: `size` is not an integer of at least 1, or `rng` not a generator of numpy.
         """
-        size, rng = _checked_request(size, rng)
-        self._require_weight("stratified_sample")
-        return self.draw(size, rng, True)
+        return self._checked_draw("stratified_sample", size, rng, True)
+
+    def _checked_draw(self, call: str, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
+        validation.require_instance("rng", rng, np.random.Generator)
+        size = validation.batch_size("size", size)
+        self._require_weight(call)
+        return self.draw(size, rng, is_stratified)
 
     def draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
         """Do what `stratified_sample` or `sample` does without checks; `total` was asked for, and is above zero."""
@@ -249,8 +257,7 @@ class SumTree(arrays.Derived):
         """
         live = self.leaves[: self._capacity]
         is_legal = (live >= 0) & (live <= self.heaviest)
-        if not is_legal.all():
-            leaf = int(is_legal.argmin())
+        for leaf in np.flatnonzero(~is_legal):
             raise errors.CorruptionError(
                 f"weight of leaf {leaf} must be in [0, {self.heaviest:.6g}], found {live[leaf]}"
             )
@@ -258,7 +265,12 @@ class SumTree(arrays.Derived):
             raise errors.CorruptionError(f"weights beyond leaf {self._capacity - 1} must be 0")
         total = self.total
         levels = draw.split(self._nodes, self._offsets)
-        _check_levels(levels)
+        for height, (below, level) in enumerate(itertools.pairwise(levels), start=1):
+            expected = draw.sums(below.reshape(-1, draw.WIDTH))
+            for entry in np.flatnonzero(level != expected):
+                raise errors.CorruptionError(
+                    f"sum {entry} of level {height} must be {expected[entry]}, found {level[entry]}"
+                )
         masses = np.concatenate([[0.0], levels[-1].cumsum()])
         if not np.array_equal(self._masses, masses) or total != masses[-1]:
             raise errors.CorruptionError("running sums of the top are not those of its entries")
@@ -287,21 +299,6 @@ class SumTree(arrays.Derived):
             raise errors.OutOfRangeError(f"leaves must be in [0, {self._capacity}), got {slots[row]} in row {row}")
         return slots.astype(np.int64, copy=False)
 
-    def _refuse(self, slots: arrays.Ints, weights: arrays.Floats) -> None:
-        """Raise for the first of the wrong `weights` [k] or []."""
-        values = np.broadcast_to(weights, slots.shape)
-        row = int((~((values >= 0) & (values <= self.heaviest))).argmax())
-        rule = f"must be at most {self.heaviest:.6g}, or sums could overflow"
-        if not 0 <= values[row] < math.inf:
-            rule = "must be finite and at least 0"
-        raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
-
-
-def _checked_request(size: object, rng: np.random.Generator) -> tuple[int, np.random.Generator]:
-    """Return the arguments of a draw, checked."""
-    validation.require_instance("rng", rng, np.random.Generator)
-    return validation.batch_size("size", size), rng
-
 
 def _sizes(capacity: int) -> list[int]:
     """Return how many entries each level has, the leaves first: whole blocks up to the top."""
@@ -313,34 +310,6 @@ def _sizes(capacity: int) -> list[int]:
     while sizes[-1] > widest:
         sizes.append(sizes[-1] // draw.WIDTH)
     return sizes
-
-
-def _aligned_zeros(count: int) -> arrays.Floats:
-    """Return zeros [count] with blocks aligned to cache lines; copies need not be aligned."""
-    room = np.zeros(count + draw.WIDTH)
-    skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
-    return room[skipped : skipped + count]
-
-
-def _smallest(weights: arrays.Floats) -> float:
-    """Return the smallest of `weights` [n] above zero; there must be one, and none below zero."""
-    # Numbers of at least 0 are in the order of their bits. Less one, those of 0 become the largest there are.
-    bits = weights.view(np.uint64)
-    starts = range(0, len(bits), _CHUNK)
-    least = min((bits[start : start + _CHUNK] - np.uint64(1)).min() for start in starts)
-    return float((least + np.uint64(1)).view(np.float64))
-
-
-def _check_levels(levels: Sequence[arrays.Floats]) -> None:
-    """Raise CorruptionError if an entry disagrees with its block of the level below."""
-    for height, (below, level) in enumerate(itertools.pairwise(levels), start=1):
-        expected = draw.sums(below.reshape(-1, draw.WIDTH))
-        is_wrong = level != expected
-        if is_wrong.any():
-            entry = int(is_wrong.argmax())
-            raise errors.CorruptionError(
-                f"sum {entry} of level {height} must be {expected[entry]}, found {level[entry]}"
-            )
 
 
 @functools.lru_cache(maxsize=8)

@@ -179,7 +179,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def weights_and_total_are_equal(self) -> None:
         assert self.tree.get(range(self.tree.capacity)).tolist() == self.naive.weights
-        assert self.tree.read(np.arange(self.tree.capacity)).tolist() == self.naive.weights
+        assert self.tree.leaves[: self.tree.capacity].tolist() == self.naive.weights
         assert self.tree.total == sum(self.naive.weights)
 
     @stateful.invariant()

@@ -57,9 +57,7 @@ class Batch(Generic[A]):
     _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
     """The fields that name rows: no framework calculates with them."""
 
-    if TYPE_CHECKING:
-        pass  # A type checker would take any attribute for one that exists.
-    else:
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError that names the field meant, if `name` is another library's word for it."""
@@ -161,8 +159,13 @@ class Batch(Generic[A]):
     """Not iterable: Python would otherwise ask for the rows 0, 1 and so on."""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{path}: {_shape(leaf)}" for path, leaf in leaves(self))
-        return f"{type(self).__name__}({shown})"
+        shown = []
+        for path, leaf in leaves(self):
+            described = type(leaf).__name__  # In JAX trees a leaf may be anything.
+            if hasattr(leaf, "dtype"):
+                described = f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"  # Such as float32[256, 4].
+            shown.append(f"{path}: {described}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         """Return the HTML shown in notebooks: the fields with their dtypes, shapes and bytes."""
@@ -324,9 +327,16 @@ def array_names(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.name not in kind._NAMES]
 
 
-def leaves(batch: Any) -> Iterator[tuple[str, Any]]:
+def leaves(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array of a batch with its path, the keys and the like too."""
-    return _leaves("", batch)
+    if isinstance(batch, Batch):
+        for field in dataclasses.fields(batch):  # type: ignore[arg-type]
+            yield from leaves(getattr(batch, field.name), _joined(path, field.name))
+    elif isinstance(batch, Mapping):
+        for key, part in batch.items():
+            yield from leaves(part, _joined(path, key))
+    else:
+        yield path, batch
 
 
 def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any:
@@ -341,17 +351,6 @@ def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any
     return convert(path, tree)
 
 
-def _leaves(path: str, tree: Tree) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Batch):
-        for field in dataclasses.fields(tree):  # type: ignore[arg-type]
-            yield from _leaves(_joined(path, field.name), getattr(tree, field.name))
-    elif isinstance(tree, Mapping):
-        for key, part in tree.items():
-            yield from _leaves(_joined(path, key), part)
-    else:
-        yield path, tree
-
-
 def _rows(tree: Tree, rows: slice) -> Tree:
     """Return a slice of the rows of each array of a tree, or of a list; None of None, which stands for keys in JAX."""
     if isinstance(tree, Mapping):
@@ -364,12 +363,7 @@ def _joined(path: str, name: object) -> str:
 
 
 def _stacked(name: str, values: list[Any]) -> Tree:
-    """Return values of one structure as a tree of arrays [B, ...].
-
-    Raises:
-        ArgumentError: They have other keys.
-        SchemaError: They have other shapes, or one is not an array.
-    """
+    """Return values of one structure as a tree of arrays [B, ...]."""
     parts = [trees.flat(name, value) for value in values]
     columns = {}
     for part in parts:
@@ -384,10 +378,3 @@ def _stacked(name: str, values: list[Any]) -> Tree:
                 raise errors.SchemaError(f"{rule}, got {list(rows[0].shape)} and {list(row.shape)}")
         columns[path] = np.stack(rows)
     return trees.nested(name, columns)
-
-
-def _shape(array: Any) -> str:
-    """Return dtype and shape, such as `float32[256, 4]`, or the type of anything else, as in JAX trees."""
-    if not hasattr(array, "dtype"):
-        return type(array).__name__
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"

@@ -83,15 +83,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         probabilities: arrays.Floats,
         weights: arrays.Floats,
     ) -> batches.TransitionBatch:
-        """Return the transitions from `slots` [B].
-
-        Args:
-            store: Where the rows are.
-            slots: The anchors.
-            run: The rows of their transitions.
-            probabilities: The probability with which each anchor was drawn [B].
-            weights: Importance weights [B].
-        """
+        """Return the transitions from `slots` [B], given the rows of each."""
         span, last, link, is_terminal, reward, discount, keys = run
         if self.frame_stack == 1:
             columns = store.read(slots, store.unrewarded_paths)
@@ -104,7 +96,10 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             columns |= store.read(slots, store.other_paths)
             if last is not slots:
                 frames = store.look_back(last, of_rows + (span - 1))
-            next_columns = self._next_stacks(store, frames, last, link)
+            next_columns = store.observations(np.concatenate([frames[1:], np.maximum(link, 0)[np.newaxis]]).T)
+            (behind,) = (link < 0).nonzero()
+            if len(behind):
+                store.put_behind(next_columns, (behind, -1), last[behind])
             self._pad(next_columns, of_rows + span)
         return batches.TransitionBatch(
             observation=store.nest_observation(columns),
@@ -119,16 +114,6 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             weights=weights,
             extras=store.nest_extras(columns),
         )
-
-    def _next_stacks(
-        self, store: steps.StepStore, frames: arrays.Ints, last: arrays.Ints, links: arrays.Array
-    ) -> window.Columns:
-        """Return the stacks up to what follows the rows `last` [B], of which `frames` [stack, B] are the stacks."""
-        following = store.observations(np.concatenate([frames[1:], np.maximum(links, 0)[np.newaxis]]).T)
-        (where,) = (links < 0).nonzero()
-        if len(where):
-            store.put_behind(following, (where, -1), last[where])
-        return following
 
     def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
         """Write the padding before the first frame into the stacks of steps [B], which hold the first frame already."""
