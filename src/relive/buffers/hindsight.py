@@ -181,7 +181,8 @@ def _goal_rows(
     if strategy != "final":
         goal_steps = rng.integers(steps + 1, goal_steps, endpoint=True)
     offsets = goal_steps - steps - 1
-    return store.follow(base, int(offsets.max()) + 1).slots[offsets, np.arange(len(slots))]
+    rows: arrays.Ints = store.follow(base, int(offsets.max()) + 1).slots[offsets, np.arange(len(slots))]
+    return rows
 
 
 def _achieved(store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays.Ints) -> Columns:
