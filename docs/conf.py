@@ -63,7 +63,7 @@ INTERNAL = {
     "MemmapStorage": "id",
     "Sampler": "attach catch_up draw drawn exponent has_hooks importance is_tracking restore state weights",
     "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight tree",
-    "SumTree": "draw read settle write",
+    "SumTree": "draw settle write",
     "TransitionWindow": "assembled",
     "Window": "read rule why_not_ready",
     "Admission": "most_admitted",
