@@ -58,6 +58,10 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not _is_of_python(value):
         remedy = f"cast it with .astype({dtype.name!r}), or declare the field {source}"
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
+    if source.kind in "iu" and array.size:
+        most = _most_exact(dtype)
+        if array.max() <= most and array.min() >= -most:  # As in lists of small integers.
+            return array.astype(dtype)
     may_round = dtype.kind in "fc" and (is_weak or source.kind in "fc")
     return _cast(name, array, dtype, may_round)
 
@@ -127,6 +131,12 @@ def _square_limit(source: DType, dtype: DType) -> float:
         return 0.0
     largest = float(np.finfo(dtype).max)
     return largest if dtype.itemsize >= np.dtype(np.float64).itemsize else largest**2
+
+
+@functools.lru_cache(maxsize=256)
+def _most_exact(dtype: DType) -> int:
+    """Return up to which number all integers are values of a float `dtype`; -1 for others."""
+    return int(2 ** (np.finfo(dtype).nmant + 1)) if dtype.kind in "fc" else -1
 
 
 @functools.lru_cache(maxsize=256)
