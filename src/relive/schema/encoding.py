@@ -157,7 +157,8 @@ def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any, list[bytes]],
     kinds = {of_python, dtype.type, *([np.float64] if is_reward else [])}
 
     def encode_number(value: Any, row: list[bytes]) -> None:
-        number = value[()] if type(value) is np.ndarray and not value.shape else value
+        is_array = type(value) is np.ndarray and value.shape == () and not value.dtype.hasobject
+        number = value[()] if is_array else value
         kind = type(number)
         is_usual = kind in kinds or (kind is int and -largest <= number <= largest)
         if not is_usual or (is_reward and not math.isfinite(number)):

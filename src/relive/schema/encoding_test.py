@@ -30,6 +30,7 @@ NUMBERS: st.SearchStrategy[Any] = st.one_of(
     st.booleans(), st.integers(-3, 300), st.sampled_from(LARGE), st.floats(allow_nan=False), st.sampled_from(FLOATS)
 )
 OTHERS = [None, "x", "long", b"ab", "7", 1j, 1 + 0.1j, [], [[]], object(), np.datetime64(3, "s"), np.str_("y")]
+OTHERS += [np.array(1, object), np.array(0.5, object), np.array([1], object)]
 
 
 def cast(values: Any, dtype: str) -> Any:
