@@ -58,8 +58,9 @@ class Watch:
         if not self.finals and not events.strip(b"\0"):
             return
         streams = np.asarray(steps.streams).tolist()
-        for stream in [stream for stream in self.finals if stream in streams]:
-            place, final = streams.index(stream), self.finals.pop(stream)
+        places = {stream: place for place, stream in enumerate(streams)} if self.finals else {}
+        for stream in self.finals.keys() & places:
+            place, final = places[stream], self.finals.pop(stream)
             if next_rows is not None and _observation(steps, steps.rows, place) == final:
                 self.suspected_resets += _observation(steps, next_rows, place) != final
         for place in np.flatnonzero(steps.events).tolist():
