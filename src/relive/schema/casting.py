@@ -59,7 +59,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         remedy = f"cast it with .astype({dtype.name!r}), or declare the field {source}"
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
     if source.kind in "iu" and array.size:
-        most = _most_exact(dtype)
+        most = most_exact(dtype)
         if array.max() <= most and array.min() >= -most:  # As in lists of small integers.
             return array.astype(dtype)
     may_round = dtype.kind in "fc" and (is_weak or source.kind in "fc")
@@ -134,7 +134,7 @@ def _square_limit(source: DType, dtype: DType) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _most_exact(dtype: DType) -> int:
+def most_exact(dtype: DType) -> int:
     """Return up to which number all integers are values of a float `dtype`; -1 for others."""
     return int(2 ** (np.finfo(dtype).nmant + 1)) if dtype.kind in "fc" else -1
 
@@ -144,7 +144,7 @@ def _holds_all_of(dtype: DType, source: DType) -> bool:
     """Return whether `dtype`, of the same kind, can represent every value of `source`."""
     if source.kind in "iu" and dtype.kind in "fc":
         # numpy calls int64 to float64 safe, though a float64 has 53 bits for a number.
-        return np.iinfo(source).bits <= np.finfo(dtype).nmant + 1
+        return int(np.iinfo(source).max) <= most_exact(dtype)
     return np.can_cast(source, dtype, "equiv" if dtype.kind in "mM" else "safe")
 
 

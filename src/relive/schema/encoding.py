@@ -153,7 +153,7 @@ def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any, list[bytes]],
     pack = struct.Struct(f"={math.prod(shape)}{code}").pack
     of_python = {"f": float, "b": bool}.get(dtype.kind, int)
     # Integers that a float holds exactly are packed as floats are.
-    largest = 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else 0
+    largest = casting.most_exact(dtype)
     kinds = {of_python, dtype.type, *([np.float64] if is_reward else [])}
 
     def encode_number(value: Any, row: list[bytes]) -> None:
