@@ -121,8 +121,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             raise words.too_many("add", type(self).add, 4 + len(others))
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
         steps = self._rows.steps((encoding.stream_number(self.streams, stream),), given)
-        if self._limited.holds_inserts:
-            self._require_insert("add")
+        self._require_insert("add")
         return self._append(steps)
 
     def extend(  # type: ignore[override]
