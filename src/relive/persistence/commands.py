@@ -1,0 +1,66 @@
+"""Commands: the calls that change a buffer, as records of its journal.
+
+    a call       abort("1b4e28ba-...")                  a method and its arguments
+    its record   its kind, and PlainCodec of the tuple of the arguments
+    its replay   the types are checked, then the method of that name is called
+
+A table says for each kind of record which method it stands for, and what its arguments may be.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from relive import errors
+from relive.common import validation
+from relive.persistence import codec as codec_lib
+
+Check: TypeAlias = Callable[[Any], bool]
+Table: TypeAlias = Mapping[int, tuple[str, tuple[Check, ...]]]
+"""By kind: the name of a method, and a check of each argument."""
+_PLAIN = codec_lib.PlainCodec()
+
+
+def encoded(*arguments: Any) -> bytes:
+    """Return the record of a call with those arguments."""
+    return _PLAIN.encode(arguments)
+
+
+def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:
+    """Make the call of a record, which is untrusted, to a target.
+
+    Raises:
+        CheckpointError: The record is malformed, or none of the table.
+    """
+    if kind not in table:
+        raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
+    method, checks = table[kind]
+    arguments = _PLAIN.decode(payload)
+    if type(arguments) is not tuple or len(arguments) != len(checks):
+        raise errors.CheckpointError(f"calls {method}, which cannot be with {validation.short_repr(arguments)}")
+    for check, argument in zip(checks, arguments, strict=True):
+        if not check(argument):
+            raise errors.CheckpointError(f"calls {method}, which cannot be with {validation.short_repr(argument)}")
+    getattr(target, method)(*arguments)
+
+
+def is_a(*kinds: type) -> Check:
+    """Return what tells whether a value is of exactly one of those types."""
+    return lambda value: type(value) in kinds
+
+
+is_text, is_bytes = is_a(str), is_a(bytes)
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value is an integer from 0 to 2^63 - 1."""
+    return type(value) is int and 0 <= value <= validation.LARGEST
+
+
+def is_texts(value: Any) -> bool:
+    """Return whether a value is a list of strings."""
+    return type(value) is list and all(type(each) is str for each in value)
+
+
+def or_none(check: Check) -> Check:
+    """Return what also accepts None."""
+    return lambda value: value is None or check(value)
