@@ -114,10 +114,10 @@ class Ticket(Holdable):
     an episode that fails later.
     """
 
-    __slots__ = ("__weakref__", "_desk", "_left")
+    __slots__ = ("__weakref__", "_counter", "_left")
 
-    def __init__(self, desk: "Desk", count: int) -> None:
-        self._desk, self._left = desk, count
+    def __init__(self, desk: "AdmissionCounter", count: int) -> None:
+        self._counter, self._left = desk, count
         self._hold()
 
     @property
@@ -128,7 +128,7 @@ class Ticket(Holdable):
     def release(self) -> None:
         """Give back what is left of the ticket, if anything; it admits no further episode."""
         left, self._left = self._left, 0
-        self._desk.take_back(self, left)
+        self._counter.release_ticket(self, left)
 
     def __enter__(self) -> Self:
         self._use()
@@ -145,7 +145,7 @@ class Ticket(Holdable):
     def __del__(self) -> None:
         # This may run at any time in any thread, so it only records what came back.
         if self._left:
-            self._desk.report_lost(self._left)
+            self._counter.report_lost(self._left)
 
 
 def warn_of_self() -> None:
@@ -158,19 +158,22 @@ def warn_of_self() -> None:
     )
 
 
-class Desk:
-    """Issues tickets for one buffer, and counts them.
+class AdmissionCounter:
+    """Issues the tickets of one buffer, and counts the places that they and the episodes take.
 
     Args:
         rule: The admission rule; None to admit all.
         came_back: Called when places have come back, in the thread that owns the buffer.
         lost: Called from any thread when a ticket was lost; must call `came_back` soon.
+
+    Attributes:
+        admitted: Number of admitted episodes that have not given their place back, including open and trained ones.
+        running: Number of episodes that are open.
+        versions: How many versions the policy has moved on since the first one that was set; None before that.
     """
 
     def __init__(self, rule: Admission | None, came_back: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._rule = rule
-        self._came_back = came_back
-        self._lost = lost
+        self._rule, self._came_back, self._lost = rule, came_back, lost
         self._lost_tickets: list[int] = []
         self._open: set[weakref.ref[Ticket]] = set()
         # The tickets that those who wait for one hold themselves.
@@ -178,19 +181,13 @@ class Desk:
         self._is_warned = False
         # The ticket of each open episode that was started in this process, if it had one.
         self._started: dict[str, Callable[[], Ticket | None]] = {}
-        self._admitted = 0
         self._reserved = 0
+        self.admitted = self.running = 0
         self.versions: int | None = None
-        """How many versions the policy has moved on since the first one that was set; None before that."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy; tickets belong to the original."""
         return {**vars(self), "_lost_tickets": [], "_open": set(), "_waiting": [], "_started": {}, "_reserved": 0}
-
-    @property
-    def admitted(self) -> int:
-        """Number of admitted episodes that have not given their place back, including open and trained ones."""
-        return self._admitted
 
     @property
     def reserved(self) -> int:
@@ -201,6 +198,155 @@ class Desk:
     def is_running(self) -> bool:
         """Whether an episode is open that was started in this process."""
         return bool(self._started)
+
+    # Tickets.
+
+    def checked_count(self, count: object) -> int:
+        """Return the checked number of episodes for a ticket.
+
+        Raises:
+            ArgumentError: It is not an integer of at least 1, or more than can ever be admitted at once.
+        """
+        checked = validation.positive_int("count", count)
+        if self._rule is not None and checked > self._rule.most_at_once:
+            raise errors.ArgumentError(
+                f"count must be at most {self._rule.most_at_once} with {self._rule!r}, got {checked}"
+            )
+        return checked
+
+    def can_admit(self, count: int) -> bool:
+        """Return whether that many more episodes may start."""
+        while self._lost_tickets:
+            self._reserved -= self._lost_tickets.pop()
+        if self._rule is None:
+            return True
+        if self._is_crowded(count):
+            return False
+        return self.admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
+
+    def _is_crowded(self, count: int) -> bool:
+        most = None if self._rule is None else self._rule.max_running
+        return most is not None and self.running + self._reserved + count > most
+
+    def held_back(self, call: str, count: int = 1) -> errors.NotReadyError:
+        """Return the error for a call that would have to wait to admit `count` episodes."""
+        if self._is_crowded(count):
+            what, remedy = f"{self.running + self._reserved} episodes running", "end one"
+        else:
+            what = f"{self.admitted + self._reserved} episodes admitted"
+            remedy = "set_policy_version as the learner moves on"
+        return errors.NotReadyError(f"{call} held back by {self._rule!r} with {what}: {remedy}, or await admit")
+
+    def admit(self, count: int) -> Ticket:
+        """Return a ticket for that many episodes; they must be admissible now."""
+        self._reserved += count
+        ticket = Ticket(self, count)
+        self._open.add(weakref.ref(ticket, self._open.discard))
+        return ticket
+
+    def check(self, ticket: object, call: str) -> None:
+        """Raise an error unless an episode may start with that ticket, which may be None without a rule."""
+        if ticket is None:
+            if self._rule is not None:
+                raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
+            return
+        validation.require_instance("ticket", ticket, Ticket)
+        assert isinstance(ticket, Ticket)
+        if ticket._counter is not self:
+            raise errors.ArgumentError("ticket must be of this buffer, and not from before it was loaded: admit again")
+        if not ticket._left:
+            raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
+
+    def use(self, ticket: Ticket | None, episode_id: str) -> None:
+        """Record that an episode starts with a ticket that `check` let pass, or without one."""
+        self._started[episode_id] = _no_ticket if ticket is None else weakref.ref(ticket)
+        if ticket is not None:
+            ticket._left -= 1
+            self._reserved -= 1
+            ticket._use()
+
+    def release_ticket(self, ticket: Ticket, count: int) -> None:
+        """Close a ticket, which was released when it admitted `count` episodes more."""
+        self._open.discard(weakref.ref(ticket))
+        if count:
+            self._reserved -= count
+            self._came_back()
+
+    def release_all(self) -> None:
+        """Release all tickets."""
+        for ticket in self._tickets():
+            ticket.release()
+
+    def report_lost(self, count: int) -> None:
+        """Record, in any thread, that a ticket for that many episodes was lost."""
+        self._lost_tickets.append(count)
+        self._lost()
+
+    def _tickets(self) -> list[Ticket]:
+        """Return the open tickets."""
+        return [ticket for ticket in [each() for each in self._open] if ticket is not None]
+
+    # Places.
+
+    def started(self) -> None:
+        """Record that an episode has started."""
+        self.admitted += 1
+        self.running += 1
+
+    def ended(self, episode_id: str, *, is_wasted: bool) -> None:
+        """Record that an open episode has ended.
+
+        Args:
+            episode_id: The episode.
+            is_wasted: Whether it can never be trained on. Then its place comes back: to its ticket if that is open,
+                otherwise to all.
+        """
+        self.running -= 1
+        ticket = self._started.pop(episode_id, _no_ticket)()
+        if not is_wasted:
+            return
+        if ticket is None or weakref.ref(ticket) not in self._open:
+            self.release_place()
+            return
+        self.admitted = max(self.admitted - 1, 0)
+        ticket._left += 1
+        self._reserved += 1
+        ticket._has_come_back = True
+        if self._waiting:
+            with contextlib.suppress(RuntimeError):  # No event loop runs.
+                asyncio.get_running_loop().call_soon(self._warn_waiting)
+
+    def release_place(self, count: int = 1) -> None:
+        """Record that `count` started episodes will never be trained on."""
+        if count:
+            self.admitted = max(self.admitted - count, 0)
+            self._came_back()
+
+    def cleared(self) -> None:
+        """Record that no episode is open any more."""
+        self.release_place(self.running)
+        self.running = 0
+        self._started.clear()
+
+    def move_on(self, versions: int) -> None:
+        """Record that the learner has set its first version, or one that is newer by so many."""
+        self.versions = 0 if self.versions is None else self.versions + versions
+        self._came_back()
+
+    def begin(self, versions: int | None, admitted: int) -> None:
+        """Restart counting, with `admitted` episodes that the learner may still train on.
+
+        The number is capped at the number of places, since otherwise nothing could start for a long time.
+
+        Args:
+            versions: Number of policy updates since the first version; None if no version was set.
+            admitted: The number of those episodes.
+        """
+        self.versions = versions
+        self.admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))
+        self._came_back()
+
+    # Tasks that wait for themselves.
 
     def warn_of_self(self) -> None:
         """Warn, once, if the caller is about to wait for a ticket and holds one with unused places."""
@@ -224,146 +370,6 @@ class Desk:
             yield
         finally:
             self._waiting.remove(held)
-
-    def checked_count(self, count: object) -> int:
-        """Return the checked number of episodes for a ticket.
-
-        Raises:
-            ArgumentError: It is not an integer of at least 1, or more than can ever be admitted at once.
-        """
-        checked = validation.positive_int("count", count)
-        if self._rule is not None and checked > self._rule.most_at_once:
-            raise errors.ArgumentError(
-                f"count must be at most {self._rule.most_at_once} with {self._rule!r}, got {checked}"
-            )
-        return checked
-
-    def can_admit(self, count: int, running: int = 0) -> bool:
-        """Return whether that many more episodes may start, beside those that run."""
-        while self._lost_tickets:
-            self._reserved -= self._lost_tickets.pop()
-        if self._rule is None:
-            return True
-        if self._is_crowded(count, running):
-            return False
-        return self._admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
-
-    def admit(self, count: int) -> Ticket:
-        """Return a ticket for that many episodes; they must be admissible now."""
-        self._reserved += count
-        ticket = Ticket(self, count)
-        self._open.add(weakref.ref(ticket, self._open.discard))
-        return ticket
-
-    def held_back(self, call: str, count: int = 1, running: int = 0) -> errors.NotReadyError:
-        """Return the error for a call that would have to wait to admit `count` episodes while others run."""
-        if self._is_crowded(count, running):
-            return errors.NotReadyError(
-                f"{call} held back by {self._rule!r} with {running + self._reserved} episodes running: "
-                "end one, or await admit"
-            )
-        return errors.NotReadyError(
-            f"{call} held back by {self._rule!r} with {self._admitted + self._reserved} episodes admitted: "
-            "set_policy_version as the learner moves on, or await admit"
-        )
-
-    def _is_crowded(self, count: int, running: int) -> bool:
-        most = None if self._rule is None else self._rule.max_running
-        return most is not None and running + self._reserved + count > most
-
-    def check(self, ticket: object, call: str) -> None:
-        """Raise an error unless an episode may start with that ticket, which may be None without a rule."""
-        if ticket is None:
-            if self._rule is not None:
-                raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
-            return
-        validation.require_instance("ticket", ticket, Ticket)
-        assert isinstance(ticket, Ticket)
-        if ticket._desk is not self:
-            raise errors.ArgumentError("ticket must be of this buffer, and not from before it was loaded: admit again")
-        if not ticket._left:
-            raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
-
-    def use(self, ticket: Ticket | None, episode_id: str) -> None:
-        """Record that an episode has started with a ticket that `check` let pass, or without one."""
-        self._admitted += 1
-        if ticket is None:
-            self._started[episode_id] = _no_ticket
-        else:
-            self._started[episode_id] = weakref.ref(ticket)
-            self._move(ticket, -1)
-
-    def ended(self, episode_id: str, *, is_wasted: bool) -> bool:
-        """Record that an open episode has ended, and return whether its ticket, if that is open, has the place again.
-
-        Args:
-            episode_id: The episode.
-            is_wasted: Whether it can never be trained on: only then the ticket takes the place.
-        """
-        ticket = self._started.pop(episode_id, _no_ticket)()
-        if not is_wasted or ticket is None or weakref.ref(ticket) not in self._open:
-            return False
-        self._admitted = max(self._admitted - 1, 0)
-        self._move(ticket, 1)
-        return True
-
-    def _move(self, ticket: Ticket, episodes: int) -> None:
-        """Let a ticket admit that many episodes more."""
-        ticket._left += episodes
-        self._reserved += episodes
-        if episodes < 0:
-            ticket._use()
-            return
-        ticket._has_come_back = True
-        if self._waiting:
-            with contextlib.suppress(RuntimeError):  # No event loop runs.
-                asyncio.get_running_loop().call_soon(self._warn_waiting)
-
-    def give_back(self, count: int) -> None:
-        """Record that `count` started episodes will never be trained on."""
-        if count:
-            self._admitted = max(self._admitted - count, 0)
-            self._came_back()
-
-    def take_back(self, ticket: Ticket, count: int) -> None:
-        """Close a ticket, which was released when it admitted `count` episodes more."""
-        self._open.discard(weakref.ref(ticket))
-        if count:
-            self._reserved -= count
-            self._came_back()
-
-    def release_all(self) -> None:
-        """Release all tickets."""
-        for ticket in self._tickets():
-            ticket.release()
-
-    def _tickets(self) -> list[Ticket]:
-        """Return the open tickets."""
-        return [ticket for ticket in [each() for each in self._open] if ticket is not None]
-
-    def report_lost(self, count: int) -> None:
-        """Record, in any thread, that a ticket for that many episodes was lost."""
-        self._lost_tickets.append(count)
-        self._lost()
-
-    def move_on(self, versions: int) -> None:
-        """Record that the policy has advanced by that many versions."""
-        assert self.versions is not None
-        self.versions += versions
-        self._came_back()
-
-    def begin(self, versions: int | None, admitted: int) -> None:
-        """Restart counting, with `admitted` episodes that the learner may still train on.
-
-        The number is capped at the number of places, since otherwise nothing could start for a long time.
-
-        Args:
-            versions: Number of policy updates since the first version; None if no version was set.
-            admitted: The number of those episodes.
-        """
-        self.versions = versions
-        self._admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))
-        self._came_back()
 
 
 def _no_ticket() -> None:

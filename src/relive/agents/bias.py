@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import copy
 import dataclasses
 import math
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
@@ -226,6 +226,34 @@ class Tally:
             aborted_share=_mean(self.aborted, count),
             mean_policy_version=_mean(self.versions, self.with_version),
         )
+
+
+class Sums:
+    """Sums over the ended episodes of a buffer that are no longer stored.
+
+    Attributes:
+        produced: Over all of them.
+        trained: Over those that the learner trained on.
+        queue: The queue of the learner, if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.produced, self.trained = Tally(), Tally()
+        self.queue: Any = None
+
+    def add(self, episode: EndedEpisode, *, was_drawn: bool) -> None:
+        """Add an ended episode, while it is still stored. O(steps)."""
+        self.produced.add(episode)
+        if was_drawn or (self.queue is not None and self.queue.is_delivered(episode)):
+            self.trained.add(episode)
+
+    def with_stored(self, store: Any) -> Self:
+        """Return the sums over all ended episodes, stored or not. O(stored steps)."""
+        sums = type(self)()
+        sums.produced, sums.trained, sums.queue = self.produced.copy(), self.trained.copy(), self.queue
+        for episode in store.finished:
+            sums.add(episode, was_drawn=store.was_drawn(episode))
+        return sums
 
 
 def oldest_version(episode: EndedEpisode) -> int | None:

@@ -1,4 +1,4 @@
-"""Delivery: the calls of a buffer for asynchronous learners, which consume each episode once, or in a few epochs.
+"""Delivery: the calls of a buffer for asynchronous learners, which consume each episode once.
 
     actor                                             learner
     ticket = await buffer.admit()                     await buffer.next_episodes(count)
@@ -11,6 +11,8 @@ between.
 
 Learners are served first come, first served. But while a learner with a `max_lag` waits, episodes that are too old for
 it go to later callers, and fresh ones are kept for it. So no caller waits for episodes that only others can use.
+
+A buffer has a queue if it has rules for admission or groups, or once one of these calls was made.
 """
 
 import asyncio
@@ -22,83 +24,52 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 import warnings
 
-import numpy as np
-
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import groups as groups_lib
-from relive.agents import queue
+from relive.agents import queue as queue_lib
+from relive.agents import units
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
 from relive.persistence import checkpointable
-from relive.persistence import state
+from relive.persistence import state as state_lib
 from relive.waiting import gate as gate_lib
 from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
+    from relive.agents import queue_journal
     from relive.agents import queue_state
     from relive.persistence import journal as journal_lib
     from relive.persistence import settings
 else:
+    queue_journal = imports.lazy_module("relive.agents.queue_journal")
     queue_state = imports.lazy_module("relive.agents.queue_state")
     settings = imports.lazy_module("relive.persistence.settings")
 
-SETTINGS = ("admission", "groups", "epochs", "redeliver")
-"""The settings of a buffer that are those of its queue."""
 _STARTS_A_TURN = 32
-Unit: TypeAlias = list[queue.Episode]
+Accept: TypeAlias = Callable[[Any], object]
 
 
 class Request:
     """A request for the next episodes or groups.
 
     Args:
-        line: Returns the queue of items requested from.
-        count: Number of items.
+        line: Returns the line of units requested from.
+        count: Number of units.
         max_lag: Maximum lag behind the learner's version; None for any.
-        accept: Decides from a copy whether an item is wanted; None for all.
-        quotas: Maximum number of episodes of each agent that it names.
+        accept: Decides from copies of its episodes whether a unit is wanted; None for all.
 
     Attributes:
         kept: The oldest version reserved for earlier requests; None if none is.
-        accepted: Accepted items that still wait, by key; they are not checked again.
+        accepted: Accepted units that still wait; they are not checked again.
     """
 
-    def __init__(
-        self,
-        line: Callable[[], queue.Line],
-        count: int,
-        max_lag: int | None,
-        accept: Callable[[Any], object] | None,
-        quotas: Mapping[str, int],
-    ) -> None:
-        self.line, self.count, self.max_lag, self.accept, self.quotas = line, count, max_lag, accept, quotas
+    def __init__(self, line: Callable[[], units.Line], count: int, max_lag: int | None, accept: Accept | None) -> None:
+        self.line, self.count, self.max_lag, self.accept = line, count, max_lag, accept
         self.kept: int | None = None
-        self.accepted: dict[str, Unit] = {}
-
-    @property
-    def is_selective(self) -> bool:
-        """Whether others may use what this request passes over."""
-        return self.max_lag is not None or bool(self.quotas)
-
-    def find(self, least: int | None) -> tuple[list[str], list[str]]:
-        """Return the keys of the next items, and those of the stale ones before them; see PendingEpisodes.find."""
-        left = dict(self.quotas)
-
-        def admits(unit: Unit) -> bool:
-            agent = unit[0].agent_id
-            left[agent] = left.get(agent, self.count) - 1
-            return left[agent] >= 0
-
-        return self.line().find(self.count, least, self.kept, admits)
-
-    def num_ready(self, least: int | None) -> int:
-        """Return how many items are ready, at least `count` if there are enough."""
-        if self.quotas:
-            return len(self.find(least)[0])
-        return self.line().num_fresh(least, self.kept)
+        self.accepted: set[units.Unit] = set()
 
 
 class DeliveryWaiters:
@@ -143,9 +114,9 @@ class DeliveryWaiters:
             self._set_timer(due())
             return False
 
-        is_selective = request is not None and request.is_selective
+        others_may_pass = request is not None and request.max_lag is not None
         try:
-            await queue.wait_for(asked, blocks=lambda: not is_selective, waiter=request)
+            await queue.wait_for(asked, blocks=lambda: not others_may_pass, waiter=request)
         finally:
             if self._timer is not None and not self._does_time_matter():
                 self._timer.cancel()
@@ -193,38 +164,91 @@ class DeliveryWaiters:
 E = TypeVar("E")
 
 
-class Delivery(checkpointable.Journalable, Generic[E]):
-    """The calls of a buffer that admit episodes and deliver each of them, as an E, to the learner."""
+class Delivering(checkpointable.Journalable, Generic[E]):
+    """A buffer that can admit episodes, and deliver each of them, as an E, to the learner.
 
-    _store: Any  # A queue.Store.
-    _gate: gate_lib.Gate
-    _limited: rate_limiters.LimitedBuffer
-    _hand_outs: queue.LearnerQueue
-    _queues: DeliveryWaiters
-    _rng: np.random.Generator
+    Args:
+        store: The episodes.
+        limiter: The limiter with the counts of the buffer.
+        still_there: The calls that still work after `close`; for error messages.
+        admission: The rule for starting episodes; None to admit all.
+        groups: The rule for groups; None for no groups.
+        redeliver: Whether what was not acknowledged is delivered again after a restart.
+        limits: The most that can be stored, by name, where there is a limit: a learner cannot ask for more.
+    """
+
     _HAS_WHOLE_EPISODES: ClassVar[bool] = False
     """Whether episodes are stored when they have ended, so that none is ever open."""
-    _is_warned = False
+
+    def __init__(
+        self,
+        store: Any,
+        limiter: rate_limiters.LimitedBuffer,
+        still_there: str,
+        *,
+        admission: admission_lib.Admission | None,
+        groups: groups_lib.Groups | None,
+        redeliver: bool,
+        limits: Mapping[str, int],
+    ) -> None:
+        if admission is not None:
+            validation.require_instance("admission", admission, admission_lib.Admission)
+        if groups is not None:
+            validation.require_instance("groups", groups, groups_lib.Groups)
+            rooms = {f"max_{what} = {most}": most for what, most in limits.items()}
+            if admission is not None:
+                rooms[f"{admission.most_at_once} with {admission!r}"] = admission.most_at_once
+            for room, most in rooms.items():
+                if groups.size > most:
+                    raise errors.ArgumentError(f"size of groups must be at most {room}, got {groups.size}")
+        self._admission, self._groups = admission, groups
+        self._redeliver = validation.boolean("redeliver", redeliver)
+        self._store, self._limited, self._limits = store, limiter, limits
+        self._gate = gate_lib.Gate(limiter, still_there)
+        self._waiters = DeliveryWaiters()
+        self._is_warned = False
+        self._queue: queue_lib.LearnerQueue | None = None
+        if admission is not None or groups is not None:
+            self._learner()
+
+    def _learner(self) -> queue_lib.LearnerQueue:
+        """Return the queue, made now if there was none."""
+        if self._queue is None:
+            queue = self._new_queue()
+            queue.places.running = len(self._open_ids())
+            self._follow(queue)
+        assert self._queue is not None
+        return self._queue
+
+    def _new_queue(self) -> queue_lib.LearnerQueue:
+        return queue_lib.LearnerQueue(
+            self._admission,
+            self._groups,
+            self._redeliver,
+            self._waiters.wake_starts,
+            self._waiters.wake_starts_soon,
+        )
+
+    def _follow(self, queue: queue_lib.LearnerQueue | None) -> None:
+        """Set the queue, and let the store tell it what starts, ends and is evicted."""
+        self._queue = self._store.sums.queue = queue
+        if queue is not None:
+            self._store.listeners.insert(0, queue)
 
     @property
     def admission(self) -> admission_lib.Admission | None:
         """The admission rule for starting episodes; None to admit all."""
-        return self._hand_outs.admission
+        return self._admission
 
     @property
     def groups(self) -> groups_lib.Groups | None:
         """The rule for groups of episodes; None for no groups."""
-        return self._hand_outs.groups
-
-    @property
-    def epochs(self) -> int:
-        """How often each episode or group is delivered."""
-        return self._hand_outs.epochs
+        return self._groups
 
     @property
     def redeliver(self) -> bool:
         """Whether what was delivered and not acknowledged is delivered again after a restart."""
-        return self._hand_outs.redeliver
+        return self._redeliver
 
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
         """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission requires it.
@@ -241,18 +265,18 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        count = self._hand_outs.desk.checked_count(count)
+        count = self._learner().places.checked_count(count)
         await asyncio.sleep(0)  # Tasks that were given a ticket may start with it.
         if not self._can_admit(count):
-            self._hand_outs.desk.warn_of_self()
+            self._learner().places.warn_of_self()
 
         def ready() -> bool:
             self._gate.refuse_if_closed()
-            return self._can_admit(count) or self._warn_if_stuck(self._queues.episodes, self._queues.groups)
+            return self._can_admit(count) or self._warn_if_stuck(self._waiters.episodes, self._waiters.groups)
 
-        with self._hand_outs.desk.waiting():
-            await self._queues.wait_for(self._queues.starts, ready, self._due)
-        return self._hand_outs.desk.admit(count)
+        with self._learner().places.waiting():
+            await self._waiters.wait_for(self._waiters.starts, ready, self._due)
+        return self._learner().places.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
         """Do what `admit` does, with the same exceptions, as a plain call.
@@ -261,10 +285,11 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             NotReadyError: The Admission holds starts back.
         """
         self._gate.refuse_if_closed()
-        count = self._hand_outs.desk.checked_count(count)
+        places = self._learner().places
+        count = places.checked_count(count)
         if not self._can_admit(count):
-            raise self._hand_outs.desk.held_back("admit_nowait", count, len(self._store.open))
-        return self._hand_outs.desk.admit(count)
+            raise places.held_back("admit_nowait", count)
+        return places.admit(count)
 
     async def next_episodes(
         self,
@@ -272,16 +297,12 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         *,
         max_lag: int | None = None,
         accept: Callable[[E], bool] | None = None,
-        quotas: Mapping[str, int] | None = None,
     ) -> list[E]:
         """Return copies of the next `count` episodes, in the order in which they ended; waits until there are enough.
 
-        Each episode is delivered once, or `epochs` times; it stays stored, and can be sampled, until it is evicted.
-        ABORTED episodes and those without a transition are skipped, as are, in a buffer with `groups`, those with a
-        group_id. The first call begins with the episodes stored then. Always yields to other tasks first.
-
-        With several epochs, a pass goes over the episodes that wait when it begins, in a random order; what ends
-        meanwhile, and what has deliveries left, waits for the next pass. A call never returns an episode twice.
+        Each episode is delivered once; it stays stored, and can be sampled, until it is evicted. ABORTED episodes and
+        those without a transition are skipped, as are, in a buffer with `groups`, those with a group_id. The first call
+        begins with the episodes stored then. Always yields to other tasks first.
 
         Args:
             count: The exact number of episodes to return. A cancelled call takes none.
@@ -293,8 +314,6 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 then cancelled. It is called once for each episode, except that accepted ones that could not be
                 delivered yet are checked again by the next call. Its exceptions propagate, and that episode stays in
                 the queue. It must not call the buffer. None to accept all.
-            quotas: Maximum number of episodes of an agent, by agent_id; others are unlimited. Episodes beyond the quota
-                of their agent go to later calls.
 
         Raises:
             ArgumentError: An argument is invalid, `count` is more than can be stored, max_lag is given before
@@ -303,8 +322,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        request = self._episode_request(count, max_lag, accept, quotas)
-        return [episode for (episode,) in await self._next(self._queues.episodes, request)]
+        request = self._episode_request(count, max_lag, accept)
+        return [episode for (episode,) in await self._next(self._waiters.episodes, request)]
 
     def next_episodes_nowait(
         self,
@@ -312,14 +331,13 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         *,
         max_lag: int | None = None,
         accept: Callable[[E], bool] | None = None,
-        quotas: Mapping[str, int] | None = None,
     ) -> list[E]:
         """Do what `next_episodes` does, as a plain call; works on a closed buffer too.
 
         Raises:
             NotReadyError: Too few episodes have ended or were accepted; those that `accept` refused stay dropped.
         """
-        request = self._episode_request(count, max_lag, accept, quotas)
+        request = self._episode_request(count, max_lag, accept)
         units = self._next_nowait(request, "next_episodes", "episodes: end more of them")
         return [episode for (episode,) in units]
 
@@ -347,7 +365,7 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         request = self._group_request("next_groups", count, max_lag, accept)
-        return await self._next(self._queues.groups, request)
+        return await self._next(self._waiters.groups, request)
 
     def next_groups_nowait(
         self,
@@ -383,10 +401,12 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         ids = validation.items("episode_ids", episode_ids, "strings")
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in ids]
         reason = checked_name("reason", reason)
-        stored: Unit = [self._store[each] for each in checked if self._store.has(each)]
-        if stored and self._journal is not None:
-            self._journal.reject(stored, reason)
-        return self._hand_outs.reject(self._store, checked, reason)
+        stored = [episode_id for episode_id in checked if self._store.find(episode_id) is not None]
+        if not stored:
+            return 0
+        if self._journal is not None:
+            self._journal.write(queue_journal.REJECT, stored, reason, sync=False)
+        return self._learner().reject(self._store, stored, reason)
 
     def abort_open_episodes(self) -> int:
         """End what a crash left unfinished, and return how much it was: call it after `recover`, or `load`.
@@ -401,21 +421,31 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         Raises:
             CheckpointError: The journal could not be written or synced. Nothing has changed.
         """
-        group_ids = self._hand_outs.gathering()
-        count = len(group_ids) if self._HAS_WHOLE_EPISODES else len(self._store.open)
-        if self._store.open or group_ids:
+        group_ids = [] if self._queue is None else self._queue.gathering()
+        num_open = len(self._open_ids())
+        if num_open or group_ids:
             position = self._position
             is_as_recovered = position is not None and position.written == self._written()
             if self._journal is not None:
-                self._journal.abandon(group_ids)
-            self._hand_outs.abandon(self._store, group_ids)
+                self._journal.write(queue_journal.ABANDON, group_ids)
+            self._abandon(group_ids)
             if position is not None and is_as_recovered:
                 abandoned = (*position.abandoned, group_ids)
                 self._position = dataclasses.replace(position, written=self._written(), abandoned=abandoned)
             self._gate.wake()
             self._wake_ended()
-        self._hand_outs.desk.release_all()
-        return count
+        if self._queue is not None:
+            self._queue.places.release_all()
+        return len(group_ids) if self._HAS_WHOLE_EPISODES else num_open
+
+    def _open_ids(self) -> Collection[str]:
+        """Return the ids of the open episodes."""
+        return ()
+
+    def _abandon(self, group_ids: Sequence[str]) -> None:
+        """End all open episodes as ABORTED, and give up those of the groups that are not complete."""
+        if self._queue is not None:
+            self._queue.abandon(group_ids)
 
     def ack(self, version: int) -> None:
         """Acknowledge all that was delivered before the learner had that policy version.
@@ -446,8 +476,9 @@ class Delivery(checkpointable.Journalable, Generic[E]):
                 f"version must be at most the learner's, {known}, got {version}: call set_policy_version first"
             )
         if self._journal is not None:
-            self._journal.acknowledge(version, but)
-        self._hand_outs.acknowledge(version, but)
+            self._journal.write(queue_journal.ACKNOWLEDGE, version, list(but))
+        if self._queue is not None:
+            self._queue.acknowledge(version, but)
 
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version, from which the lag of what is stored is counted.
@@ -460,31 +491,12 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         before = self._store.policy_version
         version = validation.next_version(version, before)
         if self._journal is not None:
-            self._journal.learn(version)
+            self._journal.write(queue_journal.LEARN, version)
         self._store.policy_version = version
-        self._hand_outs.move_on(self._store, 0 if before is None else version - before)
+        if self._queue is not None:
+            self._queue.places.move_on(0 if before is None else version - before)
         self._gate.wake()
-        self._queues.wake_learner()
-
-    def _adopt(self, beside: Any) -> None:
-        super()._adopt(beside)
-        self._limited.counts = self._store
-        self._gate.wake()
-        self._queues.wake()
-
-    def _restarted(self) -> Self:
-        """Let what was not acknowledged wait again, and return the buffer."""
-        self._hand_outs.restart()
-        self._queues.wake_learner()
-        return self
-
-    def _put_back(self, units: Sequence[Sequence[str]]) -> None:
-        """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner."""
-        for ids in reversed(units):
-            if self._journal is not None:
-                self._journal.put_back(ids)
-            self._hand_outs.put_back(self._store, ids)
-        self._queues.wake_learner()
+        self._waiters.wake_learner()
 
     def get_drops(self) -> dict[str, dict[str, int]]:
         """Return the number of episodes dropped before training: reason -> agent_id -> episodes.
@@ -493,101 +505,89 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         to `reject`. The first thousand agents are listed by name, the others as "(others)". A buffer that is only
         sampled from drops nothing.
         """
-        self._hand_outs.pass_time()
-        return self._hand_outs.drops.view()
+        if self._queue is None:
+            return {}
+        self._queue.pass_time()
+        return self._queue.drops.view()
 
     def get_training_bias(self) -> bias.TrainingBias:
         """Return statistics of all ended episodes, and of those that the learner trained on.
 
         The latter are those that were sampled, or delivered and not rejected. O(stored steps).
         """
-        produced, trained = self._hand_outs.sums(self._store)
-        return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
+        sums = self._store.sums.with_stored(self._store)
+        return bias.TrainingBias(produced=sums.produced.totals(), trained=sums.trained.totals())
 
-    def _begin_handing_out(
-        self,
-        admission: admission_lib.Admission | None,
-        groups: groups_lib.Groups | None,
-        epochs: int,
-        redeliver: bool,
-    ) -> None:
-        """Create the queues; the store, the gate and the generator exist already."""
-        self._queues = DeliveryWaiters()
-        self._follow(self._new_hand_outs(admission, groups, epochs, redeliver))
-        if groups is not None:
-            self._check_room(admission, groups.size)
+    def _put_back(self, ids_of_units: Sequence[Sequence[str]]) -> None:
+        """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner."""
+        for ids in reversed(ids_of_units):
+            if self._journal is not None:
+                self._journal.write(queue_journal.PUT_BACK, list(ids), sync=False)
+            self._learner().put_back(self._store, ids)
+        self._waiters.wake_learner()
 
-    def _check_room(self, admission: admission_lib.Admission | None, size: int) -> None:
-        """Raise ArgumentError if a group of that size could never be complete."""
-        rooms = {
-            f"max_transitions = {self._store.max_transitions}": self._store.max_transitions,
-            f"max_episodes = {self._store.max_episodes}": self._store.max_episodes,
-        }
-        if admission is not None:
-            rooms[f"{admission.most_at_once} with {admission!r}"] = admission.most_at_once
-        for room, most in rooms.items():
-            if most is not None and size > most:
-                raise errors.ArgumentError(f"size of groups must be at most {room}, got {size}")
+    # State.
 
-    def _new_hand_outs(
-        self,
-        admission: admission_lib.Admission | None,
-        groups: groups_lib.Groups | None,
-        epochs: int,
-        redeliver: bool,
-    ) -> queue.LearnerQueue:
-        return queue.LearnerQueue(
-            admission, groups, epochs, redeliver, self._rng, self._queues.wake_starts, self._queues.wake_starts_soon
+    def _queue_snapshot(self) -> "queue_state.Snapshot":
+        return queue_state.snapshot(self._queue, self._store.sums)
+
+    def _base_queue_state(self) -> dict[str, Any]:
+        """Return the state of the queue as if everything stored had just been evicted."""
+        return queue_state.snapshot(self._queue, self._store.sums.with_stored(self._store), is_empty=True).state_dict(
+            []
         )
 
-    def _follow(self, hand_outs: queue.LearnerQueue) -> None:
-        """Set the buffer's queue, and make it listen to its store."""
-        self._hand_outs, self._store.listeners = hand_outs, [hand_outs]
-
-    def _loaded_hand_outs(self, given: state.StateReader, store: queue.Store) -> queue.LearnerQueue:
-        """Return the queue of a state, given the episodes of that state."""
-        own = self._hand_outs
-        hand_outs = self._new_hand_outs(own.admission, own.groups, own.epochs, own.redeliver)
+    def _loaded_queue(self, given: state_lib.StateReader, store: Any) -> queue_lib.LearnerQueue | None:
+        """Return the queue of a state, if it has one, given the episodes of that state."""
         saved = given.part("settings")
-        is_same_rule = all(
-            settings.are_same(settings.encoded(getattr(own, name)), saved.value(name)) for name in SETTINGS
+        own = {"admission": self._admission, "groups": self._groups}
+        return queue_state.load(
+            given,
+            store,
+            list(store),
+            store.sums,
+            self._new_queue,
+            policy_version=store.policy_version,
+            has_rules=any(rule is not None for rule in own.values()),
+            is_same_rule=all(
+                settings.are_same(settings.encoded(rule), saved.value(name)) for name, rule in own.items()
+            ),
+            was_grouped=saved.value("groups") is not None,
         )
-        queue_state.load(given, store, hand_outs, is_same_rule=is_same_rule)
-        return hand_outs
+
+    def _adopt(self, beside: Any) -> None:
+        super()._adopt(beside)
+        self._limited.counts = self._store
+        self._gate.wake()
+        self._waiters.wake()
+
+    def _restarted(self) -> Self:
+        """Let what was not acknowledged wait again, and return the buffer."""
+        if self._queue is not None:
+            self._queue.restart()
+        self._waiters.wake_learner()
+        return self
 
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
         position = self._position
         super()._attach(journal, **options)
         if position is not None:
-            if self.redeliver:
-                self._journal.restart()
+            if self._redeliver:
+                self._journal.write(queue_journal.RESTART, sync=False)
             for group_ids in position.abandoned:
-                self._journal.abandon(group_ids)
+                self._journal.write(queue_journal.ABANDON, group_ids)
 
-    def _queue_replay(self) -> dict[str, Any]:
-        """Return the queue for the records of a journal, and what to call at its end."""
-        written, store, hand_outs = self._written(), self._store, self._hand_outs
-        hand_outs.stop_clock()
-        hand_outs.restart_times()
-
-        def ended() -> None:
-            hand_outs.start_clock()
-            if self._written() != written:
-                # From now on, each new learner version frees places.
-                hand_outs.begin_count(store, None if store.policy_version is None else 0)
-
-        return {"hand_outs": hand_outs, "ended": ended}
+    # Waiting.
 
     def _wake_ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
-        self._queues.wake_learner()
-        if self.admission is not None and self.admission.max_running is not None:
-            self._queues.wake_starts()
+        self._waiters.wake_learner()
+        if self._admission is not None and self._admission.max_running is not None:
+            self._waiters.wake_starts()
 
     def _due(self) -> float | None:
         """Return when the next group falls due, by the monotonic clock."""
-        book = self._hand_outs.book
-        return None if book is None else book.due
+        return self._learner().due
 
     async def _next(self, condition: gate_lib.FairCondition, request: Request) -> list[list[E]]:
         """Wait in a queue until a request can be met, and deliver it."""
@@ -597,9 +597,9 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             before = itertools.takewhile(lambda other: other is not request, condition.waiting)
             bounds = [self._least_version(other) for other in before if isinstance(other, Request)]
             request.kept = min([bound for bound in bounds if bound is not None], default=None)
-            return self._num_ready(request) >= request.count or self._warn_if_stuck(self._queues.starts)
+            return self._num_ready(request) >= request.count or self._warn_if_stuck(self._waiters.starts)
 
-        await self._queues.wait_for(condition, ready, self._due, request)
+        await self._waiters.wait_for(condition, ready, self._due, request)
         return self._take(request)
 
     def _next_nowait(self, request: Request, call: str, missing: str) -> list[list[E]]:
@@ -609,70 +609,65 @@ class Delivery(checkpointable.Journalable, Generic[E]):
             raise errors.NotReadyError(f"{call}_nowait found {found} of {request.count} {missing}, or await {call}")
         return self._take(request)
 
-    def _episode_request(self, count: object, max_lag: object, accept: Any, quotas: Any) -> Request:
+    def _episode_request(self, count: object, max_lag: object, accept: Any) -> Request:
         """Return the checked request for the next episodes."""
-        request = self._request(lambda: self._hand_outs.begin_line(self._store), 1, count, max_lag, accept, quotas)
-        if self._hand_outs.line is None:
-            self._write_hand_out([], [], "")
-        request.line()
+        request = self._request(lambda: self._learner().singles_line(self._store), 1, count, max_lag, accept)
         if accept is not None:
             request.accept = lambda unit: accept(*unit)
+        if self._learner().line is None:
+            self._write_delivery([], [], "")
+        request.line()
         return request
 
     def _group_request(self, call: str, count: object, max_lag: object, accept: Any) -> Request:
         """Return the checked request for the next groups."""
-        if self.groups is None:
+        if self._groups is None:
             name = type(self).__name__
             raise errors.ArgumentError(f"{call} needs a buffer with groups: {name}(groups=Groups(size))")
-        return self._request(lambda: self._hand_outs.whole_groups(), self.groups.least_size, count, max_lag, accept)
+        return self._request(lambda: self._learner().groups_line(), self._groups.least_size, count, max_lag, accept)
 
     def _request(
-        self,
-        line: Callable[[], queue.Line],
-        episodes_each: int,
-        count: object,
-        max_lag: object,
-        accept: Any,
-        quotas: Any = None,
+        self, line: Callable[[], units.Line], episodes_each: int, count: object, max_lag: object, accept: Any
     ) -> Request:
         count = validation.positive_int("count", count)
-        for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
-            if most is not None and count * episodes_each > most:
+        for what, most in self._limits.items():
+            if count * episodes_each > most:
                 raise errors.ArgumentError(
                     f"count must be at most {most // episodes_each} with {most} {what}, got {count}"
                 )
         if accept is not None:
             validation.require_function("accept", accept)
-        checked: dict[str, int] = {}
-        if quotas is not None:
-            validation.require_instance("quotas", quotas, Mapping)
-            for agent, most in quotas.items():
-                agent = validation.string("each of quotas", agent)
-                checked[agent] = validation.non_negative_int(f"quota of {validation.short_repr(agent)}", most)
-        if max_lag is None:
-            return Request(line, count, None, accept, checked)
-        max_lag = validation.non_negative_int("max_lag", max_lag)
-        if self._store.policy_version is None:
-            raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
-        return Request(line, count, max_lag, accept, checked)
+        if max_lag is not None:
+            max_lag = validation.non_negative_int("max_lag", max_lag)
+            if self._store.policy_version is None:
+                raise errors.ArgumentError(
+                    "max_lag asks for the learner's policy version: call set_policy_version first"
+                )
+        return Request(line, count, max_lag, accept)
 
-    def _write_hand_out(self, delivered: Unit, dropped: Unit, reason: str) -> None:
+    def _write_delivery(self, delivered: Iterable[units.Unit], dropped: Iterable[units.Unit], reason: str) -> None:
         """Journal, if a journal is attached, what is delivered, what is dropped, and why."""
         if self._journal is not None:
-            self._journal.hand_out(delivered, dropped, reason)
+            self._journal.write(queue_journal.DELIVER, _ids(delivered), _ids(dropped), reason, sync=False)
 
     def _can_admit(self, count: int) -> bool:
-        self._hand_outs.pass_time()
-        return self._hand_outs.desk.can_admit(count, len(self._store.open))
+        queue = self._learner()
+        queue.pass_time()
+        return queue.places.can_admit(count)
 
     def _warn_if_stuck(self, *others: gate_lib.FairCondition) -> bool:
         """Return False, after a warning if the caller and others wait for what is never finished."""
-        book, desk = self._hand_outs.book, self._hand_outs.desk
-        if self._is_warned or desk.is_running or desk.reserved or not any(each.waiting for each in others):
+        queue = self._learner()
+        if (
+            self._is_warned
+            or queue.places.is_running
+            or queue.places.reserved
+            or not any(each.waiting for each in others)
+        ):
             return False
-        unfinished = [f"episode {episode_id}" for episode_id in itertools.islice(self._store.open, 1)]
-        if book is not None and book.due is None:
-            unfinished += [f"group {validation.short_repr(group_id)}" for group_id in book.gathering[:1]]
+        unfinished = [f"episode {episode_id}" for episode_id in itertools.islice(self._open_ids(), 1)]
+        if queue.groups is not None and queue.due is None:
+            unfinished += [f"group {validation.short_repr(group_id)}" for group_id in queue.gathering()[:1]]
         if unfinished:
             self._is_warned = True
             warnings.warn(
@@ -691,37 +686,36 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         return None if request.max_lag is None or version is None else version - request.max_lag
 
     def _num_ready(self, request: Request) -> int:
-        """Return how many items are ready for a request, after calling `accept` for as many as needed."""
+        """Return how many units are ready for a request, after calling `accept` for as many as needed."""
         least = self._least_version(request)
         if request.accept is not None:
             while self._refuse(request, request.accept, least):
-                pass  # More items became available.
-        return request.num_ready(least)
+                pass  # More units became available.
+        return request.line().num_fresh(least, request.kept)
 
-    def _refuse(self, request: Request, accept: Callable[[Unit], object], least: int | None) -> bool:
-        """Call `accept` for the next items, drop the refused ones, and return whether any was checked."""
+    def _refuse(self, request: Request, accept: Accept, least: int | None) -> bool:
+        """Call `accept` for the next units, drop the refused ones, and return whether any was checked."""
         line, has_asked = request.line(), False
-        request.accepted = {key: unit for key, unit in request.accepted.items() if key in line and line[key] is unit}
-        for key in request.find(least)[0]:
-            if key not in request.accepted:
-                if key not in line:
-                    continue  # An earlier `accept` has called the buffer.
-                unit, has_asked = line[key], True
+        request.accepted = {unit for unit in request.accepted if unit in line}
+        for unit in line.find(request.count, least, request.kept)[0]:
+            if unit not in request.accepted and unit in line:  # An earlier `accept` may have called the buffer.
+                has_asked = True
                 if validation.boolean("what accept returns", accept(_copied(unit))):
-                    request.accepted[key] = unit
-                elif key in line:
-                    self._write_hand_out([], unit, "rejected")
-                    self._hand_outs.drop(line, key, "rejected")
+                    request.accepted.add(unit)
+                elif unit in line:
+                    self._write_delivery([], [unit], "rejected")
+                    self._learner().drop(unit, "rejected")
         return has_asked
 
     def _take(self, request: Request) -> list[list[E]]:
         """Deliver what a request asks for, which must be ready."""
-        line = request.line()
-        fresh, stale = request.find(self._least_version(request))
-        answer = [_copied(line[key]) for key in fresh]
-        delivered, dropped = ([episode for key in keys for episode in line[key]] for keys in (fresh, stale))
-        self._write_hand_out(delivered, dropped, "stale" if dropped else "")
-        self._hand_outs.hand_out(line, fresh, stale, self._store.policy_version)
+        fresh, stale = request.line().find(request.count, self._least_version(request), request.kept)
+        answer = [_copied(unit) for unit in fresh]
+        self._write_delivery(fresh, stale, "stale" if stale else "")
+        queue = self._learner()
+        queue.deliver(self._store, _ids(fresh), self._store.policy_version)
+        for unit in stale:
+            queue.drop(unit, "stale")
         return answer
 
 
@@ -738,6 +732,10 @@ def checked_name(name: str, value: object) -> str:
     return text
 
 
-def _copied(episodes: Unit) -> Any:
-    """Return copies that share nothing mutable with the store."""
-    return [copies.copied(episode) for episode in episodes]
+def _ids(some: Iterable[units.Unit]) -> list[str]:
+    return [episode.episode_id for episode in units.episodes_of(some)]
+
+
+def _copied(unit: units.Unit) -> Any:
+    """Return copies of the episodes of a unit that share nothing mutable with the store."""
+    return [copies.copied(episode) for episode in unit.episodes]

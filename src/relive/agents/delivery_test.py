@@ -16,6 +16,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.agents import units
 from relive.episodes import helpers_test
 
 Buffer = helpers_test.Buffer
@@ -63,10 +64,6 @@ REQUESTS: list[tuple[str, int, dict[str, Any], str]] = [
     ("next_groups", 1, {"max_lag": 0}, NO_VERSION),
     ("next_episodes", 1, {"accept": 3}, "accept must be a function, got 3"),
     ("next_groups", 1, {"accept": 3}, "accept must be a function, got 3"),
-    ("next_episodes", 1, {"quotas": [1]}, "quotas must be .*Mapping, got .*"),
-    ("next_episodes", 1, {"quotas": {1: 1}}, "each of quotas must be a string, got 1"),
-    ("next_episodes", 1, {"quotas": {"a": -1}}, "quota of 'a' must be at least 0, got -1"),
-    ("next_episodes", 1, {"quotas": {"a": 0.5}}, "quota of 'a' must be an integer .*"),
     ("admit", 3, {}, r"count must be at most 2 with Admission\(.*\), got 3"),
 ]
 
@@ -179,40 +176,56 @@ def test_a_refused_start_leaves_the_ticket_as_it_was(make: Any) -> None:
 # Audits and memory.
 
 
-def damaged_turn(buffer: Buffer) -> None:
-    buffer._hand_outs._handed.update(dict.fromkeys(next(iter(buffer._hand_outs.line or ())), 1))
+def damaged_state(buffer: Buffer) -> None:
+    next(iter(buffer._learner().line or ())).state = units.DeliveryState.DELIVERED
 
 
 def damaged_open(buffer: Buffer) -> None:
-    buffer._hand_outs._handed[buffer._store[buffer.start_episode_nowait("a")]] = 1
+    queue = buffer._learner()
+    episode = buffer._store[buffer.start_episode_nowait("a")]
+    unit = units.Unit(episode.episode_id, False, units.DeliveryState.DELIVERED, [episode])
+    queue.singles[unit.key] = unit
+    queue.delivered[unit] = None
 
 
 def damaged_count(buffer: Buffer) -> None:
-    buffer._hand_outs._handed[helpers_test.stored(buffer)[0]] = 0
+    buffer._learner().places.running += 1
 
 
 def damaged_group(buffer: Buffer) -> None:
-    episode_id = live(buffer, group_id="g", steps=2)
-    buffer._hand_outs._handed[buffer._store[episode_id]] = 1
-    book: Any = buffer._hand_outs.book
-    book._groups["g"].ended.clear()
+    live(buffer, group_id="g", steps=2)
+    groups = buffer._learner().groups
+    assert groups is not None
+    groups.groups["g"].stored += 1
 
 
-def damaged_place(buffer: Buffer) -> None:
-    buffer._hand_outs._uncounted.add(buffer._store[buffer.start_episode_nowait("a")])
+def damaged_twice(buffer: Buffer) -> None:
+    first, second = buffer._learner().line or ()
+    second.episodes = first.episodes
+
+
+def damaged_version(buffer: Buffer) -> None:
+    next(iter(buffer._learner().line or ())).version = 3
+
+
+def damaged_key(buffer: Buffer) -> None:
+    singles = buffer._learner().singles
+    singles["x"] = singles.pop(next(iter(singles)))
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged_turn, "an episode that waits for the learner was handed out"),
+        (damaged_state, ".* is DELIVERED, but cannot have been handed out"),
         (
             damaged_open,
             ".*IN_PROGRESS with 0 transitions: it can neither wait for the learner nor have been handed out",
         ),
-        (damaged_count, "an episode that was handed out must have been so at least once"),
-        (damaged_group, ".* was handed out before its group"),
-        (damaged_place, "an episode that runs, or is not stored, cannot be without a pl.*"),
+        (damaged_count, "0 episodes are open, but 1 are counted"),
+        (damaged_group, "groups must have {'g': 1} episodes stored, found {'g': 2}"),
+        (damaged_twice, "an episode must wait, or have been handed out, in its own unit, and once"),
+        (damaged_version, ".* cannot wait to be acknowledged, as it is COMPLETE"),
+        (damaged_key, "an episode must wait, or have been handed out, in its own unit, and once"),
     ],
 )
 def test_an_audit_finds_what_cannot_be(damage: Any, message: str) -> None:
@@ -258,11 +271,10 @@ def test_memory_is_that_of_the_stored_episodes() -> None:
                 buffer.next_episodes_nowait(1)
             except relive.NotReadyError:
                 pass
-    hand_outs = buffer._hand_outs
-    assert hand_outs.book is not None
-    assert hand_outs.line is not None
-    assert len(hand_outs.book) <= 10
-    assert len(hand_outs._handed) + len(hand_outs.line) <= 10
+    queue = buffer._learner()
+    assert queue.groups is not None
+    assert len(queue.groups.groups) + len(queue.singles) <= 10
+    assert len(units.episodes_of(queue.all_units())) <= 10
     assert all(len(sources) <= 1001 for sources in buffer.get_drops().values())
     buffer.check()
 
@@ -270,48 +282,15 @@ def test_memory_is_that_of_the_stored_episodes() -> None:
 # Other than what the twin does.
 
 
-@pytest.mark.parametrize("redeliver", [True, False])
-@pytest.mark.parametrize("is_stale", [True, False])
-def test_episodes_passed_over_in_the_second_epoch_stay_so(
-    is_stale: bool, redeliver: bool, tmp_path: pathlib.Path
-) -> None:
-    buffer = Buffer(epochs=2, redeliver=redeliver, seed=0)
-    with relive.Journal(tmp_path / "journal") as journal:
-        buffer.attach(journal)
-        for version in (0, 5):
-            live(buffer, policy_version=version)
-            buffer.set_policy_version(version)
-            if not version:
-                buffer.next_episodes_nowait(1)
-        if is_stale:
-            buffer.next_episodes_nowait(1, max_lag=1)
-        else:
-            with pytest.raises(relive.NotReadyError):
-                buffer.next_episodes_nowait(2, accept=lambda episode: episode.policy_version == 5)
-        buffer.detach()
-    found = []
-    for each in (relive.recover(tmp_path / "journal"), Buffer.from_state(buffer.state_dict())):
-        each.check()
-        queue: Any = each._hand_outs
-        waiting = sorted(episode.policy_version for (episode,) in queue.line)
-        found.append((waiting, queue.deliveries(each._store), each.get_drops(), each.get_training_bias()))
-    assert found[0] == found[1]
-    assert found[0][2] == {}
-
-
 def test_lost_deliveries_come_first_and_only_whole() -> None:
-    buffer = Buffer(groups=relive.Groups(2), epochs=2, redeliver=True, max_episodes=6, seed=0)
+    buffer = Buffer(groups=relive.Groups(2), redeliver=True, max_episodes=6, seed=0)
     buffer.set_policy_version(0)
     groups = [[live(buffer, group_id=name) for _ in range(2)] for name in "xy"]
-    for _ in range(2):
-        buffer.next_groups_nowait(2)
-    # Of two deliveries one has failed, and nothing can be put back twice.
+    buffer.next_groups_nowait(2)
     buffer._put_back([groups[0], [*groups[1]]])
+    for _ in range(3):  # Nothing can be put back twice.
+        buffer._put_back([groups[1]])
     assert [ids(group) for group in buffer.next_groups_nowait(2)] == groups
-    for _ in range(3):
-        buffer._put_back([groups[0]])
-    assert buffer._hand_outs.deliveries([buffer._store[each] for each in groups[0]]) == [0, 0]
-    assert ids(buffer.next_groups_nowait(1)[0]) == groups[0]
     buffer.reject([groups[1][0]], reason="ugly")
     buffer._put_back([groups[1]])
     assert buffer.get_drops() == {"ugly": {"a": 1}, "rejected": {"a": 1}}
@@ -322,3 +301,19 @@ def test_lost_deliveries_come_first_and_only_whole() -> None:
     buffer.check()
     with pytest.raises(relive.NotReadyError):
         buffer.next_groups_nowait(1)
+
+
+@pytest.mark.parametrize("make", [Buffer, helpers_test.make_tokens], ids=["episodes", "tokens"])
+def test_a_buffer_that_is_sampled_from_has_no_queue(make: Any) -> None:
+    """It has no call of one to make, and its statistics need none."""
+    buffer = make(**({"max_episodes": 2} if make is Buffer else {}))
+    for _ in range(3):
+        helpers_test.add(buffer)
+    buffer.set_policy_version(1)
+    buffer.abort_open_episodes()
+    assert buffer._queue is None
+    assert (buffer.get_drops(), buffer.get_training_bias().produced.episodes) == ({}, 3)
+    other = type(buffer).from_state(buffer.state_dict())
+    assert (other._queue, other.get_training_bias()) == (None, buffer.get_training_bias())
+    assert len(buffer.next_episodes_nowait(2)) == 2
+    assert (buffer._queue is None, buffer.get_training_bias().trained.episodes) == (False, 2)

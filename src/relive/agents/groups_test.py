@@ -9,6 +9,7 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import groups
+from relive.agents import units
 
 Episode = relive.Episode[Any, Any]
 
@@ -25,14 +26,14 @@ def ended(name: str, group_id: str = "g") -> Episode:
     )
 
 
-def book_of(size: int) -> groups.GroupBook:
-    return groups.GroupBook(relive.Groups(size))
+def tracker_of(size: int) -> groups.GroupTracker:
+    return groups.GroupTracker(relive.Groups(size))
 
 
-def start(book: groups.GroupBook, count: int) -> None:
+def start(tracker: groups.GroupTracker, count: int) -> None:
     for _ in range(count):
-        book.check_start("g")
-        book.started("g", 0.0)
+        tracker.check_start("g")
+        tracker.started("g", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -53,105 +54,83 @@ def test_a_rule_that_cannot_be_is_refused(arguments: Any, message: str) -> None:
 
 
 def test_a_start_that_a_group_refuses_says_why() -> None:
-    book = book_of(2)
-    start(book, 2)
+    tracker = tracker_of(2)
+    start(tracker, 2)
+    group = tracker.groups["g"]
     begin = "^no episode can start in group 'g': it "
     for why, change in (
-        ("has 2 of 2 that run or have ended", lambda: book.ended("g", ended("a"), counts=True)),
-        ("has 2 of 2 that run or have ended", lambda: book.ended("g", ended("b"), counts=True)),
-        ("is whole already", lambda: book.take("g")),
+        ("has 2 of 2 that run or have ended", lambda: tracker.ended(group, ended("a"), counts=True)),
+        ("has 2 of 2 that run or have ended", lambda: tracker.ended(group, ended("b"), counts=True)),
+        ("is whole already", lambda: tracker.close(group)),
         ("was handed out or given up", lambda: None),
     ):
         with pytest.raises(relive.ArgumentError, match=f"{begin}{why}$"):
-            book.check_start("g")
+            tracker.check_start("g")
         change()
 
 
-@pytest.mark.parametrize(
-    ("phases", "waits", "message"),
-    [
-        ([], [], "^group 'g' of a stored episode is missing$"),
-        ([("g", "CLOSED", 0.0)] * 2, [], "^group 'g' is there twice$"),
-        ([("g", "CLOSED", 0.0), ("h", "CLOSED", 0.0)], [], "^group 'h' cannot be CLOSED with 0 episodes"),
-        ([("g", "WHOLE", 0.0)], [], "^group 'g' cannot be WHOLE with 3 episodes, of which 0 run and 0 wait$"),
-        ([("g", "WHOLE", 0.0)], [0], "^group 'g' cannot be WHOLE .* 1 wait$"),
-        ([("g", "WHOLE", 0.0)], [0, 1, 2], "^group 'g' cannot be WHOLE .* 3 wait$"),
-        ([("g", "GATHERING", 0.0)], [0, 1], "^group 'g' cannot be GATHERING .* 2 wait$"),
-        ([("g", "CLOSED", 0.0)], [1], "^group 'g' cannot be CLOSED .* 1 wait$"),
-    ],
-)
-def test_groups_that_cannot_be_are_refused(phases: Any, waits: list[int], message: str) -> None:
-    episodes = [(ended(str(number)), number in waits) for number in range(3)]
-    with pytest.raises(errors.CorruptionError, match=message):
-        book_of(2).resume(phases, episodes, len(phases))
-
-
-def test_gathering_groups_keep_the_order_of_their_starts() -> None:
-    phases: Any = [("g", "GATHERING", 2.0), ("h", "GATHERING", 1.0)]
-    episodes = [(ended("0"), False), (ended("1", "h"), False)]
-    with pytest.raises(errors.CorruptionError, match="^groups that gather must be in the order of their starts$"):
-        book_of(2).resume(phases, episodes, len(phases))
-    book_of(2).resume(reversed(phases), episodes, len(phases))
-
-
 def test_more_that_run_than_are_stored_are_found() -> None:
-    book = book_of(2)
-    start(book, 1)
-    book._groups["g"].running += 1
+    tracker = tracker_of(2)
+    start(tracker, 1)
+    tracker.groups["g"].running += 1
     with pytest.raises(errors.CorruptionError, match="^group 'g' cannot be GATHERING with 1 episodes, of which 2 run"):
-        book.check()
+        tracker.check()
 
 
 EVENTS = st.lists(
-    st.tuples(st.just("append"), st.none() | st.integers(0, 4))
-    | st.tuples(st.just("pop"), st.integers(0, 9))
-    | st.tuples(st.just("take"), st.tuples(st.integers(1, 3), st.none() | st.integers(0, 5))),
+    st.tuples(st.sampled_from(["append", "prepend"]), st.none() | st.integers(0, 4))
+    | st.tuples(st.just("remove"), st.integers(0, 9))
+    | st.tuples(st.just("find"), st.tuples(st.integers(1, 3), *[st.none() | st.integers(0, 5)] * 2)),
     max_size=60,
 )
 
 
-def is_fresh(version: int | None, least: int | None) -> bool:
-    return least is None or (version is not None and version >= least)
-
-
 @hypothesis.given(EVENTS)
 def test_a_line_is_a_list_that_is_searched(events: list[tuple[str, Any]]) -> None:
-    line: groups.PendingEpisodes[int] = groups.PendingEpisodes()
-    naive: list[tuple[str, int, int | None]] = []
+    line, naive = units.Line(), list[tuple[units.Unit, int | None]]()
     for number, (kind, value) in enumerate(events):
-        if kind == "append":
-            line.append(f"k{number}", number, value)
-            naive.append((f"k{number}", number, value))
-        elif kind == "pop" and naive:
-            key, item, _ = naive.pop(value % len(naive))
-            assert key in line
-            assert line.pop(key) == item
-            assert key not in line
-        elif kind == "take":
-            count, least = value
-            fresh = [row for row in naive if is_fresh(row[2], least)]
-            assert line.num_fresh(least) == len(fresh)
-            if len(fresh) >= count:
-                last = naive.index(fresh[count - 1])
-                before = naive[: last + 1]
-                expected = [row[0] for row in before if is_fresh(row[2], least)]
-                stale = [row[0] for row in before if not is_fresh(row[2], least)]
-                assert line.find(count, least) == (expected, stale)
-                assert [line[key] for key in expected] == [row[1] for row in fresh[:count]]
-                for key in (*expected, *stale):
-                    line.pop(key)
-                del naive[: last + 1]
-        assert (len(line), list(line), list(line.keys())) == (
-            len(naive),
-            [row[1] for row in naive],
-            [row[0] for row in naive],
-        )
+        if kind in ("append", "prepend"):
+            episode = ended(f"{number}")
+            episode.policy_version = value
+            unit = units.Unit(f"{number}", False, units.DeliveryState.DELIVERED, [episode])
+            assert unit not in line
+            line.add(unit, first=kind == "prepend")
+            naive.insert(0 if kind == "prepend" else len(naive), (unit, value))
+        elif kind == "remove" and naive:
+            unit, _ = naive.pop(value % len(naive))
+            assert unit in line
+            line.remove(unit)
+            assert unit not in line
+        elif kind == "find":
+            count, least, kept = value
+            states = [
+                "stale"
+                if least is not None and (v is None or v < least)
+                else "kept"
+                if kept is not None and v is not None and v >= kept
+                else "fresh"
+                for _, v in naive
+            ]
+            assert line.num_fresh(least, kept) == states.count("fresh")
+            fresh = [place for place, state in enumerate(states) if state == "fresh"][:count]
+            last = fresh[-1] if len(fresh) == count else len(naive)
+            stale = [place for place, state in enumerate(states[:last]) if state == "stale"]
+            assert line.find(count, least, kept) == tuple(
+                [naive[place][0] for place in each] for each in (fresh, stale)
+            )
+        assert (len(line), list(line)) == (len(naive), [unit for unit, _ in naive])
         line.check()
 
 
-def test_an_audit_finds_miscounted_versions() -> None:
-    line: groups.PendingEpisodes[int] = groups.PendingEpisodes()
-    line.append("a", 1, 3)
+def test_an_audit_finds_what_a_line_cannot_hold() -> None:
+    line = units.Line()
+    episode = ended("a")
+    episode.policy_version = 3
+    line.add(units.Unit("a", False, units.DeliveryState.COMPLETE, [episode]))
     line._versions[3] += 1
     with pytest.raises(errors.CorruptionError, match=r"versions that wait must be \{3: 1\}, found \{3: 2\}"):
+        line.check()
+    line._versions[3] -= 1
+    next(iter(line)).state = units.DeliveryState.DELIVERED
+    with pytest.raises(errors.CorruptionError, match="what waits for the learner must be complete"):
         line.check()

@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from typing import Any
+import warnings
 
 import pytest
 
@@ -32,12 +33,12 @@ def run(work: Coroutine[Any, Any, None], monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def has_timer(buffer: Buffer) -> bool:
-    return buffer._queues._timer is not None
+    return buffer._waiters._timer is not None
 
 
 def idle(buffer: Buffer) -> bool:
     """Whether nobody waits, and no timer is set."""
-    queues = buffer._queues
+    queues = buffer._waiters
     return not (queues.starts.waiting or queues.episodes.waiting or queues.groups.waiting or queues._timer)
 
 
@@ -391,3 +392,43 @@ def test_a_closed_event_loop_takes_its_waiters_with_it() -> None:
     loop.close()
     asyncio.run(live_on())
     assert idle(buffer)
+
+
+# Bounds.
+
+
+async def test_max_running_limits_episodes_that_run_at_once() -> None:
+    buffer = Buffer(admission=relive.Admission(9, 9, max_running=2))
+    running = most = 0
+
+    async def actor() -> None:
+        nonlocal running, most
+        for _ in range(5):
+            with await buffer.admit() as ticket:
+                async with buffer.episode("a", ticket=ticket) as writer:
+                    running += 1
+                    most = max(most, running)
+                    await asyncio.sleep(0)
+                    await writer.append(0, 0, 0.0)
+                    await writer.end(1)
+                    running -= 1
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(actor() for _ in range(6)))
+    assert most == 2
+    assert buffer.get_stats().completed == 30
+
+
+async def test_a_group_that_nobody_completes_is_named() -> None:
+    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
+    for group_id in ("g", "h"):
+        live(buffer, "a", group_id=group_id, ticket=buffer.admit_nowait())
+    learner = asyncio.create_task(buffer.next_groups(1))
+    actor = asyncio.create_task(buffer.admit())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        await asyncio.sleep(0.01)
+    (warning,) = found
+    assert "group 'g' holds places but is not complete" in str(warning.message)
+    buffer.close()
+    await asyncio.gather(learner, actor, return_exceptions=True)

@@ -60,6 +60,7 @@ class Record:
     turn: str = ""
     was_drawn: bool = False
     has_place: bool = True
+    """False once it was delivered before a restart that counted places anew."""
 
     @property
     def why_not(self) -> str | None:
@@ -243,21 +244,11 @@ class Naive:
             group.phase = "closed"
 
     def take(
-        self,
-        units: list[list[Record]],
-        count: int,
-        max_lag: int | None,
-        refused: set[str],
-        quotas: dict[str, int] | None = None,
+        self, units: list[list[Record]], count: int, max_lag: int | None, refused: set[str]
     ) -> list[list[Record]] | None:
-        """The first fresh units within the quotas that no refused episode is in; stale ones before are dropped."""
+        """The first fresh units that no refused episode is in; stale ones before are dropped."""
         while True:
-            left, fresh = dict(quotas or {}), list[list[Record]]()
-            for unit in units:
-                if len(fresh) < count and self.is_fresh(unit, max_lag):
-                    agent = unit[0].agent
-                    left[agent] = left.get(agent, count) - 1
-                    fresh += [unit] * (left[agent] >= 0)
+            fresh = [unit for unit in units if self.is_fresh(unit, max_lag)][:count]
             unwanted = [unit for unit in fresh if not refused.isdisjoint(record.episode_id for record in unit)]
             if not unwanted:
                 break
@@ -306,25 +297,26 @@ class Naive:
         if group is not None:
             group.phase, group.became_whole = "whole", -self.tick()
         for record in unit:
-            record.turn, record.place = "waits", -self.tick()
+            self.admitted += not record.has_place
+            record.turn, record.place, record.has_place = "waits", -self.tick(), True
 
     def whole_groups(self) -> list[list[Record]]:
         whole = sorted((group for group in self.groups if group.phase == "whole"), key=lambda each: each.became_whole)
         return [self.waiting(group.name) for group in whole]
 
     def said(self, version: int) -> None:
-        before, self.version = self.version, version
-        if before is None:
-            self.begin_count()
+        self.version = version
+        if self.first_version is None:
+            self.first_version = version
 
     def begin_count(self) -> None:
-        """Count places from now on: of what was trained on before, none comes back."""
+        """Count places anew after a recovery: of what was delivered before, none comes back."""
         self.first_version = self.version
         ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
-        untrained = sum(r.turn == "waits" or (not r.turn and not r.was_drawn) for r in ended)
+        untrained = sum(r.turn == "waits" or (not r.turn and not self.is_grouped(r)) for r in ended)
         self.admitted = int(min(len(self.open()) + untrained, self.most_admitted()))
         for record in self.records:
-            record.has_place = not (record.turn == "handed" or (not record.turn and record.was_drawn))
+            record.has_place = record.turn != "handed"
 
     def restart(self) -> None:
         """What was not acknowledged comes first."""
@@ -528,7 +520,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         """Do what a run does, so that more is in use."""
         self.set_policy_version(more)
         self.start_and_end(starts, ends)
-        self.next_episodes(1, None, set(), None)
+        self.next_episodes(1, None, set())
         self.next_groups(1, None, set())
         if self.buffer.redeliver:
             self.acknowledge(lag, number)
@@ -569,17 +561,16 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         count=st.integers(1, 3),
         max_lag=st.none() | st.integers(0, 3),
         numbers=st.sets(st.integers(0, 4), max_size=4),
-        quotas=st.sampled_from([None, None, {}, {"a": 1}, {"a": 0, "b": 1}]),
     )
-    def next_episodes(self, count: int, max_lag: int | None, numbers: set[int], quotas: dict[str, int] | None) -> None:
+    def next_episodes(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
         max_lag = None if naive.version is None else max_lag
         naive.begin_line()
         units = [[record] for record in naive.waiting(None)]
         refused, accept = self.refused(numbers)
-        expected = naive.take(units, count, max_lag, refused if accept else set(), quotas)
+        expected = naive.take(units, count, max_lag, refused if accept else set())
         try:
-            found = self.buffer.next_episodes_nowait(count, max_lag=max_lag, accept=accept, quotas=quotas)
+            found = self.buffer.next_episodes_nowait(count, max_lag=max_lag, accept=accept)
         except relive.NotReadyError:
             assert expected is None
         else:
@@ -696,13 +687,19 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if not hasattr(self, "naive"):
             return
         self.buffer.check()
-        naive, own = self.naive, self.buffer._hand_outs
-        assert (own.desk.admitted, len(self.buffer._store.open)) == (naive.admitted, len(naive.open()))
-        assert [episode.episode_id for (episode,) in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
+        naive, own = self.naive, self.buffer._queue
+        if own is None:
+            assert not naive.has_line
+            assert not naive.drops
+            return
+        assert own.places.running == len(naive.open())
+        if naive.admission is not None:
+            assert own.places.admitted == naive.admitted
+        assert [unit.key for unit in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
         names = {record.group for record in naive.records if record.is_stored and naive.is_grouped(record)}
-        assert (0 if own.book is None else len(own.book)) == len(names)
-        if own.book is not None:
-            assert list(own.book.whole.keys()) == [unit[0].group for unit in naive.whole_groups()]
+        assert own.groups is None or own.groups.groups.keys() == names
+        if own.groups is not None:
+            assert [unit.key for unit in own.groups.complete] == [unit[0].group for unit in naive.whole_groups()]
 
     @stateful.rule()
     def look(self) -> None:

@@ -1,8 +1,8 @@
 """LearnerQueue: delivers each episode, or complete group, to the learner once, and counts what is dropped and why.
 
-    an episode started    a ticket is used; its group has one more open episode
+    an episode started    it takes a place; its group has one more open episode
     it ended              it waits: in the line of single episodes, or in its group
-                          or it is dropped: "aborted", "empty", "straggler"; the place of the first two is its ticket's
+                          or it is dropped: "aborted", "empty", "straggler"
     the learner asks      the first that wait are delivered; those before them that are too old are dropped: "stale";
                           those that it does not accept are dropped: "rejected"
     it rejects one        if it waited, or was delivered, it is dropped: "rejected", or for the learner's reason
@@ -12,82 +12,42 @@
     abandoned             if it waited in a group that is not complete, it is dropped: "straggler"
     a restart             what was delivered and not acknowledged waits again, before all others
 
-With several epochs, what was delivered waits again until it was delivered that often. An episode that was delivered
-once is not counted as dropped if it is too old for another delivery, or evicted before it.
-
-A dropped episode is counted and gives back the place that its ticket took, if that still counts: to the ticket if it
-failed while that is open, else to all. Invariant: the queue
-is notified of events in order and, but for `abandon`, does not affect the store: a delivered episode stays there and
-can be sampled.
+A dropped episode is counted and gives back its place: to its ticket if it failed while that is open, else to all.
+Invariant: the queue is told what started, ended or was evicted, in order, and does not affect the store: a delivered
+episode stays there and can be sampled. Of a store it asks for an episode by id, and for those that have ended.
 
 The line of single episodes begins with the first request for one. Until then nothing waits in it, and nothing is
 dropped, so evictions do not count for a learner that only samples. Episodes with a group_id belong to groups only if
 the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-import copy
-import itertools
+import collections
+from collections.abc import Callable, Collection, Iterable, Iterator
 import time
-from typing import Any, Protocol, Self, TypeAlias
-
-import numpy as np
+from typing import Any, Protocol, TypeAlias
 
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import groups as groups_lib
+from relive.agents import units
 from relive.common import validation
 
 Episode: TypeAlias = bias.EndedEpisode
+State: TypeAlias = units.DeliveryState
 
 
 class Store(Protocol):
-    """What the queue reads of the store of a buffer: EpisodeStore, and the table of a token buffer.
-
-    Attributes:
-        policy_version: The learner's policy version; None before the first.
-        max_transitions: Maximum number of stored transitions; None for no limit.
-        max_episodes: Maximum number of stored episodes; None for no limit.
-        listeners: Are notified when an episode starts, ends, or is evicted.
-        finished: The episodes that have ended, in that order.
-        open: The episodes that run, by id.
-    """
-
-    policy_version: int | None
-    listeners: Any
+    """What the queue asks of the store of a buffer."""
 
     @property
-    def max_transitions(self) -> int | None: ...  # noqa: D102
-    @property
-    def max_episodes(self) -> int | None: ...  # noqa: D102
-    @property
-    def finished(self) -> Iterable[Any]: ...  # noqa: D102
-    @property
-    def open(self) -> Mapping[str, Any]: ...  # noqa: D102
-
-    def has(self, episode_id: str) -> bool:
-        """Return whether an episode with that id is stored."""
+    def finished(self) -> Iterable[Any]:
+        """The episodes that have ended, in that order."""
         ...
 
-    def was_drawn(self, episode: Any) -> bool:
-        """Return whether a stored episode was sampled."""
+    def find(self, episode_id: str) -> Any:
+        """Return the stored episode with that id, or None."""
         ...
-
-    def __contains__(self, episode: Any) -> bool: ...
-    def __getitem__(self, episode_id: str) -> Any: ...
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-Line: TypeAlias = groups_lib.PendingEpisodes[list[Episode]]
-"""What waits for the learner: whole groups, or single episodes, each a list of its own."""
-Unacked: TypeAlias = dict[tuple[bool, str], tuple[list[Episode], list[int]]]
-"""By whether it is a group, and the id of the group or episode: its episodes, and the learner's version at each
-delivery that was not acknowledged, -1 for none."""
-
-PENDING, DELIVERED, DROPPED, DELIVERED_UNCOUNTED, PENDING_UNCOUNTED = range(5)
-"""How a stored episode stands with the learner; an uncounted one had been trained on when places began to be counted,
-so that it has none to give back."""
 
 
 class LearnerQueue:
@@ -96,133 +56,106 @@ class LearnerQueue:
     Args:
         admission: The rule for starting episodes; None to admit all.
         groups: The rule for complete groups; None for no groups.
-        epochs: How often each episode or group is delivered.
         redeliver: Whether what was not acknowledged is delivered again after a restart.
-        rng: Draws the order of passes if there are several epochs.
         came_back: Called when places have come back.
         lost: Called from any thread when a ticket was lost; must call `came_back` soon.
 
     Attributes:
-        desk: Issues the tickets.
-        line: Single episodes that wait; None before the first request.
-        book: The groups; None without a rule for them.
+        places: Issues the tickets, and counts their places.
+        groups: The groups; None without a rule for them.
+        singles: The single episodes that wait or were delivered, by id.
+        line: Those of them that wait; None before the first request.
+        delivered: The units that were delivered, in that order.
         drops: Counts of dropped episodes, by reason.
-        produced: Sums over the ended episodes that are no longer stored.
-        trained: Sums over those of them that the learner trained on.
     """
 
     def __init__(
         self,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
-        epochs: int,
         redeliver: bool,
-        rng: np.random.Generator,
         came_back: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
-        if admission is not None:
-            validation.require_instance("admission", admission, admission_lib.Admission)
-        if groups is not None:
-            validation.require_instance("groups", groups, groups_lib.Groups)
-        self.admission, self.groups = admission, groups
-        self.epochs = validation.positive_int("epochs", epochs)
-        self.redeliver = validation.boolean("redeliver", redeliver)
-        self._rng = rng if self.epochs > 1 else None
-        self.desk = admission_lib.Desk(admission, came_back, lost)
+        self._rule, self._redeliver = groups, redeliver
+        self.places = admission_lib.AdmissionCounter(admission, came_back, lost)
+        self.groups = self._new_groups()
+        self.singles: dict[str, units.Unit] = {}
+        self.line: units.Line | None = None
+        self.delivered: dict[units.Unit, None] = {}
         self.drops = bias.Drops()
-        self.produced, self.trained = bias.Tally(), bias.Tally()
-        self.line: Line | None = None
-        self.book = self._new_book()
-        # Those that were delivered, and how often.
-        self._handed: dict[Episode, int] = {}
-        self._unacked: Unacked = {}
-        # Episodes trained on before places were counted.
-        self._uncounted: set[Episode] = set()
         self._stopped: float | None = None
 
-    def new_line(self) -> Line:
-        """Return an empty line."""
-        return groups_lib.PendingEpisodes(self._rng)
-
-    def _new_book(self) -> groups_lib.GroupBook | None:
-        return None if self.groups is None else groups_lib.GroupBook(self.groups, self._rng)
+    def _new_groups(self) -> groups_lib.GroupTracker | None:
+        return None if self._rule is None else groups_lib.GroupTracker(self._rule)
 
     # Events.
 
-    def check_start(self, group_id: str | None, ticket: object, call: str = "start_episode") -> None:
+    def check_start(self, group_id: str | None, ticket: object, call: str) -> None:
         """Raise an error, which names the call, unless an episode of that group may start with that ticket."""
-        self.desk.check(ticket, call)
-        if self.book is not None and group_id is not None:
+        self.places.check(ticket, call)
+        if self.groups is not None and group_id is not None:
             self.pass_time()
-            self.book.check_start(group_id)
+            self.groups.check_start(group_id)
 
     def started(self, store: Store, episode: Episode) -> None:
         """Record that an episode has started, after `check_start`."""
-        if self.book is not None and episode.group_id is not None:
-            self.book.started(episode.group_id, self.now())
+        self.places.started()
+        if self.groups is not None and episode.group_id is not None:
+            self.groups.started(episode.group_id, self.now())
 
     def ended(self, store: Store, episode: Episode) -> None:
         """Record that an open episode has ended."""
-        reason = _why_not(episode)
-        is_kept = self.desk.ended(episode.episode_id, is_wasted=reason is not None)
-        if self.book is not None and episode.group_id is not None:
+        reason = why_not(episode)
+        self.places.ended(episode.episode_id, is_wasted=reason is not None)
+        if self.groups is not None and episode.group_id is not None:
             self.pass_time()
-            if self.book.ended(episode.group_id, episode, counts=reason is None):
-                reason = self.book.reason(episode.group_id)
+            late = self.groups.ended(self.groups.groups[episode.group_id], episode, counts=reason is None)
+            if late is not None:
+                self._drop(late, [episode])
         elif self.line is None:
-            self.desk.give_back(reason is not None and not is_kept)
             return
         elif reason is None:
-            _put_in_line(self.line, episode)
+            self._line_up(self.line, episode)
         if reason is not None:
-            self._drop([(reason, episode)], num_kept=is_kept)
+            self.drops.count(reason, episode.agent_id)
 
     def evicted(self, store: Store, episode: Episode) -> None:
         """Record that an ended episode is about to be evicted."""
-        self.sum_up(store, episode)
-        if self.book is not None and episode.group_id is not None:
+        if self.groups is not None and episode.group_id is not None:
             self.pass_time()
-            self._drop(self.book.left(episode.group_id, episode))
-        elif self.line is not None and episode.episode_id in self.line:
-            self.drop(self.line, episode.episode_id, "evicted")
-        self.forget(episode)
+        unit = self.unit_of(episode)
+        if unit is None:
+            return
+        if episode in unit.episodes:
+            if unit.is_pending:
+                self.drop(unit, "evicted", State.EVICTED)
+            else:
+                self._take_out(unit, [episode])
+        if self.groups is not None and unit.is_group:
+            self.groups.left(unit)
 
     def cleared(self, store: Store) -> None:
         """Record that all episodes are about to be removed."""
-        waiting: groups_lib.Dropped = [("cleared", episode) for episode in self._waiting()]
-        for episode in store.finished:
-            self.sum_up(store, episode)
-        self.line = None if self.line is None else self.new_line()
-        self.book = self._new_book()
-        self._drop(waiting)
-        for episode in store.finished:
-            self.forget(episode)
-        self.desk.give_back(len(store.open))
-        for episode_id in store.open:
-            self.desk.ended(episode_id, is_wasted=False)
+        for unit in [unit for unit in self.all_units() if unit.is_pending]:
+            self._drop("cleared", unit.episodes)
+        self.groups, self.line = self._new_groups(), None if self.line is None else units.Line()
+        self.singles.clear()
+        self.delivered.clear()
+        self.places.cleared()
 
-    def sum_up(self, store: Store, episode: Episode) -> None:
-        """Add an ended episode to the sums, while it is still stored."""
-        self.produced.add(episode)
-        if self._was_trained_on(store, episode):
-            self.trained.add(episode)
+    # Time.
 
-    def forget(self, episode: Episode) -> None:
-        """Forget an episode that is removed."""
-        self._uncounted.discard(episode)
-        # Others of its group may have been delivered without it.
-        if self._handed.pop(episode, None) is not None:
-            self._unacked.pop(self._unit_of(episode), None)
+    @property
+    def due(self) -> float | None:
+        """When the next group falls due, by the monotonic clock; None if none will."""
+        return None if self.groups is None else self.groups.due
 
     def stop_clock(self) -> None:
-        """Stop the clock of the groups until `start_clock`, while a journal is replayed."""
+        """Stop the clock of the groups until `start_clock`, while a journal is replayed, and restart their timeouts."""
         self._stopped = time.monotonic()
-
-    def restart_times(self) -> None:
-        """Restart the timeouts of gathering groups."""
-        if self.book is not None:
-            self.book.restart_times(self.now())
+        if self.groups is not None:
+            self.groups.restart_times(self._stopped)
 
     def start_clock(self) -> None:
         """Start the clock of the groups again."""
@@ -233,93 +166,83 @@ class LearnerQueue:
         return time.monotonic() if self._stopped is None else self._stopped
 
     def pass_time(self) -> None:
-        """Close due groups, and drop their episodes."""
-        if self.book is not None and self.book.due is not None:
-            self._drop(self.book.pass_time(self.now()))
-
-    def move_on(self, store: Store, versions: int) -> None:
-        """Record that the policy has advanced by that many versions, or that the first one was set."""
-        if self.desk.versions is None:
-            self.begin_count(store, 0)
-        else:
-            self.desk.move_on(versions)
+        """Complete or close due groups."""
+        if self.groups is not None and self.groups.due is not None:
+            self._drop("straggler", self.groups.pass_time(self.now()))
 
     # Requests of the learner.
 
-    def begin_line(self, store: Store) -> Line:
-        """Return the line of single episodes, created with those that have ended so far."""
+    def singles_line(self, store: Store) -> units.Line:
+        """Return the line of single episodes, begun with those that have ended so far."""
         if self.line is None:
-            self.line = self.new_line()
+            self.line = units.Line()
             for episode in store.finished:
-                reason = _why_not(episode)
-                if self._is_grouped(episode):
+                if self.groups is not None and episode.group_id is not None:
                     continue
+                reason = why_not(episode)
                 if reason is None:
-                    _put_in_line(self.line, episode)
+                    self._line_up(self.line, episode)
                 else:
                     self.drops.count(reason, episode.agent_id)
         return self.line
 
-    def whole_groups(self) -> Line:
+    def groups_line(self) -> units.Line:
         """Return the line of complete groups; the queue must have groups."""
-        assert self.book is not None
+        assert self.groups is not None
         self.pass_time()
-        return self.book.whole
+        return self.groups.complete
 
-    def hand_out(self, line: Line, fresh: Iterable[str], stale: Iterable[str], version: int | None) -> None:
-        """Record, by key, which items of a line were delivered, and which stale ones before them were dropped.
+    def deliver(self, store: Store, episode_ids: Iterable[str], version: int | None) -> None:
+        """Deliver the units of episodes that wait, which are given whole; those no longer stored are ignored.
 
         Args:
-            line: The line.
-            fresh: The keys of the delivered items.
-            stale: Those of the dropped ones.
+            store: The episodes.
+            episode_ids: The ids of the episodes.
             version: The learner's policy version.
-        """
-        is_group = self.book is not None and line is self.book.whole
-        units = {(is_group, key): self._take(line, key) for key in fresh}
-        self._deliver(units, version)
-        for key in stale:
-            self.drop(line, key, "stale")
-
-    def deliver(self, store: Store, episode_ids: Iterable[str]) -> None:
-        """Deliver episodes and complete groups as recorded in a journal, ignoring those no longer stored.
 
         Raises:
             CheckpointError: One of them cannot have been delivered.
         """
-        units: dict[tuple[bool, str], list[Episode]] = {}
-        for episode_id in episode_ids:
-            if not store.has(episode_id):
+        found: dict[units.Unit, list[Episode]] = {}
+        for episode in self._stored(store, episode_ids):
+            unit = self._unit_for(store, episode)
+            if unit is None or not unit.is_pending or episode not in unit.episodes:
+                raise errors.CheckpointError(f"hands out episode {episode.episode_id}, which cannot be")
+            found.setdefault(unit, []).append(episode)
+        for unit, episodes in found.items():
+            # Time that has passed may have completed a group without the others, but does not in a replay.
+            late = [episode for episode in self._close(unit, State.DELIVERED) if episode not in episodes]
+            self._drop("straggler", late)
+            unit.episodes = episodes
+            unit.version = None if not self._redeliver else -1 if version is None else version
+            self.delivered[unit] = None
+
+    def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
+        """Drop the units of those episodes that wait."""
+        for episode in self._stored(store, episode_ids):
+            unit = self.unit_of(episode)
+            if unit is not None and unit.is_pending:
+                self.drop(unit, reason)
+
+    def reject(self, store: Store, episode_ids: Iterable[str], reason: str) -> int:
+        """Drop those of the episodes that were delivered or wait, and return how many there were.
+
+        A waiting episode drops all that wait in the same group.
+        """
+        num_dropped = 0
+        for episode in self._stored(store, episode_ids):
+            self.pass_time()
+            unit = self._unit_for(store, episode)
+            if unit is None or episode not in unit.episodes:
                 continue
-            episode = store[episode_id]
-            is_possible = episode.status != "IN_PROGRESS" and _why_not(episode) is None
-            if not is_possible or self._handed.get(episode, 0) >= self.epochs:
-                raise errors.CheckpointError(f"hands out episode {episode_id}, which cannot be")
-            if self.book is not None and episode.group_id is not None:
-                self.book.give_up(episode.group_id, episode)
-            elif episode_id in (line := self.begin_line(store)):
-                line.pop(episode_id)
-            units.setdefault(self._unit_of(episode), []).append(episode)
-        self._deliver(units, store.policy_version)
-
-    def _deliver(self, units: dict[tuple[bool, str], list[Episode]], version: int | None) -> None:
-        """Record that units were delivered, which were removed from their line; they return if epochs are left."""
-        for (is_group, key), unit in units.items():
-            times = 1 + self._handed.get(unit[0], 0)
-            self._handed.update(dict.fromkeys(unit, times))
-            if self.redeliver:
-                self._unacked.setdefault((is_group, key), (unit, []))[1].append(-1 if version is None else version)
-            if times < self.epochs:
-                self._wait_again(is_group, key, unit, first=False)
-
-    def _wait_again(self, is_group: bool, key: str, unit: list[Episode], *, first: bool) -> None:
-        if is_group:
-            assert self.book is not None
-            self.book.restore(key, unit, first=first)
-        else:
-            assert self.line is not None
-            put = self.line.prepend if first else self.line.append
-            put(key, unit, bias.oldest_version(unit[0]))
+            rejected = [episode]
+            if unit.is_pending:
+                rejected = self._close(unit, State.CLOSED)
+                self._drop(reason, rejected)
+            else:
+                self._take_out(unit, rejected, reason)
+            num_dropped += len(rejected)
+        return num_dropped
 
     def acknowledge(self, version: int, but: Collection[str] = ()) -> None:
         """Record that all that was delivered before the learner had that version will not be needed again.
@@ -328,19 +251,17 @@ class LearnerQueue:
             version: The version.
             but: The ids of episodes that may not have reached their learner.
         """
-        for name, (unit, versions) in list(self._unacked.items()):
-            if not any(episode.episode_id in but for episode in unit):
-                versions[:] = [each for each in versions if each >= version]
-                if not versions:
-                    del self._unacked[name]
+        for unit in self.delivered:
+            is_older = unit.version is not None and unit.version < version
+            if is_older and not any(episode.episode_id in but for episode in unit.episodes):
+                unit.version = None
 
     def restart(self) -> None:
         """Let all that was delivered and not acknowledged wait again, before all others, in the order of delivery."""
-        for (is_group, key), (unit, versions) in reversed(self._unacked.items()):
-            self._undeliver(is_group, key, unit, len(versions))
-        self._unacked.clear()
+        for unit in reversed([unit for unit in self.delivered if unit.version is not None]):
+            self._wait_again(unit)
 
-    def put_back(self, store: Store, episode_ids: Sequence[str]) -> None:
+    def put_back(self, store: Store, episode_ids: Collection[str]) -> None:
         """Let an episode or group whose newest delivery failed wait again, before all others.
 
         A group of which an episode was evicted or rejected meanwhile is dropped.
@@ -352,312 +273,208 @@ class LearnerQueue:
         Raises:
             CheckpointError: They cannot have been delivered together.
         """
-        stored = [store[each] for each in episode_ids if store.has(each)]
-        unit = [episode for episode in stored if episode in self._handed]
-        if not unit:
+        stored = self._stored(store, episode_ids)
+        found = [(self.unit_of(episode), episode) for episode in stored]
+        delivered = [(unit, each) for unit, each in found if unit and unit.is_delivered and each in unit.episodes]
+        if not delivered:
             return
-        is_group, key = self._unit_of(unit[0])
-        sizes = range(self.groups.least_size, self.groups.size + 1) if is_group and self.groups is not None else (1,)
-        are_one = all(self._unit_of(episode) == (is_group, key) for episode in unit)
+        unit = delivered[0][0]
+        assert unit is not None
+        rule = self._rule if unit.is_group else None
+        sizes = range(1, 2) if rule is None else range(rule.least_size, rule.size + 1)
+        are_one = all(each is unit for each, _ in delivered)
         if not are_one or len(set(episode_ids)) < len(episode_ids) or len(episode_ids) not in sizes:
             raise errors.CheckpointError(f"puts {validation.short_repr(list(episode_ids))} back, which cannot be")
-        _, versions = self._unacked.get((is_group, key), (unit, [0]))
-        versions.pop()
-        if not versions:
-            self._unacked.pop((is_group, key), None)
-        if len(unit) == len(episode_ids):
-            self._undeliver(is_group, key, unit, 1)
-            return
-        for episode in unit:
-            del self._handed[episode]
-        reason = "rejected" if len(stored) == len(episode_ids) else "evicted"
-        self._drop([(reason, episode) for episode in unit])
+        if len(delivered) == len(episode_ids):
+            self._wait_again(unit)
+        else:
+            reason = "rejected" if len(stored) == len(episode_ids) else "evicted"
+            self._take_out(unit, [episode for _, episode in delivered], reason)
 
-    def _undeliver(self, is_group: bool, key: str, unit: list[Episode], times: int) -> None:
-        """Let a unit that was delivered wait again, before all others, as if it had been so many times fewer."""
-        for episode in unit:
-            self._handed[episode] -= times
-            if not self._handed[episode]:
-                del self._handed[episode]
-        if is_group and self.book is not None:
-            self.book.give_up(key, unit[0])
-        elif self.line is not None and key in self.line:
-            self.line.pop(key)
-        self._wait_again(is_group, key, unit, first=True)
+    def drop(self, unit: units.Unit, reason: str, state: State = State.CLOSED) -> None:
+        """Drop a unit that waits."""
+        self._drop(reason, self._close(unit, state))
 
-    def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
-        """Drop the items with those episodes from their lines as recorded in a journal; ignores those not waiting."""
-        for episode_id in episode_ids:
-            if store.has(episode_id):
-                is_group, key = self._unit_of(store[episode_id])
-                line = self.book.whole if is_group and self.book is not None else self.line
-                if line is not None and key in line:
-                    self.drop(line, key, reason)
+    def abandon(self, group_ids: Iterable[str]) -> None:
+        """Give up those of the groups that are not complete."""
+        if self.groups is not None:
+            for group_id in set(self.groups.gathering).intersection(group_ids):
+                self.drop(self.groups.gathering[group_id], "straggler")
 
-    def drop(self, line: Line, key: str, reason: str) -> None:
-        """Remove the item with that key from a line, and drop it."""
-        self._drop([(reason, episode) for episode in self._take(line, key)])
+    # Questions.
 
     def gathering(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
         self.pass_time()
-        return [] if self.book is None else self.book.gathering
+        return [] if self.groups is None else list(self.groups.gathering)
 
-    def abandon(self, store: Any, group_ids: Iterable[str]) -> None:
-        """End all open episodes of the store as ABORTED, and give up those of the groups that are not complete."""
-        for episode_id in list(store.open):
-            store.abort(episode_id)
-        if self.book is not None:
-            for group_id in set(self.book.gathering).intersection(group_ids):
-                self._drop([("straggler", episode) for episode in self.book.take(group_id)])
+    def unit_of(self, episode: Episode) -> units.Unit | None:
+        """Return the group of a stored episode, or its own unit, which it has only while it waits or is delivered."""
+        if self.groups is not None and episode.group_id is not None:
+            return self.groups.groups.get(episode.group_id)
+        return self.singles.get(episode.episode_id)
 
-    def reject(self, store: Store, episode_ids: Iterable[str], reason: str) -> int:
-        """Drop those of the episodes that were delivered or wait, and return how many there were.
+    def all_units(self) -> Iterator[units.Unit]:
+        """Yield all units: those that gather and wait in their order, the delivered ones, and groups that are past."""
+        if self.groups is not None:
+            yield from self.groups.gathering.values()
+            yield from self.groups.complete
+        yield from self.line or ()
+        yield from self.delivered
+        if self.groups is not None:
+            yield from (group for group in self.groups.groups.values() if not (group.is_pending or group.is_delivered))
 
-        A waiting episode drops all that wait in the same group.
-        """
-        rejected: list[Episode] = []
-        for episode_id in episode_ids:
-            episode = store[episode_id] if store.has(episode_id) else None
-            if episode is None:
-                continue
-            unit: list[Episode] = []
-            if self.book is not None and episode.group_id is not None:
-                self.pass_time()
-                unit = self.book.give_up(episode.group_id, episode)
-            elif episode.status != "IN_PROGRESS" and _why_not(episode) is None:
-                line = self.line if episode in self._handed else self.begin_line(store)
-                if line is not None and episode_id in line:
-                    unit = line.pop(episode_id)
-            unit = unit or [episode] * (episode in self._handed)
-            for each in unit:
-                self._handed.pop(each, None)
-                self._unacked.pop(self._unit_of(each), None)
-            rejected += unit
-        self._drop([(reason, episode) for episode in rejected])
-        return len(rejected)
+    def is_delivered(self, episode: Episode) -> bool:
+        """Return whether a stored episode was delivered, and not rejected."""
+        unit = self.unit_of(episode)
+        return unit is not None and unit.is_delivered and episode in unit.episodes
 
-    def sums(self, store: Store) -> tuple[bias.Tally, bias.Tally]:
-        """Return the sums over all episodes produced, and all trained on, stored or not. O(stored steps)."""
-        produced, trained = self.produced.copy(), self.trained.copy()
-        for episode in store.finished:
-            produced.add(episode)
-            if self._was_trained_on(store, episode):
-                trained.add(episode)
-        return produced, trained
+    def delivery_states(self, episodes: Iterable[Episode]) -> list[State | None]:
+        """Return the state of each stored episode; None if it is open, or dropped, or nobody has asked for it."""
+        found = [(self.unit_of(episode), episode) for episode in episodes]
+        return [None if unit is None or each not in unit.episodes else unit.state for unit, each in found]
 
-    # Persistence.
+    def num_outstanding(self, store: Store) -> int:
+        """Return how many episodes are open, or have ended and may still be delivered. O(episodes)."""
+        waiting = len(units.episodes_of(unit for unit in self.all_units() if unit.is_pending))
+        if self.line is None:
+            waiting += sum(self.unit_of(each) is None and why_not(each) is None for each in store.finished)
+        return self.places.running + waiting
 
-    def snapshot(self) -> Self:
-        """Return a snapshot of this queue. O(groups), and a pointer per episode."""
-        other = copy.copy(self)
-        other._handed, other._uncounted = self._handed.copy(), self._uncounted.copy()
-        other._unacked = {name: (unit, versions.copy()) for name, (unit, versions) in self._unacked.items()}
-        other.line = None if self.line is None else self.line.copy()
-        other.book = None if self.book is None else self.book.copy()
-        other.desk, other.drops = copy.copy(self.desk), copy.deepcopy(self.drops)
-        other.produced, other.trained = self.produced.copy(), self.trained.copy()
-        other.stop_clock()
-        return other
+    def recount(self, store: Store, *, has_version: bool) -> None:
+        """Count places anew, with the episodes that are open or may still be delivered; each new version frees some."""
+        for unit in self.delivered:
+            unit.state = State.SETTLED
+        self.places.begin(0 if has_version else None, self.num_outstanding(store))
 
-    def turns(self, episodes: Iterable[Episode]) -> list[int]:
-        """Return the state of each stored episode."""
-        waiting = set(self._waiting())
-
-        def turn(episode: Episode) -> int:
-            if episode in waiting or episode not in self._handed:
-                is_dropped = episode not in waiting and episode.status != "IN_PROGRESS" and self._lines_up(episode)
-                if is_dropped:
-                    return DROPPED
-                return PENDING_UNCOUNTED if episode in self._uncounted else PENDING
-            return DELIVERED_UNCOUNTED if episode in self._uncounted else DELIVERED
-
-        return list(map(turn, episodes))
-
-    def deliveries(self, episodes: Iterable[Episode]) -> list[int]:
-        """Return how often each episode was delivered."""
-        return [self._handed.get(episode, 0) for episode in episodes]
-
-    def unacked(self) -> Unacked:
-        """Return what was delivered and not acknowledged; read-only."""
-        return self._unacked
-
-    def resume(
-        self,
-        store: Store,
-        turns: Sequence[int],
-        deliveries: Sequence[int],
-        phases: Iterable[tuple[str, groups_lib.Phase, float]],
-        line: Sequence[Episode],
-        passes: Sequence[int],
-        unacked: Unacked,
+    def rebuild(
+        self, store: Store, episodes: Iterable[Episode], delivered: Collection[Episode], pending: Collection[Episode]
     ) -> None:
-        """Restore the state of another queue; whether there is a line, and the counters, must be set before.
+        """Fill a new queue by its own rules, and count places, from what is known of each episode.
+
+        Group timeouts restart. What was delivered counts as acknowledged.
 
         Args:
             store: The episodes.
-            turns: What `turns` returned.
-            deliveries: What `deliveries` returned.
-            phases: The phases of the groups, with their start times.
-            line: The episodes in the line.
-            passes: The number of items in the present pass of the line, and of whole groups.
-            unacked: What was delivered and not acknowledged.
-
-        Raises:
-            CorruptionError: The state is inconsistent.
+            episodes: All of them.
+            delivered: Those that were delivered.
+            pending: Those that have ended, can be trained on, and were neither delivered nor dropped.
         """
-        waiting = self._settle_turns(store, turns, deliveries)
-        if self.book is not None:
-            ordered = (*store.finished, *store.open.values())
-            grouped = [(each, each in waiting) for each in ordered if each.group_id is not None]
-            self.book.resume(phases, grouped, passes[1])
-        if self.line is not None:
-            self.line.fill([(each.episode_id, [each], bias.oldest_version(each)) for each in line], passes[0])
-        self._unacked = unacked
-        if self.turns(store) != list(turns) or self.deliveries(store) != list(deliveries):
-            raise errors.CorruptionError("what was handed out and what was dropped cannot both have been so")
-        self.check(store)
+        for episode in episodes:
+            self.started(store, episode)
+        ended = list(store.finished)
+        if self.groups is None and any(each not in pending for each in ended):
+            self.line = units.Line()  # What was delivered in groups must not be delivered again.
+        for episode in ended:
+            if episode in delivered:
+                unit = self.unit_of(episode)
+                if unit is None:
+                    unit = self.singles[episode.episode_id] = units.Unit(episode.episode_id, False, State.DELIVERED)
+                elif unit.is_pending:
+                    self._close(unit, State.DELIVERED)
+                unit.episodes.append(episode)
+                self.delivered[unit] = None
+        for episode in ended:
+            if episode in pending:
+                self.ended(store, episode)
+            elif self.groups is not None and episode.group_id is not None:
+                self.groups.groups[episode.group_id].running -= 1
+        self.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
+        self.recount(store, has_version=False)
 
-    def rebuild(self, store: Store, turns: Sequence[int], deliveries: Sequence[int]) -> None:
-        """Rebuild groups and admission from the stored episodes, without a saved state of them.
-
-        Group timeouts restart, and so does the count of admitted episodes, with those not trained on so far. What was
-        delivered counts as acknowledged.
-
-        Args:
-            store: The episodes.
-            turns: What `turns` returned, perhaps with a different rule for groups.
-            deliveries: What `deliveries` returned, perhaps with another number of epochs.
-
-        Raises:
-            CorruptionError: The state is inconsistent.
-        """
-        waiting = self._settle_turns(store, turns, deliveries)
-        waiting = {
-            episode for episode in waiting if _why_not(episode) is None and self._handed.get(episode, 0) < self.epochs
-        }
-        if self.groups is None and any(turns):
-            self.line = self.new_line()  # Episodes delivered in groups must not be delivered again.
-        self.book = self._new_book()
-        if self.book is not None:
-            self._rebuild(self.book, store, waiting)
-        if self.line is not None:
-            self.line = self.new_line()
-            for episode in store.finished:
-                if episode in waiting and not self._is_grouped(episode):
-                    _put_in_line(self.line, episode)
-        self.begin_count(store)
-        self.check(store)
-
-    def _rebuild(self, book: groups_lib.GroupBook, store: Store, waiting: set[Episode]) -> None:
-        """Fill a book with all episodes of groups, given those that have ended and wait."""
-        now = time.monotonic()
-        grouped = [episode for episode in store if episode.group_id is not None]
-        for episode in grouped:
-            book.started(str(episode.group_id), now)
-        delivered = [each for each in grouped if each in self._handed and each not in waiting]
-        for past in {str(episode.group_id): None for episode in delivered}:
-            book.take(past)
-        for episode in store.finished:
-            group_id = episode.group_id
-            if group_id is not None and book.ended(group_id, episode, counts=episode in waiting):
-                self.drops.count(book.reason(group_id), episode.agent_id)
-
-    def _settle_turns(self, store: Store, turns: Sequence[int], deliveries: Sequence[int]) -> set[Episode]:
-        """Restore the delivered episodes, and return the ended ones that wait."""
-        by_turn: tuple[set[Episode], ...] = (set(), set(), set(), set(), set())
-        for episode, turn, times in zip(store, turns, deliveries, strict=True):
-            by_turn[turn].add(episode)
-            if times:
-                self._handed[episode] = times
-        self._uncounted = by_turn[DELIVERED_UNCOUNTED] | by_turn[PENDING_UNCOUNTED]
-        pending = by_turn[PENDING] | by_turn[PENDING_UNCOUNTED]
-        return {episode for episode in pending if episode.status != "IN_PROGRESS"}
-
-    def check(self, store: Store) -> None:
-        """Raise CorruptionError if the waiting or delivered episodes are inconsistent."""
-        waiting = list(self._waiting())
-        for episode in (*self._handed, *waiting):
-            if episode not in store or episode.status == "IN_PROGRESS" or _why_not(episode) is not None:
+    def check(self, episodes: Iterable[Episode]) -> None:
+        """Raise CorruptionError if the units are inconsistent, given all stored episodes."""
+        stored, found = list(episodes), list(self.all_units())
+        is_stored, held = set(stored), units.episodes_of(found)
+        for episode in held:
+            if episode not in is_stored or episode.status == "IN_PROGRESS" or why_not(episode) is not None:
                 raise errors.CorruptionError(
                     f"episode {episode.episode_id} is {episode.status} with {len(episode)} transitions: it can neither "
                     "wait for the learner nor have been handed out"
                 )
-        if any(self._handed.get(episode, 0) >= self.epochs for episode in waiting):
-            raise errors.CorruptionError("an episode that waits for the learner was handed out")
-        if any(times < 1 for times in self._handed.values()):
-            raise errors.CorruptionError("an episode that was handed out must have been so at least once")
-        if any(episode not in store or episode.status == "IN_PROGRESS" for episode in self._uncounted):
-            raise errors.CorruptionError("an episode that runs, or is not stored, cannot be without a place")
-        for name, (unit, versions) in self._unacked.items():
-            if not versions or any(
-                self._unit_of(each) != name or self._handed.get(each, 0) < len(versions) for each in unit
-            ):
-                raise errors.CorruptionError(f"{name[1]} cannot have been handed out without being acknowledged")
-        if self.book is not None:
-            self.book.check()
-            for episode, times in self._handed.items():
-                is_waiting = episode.group_id is not None and not self.book.is_closed(episode.group_id)
-                if is_waiting and times >= self.epochs:
-                    raise errors.CorruptionError(f"episode {episode.episode_id} was handed out before its group")
+        are_own = all(self.unit_of(episode) is unit for unit in found for episode in unit.episodes)
+        if len(set(held)) < len(held) or not are_own:
+            raise errors.CorruptionError("an episode must wait, or have been handed out, in its own unit, and once")
+        for unit in found:
+            if unit.is_delivered != (unit in self.delivered) or unit.is_delivered > bool(unit.episodes):
+                raise errors.CorruptionError(f"{unit.key} is {unit.state.name}, but cannot have been handed out")
+            if unit.version is not None and not unit.is_delivered:
+                raise errors.CorruptionError(f"{unit.key} cannot wait to be acknowledged, as it is {unit.state.name}")
+        if {unit.key: unit for unit in found if not unit.is_group} != self.singles:
+            raise errors.CorruptionError("single episodes must wait, or have been handed out, by their ids")
         if self.line is not None:
             self.line.check()
-            in_line = [episode for unit in self.line for episode in unit]
-            ordered = [episode for episode in store.finished if episode.episode_id in self.line]
-            if len(in_line) != len(ordered) or set(in_line) != set(ordered):
-                raise errors.CorruptionError("episodes that wait must be stored, and wait once")
+        is_open = [episode for episode in stored if episode.status == "IN_PROGRESS"]
+        if self.places.running != len(is_open):
+            raise errors.CorruptionError(f"{len(is_open)} episodes are open, but {self.places.running} are counted")
+        if self.groups is not None:
+            self.groups.check()
+            for name, some in (("stored", stored), ("running", is_open)):
+                counts = collections.Counter(episode.group_id for episode in some if episode.group_id is not None)
+                counted = {key: getattr(group, name) for key, group in self.groups.groups.items()}
+                if +collections.Counter(counted) != counts:
+                    raise errors.CorruptionError(f"groups must have {dict(counts)} episodes {name}, found {counted}")
 
-    def _lines_up(self, episode: Episode) -> bool:
-        """Return whether an episode belongs to the line, if there is one, or to the groups."""
-        return self.line is not None or self._is_grouped(episode)
+    # Parts.
 
-    def _unit_of(self, episode: Episode) -> tuple[bool, str]:
-        """Return whether an episode is delivered in a group, and the name of that, or of the episode."""
-        if self.book is not None and episode.group_id is not None:
-            return True, episode.group_id
-        return False, episode.episode_id
+    def _stored(self, store: Store, episode_ids: Iterable[str]) -> list[Episode]:
+        found = [store.find(episode_id) for episode_id in episode_ids]
+        return [episode for episode in found if episode is not None]
 
-    def _is_grouped(self, episode: Episode) -> bool:
-        return self.book is not None and episode.group_id is not None
+    def _unit_for(self, store: Store, episode: Episode) -> units.Unit | None:
+        """Return the unit of an episode that the learner names, for which the line of single ones begins."""
+        is_single = self.groups is None or episode.group_id is None
+        if is_single and episode.status != "IN_PROGRESS" and why_not(episode) is None:
+            self.singles_line(store)
+        return self.unit_of(episode)
 
-    def _waiting(self) -> Iterator[Episode]:
-        """Yield the episodes that wait, for their group or for the learner."""
-        if self.line is not None:
-            yield from itertools.chain.from_iterable(self.line)
-        if self.book is not None:
-            yield from self.book.waiting()
+    def _line_up(self, line: units.Line, episode: Episode) -> None:
+        unit = units.Unit(episode.episode_id, False, State.COMPLETE, [episode])
+        self.singles[unit.key] = unit
+        line.add(unit)
 
-    def _was_trained_on(self, store: Store, episode: Episode) -> bool:
-        return episode in self._handed or store.was_drawn(episode)
+    def _close(self, unit: units.Unit, state: State) -> list[Episode]:
+        """End the waiting of a unit, and return its episodes."""
+        if self.groups is not None and unit.is_group:
+            return self.groups.close(unit, state)
+        assert self.line is not None
+        self.line.remove(unit)
+        unit.state = state
+        if not unit.is_delivered:
+            del self.singles[unit.key]
+        return unit.episodes
 
-    def begin_count(self, store: Store, versions: int | None = None) -> None:
-        """Start counting places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
-        others = [each for each in store.finished if not self._lines_up(each) and _why_not(each) is None]
-        drawn = {episode for episode in others if self._was_trained_on(store, episode)}
-        self._uncounted = self._handed.keys() | drawn
-        waiting = sum(episode not in self._handed for episode in self._waiting())
-        self.desk.begin(versions, len(store.open) + waiting + len(others) - len(drawn))
+    def _take_out(self, unit: units.Unit, episodes: list[Episode], reason: str | None = None) -> None:
+        """Take episodes out of a delivered unit, which is not delivered again, and drop them if there is a reason."""
+        if reason is not None:
+            self._drop(reason, episodes, has_places=unit.state is State.DELIVERED)
+        unit.episodes = [episode for episode in unit.episodes if episode not in episodes]
+        unit.version = None
+        if not unit.episodes:
+            unit.state = State.CLOSED
+            del self.delivered[unit]
+            if not unit.is_group:
+                del self.singles[unit.key]
 
-    def _take(self, line: Line, key: str) -> list[Episode]:
-        """Remove the item with that key from a line."""
-        if self.book is not None and line is self.book.whole:
-            return self.book.take(key)
-        return line.pop(key)
+    def _wait_again(self, unit: units.Unit) -> None:
+        """Let a delivered unit wait again, before all others."""
+        if unit.state is State.SETTLED:
+            self.places.admitted += len(unit.episodes)
+        unit.version = None
+        del self.delivered[unit]
+        line = self.groups.complete if self.groups is not None and unit.is_group else self.line
+        assert line is not None
+        line.add(unit, first=True)
 
-    def _drop(self, dropped: groups_lib.Dropped, num_kept: int = 0) -> None:
-        """Count dropped episodes that were not delivered before, and take back their places that no ticket has."""
-        dropped = [(reason, episode) for reason, episode in dropped if episode not in self._handed]
-        for reason, episode in dropped:
+    def _drop(self, reason: str, episodes: Iterable[Episode], *, has_places: bool = True) -> None:
+        """Count dropped episodes, and take back their places."""
+        dropped = list(episodes)
+        for episode in dropped:
             self.drops.count(reason, episode.agent_id)
-        self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped) - num_kept)
-        self._uncounted.difference_update(episode for _, episode in dropped)
+        self.places.release_place(len(dropped) * has_places)
 
 
-def _put_in_line(line: Line, episode: Episode) -> None:
-    line.append(episode.episode_id, [episode], bias.oldest_version(episode))
-
-
-def _why_not(episode: Episode) -> str | None:
+def why_not(episode: Episode) -> str | None:
     """Return why an ended episode cannot be trained on; None if it can."""
     if episode.status == "ABORTED":
         return "aborted"

@@ -1,138 +1,88 @@
 """The journal records of a learner's queue, which buffers of episodes and of tokens have in common.
 
-    LEARNED   the learner's policy version u64
-    HANDED    the ids of the episodes that the learner was given, of those that were passed over, and the reason for
-              these; with neither, that the learner asks for single episodes for the first time
-    ACKED     the version before which all deliveries are acknowledged, and the ids of excepted episodes
-    RESTART   nothing: what is not acknowledged waits again
-    RETURNED  the ids of an episode, or of those of a group, that did not reach the learner: they wait again
-    REJECTED  the ids of rejected episodes, and the reason
-    ABANDONED the ids of groups that are given up; all open episodes end as ABORTED
+    LEARN        the learner's policy version
+    DELIVER      the ids of the episodes that the learner was given, of those that were passed over, and the reason for
+                 these; with neither, that the learner asks for single episodes for the first time
+    ACKNOWLEDGE  the version before which all deliveries are acknowledged, and the ids of excepted episodes
+    RESTART      nothing: what is not acknowledged waits again
+    PUT_BACK     the ids of an episode, or of those of a group, that did not reach the learner: they wait again
+    REJECT       the ids of rejected episodes, and the reason
+    ABANDON      the ids of groups that are given up; all open episodes end as ABORTED
 
-Those with ids are lists, as a PlainCodec writes them. No call waits until HANDED, RESTART, RETURNED and REJECTED are on
-disk: they are synced with the next record.
+No call waits until DELIVER, RESTART, PUT_BACK and REJECT are on disk: they are synced with the next record.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-import struct
 from typing import Any
 
 from relive import errors
-from relive.agents import queue
-from relive.common import validation
-from relive.persistence import codec as codec_lib
-from relive.persistence import journal as journal_lib
+from relive.persistence import commands
 
-LEARNED, HANDED, ACKED, RESTART, RETURNED, REJECTED, ABANDONED = 9, 11, 12, 13, 14, 15, 16
-_VERSION = struct.Struct("<Q")
-
-
-class QueueJournal:
-    """Writes the changes of a queue to a journal, before they are applied."""
-
-    _journal: journal_lib.Journal
-
-    def learn(self, policy_version: int) -> None:
-        """Journal the learner's policy version."""
-        self._journal.append(LEARNED, _VERSION.pack(policy_version))
-
-    def hand_out(self, delivered: Iterable[queue.Episode], dropped: Iterable[queue.Episode], reason: str) -> None:
-        """Journal which episodes are delivered to the learner, and which are passed over for that reason."""
-        self._write(HANDED, [_ids(delivered), _ids(dropped), reason], sync=False)
-
-    def reject(self, rejected: Iterable[queue.Episode], reason: str) -> None:
-        """Journal which episodes are rejected."""
-        self._write(REJECTED, [_ids(rejected), reason], sync=False)
-
-    def acknowledge(self, version: int, but: Iterable[str]) -> None:
-        """Journal that all deliveries before a version are acknowledged, except for some episodes."""
-        self._write(ACKED, [version, list(but)])
-
-    def restart(self) -> None:
-        """Journal that what is not acknowledged waits again."""
-        self._journal.append(RESTART, b"", sync=False)
-
-    def put_back(self, episode_ids: Sequence[str]) -> None:
-        """Journal which episode, or which episodes of a group, wait again."""
-        self._write(RETURNED, [list(episode_ids)], sync=False)
-
-    def abandon(self, group_ids: Iterable[str]) -> None:
-        """Journal that all open episodes end as ABORTED, and which groups are given up."""
-        self._write(ABANDONED, [list(group_ids)])
-
-    def _write(self, kind: int, value: Any, *, sync: bool = True) -> None:
-        self._journal.append(kind, codec_lib.PlainCodec().encode(value), sync=sync)
+LEARN, DELIVER, ACKNOWLEDGE, RESTART, PUT_BACK, REJECT, ABANDON = 9, 11, 12, 13, 14, 15, 16
+COMMANDS: commands.Table = {
+    LEARN: ("learn", (commands.is_count,)),
+    DELIVER: ("deliver", (commands.is_texts, commands.is_texts, commands.is_text)),
+    ACKNOWLEDGE: ("acknowledge", (commands.is_count, commands.is_texts)),
+    RESTART: ("restart", ()),
+    PUT_BACK: ("put_back", (commands.is_texts,)),
+    REJECT: ("reject", (commands.is_texts, commands.is_text)),
+    ABANDON: ("abandon", (commands.is_texts,)),
+}
 
 
 class QueueReplay:
     """Replays the records of a queue.
 
     Args:
-        store: The episodes, with the learner's policy version.
-        hand_outs: The queue.
-        ended: Called at the end.
+        buffer: The buffer.
     """
 
-    def __init__(self, store: Any, hand_outs: queue.LearnerQueue, ended: Callable[[], None]) -> None:
-        self._store, self._hand_outs, self._ended = store, hand_outs, ended
-
-    def apply(self, kind: int, payload: bytes) -> None:
-        """Apply a record.
-
-        Raises:
-            CheckpointError: The record is unknown or malformed.
-        """
-        if kind == LEARNED and len(payload) == _VERSION.size:
-            (version,) = _VERSION.unpack(payload)
-            if not (self._store.policy_version or 0) <= version <= validation.LARGEST:
-                raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
-            self._store.policy_version = version
-        elif kind == RESTART and not payload:
-            self._hand_outs.restart()
-        elif kind in _KINDS:
-            value = codec_lib.PlainCodec().decode(payload)
-            is_list = type(value) is list and len(value) == len(_KINDS[kind])
-            if not is_list or not all(map(_is_of, value, _KINDS[kind])):
-                raise errors.CheckpointError(f"is of kind {kind}, which cannot hold {validation.short_repr(value)}")
-            self._replay(kind, *value)
-        else:
-            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
+    def __init__(self, buffer: Any) -> None:
+        self._buffer, self._store, self._written = buffer, buffer._store, buffer._written()
+        if buffer._queue is not None:
+            buffer._queue.stop_clock()
 
     def end(self) -> None:
         """Finish the replay: there are no more records."""
-        self._ended()
+        buffer = self._buffer
+        if buffer._queue is not None:
+            buffer._queue.start_clock()
+            if buffer._written() != self._written:
+                buffer._queue.recount(self._store, has_version=self._store.policy_version is not None)
 
-    def _replay(self, kind: int, first: Any, *others: Any) -> None:
-        store, hand_outs = self._store, self._hand_outs
-        if kind == HANDED:
-            dropped, reason = others
-            if bool(dropped) != bool(reason):
-                raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
-            if not first and not dropped:
-                hand_outs.begin_line(store)
-            hand_outs.deliver(store, first)
-            hand_outs.pass_over(store, dropped, reason)
-        elif kind == REJECTED:
-            if not first or not others[0]:
-                raise errors.CheckpointError("rejects no episodes, or without a reason")
-            hand_outs.reject(store, first, *others)
-        elif kind == ACKED:
-            hand_outs.acknowledge(first, *others)
-        elif kind == ABANDONED:
-            hand_outs.abandon(store, first)
-        else:
-            hand_outs.put_back(store, first)
+    def learn(self, version: int) -> None:
+        """Set the learner's policy version."""
+        if version < (self._store.policy_version or 0):
+            raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
+        self._store.policy_version = version
 
+    def deliver(self, episode_ids: list[str], dropped: list[str], reason: str) -> None:
+        """Deliver episodes, and drop those that were passed over."""
+        if bool(dropped) != bool(reason):
+            raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
+        queue = self._buffer._learner()
+        if not episode_ids and not dropped:
+            queue.singles_line(self._store)
+        queue.deliver(self._store, episode_ids, self._store.policy_version)
+        queue.pass_over(self._store, dropped, reason)
 
-_KINDS: dict[int, str] = {HANDED: "iis", ACKED: "vi", RETURNED: "i", REJECTED: "is", ABANDONED: "i"}
-"""What the list in a record of each kind holds: ids, a string, a version."""
+    def acknowledge(self, version: int, but: list[str]) -> None:
+        """Acknowledge what was delivered before a version, except for some episodes."""
+        self._buffer._learner().acknowledge(version, but)
 
+    def restart(self) -> None:
+        """Let what is not acknowledged wait again."""
+        self._buffer._learner().restart()
 
-def _is_of(value: Any, kind: str) -> bool:
-    if kind == "i":
-        return type(value) is list and all(type(each) is str for each in value)
-    return type(value) is str if kind == "s" else type(value) is int and value >= 0
+    def put_back(self, episode_ids: list[str]) -> None:
+        """Let what did not reach the learner wait again."""
+        self._buffer._learner().put_back(self._store, episode_ids)
 
+    def reject(self, episode_ids: list[str], reason: str) -> None:
+        """Drop episodes."""
+        if not episode_ids or not reason:
+            raise errors.CheckpointError("rejects no episodes, or without a reason")
+        self._buffer._learner().reject(self._store, episode_ids, reason)
 
-def _ids(episodes: Iterable[queue.Episode]) -> list[str]:
-    return [episode.episode_id for episode in episodes]
+    def abandon(self, group_ids: list[str]) -> None:
+        """End all open episodes as ABORTED, and give up groups."""
+        self._buffer._abandon(group_ids)

@@ -1,28 +1,30 @@
-"""The checkpointed state of a LearnerQueue: the state of each episode, and one plain-1 value with the rest.
+"""The checkpointed state of a LearnerQueue, and of the sums over episodes: columns of units, and one plain-1 value.
 
-    episode_turn    |u1 [E]      0 neither delivered nor dropped, 1 delivered, 2 dropped, 3 and 4 as 1 and
-                                 0, but trained on before the places of an Admission began to be counted
-    episode_deliveries  <i8 [E]  how often each was delivered, if it was
-    line            <i8 [W]      which episodes wait in the line of single ones, in their order
-    group_age       <f8 [G]      seconds since the first episode of each group started
-    hand_outs       |u1 [...]    a dict: admitted, versions, has_line, passes, unacked, drops, groups, produced,
-                                 trained
+    unit_state     |u1 [U]      the DeliveryState of each unit: first groups, by `keys`, then single episodes
+    unit_version   <i8 [U]      the learner's version when it was delivered, -1 for none; -2 if it need not come again
+    unit_age       <f8 [U]      seconds since the first episode of a group started; 0 for single ones
+    unit_size      <i8 [U]      its number of episodes
+    unit_episode   <i8 [...]    their places among the stored episodes, unit by unit
+    learner        |u1 [...]    a dict: produced, trained; and queue, None or a dict of keys, has_line, admitted,
+                                versions and drops
 
-It is not JSON, since a group may have any name, and a sum of versions may exceed 64 bits.
+Units that gather, wait or were delivered are in that order, each among its kind. The dict is not JSON, since a group
+may have any name, and a sum of versions may exceed 64 bits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
+import itertools
 import math
 import time
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from relive import errors
 from relive.agents import bias
-from relive.agents import groups as groups_lib
 from relive.agents import queue as queue_lib
+from relive.agents import units as units_lib
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import codec
@@ -31,157 +33,236 @@ from relive.persistence import state
 Episode: TypeAlias = queue_lib.Episode
 LearnerQueue: TypeAlias = queue_lib.LearnerQueue
 Store: TypeAlias = queue_lib.Store
-Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 
 _COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
-_PHASES = get_args(groups_lib.Phase)
 _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
+_ACKNOWLEDGED = -2
 
 
-def state_dict(queue: LearnerQueue, episodes: Iterable[Episode]) -> state.State:
-    """Return the checkpoint arrays of a queue, given the stored episodes in the order of their starts."""
-    episodes = list(episodes)
-    numbers = {episode.episode_id: number for number, episode in enumerate(episodes)}
-    phases = [] if queue.book is None else queue.book.phases()
-    unacked = [
-        [is_group, key, [numbers[each.episode_id] for each in unit], versions]
-        for (is_group, key), (unit, versions) in queue.unacked().items()
-    ]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What a state is made of; the queue may change afterwards.
+
+    Attributes:
+        content: The dict.
+        rows: For each unit: its state, version and age, and its episodes.
+    """
+
+    content: dict[str, Any]
+    rows: Sequence[tuple[int, int, float, list[Episode]]] = ()
+
+    def state_dict(self, episodes: Iterable[Episode]) -> dict[str, arrays.Array]:
+        """Return the arrays of the state, given all stored episodes; the open ones may be copies."""
+        places = {episode.episode_id: place for place, episode in enumerate(episodes)}
+        kinds, versions, ages, held = zip(*self.rows, strict=True) if self.rows else ((), (), (), ())
+        found = [places[episode.episode_id] for episode in itertools.chain.from_iterable(held)]
+        return {
+            "unit_state": np.array(kinds, np.uint8),
+            "unit_version": np.array(versions, np.int64),
+            "unit_age": np.array(ages, np.float64),
+            "unit_size": np.array(list(map(len, held)), np.int64),
+            "unit_episode": np.array(found, np.int64),
+            "learner": np.frombuffer(codec.PlainCodec().encode(self.content), np.uint8).copy(),
+        }
+
+
+def snapshot(queue: LearnerQueue | None, sums: bias.Sums, *, is_empty: bool = False) -> Snapshot:
+    """Return a snapshot of a queue, if there is one, and of sums; `is_empty` if everything stored counts as evicted."""
+    content: dict[str, Any] = {"produced": _sums(sums.produced), "trained": _sums(sums.trained), "queue": None}
+    if queue is None:
+        return Snapshot(content=content)
+    listed = [] if is_empty else sorted(queue.all_units(), key=lambda unit: not unit.is_group)
     now = queue.now()
-    return {
-        "episode_turn": np.array(queue.turns(episodes), np.uint8),
-        "episode_deliveries": np.array(queue.deliveries(episodes), np.int64),
-        "line": np.array([numbers[unit[0].episode_id] for unit in queue.line or ()], np.int64),
-        "group_age": np.array([now - since for _, _, since in phases], np.float64),
-        "hand_outs": _described(queue, queue.produced, queue.trained, phases, unacked),
+    counts = queue.drops.view()
+    content["queue"] = {
+        "keys": [unit.key for unit in listed if unit.is_group],
+        "has_line": queue.line is not None,
+        "admitted": queue.places.admitted,
+        "versions": queue.places.versions,
+        "drops": [[reason, source, count] for reason in counts for source, count in counts[reason].items()],
     }
+    rows = [
+        (
+            unit.state.value,
+            _ACKNOWLEDGED if unit.version is None else unit.version,
+            now - unit.since if unit.is_group else 0.0,
+            unit.episodes.copy(),
+        )
+        for unit in listed
+    ]
+    return Snapshot(content=content, rows=rows)
 
 
-def base_state_dict(queue: LearnerQueue, store: Store) -> state.State:
-    """Return the state as if everything stored had just been evicted."""
-    produced, trained = queue.sums(store)
-    nothing = np.zeros(0, np.int64)
-    return {
-        "episode_turn": np.zeros(0, np.uint8),
-        "episode_deliveries": nothing,
-        "line": nothing,
-        "group_age": np.zeros(0, np.float64),
-        "hand_outs": _described(queue, produced, trained, [], [], is_empty=True),
-    }
-
-
-def load(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
-    """Restore a new queue.
+def load(
+    given: state.StateReader,
+    store: Store,
+    episodes: Sequence[Episode],
+    sums: bias.Sums,
+    make_queue: Callable[[], LearnerQueue],
+    *,
+    policy_version: int | None,
+    has_rules: bool,
+    is_same_rule: bool,
+    was_grouped: bool,
+) -> LearnerQueue | None:
+    """Return the queue of a state, if it has one, and restore sums.
 
     Args:
         given: The state.
         store: The episodes.
-        hand_outs: The queue.
-        is_same_rule: Whether admission and groups are unchanged. If not, their saved state is ignored.
+        episodes: All of them, in the order of the state.
+        sums: New sums.
+        make_queue: Returns a new queue.
+        policy_version: The learner's policy version.
+        has_rules: Whether the buffer must have a queue.
+        is_same_rule: Whether admission and groups are those of the state. If not, its units tell no more than which
+            episodes were delivered or dropped.
+        was_grouped: Whether the state has a rule for groups.
 
     Raises:
         CheckpointError: The state is inconsistent.
     """
-    episodes = list(store)
-    turns = given.array("episode_turn", np.uint8, (len(episodes),)).tolist()
-    deliveries = given.integers("episode_deliveries", len(episodes), 0, state.MOST).tolist()
-    if max(turns, default=0) > queue_lib.PENDING_UNCOUNTED:
-        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue_lib.PENDING_UNCOUNTED}")
-    content = given.array("hand_outs", np.uint8, (None,)).tobytes()
+    content = given.array("learner", np.uint8, (None,)).tobytes()
     try:
-        rest = state.StateReader(codec.PlainCodec().decode(content), {}, "hand_outs/")
+        rest = state.StateReader(codec.PlainCodec().decode(content), {}, "learner/")
     except errors.CheckpointError as error:
-        raise errors.CheckpointError(f"array hand_outs cannot be decoded: {error}") from error
-    _put_sums(rest, hand_outs)
+        raise errors.CheckpointError(f"array learner cannot be decoded: {error}") from error
+    sums.produced, sums.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
+    if any(getattr(sums.trained, name) > getattr(sums.produced, name) for name in _COUNTS):
+        raise errors.CheckpointError("learner/trained must be a part of learner/produced")
+    has_queue = rest.value("queue") is not None
+    if not has_queue:
+        given.array("unit_state", np.uint8, (0,))
+    if not has_queue and not has_rules:
+        return None
+    queue = make_queue()
     try:
-        if not is_same_rule:
-            hand_outs.rebuild(store, turns, deliveries)
+        if not has_queue:
+            queue.rebuild(store, episodes, [], {each for each in store.finished if queue_lib.why_not(each) is None})
         else:
-            line = given.integers("line", None, 0, len(episodes) - 1).tolist()
-            hand_outs.resume(
-                store,
-                turns,
-                deliveries,
-                _phases(given, rest),
-                [episodes[number] for number in line],
-                _passes(rest),
-                _unacked(rest, episodes),
-            )
-            versions = None if rest.value("versions") is None else rest.integer("versions")
-            learner = store.policy_version
-            if versions is not None and (learner is None or versions > learner):
-                raise errors.CheckpointError(
-                    f"hand_outs/versions must be at most the learner's policy version, {learner}, got {versions}"
-                )
-            hand_outs.desk.begin(versions, rest.integer("admitted"))
+            saved = rest.part("queue")
+            _put_drops(saved, queue)
+            found = _units(given, saved, episodes)
+            if is_same_rule:
+                _fill(queue, found, episodes, has_line=saved.boolean("has_line"))
+                _put_counts(saved, queue, policy_version)
+            else:
+                _rebuild(queue, found, store, episodes, has_line=saved.boolean("has_line"), was_grouped=was_grouped)
+        queue.check(episodes)
     except errors.CorruptionError as error:
-        raise errors.CheckpointError(f"arrays episode_turn and hand_outs cannot be: {error}") from error
+        raise errors.CheckpointError(f"arrays of units and learner cannot be: {error}") from error
+    return queue
 
 
-def _described(
-    hand_outs: LearnerQueue,
-    produced: bias.Tally,
-    trained: bias.Tally,
-    phases: Phases,
-    unacked: list[list[Any]],
+def _units(given: state.StateReader, saved: state.StateReader, episodes: Sequence[Episode]) -> list[units_lib.Unit]:
+    """Return the units of a state."""
+    kinds = given.array("unit_state", np.uint8, (None,)).tolist()
+    count, kinds_known = len(kinds), list(units_lib.DeliveryState)
+    if max(kinds, default=0) >= len(kinds_known):
+        raise errors.CheckpointError(f"array unit_state must hold numbers below {len(kinds_known)}")
+    versions = given.integers("unit_version", count, _ACKNOWLEDGED, validation.LARGEST).tolist()
+    ages = given.array("unit_age", np.float64, (count,))
+    if not (np.isfinite(ages) & (ages >= 0)).all():
+        raise errors.CheckpointError("array unit_age must hold finite numbers of at least 0")
+    sizes = given.integers("unit_size", count, 0, len(episodes)).tolist()
+    places = iter(given.integers("unit_episode", sum(sizes), 0, len(episodes) - 1).tolist())
+    keys = saved.value("keys")
+    if (
+        type(keys) is not list
+        or not all(type(key) is str for key in keys)
+        or len({*keys}) < len(keys)
+        or len(keys) > count
+    ):
+        raise saved.refused("keys", "a list of the ids of groups, each once", keys)
+    now = time.monotonic()
+    found = []
+    for number in range(count):
+        own = [episodes[place] for place in itertools.islice(places, sizes[number])]
+        is_group = number < len(keys)
+        if not is_group and len(own) != 1:
+            raise errors.CheckpointError(f"array unit_size must be 1 for a single episode, got {len(own)}")
+        unit = units_lib.Unit(
+            key=keys[number] if is_group else own[0].episode_id,
+            is_group=is_group,
+            state=kinds_known[kinds[number]],
+            episodes=own,
+            version=None if versions[number] == _ACKNOWLEDGED else versions[number],
+            since=now - float(ages[number]),
+        )
+        found.append(unit)
+    return found
+
+
+def _fill(queue: LearnerQueue, found: Sequence[units_lib.Unit], episodes: Sequence[Episode], *, has_line: bool) -> None:
+    """Put units into a new queue, whose `check` judges them."""
+    queue.line = units_lib.Line() if has_line else None
+    for unit in found:
+        line = queue.line
+        if unit.is_group:
+            if queue.groups is None:
+                raise errors.CorruptionError(f"group {validation.short_repr(unit.key)} is there without a rule")
+            queue.groups.groups[unit.key], line = unit, queue.groups.complete
+            if unit.state is units_lib.DeliveryState.GATHERING:
+                queue.groups.gathering[unit.key] = unit
+        else:
+            queue.singles[unit.key] = unit
+        if unit.is_delivered:
+            queue.delivered[unit] = None
+        elif unit.state is units_lib.DeliveryState.COMPLETE and line is not None:
+            line.add(unit)
+    for episode in episodes:
+        queue.places.running += episode.status == "IN_PROGRESS"
+        if queue.groups is not None and episode.group_id is not None:
+            group = queue.groups.groups.get(episode.group_id)
+            if group is None:
+                raise errors.CorruptionError(
+                    f"group {validation.short_repr(episode.group_id)} of a stored episode is missing"
+                )
+            group.stored += 1
+            group.running += episode.status == "IN_PROGRESS"
+
+
+def _rebuild(
+    queue: LearnerQueue,
+    found: Sequence[units_lib.Unit],
+    store: Store,
+    episodes: Sequence[Episode],
     *,
-    is_empty: bool = False,
-) -> arrays.Array:
-    counts = hand_outs.drops.view()
-    lines = [] if is_empty else [hand_outs.line, None if hand_outs.book is None else hand_outs.book.whole]
-    content = {
-        "admitted": hand_outs.desk.admitted,
-        "versions": hand_outs.desk.versions,
-        "has_line": hand_outs.line is not None,
-        "passes": [0 if line is None else line.num_in_pass for line in lines] or [0, 0],
-        "unacked": unacked,
-        "drops": [[reason, source, count] for reason in counts for source, count in counts[reason].items()],
-        "groups": [[group_id, phase] for group_id, phase, _ in phases],
-        "produced": _sums(produced),
-        "trained": _sums(trained),
-    }
-    return np.frombuffer(codec.PlainCodec().encode(content), np.uint8).copy()
+    has_line: bool,
+    was_grouped: bool,
+) -> None:
+    """Fill a new queue by other rules than those of the state."""
+    delivered = {each for unit in found if unit.is_delivered for each in unit.episodes}
+    pending = {each for unit in found if unit.is_pending for each in unit.episodes}
+    if not has_line:
+        singles = [each for each in store.finished if not (was_grouped and each.group_id is not None)]
+        pending |= {each for each in singles if queue_lib.why_not(each) is None}
+    trainable = {each for each in store.finished if queue_lib.why_not(each) is None}
+    queue.line = units_lib.Line() if has_line else None
+    queue.rebuild(store, episodes, delivered & trainable, (pending & trainable) - delivered)
+
+
+def _put_drops(saved: state.StateReader, queue: LearnerQueue) -> None:
+    rows = saved.value("drops")
+    for row in rows if type(rows) is list else [rows]:
+        is_row = type(row) is list and len(row) == 3
+        reason, source, count = row if is_row else ("", "", 0)
+        is_drop = type(reason) is str and reason and type(source) is str and type(count) is int
+        if not is_drop or not 1 <= count <= state.MOST:
+            raise saved.refused("drops", "a list of a reason, a source and a count each", row)
+        queue.drops.count(reason, source, count)
+
+
+def _put_counts(saved: state.StateReader, queue: LearnerQueue, policy_version: int | None) -> None:
+    versions = None if saved.value("versions") is None else saved.integer("versions")
+    if versions is not None and (policy_version is None or versions > policy_version):
+        raise saved.refused("versions", f"at most the learner's policy version, {policy_version}", versions)
+    queue.places.begin(versions, saved.integer("admitted"))
 
 
 def _sums(tally: bias.Tally) -> dict[str, Any]:
     return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
-
-
-def _put_sums(rest: state.StateReader, hand_outs: LearnerQueue) -> None:
-    """Restore the counts, and whether there is a line."""
-    hand_outs.produced, hand_outs.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
-    if any(getattr(hand_outs.trained, name) > getattr(hand_outs.produced, name) for name in _COUNTS):
-        raise errors.CheckpointError("hand_outs/trained must be a part of hand_outs/produced")
-    for row in _rows(rest, "drops", 3):
-        reason, source, count = row
-        is_drop = type(reason) is str and reason and type(source) is str and type(count) is int
-        if not is_drop or not 1 <= count <= state.MOST:
-            raise rest.refused("drops", "a list of a reason, a source and a count each", row)
-        hand_outs.drops.count(reason, source, count)
-    if rest.boolean("has_line"):
-        hand_outs.line = hand_outs.new_line()
-
-
-def _passes(rest: state.StateReader) -> list[int]:
-    passes = rest.value("passes")
-    if type(passes) is not list or len(passes) != 2 or not all(type(each) is int and each >= 0 for each in passes):
-        raise rest.refused("passes", "a list of two counts", passes)
-    return passes
-
-
-def _unacked(rest: state.StateReader, episodes: Sequence[Episode]) -> queue_lib.Unacked:
-    unacked: queue_lib.Unacked = {}
-    for row in _rows(rest, "unacked", 4):
-        is_group, key, numbers, versions = row
-        lists = [numbers, versions]
-        is_sound = type(is_group) is bool and type(key) is str and all(type(each) is list and each for each in lists)
-        if is_sound:
-            is_sound = all(type(each) is int for each in (*numbers, *versions)) and min(versions) >= -1
-        if not is_sound or not 0 <= min(numbers) <= max(numbers) < len(episodes) or len({*numbers}) < len(numbers):
-            raise rest.refused("unacked", "a list of units, their episodes and versions each", row)
-        unacked[is_group, key] = [episodes[number] for number in numbers], versions
-    return unacked
 
 
 def _tally(given: state.StateReader) -> bias.Tally:
@@ -192,22 +273,3 @@ def _tally(given: state.StateReader) -> bias.Tally:
     if len(terms) > 1 and not all(map(math.isfinite, terms)):
         raise given.refused("returns", "finite, or one number", terms)
     return bias.Tally(**counts, returns=bias.ExactSum(terms))
-
-
-def _phases(given: state.StateReader, rest: state.StateReader) -> Phases:
-    rows = _rows(rest, "groups", 2)
-    ages = given.array("group_age", np.float64, (len(rows),))
-    if not (np.isfinite(ages) & (ages >= 0)).all():
-        raise errors.CheckpointError("array group_age must hold finite numbers of at least 0")
-    for row in rows:
-        if type(row[0]) is not str or row[1] not in _PHASES:
-            raise rest.refused("groups", "a list of an id and a phase each", row)
-    now = time.monotonic()
-    return [(group_id, phase, now - age) for (group_id, phase), age in zip(rows, ages.tolist(), strict=True)]
-
-
-def _rows(rest: state.StateReader, name: str, length: int) -> list[list[Any]]:
-    rows = rest.value(name)
-    if type(rows) is not list or not all(type(row) is list and len(row) == length for row in rows):
-        raise rest.refused(name, f"a list of lists of {length}", rows)
-    return rows

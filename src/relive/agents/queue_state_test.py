@@ -15,7 +15,6 @@ import pytest
 
 import relive
 from relive import errors
-from relive.agents import queue
 from relive.episodes import helpers_test
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
@@ -107,10 +106,12 @@ def test_later_segments_begin_with_all_sums(tmp_path: pathlib.Path) -> None:
 
 # Forged ones.
 
-NO_UNITS = "^hand_outs/unacked must be a list of units"
-BOTH = "^arrays .* cannot be: what was handed out and what was dropped cannot both have been so$"
-NO_DROPS = "^hand_outs/drops must be a list of a reason, a source and a count"
-NO_GROUPS = "^hand_outs/groups must be a list of an id and a phase"
+CANNOT = "^arrays of units and learner cannot be: "
+NO_DROPS = "^learner/queue/drops must be a list of a reason, a source and a count"
+NO_KEYS = "^learner/queue/keys must be a list of the ids of groups, each once"
+NOT_SOUND = CANNOT + "group 'g' cannot be {} with 2 episodes, of which 0 run and {} wait$"
+NOT_OUT = CANNOT + ".* is IN_PROGRESS with 1 transitions: it can neither"
+GATHERING, COMPLETE, DELIVERED, SETTLED, CLOSED, EVICTED = range(6)
 
 
 def forged(change: Any) -> state_lib.State:
@@ -125,10 +126,10 @@ def forged(change: Any) -> state_lib.State:
     buffer.next_episodes_nowait(1)
     live(buffer, steps=2, ticket=buffer.admit_nowait(), status=None)
     state = buffer.state_dict()
-    rest = relive.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
+    rest = relive.PlainCodec().decode(state["arrays"]["learner"].tobytes())
     change(state["arrays"], rest)
-    if "hand_outs" in state["arrays"] and len(state["arrays"]["hand_outs"]) > 5:
-        state["arrays"]["hand_outs"] = np.frombuffer(relive.PlainCodec().encode(rest), np.uint8)
+    if len(state["arrays"]["learner"]) > 5:
+        state["arrays"]["learner"] = np.frombuffer(relive.PlainCodec().encode(rest), np.uint8)
     return state
 
 
@@ -144,10 +145,11 @@ def setting(path: str, value: Any) -> Any:
     return change
 
 
-def turn(place: int, value: int) -> Any:
+def unit(place: int, name: str, value: int) -> Any:
+    """A change of a unit: h gathers, g is complete, then come a single one that waits and one that was delivered."""
+
     def change(arrays: Any, rest: Any) -> None:
-        arrays["episode_turn"][place] = value
-        arrays["episode_deliveries"][place] = value in (queue.DELIVERED, queue.DELIVERED_UNCOUNTED)
+        arrays[f"unit_{name}"][place] = value
 
     return change
 
@@ -162,62 +164,71 @@ def array(name: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (array("hand_outs", np.zeros(3, np.uint8)), "^array hand_outs cannot be decoded: "),
-        (array("group_age", np.array([-1.0, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
-        (array("group_age", np.array([np.nan, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
-        (turn(0, 5), "^array episode_turn must hold numbers up to 4$"),
-        (turn(0, 1), "^arrays episode_turn and hand_outs cannot be: episode .* was handed out before its group$"),
-        (turn(3, 2), None),
-        (turn(3, 3), None),
-        (turn(4, 1), BOTH),
-        (turn(5, 0), BOTH),
-        (turn(5, 1), "^arrays episode_turn and hand_outs cannot be: .* is ABORTED with 1 transitions: it can neither"),
-        (array("episode_deliveries", np.full(7, -1)), "^array episode_deliveries must hold integers in .* got -1$"),
-        (array("line", np.array([7])), r"^array line must hold integers in \[0, 6\], got 7$"),
-        (array("line", np.array([5])), BOTH),
-        (array("line", np.array([4, 4])), "^arrays .* cannot be: "),
-        (setting("passes", [0]), "hand_outs/passes must be a list of two counts"),
-        (setting("passes", [0, -1]), "hand_outs/passes must be a list of two counts"),
-        (setting("unacked", [[False, "x", [], [1]]]), NO_UNITS),
-        (setting("unacked", [[False, "x", [9], [1]]]), NO_UNITS),
-        (setting("unacked", [[False, "x", [0, 0], [1]]]), NO_UNITS),
-        (setting("unacked", [[False, "x", [0], [-2]]]), NO_UNITS),
-        (setting("unacked", [[False, "x", [0], [1]]]), "x cannot have been handed out without being acknowledged"),
-        (setting("unacked", [[False, "x", [3], [1]]]), "x cannot have been handed out without being acknowledged"),
-        (setting("unacked", [[True, "g", [0, 1], [1]]]), "g cannot have been handed out without being acknowledged"),
+        (array("learner", np.zeros(3, np.uint8)), "^array learner cannot be decoded: "),
+        (unit(0, "age", -1), "^array unit_age must hold finite numbers of at least 0$"),
+        (array("unit_age", np.array([np.nan, 0.0, 0.0, 0.0])), "^array unit_age must hold finite numbers of at least"),
+        (array("unit_age", np.zeros(3)), r"^array unit_age must be of dtype float64 and shape \(4\)"),
+        (unit(0, "state", 6), "^array unit_state must hold numbers below 6$"),
+        (unit(1, "state", GATHERING), NOT_SOUND.format("GATHERING", 2)),
+        (unit(1, "state", DELIVERED), None),
+        (unit(1, "state", CLOSED), NOT_SOUND.format("CLOSED", 2)),
+        (unit(1, "state", EVICTED), NOT_SOUND.format("EVICTED", 2)),
+        (unit(0, "state", COMPLETE), None),
+        (unit(2, "state", GATHERING), CANNOT + "single episodes must wait, or have been handed out, by their ids$"),
+        (unit(2, "state", CLOSED), CANNOT + "single episodes must wait, or have been handed out, by their ids$"),
+        (unit(2, "state", DELIVERED), None),
+        (unit(3, "state", COMPLETE), None),
+        (unit(3, "state", SETTLED), None),
+        (unit(2, "version", 1), CANNOT + ".* cannot wait to be acknowledged, as it is COMPLETE$"),
+        (unit(3, "version", 1), None),
+        (unit(3, "version", -3), r"^array unit_version must hold integers in \[-2, "),
+        (unit(0, "size", -1), "^array unit_size must hold integers in"),
+        (unit(0, "size", 8), "^array unit_size must hold integers in"),
+        (unit(1, "size", 1), r"^array unit_episode must be of dtype int64 and shape \(4\)"),
+        (unit(0, "episode", 7), r"^array unit_episode must hold integers in \[0, 6\], got 7$"),
+        (unit(0, "episode", 6), NOT_OUT),
+        (unit(0, "episode", 5), CANNOT + ".* is ABORTED with 1 transitions: it can neither"),
+        (unit(0, "episode", 1), CANNOT + "an episode must wait, or have been handed out, in its own unit, and once$"),
+        (unit(0, "episode", 3), CANNOT + "an episode must wait, or have been handed out, in its own unit, and once$"),
+        (unit(4, "episode", 6), NOT_OUT),
+        (array("unit_size", np.array([1, 1, 2, 1])), "^array unit_size must be 1 for a single episode, got 2$"),
         (
-            turn(6, 1),
-            "^arrays episode_turn and hand_outs cannot be: .* is IN_PROGRESS with 1 transitions: it can neither",
+            setting("queue/has_line", False),
+            CANNOT + "single episodes must wait, or have been handed out, by their ids$",
         ),
-        (turn(6, 2), BOTH),
-        (setting("has_line", False), BOTH),
-        (setting("has_line", 1), "^hand_outs/has_line must be true or false, got 1$"),
-        (setting("admitted", -1), "^hand_outs/admitted must be an integer in"),
-        (setting("versions", -1), "^hand_outs/versions must be an integer in"),
-        (setting("versions", None), None),
-        (setting("versions", 1), None),
-        (setting("versions", 2), "^hand_outs/versions must be at most the learner's policy version, 1, got 2$"),
-        (setting("groups", [["g", "WHOLE"]]), "^array group_age must be of dtype float64 and shape"),
-        (setting("groups", [["g", "WHOLE"], ["h", "WHOLE"]]), None),
-        (setting("groups", [["g", "WHOLE"], [3, "WHOLE"]]), NO_GROUPS),
-        (setting("groups", [["g", "WHOLE"], ["h", "OPEN"]]), NO_GROUPS),
-        (setting("groups", [["g", "WHOLE"], ["h", ["WHOLE"]]]), NO_GROUPS),
-        (setting("groups", [["g"], ["h"]]), "^hand_outs/groups must be a list of lists of 2, got"),
-        (setting("groups", 3), "^hand_outs/groups must be a list of lists of 2, got 3$"),
-        (setting("drops", [["", "a", 1]]), NO_DROPS),
-        (setting("drops", [[["late"], "a", 1]]), NO_DROPS),
-        (setting("drops", [["stale", 3, 1]]), NO_DROPS),
-        (setting("drops", [["stale", "a", 0]]), NO_DROPS),
-        (setting("drops", [["stale", "a", True]]), NO_DROPS),
-        (setting("drops", [["stale", "a", 2**62]]), NO_DROPS),
-        (setting("produced/episodes", -1), "^hand_outs/produced/episodes must be an integer in"),
-        (setting("produced/returns", 3.0), "^hand_outs/produced/returns must be a list of floats, got 3.0$"),
-        (setting("produced/returns", [3]), r"^hand_outs/produced/returns must be a list of floats, got \[3\]$"),
-        (setting("produced/returns", [1.0, math.inf]), "^hand_outs/produced/returns must be finite, or one number"),
+        (setting("queue/has_line", 1), "^learner/queue/has_line must be true or false, got 1$"),
+        (setting("queue/admitted", -1), "^learner/queue/admitted must be an integer in"),
+        (setting("queue/versions", -1), "^learner/queue/versions must be an integer in"),
+        (setting("queue/versions", None), None),
+        (setting("queue/versions", 1), None),
+        (
+            setting("queue/versions", 2),
+            "^learner/queue/versions must be at most the learner's policy version, 1, got 2$",
+        ),
+        (setting("queue/keys", ["g", "g"]), NO_KEYS),
+        (setting("queue/keys", ["g", 3]), NO_KEYS),
+        (setting("queue/keys", 3), NO_KEYS),
+        (setting("queue/keys", list("ghijk")), NO_KEYS),
+        (setting("queue/keys", ["h", "x"]), CANNOT + "group 'g' of a stored episode is missing$"),
+        (setting("queue/keys", ["h"]), "^array unit_size must be 1 for a single episode, got 2$"),
+        (setting("queue", None), r"^array unit_state must be of dtype uint8 and shape \(0\), got"),
+        (setting("queue", 3), "^learner/queue must be a mapping, got 3$"),
+        (setting("queue/drops", 3), NO_DROPS),
+        (setting("queue/drops", [3]), NO_DROPS),
+        (setting("queue/drops", [["", "a", 1]]), NO_DROPS),
+        (setting("queue/drops", [[["late"], "a", 1]]), NO_DROPS),
+        (setting("queue/drops", [["stale", 3, 1]]), NO_DROPS),
+        (setting("queue/drops", [["stale", "a", 0]]), NO_DROPS),
+        (setting("queue/drops", [["stale", "a", True]]), NO_DROPS),
+        (setting("queue/drops", [["stale", "a", 2**62]]), NO_DROPS),
+        (setting("produced/episodes", -1), "^learner/produced/episodes must be an integer in"),
+        (setting("produced/returns", 3.0), "^learner/produced/returns must be a list of floats, got 3.0$"),
+        (setting("produced/returns", [3]), r"^learner/produced/returns must be a list of floats, got \[3\]$"),
+        (setting("produced/returns", [1.0, math.inf]), "^learner/produced/returns must be finite, or one number"),
         (setting("produced/returns", [math.inf]), None),
-        (setting("trained/episodes", 1), "^hand_outs/trained must be a part of hand_outs/produced$"),
+        (setting("trained/episodes", 1), "^learner/trained must be a part of learner/produced$"),
         (setting("produced/versions", 2**100), None),
-        (setting("produced", 3), "^hand_outs/produced must be a mapping, got 3$"),
+        (setting("produced", 3), "^learner/produced must be a mapping, got 3$"),
     ],
 )
 def test_forged_deliveries_are_refused_or_work(change: Any, message: str | None) -> None:
@@ -271,7 +282,7 @@ def test_recovered_groups_have_all_their_time_again(tmp_path: pathlib.Path, monk
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 100)
     state = relive.EpisodeReplayBuffer.load(tmp_path / "saved").state_dict()
-    assert state["arrays"]["group_age"] < 60
+    assert state["arrays"]["unit_age"] < 60
     monkeypatch.setattr(time, "monotonic", lambda: now + 200)
     for checkpoint in (None, tmp_path / "saved"):
         other: Any = relive.recover(tmp_path / "log", checkpoint=checkpoint)

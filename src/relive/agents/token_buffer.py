@@ -38,16 +38,15 @@ from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
-from relive.waiting import gate
 from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
-    from relive.agents import queue_state
+    from relive.agents import queue_journal
     from relive.agents import token_journal
     from relive.agents import token_state
     from relive.persistence import journal as journal_lib
 else:
-    queue_state = imports.lazy_module("relive.agents.queue_state")
+    queue_journal = imports.lazy_module("relive.agents.queue_journal")
     token_journal = imports.lazy_module("relive.agents.token_journal")
     token_state = imports.lazy_module("relive.agents.token_state")
 
@@ -95,7 +94,7 @@ class TokenBufferStats(statistics.Statistics):
     stale_keys: int
 
 
-class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
+class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
     The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
@@ -118,7 +117,6 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
             shapes.
         admission: Decides when an episode may start; each then needs a ticket from `admit`. None to admit all.
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
-        epochs: How often `next_episodes` and `next_groups` deliver each episode or group.
         redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
         allocate: Returns an array of zeros of a shape and dtype for each column of tokens, when the first episode is
             added: np.zeros for memory, or a `relive.storage.memmap.TemporaryMaps` for more tokens than memory holds.
@@ -126,7 +124,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
 
     Raises:
         ArgumentTypeError: An extra is not a Field.
-        ArgumentError: max_tokens, pad_to_multiple_of or epochs is not an integer of at least 1, pad_token_id is not one
+        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, pad_token_id is not one
             of at least 0, logprobs_dtype is none of the three, a group has more episodes than the admission allows, an
             extra has the name of something else, or the seed is invalid.
 
@@ -146,7 +144,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
     """
 
     _HAS_WHOLE_EPISODES = True
-    _NOT_KEPT = delivery.Delivery._NOT_KEPT | {"token_extras", "sequence_extras"}
+    _NOT_KEPT = delivery.Delivering._NOT_KEPT | {"token_extras", "sequence_extras"}
     _store: token_store.TokenStore
 
     def __init__(
@@ -160,7 +158,6 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         pad_to_multiple_of: int = 1,
         admission: admission_lib.Admission | None = None,
         groups: groups_lib.Groups | None = None,
-        epochs: int = 1,
         redeliver: bool = False,
         allocate: ragged.Allocate = np.zeros,
         seed: int | np.random.Generator | None = None,
@@ -175,9 +172,15 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         self._rng = validation.generator("seed", seed)
         dtype = None if logprobs_dtype is None else _checked_logprobs_dtype(logprobs_dtype)
         self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate, dtype)
-        self._limited = rate_limiters.LimitedBuffer(None, self._store, "max_tokens", max_tokens)
-        self._gate = gate.Gate(self._limited, "sample, read and the calls that end in _nowait")
-        self._begin_handing_out(admission, groups, epochs, redeliver)
+        super().__init__(
+            self._store,
+            rate_limiters.LimitedBuffer(None, self._store, "max_tokens", max_tokens),
+            "sample, read and the calls that end in _nowait",
+            admission=admission,
+            groups=groups,
+            redeliver=redeliver,
+            limits={},
+        )
 
     @property
     def capacity(self) -> int:
@@ -260,14 +263,18 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         of_tokens = _token_columns(self._store.token_extras, extras, joined)
         joined = self._store.fitted(dataclasses.replace(joined, columns=joined.columns | of_tokens))
         of_sequences = _sequence_columns(self._store.sequence_extras, extras, len(joined.lengths))
-        self._hand_outs.check_start(names["group_id"], ticket, "add_episode")
+        queue = self._queue if ticket is None else self._learner()
+        if queue is not None:
+            queue.check_start(names["group_id"], ticket, "add_episode")
         rows = self._store.rows_for(joined)
         if self._journal is not None:
             self._journal.add(names, joined, of_sequences)
-        self._hand_outs.desk.use(ticket, names["episode_id"])
+        if queue is not None:
+            queue.places.use(ticket, names["episode_id"])
         episode = self._store.add(names, joined, of_sequences, rows)
-        self._queues.started(self._due())
-        self._wake_ended()
+        if queue is not None:
+            self._waiters.started(queue.due)
+            self._wake_ended()
         return episode.keys
 
     def update(self, keys: npt.ArrayLike, **extras: Any) -> int:
@@ -317,7 +324,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         effect.
         """
         self._gate.close()
-        self._queues.wake()
+        self._waiters.wake()
 
     # Reading.
 
@@ -460,7 +467,8 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        self._hand_outs.check(self._store)
+        if self._queue is not None:
+            self._queue.check(self._store)
 
     def __len__(self) -> int:
         """Return the number of stored tokens; `get_stats().sequences` is the number of sequences."""
@@ -490,20 +498,20 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
 
     def _state(self, **options: Any) -> state_lib.State:
         state = token_state.state_dict(self._store)
-        return {**state, "arrays": {**state["arrays"], **queue_state.state_dict(self._hand_outs, self._store)}}
+        return {**state, "arrays": {**state["arrays"], **self._queue_snapshot().state_dict(self._store)}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
         state = token_state.base_state_dict(self._store)
-        return {**state, "arrays": {**state["arrays"], **queue_state.base_state_dict(self._hand_outs, self._store)}}
+        return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
 
     def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         own = self._store
         fields = (own.token_extras, own.sequence_extras)
         store = token_store.TokenStore(own.max_tokens, *fields, own.allocate, own.logprobs_dtype)
         token_state.load(given, store)
-        hand_outs = self._loaded_hand_outs(given, store)
+        queue = self._loaded_queue(given, store)
         self._store = store
-        self._follow(hand_outs)
+        self._follow(queue)
 
     def attach(self, journal: "journal_lib.Journal") -> None:
         """Write every change to a journal from now on, just before it is applied.
@@ -531,7 +539,7 @@ class TokenReplayBuffer(delivery.Delivery[token_store.EpisodeFacts]):
         return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun[1:])
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return token_journal.Replay(self._store, **self._queue_replay())
+        return token_journal.Replay(self._store, queue_journal.QueueReplay(self))
 
     def _check_names(self, extras: Mapping[str, Any]) -> None:
         """Raise SchemaError unless every extra is declared."""

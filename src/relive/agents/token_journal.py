@@ -21,15 +21,20 @@ from relive.agents import token_state
 from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import arrays
-from relive.persistence import codec as codec_lib
+from relive.persistence import commands
 from relive.persistence import journal as journal_lib
-from relive.persistence import state as state_lib
 from relive.schema import schema
 
 ADD, UPDATE, CLEAR = range(1, 4)
+_is_array, _is_dict = commands.is_a(np.ndarray), commands.is_a(dict)
+COMMANDS: commands.Table = {
+    ADD: ("add", (commands.is_a(tuple), _is_array, _is_dict, _is_dict)),
+    UPDATE: ("update", (_is_array, _is_array, _is_dict, commands.is_count)),
+    CLEAR: ("clear", (commands.is_count,)),
+}
 
 
-class TokenJournal(queue_journal.QueueJournal):
+class TokenJournal:
     """Writes the changes of a buffer to a journal, before they are applied.
 
     Args:
@@ -43,7 +48,6 @@ class TokenJournal(queue_journal.QueueJournal):
         self, journal: journal_lib.Journal, store: token_store.TokenStore, begun: Sequence[tuple[int, int]]
     ) -> None:
         self._journal, self._store, self._begun = journal, store, list(begun)
-        self._codec = codec_lib.PlainCodec()
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
@@ -61,16 +65,20 @@ class TokenJournal(queue_journal.QueueJournal):
         """Journal an episode that is about to be stored."""
         self._prune()
         plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
-        self._write(ADD, (plain, joined.lengths, joined.columns, dict(sequence_extras)))
+        self.write(ADD, plain, joined.lengths, joined.columns, dict(sequence_extras))
 
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> None:
         """Journal a call of `TokenStore.update`."""
         num_stale = len(keys) - int(self._store.are_stored(keys).sum())
-        self._write(UPDATE, (keys, lengths, dict(values), self._store.stale_keys + num_stale))
+        self.write(UPDATE, keys, lengths, dict(values), self._store.stale_keys + num_stale)
 
     def clear(self) -> None:
         """Journal that every episode is removed."""
-        self._write(CLEAR, self._store.evicted)
+        self.write(CLEAR, self._store.evicted)
+
+    def write(self, kind: int, *arguments: Any, sync: bool = True) -> None:
+        """Journal a command; for `sync`, see Journal.append."""
+        self._journal.append(kind, commands.encoded(*arguments), sync=sync)
 
     def _prune(self) -> None:
         """Delete segments of which no sequence is left.
@@ -84,11 +92,16 @@ class TokenJournal(queue_journal.QueueJournal):
             del self._begun[0]
 
 
-class Replay(queue_journal.QueueReplay):
-    """Replays the records of a journal; see QueueReplay for its arguments."""
+class Replay:
+    """Replays the records of a journal.
 
-    def __init__(self, store: token_store.TokenStore, **queue: Any) -> None:
-        super().__init__(store, **queue)
+    Args:
+        store: The episodes.
+        queue: Replays the records of the queue.
+    """
+
+    def __init__(self, store: token_store.TokenStore, queue: queue_journal.QueueReplay) -> None:
+        self._store, self._queue = store, queue
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first sequence that is in none before it."""
 
@@ -102,22 +115,23 @@ class Replay(queue_journal.QueueReplay):
         Raises:
             CheckpointError: The record is unknown or malformed.
         """
-        if kind not in (ADD, UPDATE, CLEAR):
-            super().apply(kind, payload)
-            return
-        value = codec_lib.PlainCodec().decode(payload)
-        if kind == ADD and _is_tuple(value, tuple, np.ndarray, dict, dict):
-            self._add(*value)
-        elif kind == UPDATE and _is_tuple(value, np.ndarray, np.ndarray, dict, int):
-            self._update(*value)
-        elif kind == CLEAR and _is_count(value) and value <= self._store.inserted - len(self._store):
-            self._store.clear()
-            # Sequences present when the segment began were counted as evicted, but were in fact cleared.
-            self._store.evicted, self._store.cleared = value, self._store.inserted - value
-        else:
-            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
+        is_own = kind in COMMANDS
+        commands.replay(COMMANDS if is_own else queue_journal.COMMANDS, self if is_own else self._queue, kind, payload)
 
-    def _add(self, names: Any, lengths: arrays.Array, columns: Any, sequence_extras: Any) -> None:
+    def end(self) -> None:
+        """Finish the replay: there are no more records."""
+        self._queue.end()
+
+    def clear(self, evicted: int) -> None:
+        """Remove every episode."""
+        if evicted > self._store.inserted - len(self._store):
+            raise errors.CheckpointError(f"counts {evicted} sequences as evicted, which cannot be")
+        self._store.clear()
+        # Sequences present when the segment began were counted as evicted, but were in fact cleared.
+        self._store.evicted, self._store.cleared = evicted, self._store.inserted - evicted
+
+    def add(self, names: Any, lengths: arrays.Array, columns: Any, sequence_extras: Any) -> None:
+        """Store an episode."""
         checked, store = token_state.checked_names(names), self._store
         mismatches, logprobs = checked.pop("mismatches"), columns.get("logprobs")
         is_float = isinstance(logprobs, np.ndarray) and logprobs.dtype.type in tokens.FLOATS and logprobs.dtype.isnative
@@ -143,11 +157,12 @@ class Replay(queue_journal.QueueReplay):
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
         store.add(checked, joined, sequence_extras, store.rows_for(joined))
 
-    def _update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
+    def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
+        """Overwrite extras."""
         store = self._store
         columns: dict[str, arrays.Array] = {}
         is_sound = keys.dtype == lengths.dtype == np.int64 and keys.ndim == 1 and keys.shape == lengths.shape
-        if not is_sound or (lengths < 0).any() or not _is_count(stale_keys):
+        if not is_sound or (lengths < 0).any():
             raise errors.CheckpointError("updates something that is not a sequence")
         for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
             given = {name: values.pop(name) for name in fields if name in values}
@@ -171,12 +186,3 @@ def _check_columns(columns: dict[str, Any], fields: Mapping[str, Any], count: in
     found = {name: isinstance(each, np.ndarray) and (each.dtype, each.shape) for name, each in columns.items()}
     if found != {name: (field.dtype, (count, *field.shape)) for name, field in kinds.items()}:
         raise errors.CheckpointError("has other columns than the buffer")
-
-
-def _is_tuple(value: Any, *kinds: type) -> bool:
-    """Return whether that is a tuple of values of those classes."""
-    return type(value) is tuple and tuple(map(type, value)) == kinds
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= state_lib.MOST

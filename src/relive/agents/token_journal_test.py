@@ -101,7 +101,7 @@ def test_records_of_tokens_are_as_documented(tmp_path: pathlib.Path) -> None:
     batch = buffer.read([0])
     assert (batch.tokens.tolist(), batch.extras["advantages"].tolist()) == ([[1, 2]], [[1.0, 2.0]])
     assert (batch.extras["weight"].tolist(), buffer.get_stats().stale_keys, buffer.policy_version) == ([3.0], 4, 7)
-    assert buffer._hand_outs.deliveries(list(buffer._store)) == [1]
+    assert [unit.is_delivered for unit in buffer._learner().all_units()] == [True]
     kinds = [record.kind for record in journal_reader.records(tmp_path)]
     assert kinds == [0, 1, 2, 9, 11]
 

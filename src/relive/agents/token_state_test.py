@@ -168,7 +168,7 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
     state = token_buffer_test.filled().state_dict()
     state["sequences"]["log_probability_dtype"] = None
     state["counters"]["evicted"] = 3
-    for name in ("episodes", "episode_ends", "episode_drawn", "episode_turn", "episode_deliveries"):
+    for name in ("episodes", "episode_ends", "episode_drawn"):
         state["arrays"][name] = state["arrays"][name][:0]
     with pytest.raises(errors.CheckpointError, match="^counters must be of a buffer that holds 0 sequences$"):
         relive.TokenReplayBuffer.from_state(state)

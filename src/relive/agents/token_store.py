@@ -5,8 +5,7 @@
     values     a a a b b   c c   d d d d             tokens, log-probabilities and so on, and the extras of tokens
     rows       r     r     r     r                   return, counts, and the extras of sequences
 
-The queue of a learner reads the episodes as it does those of an EpisodeStore. They are stored when they have ended, so
-none is ever open.
+Episodes are stored when they have ended, so none is ever open.
 """
 
 import collections
@@ -14,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence, ValuesView
 import contextlib
 import dataclasses
 import itertools
-import types
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from relive import errors
+from relive.agents import bias
 from relive.agents import tokens
 from relive.common import arrays
 from relive.common import duplicates
@@ -129,9 +128,7 @@ class TokenStore(duplicates.CopiedWhole):
         policy_version: The learner's policy version; None before the first.
         listeners: Notified in this order; see Listener.
         num_updates: Number of calls of `update`; not part of the state.
-        open: No episode is.
-        max_transitions: There is no such limit.
-        max_episodes: There is no such limit.
+        sums: Sums over the episodes that are no longer stored.
     """
 
     def __init__(
@@ -154,6 +151,7 @@ class TokenStore(duplicates.CopiedWhole):
         self.owners: dict[int, EpisodeFacts] = {}
         self.policy_version: int | None = None
         self.listeners: list[Any] = []
+        self.sums = bias.Sums()
         self.num_updates = 0
         self.episodes = self.inexact_episodes = self.evicted = self.cleared = self.sampled = self.stale_keys = 0
         self._episodes: collections.OrderedDict[str, EpisodeFacts] = collections.OrderedDict()
@@ -163,21 +161,6 @@ class TokenStore(duplicates.CopiedWhole):
         return memory.room_for("max_tokens", self.max_tokens, self._token_bytes, "tokens")
 
     # Episodes.
-
-    @property
-    def open(self) -> Mapping[str, EpisodeFacts]:
-        """Empty: episodes are added when they have ended."""
-        return types.MappingProxyType({})
-
-    @property
-    def max_transitions(self) -> int | None:
-        """None: the limit is one of tokens."""
-        return None
-
-    @property
-    def max_episodes(self) -> int | None:
-        """None: the limit is one of tokens."""
-        return None
 
     @property
     def finished(self) -> ValuesView[EpisodeFacts]:
@@ -191,6 +174,10 @@ class TokenStore(duplicates.CopiedWhole):
     def __contains__(self, episode: EpisodeFacts) -> bool:
         """Return whether this very episode is stored."""
         return self._episodes.get(episode.episode_id) is episode
+
+    def find(self, episode_id: str) -> EpisodeFacts | None:
+        """Return the stored episode with that id, or None."""
+        return self._episodes.get(episode_id)
 
     def has(self, episode_id: str) -> bool:
         """Return whether an episode with that id is stored."""
@@ -325,6 +312,7 @@ class TokenStore(duplicates.CopiedWhole):
         """Evict the oldest episode."""
         assert self.rows is not None
         episode = next(iter(self._episodes.values()))
+        self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
         self.rows.evict(len(episode.mismatches))
@@ -336,6 +324,8 @@ class TokenStore(duplicates.CopiedWhole):
 
     def clear(self) -> None:
         """Remove every episode. Counters and the policy version are kept, and keys are not reused."""
+        for episode in self:
+            self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.cleared(self)
         self.cleared += len(self.owners)

@@ -17,6 +17,7 @@ from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
 from relive.episodes import episode_state_test
 from relive.episodes import helpers_test
+from relive.persistence import commands
 from relive.persistence import recover_test
 from relive.testing import zoo
 
@@ -532,7 +533,7 @@ def stepped(version: int, length: int = 1, reward: float = 0.0) -> tuple[int, by
 
 
 def learned(version: int) -> tuple[int, bytes]:
-    return queue_journal.LEARNED, struct.pack("<Q", version)
+    return queue_journal.LEARN, commands.encoded(version)
 
 
 FORGED: dict[str, list[tuple[int, bytes]]] = {
@@ -554,9 +555,9 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
     "ends in the middle of a value": [(episode_journal.STEPPED, stepped(1)[1][:55])],
     "is of kind 8 with 35 bytes, which is not valid here": [(episode_journal.STEPPED, bytes(35))],
     "is of kind 7 with 35 bytes, which is not valid here": [(episode_journal.STARTED, bytes(35))],
-    "is of kind 9 with 7 bytes, which is not valid here": [(queue_journal.LEARNED, bytes(7))],
+    "plain-1 content has no value of tag 0, at byte 0": [(queue_journal.LEARN, bytes(7))],
     "sets the learner's policy version to 3, which is not valid": [learned(4), learned(3)],
-    "sets the learner's policy version to 4611686018427387905, which is not valid": [learned(2**62 + 1)],
+    "calls learn, which cannot be with 4611686018427387905": [learned(2**62 + 1)],
 }
 
 

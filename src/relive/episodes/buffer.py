@@ -11,7 +11,7 @@ completely or not at all.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 import contextlib
 import math
 import os
@@ -23,7 +23,6 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
-from relive.agents import queue as queue_lib
 from relive.common import copies
 from relive.common import imports
 from relive.common import randomness
@@ -35,10 +34,10 @@ from relive.episodes import store as store_lib
 from relive.episodes import versions
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
-from relive.waiting import gate
 from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
+    from relive.agents import queue_journal
     from relive.agents import queue_state
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
@@ -52,6 +51,7 @@ else:
     episode_journal = imports.lazy_module("relive.episodes.episode_journal")
     episode_state = imports.lazy_module("relive.episodes.episode_state")
     origins = imports.lazy_module("relive.episodes.origins")
+    queue_journal = imports.lazy_module("relive.agents.queue_journal")
     queue_state = imports.lazy_module("relive.agents.queue_state")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
@@ -59,7 +59,7 @@ Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Generic[Obs, Act]):
+class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Generic[Obs, Act]):
     """Stores the episodes of many agents and samples n-step transitions, uniformly by default.
 
     Observations and actions may be any objects. Arrays, built-in containers, dataclasses, objects with a method
@@ -77,13 +77,12 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         limiter: Decides when steps may be appended and batches drawn; by default sampling needs one transition.
         admission: Decides when an episode may start; each then needs a ticket from `admit`. None to admit all.
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
-        epochs: How often `next_episodes` and `next_groups` deliver each episode or group.
         redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
         sampler: Draws the transitions for `sample_n_step`; None to draw uniformly.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: A limit or `epochs` is not an integer of at least 1, the limiter asks for more than
+        ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than
             max_transitions, a group has more episodes than the limits or the admission allow, or the seed is invalid.
 
     >>> import asyncio
@@ -110,7 +109,6 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         limiter: rate_limiters.RateLimiter | None = None,
         admission: admission_lib.Admission | None = None,
         groups: groups_lib.Groups | None = None,
-        epochs: int = 1,
         redeliver: bool = False,
         sampler: samplers.EpisodeSampler[Obs, Act] | None = None,
         seed: int | np.random.Generator | None = None,
@@ -124,9 +122,16 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         self._rng = validation.generator("seed", seed)
         self._sampler = sampler
         self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
-        self._limited = rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
-        self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
-        self._begin_handing_out(admission, groups, epochs, redeliver)
+        limits = {"transitions": max_transitions, "episodes": max_episodes}
+        super().__init__(
+            self._store,
+            rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions),
+            "sample_n_step_nowait",
+            admission=admission,
+            groups=groups,
+            redeliver=redeliver,
+            limits={what: most for what, most in limits.items() if most is not None},
+        )
 
     # Writing.
 
@@ -196,14 +201,18 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
             group_id = delivery.checked_name("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
-        self._hand_outs.check_start(group_id, ticket)
+        queue = self._queue if ticket is None else self._learner()
+        if queue is not None:
+            queue.check_start(group_id, ticket, "start_episode")
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
             self._journal.start(episode, sync=sync)
-        self._hand_outs.desk.use(ticket, episode.episode_id)
+        if queue is not None:
+            queue.places.use(ticket, episode.episode_id)
         self._store.start(episode)
         self._gate.wake()
-        self._queues.started(self._due())
+        if queue is not None:
+            self._waiters.started(queue.due)
         return episode.episode_id
 
     async def append_observation_action_reward(
@@ -501,11 +510,11 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         self._gate.bind_to_loop()
         codec = codec_lib.checked(codec)
         head, attached = self._described(self._place), self._attached
-        snapshot, hand_outs = self._store.snapshot(), self._hand_outs.snapshot()
+        snapshot, queue = self._store.snapshot(), self._queue_snapshot()
 
         def write() -> None:
             checkpointable.sync(attached)
-            state = {**head, **self._state_of(snapshot, hand_outs, codec=codec)}
+            state = {**head, **self._state_of(snapshot, queue, codec=codec)}
             checkpoint.save(state, path, keep=keep, progress=progress)
 
         await asyncio.to_thread(write)
@@ -569,29 +578,27 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         self._load_state(state, codec=codec_lib.checked(codec))
 
     def _state(self, **options: Any) -> state_lib.State:
-        return self._state_of(self._store.snapshot(), self._hand_outs, **options)
+        return self._state_of(self._store.snapshot(), self._queue_snapshot(), **options)
 
     @staticmethod
     def _state_of(
-        snapshot: store_lib.Snapshot[Obs, Act], hand_outs: queue_lib.LearnerQueue, **options: Any
+        snapshot: store_lib.Snapshot[Obs, Act], queue: "queue_state.Snapshot", **options: Any
     ) -> state_lib.State:
         state = episode_state.state_dict(snapshot, **options)
-        arrays = queue_state.state_dict(hand_outs, snapshot.episodes.values())
-        return {**state, "arrays": {**state["arrays"], **arrays}}
+        return {**state, "arrays": {**state["arrays"], **queue.state_dict(snapshot.episodes.values())}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
         state = episode_state.state_dict(store_lib.Snapshot(counts=self._store.counts()), **options)
-        arrays = queue_state.base_state_dict(self._hand_outs, self._store)
-        return {**state, "arrays": {**state["arrays"], **arrays}}
+        return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
 
     def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
         store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
             self._store.max_transitions, self._store.max_episodes
         )
         store.fill(episode_state.load(given, **options))
-        hand_outs = self._loaded_hand_outs(given, store)
+        queue = self._loaded_queue(given, store)
         self._store = store
-        self._follow(hand_outs)
+        self._follow(queue)
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
         """Write every change to a journal from now on, just before it is applied.
@@ -627,7 +634,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return episode_journal.Replay(self._store, **self._queue_replay(), **options)
+        return episode_journal.Replay(self._store, queue_journal.QueueReplay(self), **options)
 
     # Statistics and checks.
 
@@ -638,7 +645,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         leaving its block makes it ABORTED. Closing twice has no effect.
         """
         self._gate.close()
-        self._queues.wake()
+        self._waiters.wake()
 
     def get_stats(self) -> store_lib.EpisodeBufferStats:
         """Return statistics of the buffer. O(open episodes)."""
@@ -670,7 +677,8 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        self._hand_outs.check(self._store)
+        if self._queue is not None:
+            self._queue.check(self._store)
 
     def __len__(self) -> int:
         """Return the number of complete transitions stored."""
@@ -738,7 +746,16 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
     def _ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
         self._gate.wake()
-        self._wake_ended()
+        if self._queue is not None:
+            self._wake_ended()
+
+    def _open_ids(self) -> Collection[str]:
+        return self._store.open
+
+    def _abandon(self, group_ids: Sequence[str]) -> None:
+        for episode_id in list(self._store.open):
+            self._store.abort(episode_id)
+        super()._abandon(group_ids)
 
     def _sample(
         self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None

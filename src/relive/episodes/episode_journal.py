@@ -34,6 +34,7 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive.persistence import codec as codec_lib
+from relive.persistence import commands
 from relive.persistence import journal as journal_lib
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
@@ -50,7 +51,7 @@ _END = struct.Struct("<36sB")
 _EVICT = struct.Struct("<QQ")
 
 
-class EpisodeJournal(queue_journal.QueueJournal):
+class EpisodeJournal:
     """Writes the changes of a buffer to a journal, before they are applied."""
 
     def __init__(
@@ -117,6 +118,10 @@ class EpisodeJournal(queue_journal.QueueJournal):
         self._begun = [(first, None) for first, _ in self._begun]
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
             self._prune()
+
+    def write(self, kind: int, *arguments: Any, sync: bool = True) -> None:
+        """Journal a command of the queue; for `sync`, see Journal.append."""
+        self._journal.append(kind, commands.encoded(*arguments), sync=sync)
 
     # Listener of the store.
 
@@ -201,18 +206,17 @@ def _finished_last(store: Store) -> str | None:
     return store.finished[-1].episode_id if len(store.finished) else None
 
 
-class Replay(queue_journal.QueueReplay):
+class Replay:
     """Replays the records of a journal.
 
     Args:
         store: The episodes.
+        queue: Replays the records of the queue.
         codec: The codec the journal was written with.
-        queue: What to call for the records of the queue; see QueueReplay.
     """
 
-    def __init__(self, store: Store, codec: codec_lib.Codec, **queue: Any) -> None:
-        super().__init__(store, **queue)
-        self._codec = codec
+    def __init__(self, store: Store, queue: queue_journal.QueueReplay, codec: codec_lib.Codec) -> None:
+        self._store, self._queue, self._codec = store, queue, codec
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
         self._limits = store.max_transitions, store.max_episodes
@@ -256,7 +260,7 @@ class Replay(queue_journal.QueueReplay):
         elif kind in (END, ABORT) and len(payload) >= _ID_SIZE:
             {END: self._end, ABORT: self._abort}[kind](payload)
         else:
-            super().apply(kind, payload)
+            commands.replay(queue_journal.COMMANDS, self._queue, kind, payload)
 
     def end(self) -> None:
         """Finish the replay: there are no more records.
@@ -272,7 +276,7 @@ class Replay(queue_journal.QueueReplay):
                 f"counts {stats.appended} steps as appended, fewer than the {least} that are stored, evicted or aborted"
             )
         self._store.set_limits(*self._limits)
-        super().end()
+        self._queue.end()
 
     def _carry(self, kind: int, payload: bytes) -> None:
         """Apply a record that was carried over, unless the episode is known; the base has counted its steps."""

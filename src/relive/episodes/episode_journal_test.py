@@ -98,7 +98,7 @@ def test_values_unknown_to_the_codec_are_refused(tmp_path: pathlib.Path) -> None
         with pytest.raises(errors.CheckpointError, match="observation 0 of episode .* cannot be saved: .*Unknown"):
             buffer.attach(log)
         assert log.num_records == 0
-    assert len(buffer._store.listeners) == 1
+    assert not buffer._store.listeners
 
 
 class JsonCodec:
@@ -351,20 +351,25 @@ def carried(record: tuple[int, bytes]) -> tuple[int, bytes]:
 
 
 def handed(value: Any) -> tuple[int, bytes]:
-    return queue_journal.HANDED, relive.PlainCodec().encode(value)
+    return queue_journal.DELIVER, relive.PlainCodec().encode(tuple(value) if type(value) is list else value)
 
 
 ABORTED = episode_journal.ABORT, UUID.encode()
 FORGED: dict[str, list[tuple[int, bytes]]] = {
     "is of kind 10 with 36 bytes, which is not valid here": [(10, UUID.encode())],
     "is of kind 5 with 1 bytes, which is not valid here": [(episode_journal.CLEAR, b"x")],
-    "is of kind 11, which cannot hold 3": [handed(3)],
-    r"is of kind 11, which cannot hold \[\[3\], \[\], ''\]": [handed([[3], [], ""])],
-    r"is of kind 11, which cannot hold \[\[\], \[\], None\]": [handed([[], [], None])],
+    "calls deliver, which cannot be with 3": [handed(3)],
+    r"calls deliver, which cannot be with \[3\]": [handed([[3], [], ""])],
+    "calls deliver, which cannot be with None": [handed([[], [], None])],
     "drops episodes without a reason, or has a reason and drops none": [handed([[], [UUID], ""])],
     "drops episodes without a reason, or has a reason and drops none ": [handed([[], [], "stale"])],
     f"hands out episode {UUID}, which cannot be": [started(), handed([[UUID], [], ""])],
     f"hands out episode {UUID}, which cannot be ": [started(), appended(), ended(), *[handed([[UUID], [], ""])] * 2],
+    f"hands out episode {UUID}, which cannot be  ": [
+        *[started(), appended(), ended()],
+        (queue_journal.REJECT, relive.PlainCodec().encode(([UUID], "mine"))),
+        handed([[UUID], [], ""]),
+    ],
     "is of kind 6 with 17 bytes, which is not valid here": [(episode_journal.EVICT, bytes(17))],
     "is of kind 1 with 35 bytes, which is not valid here": [(episode_journal.START, bytes(35))],
     "starts an invalid episode": [started(start_time=float("nan"))],
@@ -455,12 +460,7 @@ async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Pa
     assert len(relive.recover(tmp_path / "log")) == 1
 
 
-def test_dropped_episodes_may_still_be_delivered(tmp_path: pathlib.Path) -> None:
-    lived = [started(), appended(), ended()]
-    rejected = queue_journal.REJECTED, relive.PlainCodec().encode([[UUID], "mine"])
-    buffer = forged(tmp_path / "log", *lived, rejected, handed([[UUID, "gone"], [], ""]))
+def test_deliveries_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> None:
+    buffer = forged(tmp_path / "log", started(), appended(), ended(), handed([[UUID, OTHER], [], ""]))
     buffer.check()
-    assert buffer.get_drops() == {"mine": {"agent": 1}}
     assert buffer.get_training_bias().trained.episodes == 1
-    with pytest.raises(relive.NotReadyError):
-        buffer.next_episodes_nowait(1)

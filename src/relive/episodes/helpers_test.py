@@ -60,26 +60,25 @@ def stored(buffer: Any) -> list[Any]:
 
 def has_line(buffer: Any) -> bool:
     """Return whether a learner has asked for episodes."""
-    return bool(queue_of(buffer)["has_line"])
+    queue = queue_of(buffer)
+    return queue is not None and bool(queue["has_line"])
 
 
-def queue_of(buffer: Any) -> dict[str, Any]:
+def queue_of(buffer: Any) -> Any:
     """Return what a state says of deliveries."""
-    content: dict[str, Any] = relive.PlainCodec().decode(buffer.state_dict()["arrays"]["hand_outs"].tobytes())
-    return content
+    return relive.PlainCodec().decode(buffer.state_dict()["arrays"]["learner"].tobytes())["queue"]
 
 
 def num_waiting(buffer: Any) -> int:
     """Return how many episodes wait for a learner."""
-    return len(list(buffer._hand_outs._waiting()))
+    return sum(len(unit.episodes) for unit in buffer._learner().all_units() if unit.is_pending)
 
 
 def num_reserved(buffer: Any) -> int:
     """Return how many places the unused tickets hold, those that were lost not counted."""
-    desk = buffer._hand_outs.desk
-    desk.can_admit(1)  # It looks for lost ones.
-    reserved: int = desk._reserved
-    return reserved
+    places = buffer._learner().places
+    places.can_admit(1)  # It looks for lost ones.
+    return int(places.reserved)
 
 
 def delivered(buffer: Any) -> list[list[str]]:

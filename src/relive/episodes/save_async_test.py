@@ -73,7 +73,7 @@ def test_save_async_saves_the_ages_of_the_call(tmp_path: pathlib.Path, monkeypat
     monkeypatch.setattr(time, "monotonic", lambda: 100.0 if threading.get_ident() == own else 107.0)
     helpers_test.live(buffer, group_id="g")
     asyncio.run(buffer.save_async(tmp_path / "saved"))
-    assert Buffer.load(tmp_path / "saved").state_dict()["arrays"]["group_age"] == 0.0
+    assert Buffer.load(tmp_path / "saved").state_dict()["arrays"]["unit_age"] == 0.0
 
 
 def test_a_cancelled_save_of_a_closed_buffer_is_finished(tmp_path: pathlib.Path) -> None:

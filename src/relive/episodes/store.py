@@ -22,6 +22,7 @@ import uuid
 import numpy as np
 
 from relive import errors
+from relive.agents import bias
 from relive.common import statistics
 from relive.common import validation
 from relive.episodes import counts as counts_lib
@@ -175,12 +176,19 @@ class EpisodeStore(Generic[Obs, Act]):
         self._aborted_steps = 0
         self.listeners: list[Listener] = []
         """The listeners, in the order in which they are notified."""
-        self.clear()
+        self.sums = bias.Sums()
+        self._forget_all()
 
     def clear(self) -> None:
         """Remove every episode, open ones included. Cumulative counts are kept."""
+        for episode in self.finished:
+            self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.cleared(self)
+        self._forget_all()
+        self.versions.clear()
+
+    def _forget_all(self) -> None:
         self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = counts_lib.CountedDeque()
         self.open: dict[str, episode_lib.Episode[Obs, Act]] = {}
         self._episodes: dict[str, episode_lib.Episode[Obs, Act]] = {}
@@ -189,7 +197,6 @@ class EpisodeStore(Generic[Obs, Act]):
         self._statuses: collections.Counter[episode_lib.EpisodeStatus] = collections.Counter()
         self._agents: collections.Counter[str] = collections.Counter()
         self._drawn: set[episode_lib.Episode[Obs, Act]] = set()
-        self.versions.clear()
 
     def __len__(self) -> int:
         """Return how many complete transitions are stored."""
@@ -198,6 +205,10 @@ class EpisodeStore(Generic[Obs, Act]):
     def __contains__(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
         """Return whether this very episode is stored."""
         return self._episodes.get(episode.episode_id) is episode
+
+    def find(self, episode_id: str) -> episode_lib.Episode[Obs, Act] | None:
+        """Return the episode with that id, or None."""
+        return self._episodes.get(episode_id)
 
     def has(self, episode_id: str) -> bool:
         """Return whether an episode with that id is stored."""
@@ -500,6 +511,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def _evict(self) -> None:
         """Forget the episode that finished first. O(1) amortised."""
         episode = self.finished.popleft()
+        self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
         if episode.has_versions:

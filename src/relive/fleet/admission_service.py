@@ -110,10 +110,11 @@ class AdmissionService:
         self._tickets = {name: ticket for name, ticket in self._tickets.items() if ticket.expires > now}
         reserved = sum([ticket.left for ticket in self._tickets.values()])
         delivered = sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
-        desk = admission_lib.Desk(self._rule, _nothing, _nothing)
-        desk.begin(0, delivered + sum([each.outstanding for each in places.values()]))
-        held = desk.admit(reserved)
-        may_admit = desk.can_admit(count, sum([each.running for each in places.values()]))
+        counter = admission_lib.AdmissionCounter(self._rule, _nothing, _nothing)
+        counter.begin(0, delivered + sum([each.outstanding for each in places.values()]))
+        counter.running = sum([each.running for each in places.values()])
+        held = counter.admit(reserved)
+        may_admit = counter.can_admit(count)
         held.release()
         return may_admit
 

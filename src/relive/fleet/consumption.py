@@ -374,5 +374,5 @@ def _drops(buffer: Any) -> dict[str, dict[str, int]]:
 
 
 def _sums(buffer: Any) -> tuple[bias.Tally, bias.Tally]:
-    sums: tuple[bias.Tally, bias.Tally] = buffer._hand_outs.sums(buffer._store)
-    return sums
+    sums: bias.Sums = buffer._store.sums.with_stored(buffer._store)
+    return sums.produced, sums.trained

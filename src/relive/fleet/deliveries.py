@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any, TypeAlias
 
-from relive.agents import queue
 from relive.agents import token_store
 from relive.fleet import chunks
 
@@ -119,7 +118,7 @@ class ShardQueue:
         if request.is_group:
             wanted = buffer._group_request("next_groups", 1, request.max_lag, request.accept)
         else:
-            wanted = buffer._episode_request(1, request.max_lag, request.accept, None)
+            wanted = buffer._episode_request(1, request.max_lag, request.accept)
         wanted.count = request.count
         ready = min(buffer._num_ready(wanted), request.count)
         units: list[Unit] = []
@@ -165,17 +164,14 @@ class ShardQueue:
 
     def places(self, incarnation: int) -> Places:
         """Return what an admission must know."""
-        buffer, hand_outs = self._buffer, self._buffer._hand_outs
-        hand_outs.pass_time()
-        ended = [each for each in buffer._store.finished if each.status != "ABORTED" and len(each)]
-        waiting = sum([turn in (queue.PENDING, queue.PENDING_UNCOUNTED) for turn in hand_outs.turns(ended)])
-        running = len(buffer._store.open)
+        buffer, queue = self._buffer, self._buffer._learner()
+        queue.pass_time()
         return Places(
             incarnation=incarnation,
             policy_version=buffer.policy_version,
             delivered=len(self._now_delivered()),
-            outstanding=waiting + running,
-            running=running,
+            outstanding=queue.num_outstanding(buffer._store),
+            running=queue.places.running,
             used=_by_ticket(self._used),
             returned=_by_ticket(self._returned),
         )
@@ -188,18 +184,17 @@ class ShardQueue:
 
     def abandon(self, group_ids: Iterable[str]) -> int:
         """Give up those of the groups that are not complete and hold places, and return how many there were."""
-        torn = set(self.groups()).intersection(group_ids)
-        waiting = {
-            each.episode_id: each.group_id for each in self._buffer._hand_outs._waiting() if each.group_id in torn
-        }
+        tracker = self._buffer._learner().groups
+        torn = [tracker.gathering[group_id] for group_id in set(self.groups()).intersection(group_ids)]
+        waiting = [group.episodes[0].episode_id for group in torn if group.episodes]
         if waiting:
             self._buffer.reject(waiting, reason="straggler")
-        return len(set(waiting.values()))
+        return len(waiting)
 
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        book = self._buffer._hand_outs.book
-        return [] if book is None else book.gathering
+        tracker = self._buffer._learner().groups
+        return [] if tracker is None else list(tracker.gathering)
 
     def _now_delivered(self) -> set[str]:
         """Return the ids of the episodes that were delivered at the learner's version."""

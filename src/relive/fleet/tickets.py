@@ -119,8 +119,8 @@ class Tickets:
 
     async def admit(self, count: int) -> FleetTicket:
         """Return a ticket for that many episodes; a cancelled call takes none."""
-        desk = admission_lib.Desk(self._rule, lambda: None, lambda: None)
-        ticket = FleetTicket(desk.checked_count(count), self._released)
+        counter = admission_lib.AdmissionCounter(self._rule, lambda: None, lambda: None)
+        ticket = FleetTicket(counter.checked_count(count), self._released)
         if self._rule is None:
             return ticket
         grant = ticket.grant

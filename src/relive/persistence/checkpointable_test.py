@@ -480,7 +480,7 @@ def test_settings_are_all_arguments_of_the_constructor(name: str) -> None:
         (lambda: relive.SequenceReplayBuffer(9, length=3, prioritized=True), "streams=1, length=3, prioritized=True>"),
         (lambda: relive.JointSequenceReplayBuffer(9, agents=["a"], length=2), "streams=1, length=2>"),
         (lambda: relive.EpisodeReplayBuffer(), "max_transitions=None, max_episodes=None>"),
-        (lambda: relive.EpisodeReplayBuffer(epochs=2), "max_episodes=None, epochs=2>"),
+        (lambda: relive.EpisodeReplayBuffer(redeliver=True), "max_episodes=None, redeliver=True>"),
         (lambda: relive.TokenReplayBuffer(9, pad_token_id=3), "of 9 tokens, pad_token_id=3>"),
     ],
 )

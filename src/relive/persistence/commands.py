@@ -52,7 +52,7 @@ is_text, is_bytes = is_a(str), is_a(bytes)
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value is an integer from 0 to 2^63 - 1."""
+    """Return whether a value is an integer from 0 to 2^62."""
     return type(value) is int and 0 <= value <= validation.LARGEST
 
 

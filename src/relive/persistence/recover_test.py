@@ -27,7 +27,7 @@ NOT_HELD = (
     *("never_drawn", "effective_sample_size", "policy_lag"),
 )
 """What `get_stats` says and a journal does not."""
-DRAWS = ("times_sampled", "draw_lag", "episode_drawn", "episode_turn", "hand_outs")
+DRAWS = ("times_sampled", "draw_lag", "episode_drawn", "unit_state", "unit_age", "learner")
 """The arrays about what was drawn."""
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7))]
 

@@ -575,7 +575,7 @@ def drawn(buffer: Any) -> Any:
         return str(error)
 
 
-TIMES = frozenset({"open_ages", "open_age", "group_age", "start_time", "episode_start_time"})
+TIMES = frozenset({"open_ages", "open_age", "unit_age", "start_time", "episode_start_time"})
 """What is read from a clock."""
 
 

@@ -255,7 +255,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
                 except errors.NotReadyError as error:
                     left = end - time.monotonic()
                     if method.__name__ == "admit_nowait":
-                        method.__self__._hand_outs.desk.warn_of_self()  # type: ignore[attr-defined]
+                        method.__self__._learner().places.warn_of_self()  # type: ignore[attr-defined]
                     if left <= 0:
                         raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
                 # The timeout of a group and a lost ticket are no changes, so look now and then.

@@ -1,0 +1,145 @@
+"""Units: what is delivered together, a single episode or a group, and the line of those that wait for the learner.
+
+GATHERING    a group of which some episodes are open or have ended; another may start
+COMPLETE     it waits for the learner: it is in a line
+DELIVERED    the learner has it
+SETTLED      likewise, before a restart that counted the places of an Admission anew: it holds none
+CLOSED       a group that was dropped
+EVICTED      likewise, because one of its episodes had to make room
+"""
+
+import collections
+from collections.abc import Iterable, Iterator
+import dataclasses
+import enum
+
+from relive import errors
+from relive.agents import bias
+
+
+class DeliveryState(enum.Enum):
+    """Where a unit stands."""
+
+    GATHERING = 0
+    COMPLETE = 1
+    DELIVERED = 2
+    SETTLED = 3
+    CLOSED = 4
+    EVICTED = 5
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Unit:
+    """A single episode, or a group.
+
+    Attributes:
+        key: The id of the episode, or of the group.
+        is_group: Whether it is a group.
+        state: Where it stands.
+        episodes: Those that can be trained on, in the order in which they ended; once they were delivered, without
+            those that were evicted or rejected since.
+        version: The learner's policy version when the unit was delivered, -1 for none, until that is acknowledged.
+        since: When the first episode of a group started, by the monotonic clock.
+        running: Number of episodes of a group that are open.
+        stored: Number of episodes of a group that are stored.
+    """
+
+    key: str
+    is_group: bool
+    state: DeliveryState
+    episodes: list[bias.EndedEpisode] = dataclasses.field(default_factory=list)
+    version: int | None = None
+    since: float = 0.0
+    running: int = 0
+    stored: int = 0
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the learner has it."""
+        return self.state in (DeliveryState.DELIVERED, DeliveryState.SETTLED)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it may still be delivered."""
+        return self.state in (DeliveryState.GATHERING, DeliveryState.COMPLETE)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest policy version of its episodes; None if unknown."""
+        versions = map(bias.oldest_version, self.episodes)
+        return min((version for version in versions if version is not None), default=None)
+
+
+class Line:
+    """Complete units by key, in the order in which they wait. Each call but `find` costs O(1) or O(versions)."""
+
+    def __init__(self) -> None:
+        self._units: collections.OrderedDict[str, Unit] = collections.OrderedDict()
+        self._versions: collections.Counter[int | None] = collections.Counter()
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def __contains__(self, unit: Unit) -> bool:
+        return self._units.get(unit.key) is unit
+
+    def __iter__(self) -> Iterator[Unit]:
+        return iter(self._units.values())
+
+    def add(self, unit: Unit, *, first: bool = False) -> None:
+        """Let a unit wait behind all others, or before them."""
+        unit.state = DeliveryState.COMPLETE
+        self._units[unit.key] = unit
+        self._versions[unit.oldest_version] += 1
+        if first:
+            self._units.move_to_end(unit.key, last=False)
+
+    def remove(self, unit: Unit) -> None:
+        """Remove a unit, whose state the caller changes."""
+        del self._units[unit.key]
+        version = unit.oldest_version
+        self._versions[version] -= 1
+        if not self._versions[version]:
+            del self._versions[version]
+
+    def num_fresh(self, least: int | None, kept: int | None = None) -> int:
+        """Return how many units are fresh enough and not reserved; see `find`."""
+        return sum(count for version, count in self._versions.items() if _is_fresh(version, least, kept))
+
+    def find(self, count: int, least: int | None, kept: int | None = None) -> tuple[list[Unit], list[Unit]]:
+        """Return the first fresh units, at most `count`, and the stale ones before them. O(units passed over).
+
+        Args:
+            count: Maximum number of units.
+            least: The oldest acceptable version; units of unknown version are then stale. None if all are fresh.
+            kept: The oldest version reserved for others; None if none is.
+        """
+        fresh: list[Unit] = []
+        stale: list[Unit] = []
+        for unit in self:
+            if len(fresh) == count:
+                break
+            version = unit.oldest_version
+            if _is_fresh(version, least, kept):
+                fresh.append(unit)
+            elif not _is_fresh(version, least):
+                stale.append(unit)
+        return fresh, stale
+
+    def check(self) -> None:
+        """Raise CorruptionError if the versions are miscounted, or a unit that waits is not complete."""
+        versions = collections.Counter(unit.oldest_version for unit in self)
+        if versions != self._versions:
+            raise errors.CorruptionError(f"versions that wait must be {dict(versions)}, found {dict(self._versions)}")
+        if any(unit.state is not DeliveryState.COMPLETE for unit in self):
+            raise errors.CorruptionError("what waits for the learner must be complete")
+
+
+def _is_fresh(version: int | None, least: int | None, kept: int | None = None) -> bool:
+    is_stale = least is not None and (version is None or version < least)
+    return not is_stale and (kept is None or version is None or version < kept)
+
+
+def episodes_of(units: Iterable[Unit]) -> list[bias.EndedEpisode]:
+    """Return the episodes of some units."""
+    return [episode for unit in units for episode in unit.episodes]
