@@ -116,8 +116,8 @@ class Ticket(Holdable):
 
     __slots__ = ("__weakref__", "_counter", "_left")
 
-    def __init__(self, desk: "AdmissionCounter", count: int) -> None:
-        self._counter, self._left = desk, count
+    def __init__(self, counter: "AdmissionCounter", count: int) -> None:
+        self._counter, self._left = counter, count
         self._hold()
 
     @property

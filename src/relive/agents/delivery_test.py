@@ -200,7 +200,7 @@ def damaged_group(buffer: Buffer) -> None:
 
 
 def damaged_twice(buffer: Buffer) -> None:
-    first, second = buffer._learner().line or ()
+    first, second = list(buffer._learner().line or ())
     second.episodes = first.episodes
 
 
