@@ -400,7 +400,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         """
         ids = validation.items("episode_ids", episode_ids, "strings")
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in ids]
-        reason = checked_name("reason", reason)
+        reason = validation.non_empty_string("reason", reason)
         stored = [episode_id for episode_id in checked if self._store.find(episode_id) is not None]
         if not stored:
             return 0
@@ -713,23 +713,10 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         answer = [_copied(unit) for unit in fresh]
         self._write_delivery(fresh, stale, "stale" if stale else "")
         queue = self._learner()
-        queue.deliver(self._store, _ids(fresh), self._store.policy_version)
+        queue.deliver({unit: unit.episodes for unit in fresh}, self._store.policy_version)
         for unit in stale:
             queue.drop(unit, "stale")
         return answer
-
-
-def checked_name(name: str, value: object) -> str:
-    """Return a checked, non-empty string.
-
-    Raises:
-        ArgumentTypeError: `value` is not a string.
-        ArgumentError: It is empty.
-    """
-    text = validation.string(name, value)
-    if not text:
-        raise errors.ArgumentError(f"{name} must be a string of at least 1 character, got ''")
-    return text
 
 
 def _ids(some: Iterable[units.Unit]) -> list[str]:

@@ -8,6 +8,8 @@ import gc
 import pathlib
 import random
 import re
+import sys
+import types
 from typing import Any
 import weakref
 
@@ -317,3 +319,19 @@ def test_a_buffer_that_is_sampled_from_has_no_queue(make: Any) -> None:
     assert (other._queue, other.get_training_bias()) == (None, buffer.get_training_bias())
     assert len(buffer.next_episodes_nowait(2)) == 2
     assert (buffer._queue is None, buffer.get_training_bias().trained.episodes) == (False, 2)
+
+
+def test_episodes_that_nobody_consumes_call_no_queue() -> None:
+    buffer, called = Buffer(), set[str]()
+
+    def note(frame: types.FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            called.add(frame.f_globals["__name__"])
+
+    sys.setprofile(note)
+    try:
+        helpers_test.live(buffer, group_id="g", steps=2)
+    finally:
+        sys.setprofile(None)
+    assert "relive.episodes.store" in called
+    assert not any(name.startswith("relive.agents") for name in called)

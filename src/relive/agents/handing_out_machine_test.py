@@ -624,15 +624,14 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         naive.pass_time()
         gathering = [group for group in naive.groups if group.phase == "gathering"]
         assert self.buffer.abort_open_episodes() == len(gathering if self.buffer._HAS_WHOLE_EPISODES else running)
+        for group in gathering:
+            for record in naive.waiting(group.name):
+                naive.drop(record, "straggler")
+            group.phase = "closed"
         for record in running:
             record.status = "ABORTED"
             naive.ended(record)
         self.settle()
-        for group in gathering:
-            if group in naive.groups and group.phase == "gathering":
-                for record in naive.waiting(group.name):
-                    naive.drop(record, "straggler")
-                group.phase = "closed"
         self.tickets.clear()
         naive.reserved = 0
 

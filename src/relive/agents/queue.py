@@ -22,7 +22,7 @@ the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
 import collections
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import time
 from typing import Any, Protocol, TypeAlias
 
@@ -192,16 +192,25 @@ class LearnerQueue:
         self.pass_time()
         return self.groups.complete
 
-    def deliver(self, store: Store, episode_ids: Iterable[str], version: int | None) -> None:
-        """Deliver the units of episodes that wait, which are given whole; those no longer stored are ignored.
+    def deliver(self, delivered: Mapping[units.Unit, list[Episode]], version: int | None) -> None:
+        """Record that units that wait were delivered, given their episodes.
 
         Args:
-            store: The episodes.
-            episode_ids: The ids of the episodes.
+            delivered: The units, and their episodes. Others of a group come too late: time that has passed may have
+                completed it without them, but does not in a replay.
             version: The learner's policy version.
+        """
+        for unit, episodes in delivered.items():
+            self._drop("straggler", [each for each in self._close(unit, State.DELIVERED) if each not in episodes])
+            unit.episodes = episodes
+            unit.version = None if not self._redeliver else -1 if version is None else version
+            self.delivered[unit] = None
+
+    def waiting(self, store: Store, episode_ids: Iterable[str]) -> dict[units.Unit, list[Episode]]:
+        """Return the units of episodes that wait, with these; those no longer stored are ignored.
 
         Raises:
-            CheckpointError: One of them cannot have been delivered.
+            CheckpointError: One of them does not wait.
         """
         found: dict[units.Unit, list[Episode]] = {}
         for episode in self._stored(store, episode_ids):
@@ -209,13 +218,7 @@ class LearnerQueue:
             if unit is None or not unit.is_pending or episode not in unit.episodes:
                 raise errors.CheckpointError(f"hands out episode {episode.episode_id}, which cannot be")
             found.setdefault(unit, []).append(episode)
-        for unit, episodes in found.items():
-            # Time that has passed may have completed a group without the others, but does not in a replay.
-            late = [episode for episode in self._close(unit, State.DELIVERED) if episode not in episodes]
-            self._drop("straggler", late)
-            unit.episodes = episodes
-            unit.version = None if not self._redeliver else -1 if version is None else version
-            self.delivered[unit] = None
+        return found
 
     def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
         """Drop the units of those episodes that wait."""

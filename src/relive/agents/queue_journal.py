@@ -62,7 +62,7 @@ class QueueReplay:
         queue = self._buffer._learner()
         if not episode_ids and not dropped:
             queue.singles_line(self._store)
-        queue.deliver(self._store, episode_ids, self._store.policy_version)
+        queue.deliver(queue.waiting(self._store, episode_ids), self._store.policy_version)
         queue.pass_over(self._store, dropped, reason)
 
     def acknowledge(self, version: int, but: list[str]) -> None:

@@ -256,7 +256,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     ) -> arrays.Keys:
         """Store the joined steps of an episode; see `add_episode`."""
         names: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
-        names["group_id"] = None if group_id is None else delivery.checked_name("group_id", group_id)
+        names["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         names |= {"status": status, "episode_id": str(uuid.uuid4())}
         self._check_names(extras)
@@ -560,7 +560,7 @@ def _checked_extras(
             f"{name} must be a mapping from names to Fields, got {validation.short_repr(extras)}"
         )
     for extra, field in extras.items():
-        if not delivery.checked_name(f"each name in {name}", extra).isidentifier() or extra in refused:
+        if not validation.non_empty_string(f"each name in {name}", extra).isidentifier() or extra in refused:
             raise errors.ArgumentError(
                 f"{name} must have names that are identifiers and that are not taken, got {extra!r}"
             )

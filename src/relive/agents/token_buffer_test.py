@@ -216,7 +216,6 @@ def test_refused_calls_on_tokens_change_nothing(call: Any, text: str) -> None:
         ({"pad_token_id": -1}, "pad_token_id must be at least 0, got -1"),
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"logprobs_dtype": int}, "logprobs_dtype must be float16, float32 or float64, got <class 'int'>"),
         ({"logprobs_dtype": "bfloat16"}, "logprobs_dtype must be float16, float32 or float64, got 'bfloat16'"),
         ({"token_extras": [3]}, r"token_extras must be a mapping from names to Fields, got \[3\]"),

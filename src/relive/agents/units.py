@@ -66,38 +66,37 @@ class Unit:
     @property
     def oldest_version(self) -> int | None:
         """The oldest policy version of its episodes; None if unknown."""
-        versions = map(bias.oldest_version, self.episodes)
-        return min((version for version in versions if version is not None), default=None)
+        versions = [version for version in map(bias.oldest_version, self.episodes) if version is not None]
+        return min(versions, default=None)
 
 
 class Line:
     """Complete units by key, in the order in which they wait. Each call but `find` costs O(1) or O(versions)."""
 
     def __init__(self) -> None:
-        self._units: collections.OrderedDict[str, Unit] = collections.OrderedDict()
+        self._units: collections.OrderedDict[str, tuple[Unit, int | None]] = collections.OrderedDict()
         self._versions: collections.Counter[int | None] = collections.Counter()
 
     def __len__(self) -> int:
         return len(self._units)
 
     def __contains__(self, unit: Unit) -> bool:
-        return self._units.get(unit.key) is unit
+        return unit.key in self._units and self._units[unit.key][0] is unit
 
     def __iter__(self) -> Iterator[Unit]:
-        return iter(self._units.values())
+        return (unit for unit, _ in self._units.values())
 
     def add(self, unit: Unit, *, first: bool = False) -> None:
         """Let a unit wait behind all others, or before them."""
-        unit.state = DeliveryState.COMPLETE
-        self._units[unit.key] = unit
-        self._versions[unit.oldest_version] += 1
+        unit.state, version = DeliveryState.COMPLETE, unit.oldest_version
+        self._units[unit.key] = unit, version
+        self._versions[version] += 1
         if first:
             self._units.move_to_end(unit.key, last=False)
 
     def remove(self, unit: Unit) -> None:
         """Remove a unit, whose state the caller changes."""
-        del self._units[unit.key]
-        version = unit.oldest_version
+        _, version = self._units.pop(unit.key)
         self._versions[version] -= 1
         if not self._versions[version]:
             del self._versions[version]
@@ -116,10 +115,9 @@ class Line:
         """
         fresh: list[Unit] = []
         stale: list[Unit] = []
-        for unit in self:
+        for unit, version in self._units.values():
             if len(fresh) == count:
                 break
-            version = unit.oldest_version
             if _is_fresh(version, least, kept):
                 fresh.append(unit)
             elif not _is_fresh(version, least):

@@ -92,6 +92,14 @@ def string(name: str, value: object) -> str:
     return value if type(value) is str else "".join(value)
 
 
+def non_empty_string(name: str, value: object) -> str:
+    """Return the string `value`, which must have a character."""
+    text = string(name, value)
+    if not text:
+        raise errors.ArgumentError(f"{name} must be a string of at least 1 character, got ''")
+    return text
+
+
 def finite_number(name: str, value: object) -> float:
     """Return the finite real number `value` as the float that equals it; numpy arrays of shape [] are numbers too."""
     if isinstance(value, np.ndarray) and value.shape == ():

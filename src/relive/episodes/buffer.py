@@ -198,7 +198,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = delivery.checked_name("group_id", group_id)
+            group_id = validation.non_empty_string("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
         queue = self._queue if ticket is None else self._learner()
@@ -753,9 +753,9 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return self._store.open
 
     def _abandon(self, group_ids: Sequence[str]) -> None:
+        super()._abandon(group_ids)  # First, since the end of an episode may evict what waits, and a replay cannot.
         for episode_id in list(self._store.open):
             self._store.abort(episode_id)
-        super()._abandon(group_ids)
 
     def _sample(
         self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None

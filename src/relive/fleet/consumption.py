@@ -18,7 +18,6 @@ import numpy as np
 
 from relive import errors
 from relive.agents import bias
-from relive.agents import delivery
 from relive.agents import packing
 from relive.agents import token_store
 from relive.common import arrays
@@ -245,7 +244,7 @@ class Consumption:
                 f"episode_ids must be a list of strings, got {validation.short_repr(episode_ids)}"
             )
         ids = [validation.string("each of episode_ids", episode_id) for episode_id in episode_ids]
-        reason = delivery.checked_name("reason", reason)
+        reason = validation.non_empty_string("reason", reason)
         return sum([dropped or 0 for dropped in await self._of_each("reject", ids, reason)])
 
     async def abort_open_episodes(self) -> int:

@@ -13,7 +13,6 @@ import sys
 from typing import Any
 
 from relive import errors
-from relive.agents import delivery
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
@@ -64,7 +63,7 @@ class EpisodesWriter(writer.Writer):
         """
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = delivery.checked_name("group_id", group_id)
+            group_id = validation.non_empty_string("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
         shard = await self._outbox.place(group_id)

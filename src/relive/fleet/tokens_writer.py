@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from relive.agents import delivery
 from relive.agents import tokens
 from relive.common import copies
 from relive.common import validation
@@ -46,7 +45,7 @@ class TokensWriter(writer.Writer):
         """
         joined = tokens.join(steps)
         options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
-        options["group_id"] = None if group_id is None else delivery.checked_name("group_id", group_id)
+        options["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         options |= {"status": status, **copies.copied(extras)}
         shard = await self._outbox.place(group_id)
