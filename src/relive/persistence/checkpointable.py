@@ -54,12 +54,23 @@ class Replay(Protocol):
         ...
 
 
-class Bound(Protocol):
+class Bound(abc.ABC):
     """Writes to a journal on behalf of a buffer."""
 
+    _journal: "journal_lib.Journal"
+
+    @abc.abstractmethod
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        ...
+
+    def syncing_later(self) -> contextlib.AbstractContextManager[None]:
+        """Write the records of a `with` block without syncing; see Journal."""
+        return self._journal.syncing_later()
+
+    async def synced(self) -> None:
+        """Wait until everything written is on disk, if the policy requires it; concurrent calls share one sync."""
+        if self._journal.is_due:
+            await self._journal.synced()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -68,15 +68,10 @@ class Shell(abc.ABC, Generic[Batch]):
     def _further(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:
         return self._change(lambda: method(*values, **named))
 
-    @property
-    def _limited(self) -> rate_limiters.LimitedBuffer | None:
-        """What the wrapped buffer asks whether it may proceed; None if it is of a kind that decides by itself."""
-        return getattr(self._buffer, "_limited", None)
-
-    def _make(self, call: Callable[[], Answer]) -> Answer:
-        """Make a call that may proceed, without asking the limiter again, which could answer differently by now."""
-        limited = self._limited
-        return call() if limited is None else limited.decided(True, call)
+    def _decided(self, decision: bool, call: Callable[[], Answer]) -> Answer:
+        """Make a call whose turn was decided; see LimitedBuffer. A buffer without a limiter decides by itself."""
+        limited: rate_limiters.LimitedBuffer | None = getattr(self._buffer, "_limited", None)
+        return call() if limited is None else limited.decided(decision, call)
 
     @abc.abstractmethod
     def _look(self, call: Callable[[], Answer]) -> Answer:

@@ -210,7 +210,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
             await self._gate.wait_to_insert()
         journal = getattr(self._buffer, "_journal", None)
         with contextlib.nullcontext() if journal is None else journal.syncing_later():
-            answer = self._make(lambda: insert(*values, **fields))
+            answer = self._decided(True, lambda: insert(*values, **fields))
         self._gate.wake()
         if journal is not None:
             await journal.synced()
@@ -222,16 +222,15 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         if not self._gate.can_sample(batch_size):
             self._check(draw)
         await self._gate.wait_to_sample(batch_size)
-        answer = self._make(draw)
+        answer = self._decided(True, draw)
         self._gate.wake()
         return answer
 
     def _check(self, call: Callable[[], Answer]) -> None:
         """Raise what a call that must wait raises for its arguments; changes nothing."""
-        limited = self._limited
-        if limited is not None:
+        if hasattr(self._buffer, "_limited"):
             with contextlib.suppress(errors.NotReadyError):
-                limited.decided(False, call)
+                self._decided(False, call)
 
     async def save(
         self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None
