@@ -20,17 +20,15 @@ from typing import Any
 from relive import errors
 from relive.agents import queue
 from relive.common import validation
+from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
-from relive.persistence import journal as journal_lib
 
 LEARNED, HANDED, ACKED, RESTART, RETURNED, REJECTED, ABANDONED = 9, 11, 12, 13, 14, 15, 16
 _VERSION = struct.Struct("<Q")
 
 
-class QueueJournal:
+class QueueJournal(checkpointable.Bound):
     """Writes the changes of a queue to a journal, before they are applied."""
-
-    _journal: journal_lib.Journal
 
     def learn(self, policy_version: int) -> None:
         """Journal the learner's policy version."""
@@ -38,11 +36,13 @@ class QueueJournal:
 
     def hand_out(self, delivered: Iterable[queue.Episode], dropped: Iterable[queue.Episode], reason: str) -> None:
         """Journal which episodes are delivered to the learner, and which are passed over for that reason."""
-        self._write(HANDED, [_ids(delivered), _ids(dropped), reason], sync=False)
+        with self.syncing_later():
+            self._write(HANDED, [_ids(delivered), _ids(dropped), reason])
 
     def reject(self, rejected: Iterable[queue.Episode], reason: str) -> None:
         """Journal which episodes are rejected."""
-        self._write(REJECTED, [_ids(rejected), reason], sync=False)
+        with self.syncing_later():
+            self._write(REJECTED, [_ids(rejected), reason])
 
     def acknowledge(self, version: int, but: Iterable[str]) -> None:
         """Journal that all deliveries before a version are acknowledged, except for some episodes."""
@@ -50,18 +50,20 @@ class QueueJournal:
 
     def restart(self) -> None:
         """Journal that what is not acknowledged waits again."""
-        self._journal.append(RESTART, b"", sync=False)
+        with self.syncing_later():
+            self._journal.append(RESTART, b"")
 
     def put_back(self, episode_ids: Sequence[str]) -> None:
         """Journal which episode, or which episodes of a group, wait again."""
-        self._write(RETURNED, [list(episode_ids)], sync=False)
+        with self.syncing_later():
+            self._write(RETURNED, [list(episode_ids)])
 
     def abandon(self, group_ids: Iterable[str]) -> None:
         """Journal that all open episodes end as ABORTED, and which groups are given up."""
         self._write(ABANDONED, [list(group_ids)])
 
-    def _write(self, kind: int, value: Any, *, sync: bool = True) -> None:
-        self._journal.append(kind, codec_lib.PlainCodec().encode(value), sync=sync)
+    def _write(self, kind: int, value: Any) -> None:
+        self._journal.append(kind, codec_lib.PlainCodec().encode(value))
 
 
 class QueueReplay:

@@ -160,13 +160,15 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         self._gate.bind_to_loop()
         if self._gate.should_yield():
             await asyncio.sleep(0)
-        episode_id = self._start(agent_id, group_id, policy_version, ticket, sync=False)
-        if self._journal is not None:
-            try:
-                await self._journal.synced()
-            except BaseException as error:
-                self._give_up(episode_id, error)
-                raise
+        if self._journal is None:
+            return self._start(agent_id, group_id, policy_version, ticket)
+        with self._journal.syncing_later():
+            episode_id = self._start(agent_id, group_id, policy_version, ticket)
+        try:
+            await self._journal.synced()
+        except BaseException as error:
+            self._give_up(episode_id, error)
+            raise
         return episode_id
 
     def start_episode_nowait(
@@ -178,7 +180,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
-        return self._start(agent_id, group_id, policy_version, ticket, sync=True)
+        return self._start(agent_id, group_id, policy_version, ticket)
 
     def _start(
         self,
@@ -186,10 +188,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         group_id: str | None,
         policy_version: int | None,
         ticket: admission_lib.Ticket | None,
-        *,
-        sync: bool,
     ) -> str:
-        """Start an episode; `sync` tells whether to sync the journal, if due, within the call."""
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -199,7 +198,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         self._hand_outs.check_start(group_id, ticket)
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
-            self._journal.start(episode, sync=sync)
+            self._journal.start(episode)
         self._hand_outs.desk.use(ticket, episode.episode_id)
         self._store.start(episode)
         self._gate.wake()
@@ -234,9 +233,12 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
             self._store[episode_id].check_next_step(policy_version)
             await self._gate.wait_to_insert()
-        self._append(episode_id, step, sync=False)
-        if self._journal is not None:
-            await self._journal.synced()
+        if self._journal is None:
+            self._append(episode_id, step)
+            return
+        with self._journal.syncing_later():
+            self._append(episode_id, step)
+        await self._journal.synced()
 
     def append_observation_action_reward_nowait(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
@@ -274,23 +276,25 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
-        self._end(episode_id, final_observation, status, sync=False)
-        if self._journal is not None:
-            await self._journal.synced()
+        if self._journal is None:
+            self._end(episode_id, final_observation, status)
+            return
+        with self._journal.syncing_later():
+            self._end(episode_id, final_observation, status)
+        await self._journal.synced()
 
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
         """Do what `end_episode` does, with the same exceptions, as a plain call."""
-        self._end(episode_id, final_observation, status, sync=True)
+        self._end(episode_id, final_observation, status)
 
-    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus, *, sync: bool) -> None:
-        """End an open episode; `sync` tells whether to sync the journal, if due, within the call."""
+    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         if self._journal is not None:
             self._store[episode_id].check_can_end(status)
-            self._journal.end(episode_id, final_observation, status, sync=sync)
+            self._journal.end(episode_id, final_observation, status)
         self._store.end(episode_id, final_observation, status)
         self._ended()
 
@@ -717,13 +721,13 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
             reward = episode_lib.checked_reward(reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
-    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None], sync: bool = True) -> None:
+    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
         journal = self._journal
         if journal is None:
             self._store.append(episode_id, *step)
         else:
             self._store[episode_id].check_next_step(step[3])
-            journal.append(episode_id, *step, sync=sync)
+            journal.append(episode_id, *step)
             self._store.append(episode_id, *step)
             journal.settle()
         self._gate.wake()
