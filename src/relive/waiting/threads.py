@@ -186,7 +186,8 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             NotReadyError: No batch was available before the timeout; the message says what is missing.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        return self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
+        answer: Batch = self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
+        return answer
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
