@@ -16,6 +16,7 @@ from relive.common import validation
 from relive.common import words
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
+from relive.waiting import gate
 from relive.waiting import rate_limiters
 from relive.windows import window as window_lib
 
@@ -25,16 +26,8 @@ Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 
 
-class Sharable(Protocol[Batch_co]):
+class Sharable(gate.Rules, Protocol[Batch_co]):
     """What the wrappers require of a buffer beside `add` and its other inserts."""
-
-    def can_insert(self) -> bool:
-        """Return whether an insert may happen now."""
-        ...
-
-    def can_sample(self, batch_size: int, /) -> bool:
-        """Return whether a batch of that size may be drawn now."""
-        ...
 
     def sample(self, batch_size: int, /) -> Batch_co:
         """Return a batch, or raise NotReadyError."""

@@ -131,33 +131,21 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     async def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
 
-        Waits and raises like `add`.
-
-        Args:
-            steps: observation, action, reward, next_observation [S, ...].
-            fields: The same by name; `terminated`, `truncated`, `streams`, and the extras.
+        Waits and raises like `add`; the arguments are those of that method.
         """
         return await self._insert(self._buffer.extend, steps, fields)
 
     async def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
         """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
 
-        Waits and raises like `add`, once for the whole episode.
-
-        Args:
-            episode: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        Waits and raises like `add`, once for the whole episode; the arguments are those of that method.
         """
         return await self._insert(self._buffer.add_episode, episode, fields)
 
     async def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
 
-        Waits and raises like `add`, once for all steps.
-
-        Args:
-            steps: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        Waits and raises like `add`, once for all steps; the arguments are those of that method.
         """
         return await self._insert(self._buffer.add_steps, steps, fields)
 
