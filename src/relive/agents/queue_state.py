@@ -13,7 +13,7 @@ It is not JSON, since a group may have any name, and a sum of versions may excee
 
 from collections.abc import Iterable, Sequence
 import dataclasses
-import math
+import fractions
 import time
 from typing import Any, TypeAlias, get_args
 
@@ -36,6 +36,8 @@ Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 _COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
 _PHASES = get_args(groups_lib.Phase)
 _MOST_SUM = validation.LARGEST**2
+_MOST_BITS = 4096
+"""More than sums of floats ever have."""
 """No sum of versions is larger."""
 
 
@@ -145,7 +147,7 @@ def _described(
 
 
 def _sums(tally: bias.Tally) -> dict[str, Any]:
-    return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
+    return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.as_integer_ratio())}
 
 
 def _put_sums(rest: state.StateReader, hand_outs: LearnerQueue) -> None:
@@ -186,12 +188,11 @@ def _unacked(rest: state.StateReader, episodes: Sequence[Episode]) -> queue_lib.
 
 def _tally(given: state.StateReader) -> bias.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
-    terms = given.value("returns")
-    if type(terms) is not list or not all(type(term) is float for term in terms):
-        raise given.refused("returns", "a list of floats", terms)
-    if len(terms) > 1 and not all(map(math.isfinite, terms)):
-        raise given.refused("returns", "finite, or one number", terms)
-    return bias.Tally(**counts, returns=bias.ExactSum(terms))
+    ratio = given.value("returns")
+    is_ratio = type(ratio) is list and len(ratio) == 2 and all(type(each) is int for each in ratio)
+    if not is_ratio or ratio[1] < 1 or max(each.bit_length() for each in ratio) > _MOST_BITS:
+        raise given.refused("returns", "a list of a numerator and a denominator", ratio)
+    return bias.Tally(**counts, returns=fractions.Fraction(*ratio))
 
 
 def _phases(given: state.StateReader, rest: state.StateReader) -> Phases:

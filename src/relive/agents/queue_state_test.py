@@ -211,10 +211,11 @@ def array(name: str, value: Any) -> Any:
         (setting("drops", [["stale", "a", True]]), NO_DROPS),
         (setting("drops", [["stale", "a", 2**62]]), NO_DROPS),
         (setting("produced/episodes", -1), "^hand_outs/produced/episodes must be an integer in"),
-        (setting("produced/returns", 3.0), "^hand_outs/produced/returns must be a list of floats, got 3.0$"),
-        (setting("produced/returns", [3]), r"^hand_outs/produced/returns must be a list of floats, got \[3\]$"),
-        (setting("produced/returns", [1.0, math.inf]), "^hand_outs/produced/returns must be finite, or one number"),
-        (setting("produced/returns", [math.inf]), None),
+        *[
+            (setting("produced/returns", ratio), "^hand_outs/produced/returns must be a list of a numerator and a deno")
+            for ratio in (3.0, [3], [math.inf, 1], [1.0, 2], [1, 0], [1, -1], [True, 1], [1 << 4096, 1], [1, 1 << 4096])
+        ],
+        (setting("produced/returns", [-3, 2]), None),
         (setting("trained/episodes", 1), "^hand_outs/trained must be a part of hand_outs/produced$"),
         (setting("produced/versions", 2**100), None),
         (setting("produced", 3), "^hand_outs/produced must be a mapping, got 3$"),
