@@ -7,7 +7,7 @@ summed up here to make the difference visible.
     trained     those that were sampled, or delivered and not rejected
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 import copy
 import dataclasses
 import fractions
