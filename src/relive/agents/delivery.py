@@ -466,8 +466,8 @@ class Delivery(checkpointable.Journalable, Generic[E]):
         self._gate.wake()
         self._queues.wake_learner()
 
-    def _adopt(self, beside: Any) -> None:
-        super()._adopt(beside)
+    def _swap(self, beside: Any) -> None:
+        super()._swap(beside)
         self._limited.counts = self._store
         self._gate.wake()
         self._queues.wake()

@@ -572,7 +572,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         """
         self._load_state(state, codec=codec_lib.checked(codec))
 
-    def _state(self, **options: Any) -> state_lib.State:
+    def _state_dict(self, **options: Any) -> state_lib.State:
         return self._state_of(self._store.snapshot(), self._hand_outs, **options)
 
     @staticmethod
@@ -588,7 +588,7 @@ class EpisodeReplayBuffer(delivery.Delivery[episode_lib.Episode[Obs, Act]], Gene
         arrays = queue_state.base_state_dict(self._hand_outs, self._store)
         return {**state, "arrays": {**state["arrays"], **arrays}}
 
-    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
             self._store.max_transitions, self._store.max_episodes
         )
