@@ -7,14 +7,14 @@ summed up here to make the difference visible.
     trained     those that were sampled, or delivered and not rejected
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 import copy
 import dataclasses
+import fractions
 import math
 from typing import Any, Protocol, Self
 
 from relive.episodes import episode as episode_lib
-from relive.windows import returns
 
 
 class EndedEpisode(Protocol):
@@ -82,46 +82,6 @@ def _named(name: str, known: set[str], most: int) -> str:
             return OTHERS
         known.add(name)
     return name
-
-
-class ExactSum:
-    """An exact sum of floats.
-
-    Args:
-        terms: The terms of another sum to continue from.
-
-    >>> from relive.agents import bias
-    >>> total = bias.ExactSum()
-    >>> for number in (1e16, 1.0, -1e16):
-    ...     total.add(number)
-    >>> total.value
-    1.0
-    """
-
-    def __init__(self, terms: Iterable[float] = ()) -> None:
-        self.terms = list(terms)
-        """Floats whose exact sum it is; another ExactSum can be made of them."""
-
-    def add(self, number: float) -> None:
-        """Add a number. An overflow makes the sum infinite permanently. O(terms), which are few."""
-        kept = 0
-        for term in self.terms:
-            larger, smaller = (number, term) if abs(number) >= abs(term) else (term, number)
-            number = larger + smaller
-            rest = smaller - (number - larger)
-            if not math.isfinite(number):
-                break
-            if rest:
-                self.terms[kept] = rest
-                kept += 1
-        if not math.isfinite(number):
-            kept = 0
-        self.terms[kept:] = [number]
-
-    @property
-    def value(self) -> float:
-        """The sum, rounded once."""
-        return math.fsum(self.terms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +154,7 @@ class Tally:
     aborted: int = 0
     with_version: int = 0
     versions: int = 0
-    returns: ExactSum = dataclasses.field(default_factory=ExactSum)
+    returns: fractions.Fraction = fractions.Fraction()
 
     def add(self, episode: EndedEpisode) -> None:
         """Add an episode. O(steps)."""
@@ -207,7 +167,7 @@ class Tally:
         if version is not None:
             self.with_version += 1
             self.versions += version
-        self.returns.add(returns.total(episode.rewards))
+        self.returns += _total(episode.rewards)
 
     def copy(self) -> Self:
         """Return an independent copy."""
@@ -220,7 +180,7 @@ class Tally:
             episodes=count,
             transitions=self.transitions,
             mean_length=_mean(self.transitions, count),
-            mean_return=_mean(self.returns.value, count),
+            mean_return=_mean(_rounded(self.returns), count),
             completed_share=_mean(self.completed, count),
             truncated_share=_mean(self.truncated, count),
             aborted_share=_mean(self.aborted, count),
@@ -261,6 +221,21 @@ def oldest_version(episode: EndedEpisode) -> int | None:
     if episode.policy_version is None and episode.version_changes:
         return episode.version_changes[0][1]
     return episode.policy_version
+
+
+def _total(rewards: Sequence[float]) -> fractions.Fraction:
+    """Return the sum of finite rewards, rounded once to a float; as it is if no float holds it."""
+    try:
+        return fractions.Fraction(math.fsum(rewards))
+    except OverflowError:
+        return sum(map(fractions.Fraction, rewards), fractions.Fraction())
+
+
+def _rounded(total: fractions.Fraction) -> float:
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 def _mean(total: float, count: int) -> float | None:

@@ -404,8 +404,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         stored = [episode_id for episode_id in checked if self._store.find(episode_id) is not None]
         if not stored:
             return 0
-        if self._journal is not None:
-            self._journal.write(queue_journal.REJECT, stored, reason, sync=False)
+        self._write_later(queue_journal.REJECT, stored, reason)
         return self._learner().reject(self._store, stored, reason)
 
     def abort_open_episodes(self) -> int:
@@ -521,8 +520,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _put_back(self, ids_of_units: Sequence[Sequence[str]]) -> None:
         """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner."""
         for ids in reversed(ids_of_units):
-            if self._journal is not None:
-                self._journal.write(queue_journal.PUT_BACK, list(ids), sync=False)
+            self._write_later(queue_journal.PUT_BACK, list(ids))
             self._learner().put_back(self._store, ids)
         self._waiters.wake_learner()
 
@@ -555,8 +553,8 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             was_grouped=saved.value("groups") is not None,
         )
 
-    def _adopt(self, beside: Any) -> None:
-        super()._adopt(beside)
+    def _swap(self, twin: Any) -> None:
+        super()._swap(twin)
         self._limited.counts = self._store
         self._gate.wake()
         self._waiters.wake()
@@ -573,9 +571,15 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         super()._attach(journal, **options)
         if position is not None:
             if self._redeliver:
-                self._journal.write(queue_journal.RESTART, sync=False)
+                self._write_later(queue_journal.RESTART)
             for group_ids in position.abandoned:
                 self._journal.write(queue_journal.ABANDON, group_ids)
+
+    def _write_later(self, kind: int, *arguments: Any) -> None:
+        """Journal a command of the learner, if a journal is attached; it is synced with the next record."""
+        if self._journal is not None:
+            with self._journal.syncing_later():
+                self._journal.write(kind, *arguments)
 
     # Waiting.
 
@@ -615,7 +619,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         if accept is not None:
             request.accept = lambda unit: accept(*unit)
         if self._learner().line is None:
-            self._write_delivery([], [], "")
+            self._write_later(queue_journal.DELIVER, [], [], "")
         request.line()
         return request
 
@@ -644,11 +648,6 @@ class Delivering(checkpointable.Journalable, Generic[E]):
                     "max_lag asks for the learner's policy version: call set_policy_version first"
                 )
         return Request(line, count, max_lag, accept)
-
-    def _write_delivery(self, delivered: Iterable[units.Unit], dropped: Iterable[units.Unit], reason: str) -> None:
-        """Journal, if a journal is attached, what is delivered, what is dropped, and why."""
-        if self._journal is not None:
-            self._journal.write(queue_journal.DELIVER, _ids(delivered), _ids(dropped), reason, sync=False)
 
     def _can_admit(self, count: int) -> bool:
         queue = self._learner()
@@ -703,7 +702,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
                 if validation.boolean("what accept returns", accept(_copied(unit))):
                     request.accepted.add(unit)
                 elif unit in line:
-                    self._write_delivery([], [unit], "rejected")
+                    self._write_later(queue_journal.DELIVER, [], _ids([unit]), "rejected")
                     self._learner().drop(unit, "rejected")
         return has_asked
 
@@ -711,7 +710,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         """Deliver what a request asks for, which must be ready."""
         fresh, stale = request.line().find(request.count, self._least_version(request), request.kept)
         answer = [_copied(unit) for unit in fresh]
-        self._write_delivery(fresh, stale, "stale" if stale else "")
+        self._write_later(queue_journal.DELIVER, _ids(fresh), _ids(stale), "stale" if stale else "")
         queue = self._learner()
         queue.deliver({unit: unit.episodes for unit in fresh}, self._store.policy_version)
         for unit in stale:

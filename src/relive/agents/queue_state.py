@@ -14,8 +14,8 @@ may have any name, and a sum of versions may exceed 64 bits.
 
 from collections.abc import Callable, Iterable, Sequence
 import dataclasses
+import fractions
 import itertools
-import math
 import time
 from typing import Any, TypeAlias
 
@@ -37,6 +37,8 @@ Store: TypeAlias = queue_lib.Store
 _COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
 _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
+_MOST_BITS = 4096
+"""More than sums of floats ever have."""
 _ACKNOWLEDGED = -2
 
 
@@ -262,14 +264,13 @@ def _put_counts(saved: state.StateReader, queue: LearnerQueue, policy_version: i
 
 
 def _sums(tally: bias.Tally) -> dict[str, Any]:
-    return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
+    return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.as_integer_ratio())}
 
 
 def _tally(given: state.StateReader) -> bias.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
-    terms = given.value("returns")
-    if type(terms) is not list or not all(type(term) is float for term in terms):
-        raise given.refused("returns", "a list of floats", terms)
-    if len(terms) > 1 and not all(map(math.isfinite, terms)):
-        raise given.refused("returns", "finite, or one number", terms)
-    return bias.Tally(**counts, returns=bias.ExactSum(terms))
+    ratio = given.value("returns")
+    is_ratio = type(ratio) is list and len(ratio) == 2 and all(type(each) is int for each in ratio)
+    if not is_ratio or ratio[1] < 1 or max(each.bit_length() for each in ratio) > _MOST_BITS:
+        raise given.refused("returns", "a list of a numerator and a denominator", ratio)
+    return bias.Tally(**counts, returns=fractions.Fraction(*ratio))

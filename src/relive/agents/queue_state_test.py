@@ -222,10 +222,11 @@ def array(name: str, value: Any) -> Any:
         (setting("queue/drops", [["stale", "a", True]]), NO_DROPS),
         (setting("queue/drops", [["stale", "a", 2**62]]), NO_DROPS),
         (setting("produced/episodes", -1), "^learner/produced/episodes must be an integer in"),
-        (setting("produced/returns", 3.0), "^learner/produced/returns must be a list of floats, got 3.0$"),
-        (setting("produced/returns", [3]), r"^learner/produced/returns must be a list of floats, got \[3\]$"),
-        (setting("produced/returns", [1.0, math.inf]), "^learner/produced/returns must be finite, or one number"),
-        (setting("produced/returns", [math.inf]), None),
+        *[
+            (setting("produced/returns", ratio), "^learner/produced/returns must be a list of a numerator and a deno")
+            for ratio in (3.0, [3], [math.inf, 1], [1.0, 2], [1, 0], [1, -1], [True, 1], [1 << 4096, 1], [1, 1 << 4096])
+        ],
+        (setting("produced/returns", [-3, 2]), None),
         (setting("trained/episodes", 1), "^learner/trained must be a part of learner/produced$"),
         (setting("produced/versions", 2**100), None),
         (setting("produced", 3), "^learner/produced must be a mapping, got 3$"),

@@ -496,7 +496,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         extras = {name: token_state.fields_of(saved, name) for name in ("token_extras", "sequence_extras")}
         return super()._loaded(state, {**extras, **instead}, **options)
 
-    def _state(self, **options: Any) -> state_lib.State:
+    def _state_dict(self, **options: Any) -> state_lib.State:
         state = token_state.state_dict(self._store)
         return {**state, "arrays": {**state["arrays"], **self._queue_snapshot().state_dict(self._store)}}
 
@@ -504,7 +504,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         state = token_state.base_state_dict(self._store)
         return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
 
-    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         own = self._store
         fields = (own.token_extras, own.sequence_extras)
         store = token_store.TokenStore(own.max_tokens, *fields, own.allocate, own.logprobs_dtype)

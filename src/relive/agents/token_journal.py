@@ -34,7 +34,7 @@ COMMANDS: commands.Table = {
 }
 
 
-class TokenJournal:
+class TokenJournal(commands.Writer):
     """Writes the changes of a buffer to a journal, before they are applied.
 
     Args:
@@ -75,10 +75,6 @@ class TokenJournal:
     def clear(self) -> None:
         """Journal that every episode is removed."""
         self.write(CLEAR, self._store.evicted)
-
-    def write(self, kind: int, *arguments: Any, sync: bool = True) -> None:
-        """Journal a command; for `sync`, see Journal.append."""
-        self._journal.append(kind, commands.encoded(*arguments), sync=sync)
 
     def _prune(self) -> None:
         """Delete segments of which no sequence is left.

@@ -35,7 +35,7 @@ def state_dict(store: token_store.TokenStore) -> state_lib.State:
     """Return the state of a store as JSON values and arrays."""
     codec = codec_lib.PlainCodec()
     contents = [codec.encode(plain_names(each.names)) for each in store]
-    kept = {} if store.rows is None else store.rows.state()
+    kept = {} if store.rows is None else store.rows.state_dict()
     return {
         **_head(store, store.evicted),
         "arrays": {
@@ -51,7 +51,7 @@ def base_state_dict(store: token_store.TokenStore) -> state_lib.State:
     """Return the state as if everything stored had just been evicted."""
     arrays = state_dict(token_store.TokenStore(1, {}, {}))["arrays"]
     if store.rows is not None:
-        for name, array in store.rows.state().items():
+        for name, array in store.rows.state_dict().items():
             arrays[f"sequences/{name}"] = np.zeros((0, *array.shape[1:]), array.dtype)
     return {**_head(store, store.inserted - store.cleared), "arrays": arrays}
 
@@ -103,7 +103,7 @@ def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged
         rule = f"{store.logprobs_dtype or 'one of floats'}"
         raise given.refused("log_probability_dtype", rule, given.value("log_probability_dtype"))
     options: dict[str, Any] = {"first_key": store.evicted + store.cleared, "allocate": store.allocate}
-    rows = ragged.RaggedColumns.loaded(given, store.max_tokens, *store.fields(dtype), **options)
+    rows = ragged.RaggedColumns.from_state(given, store.max_tokens, *store.fields(dtype), **options)
     given.booleans("rows/is_exact", len(rows))
     for part, fields in (("values", store.token_extras), ("rows", store.sequence_extras)):
         for name in [name for name, field in fields.items() if field.dtype == np.bool_]:

@@ -731,7 +731,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         copy_rows = validation.boolean("copy_rows", copy_rows)
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
-    def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
+    def _state_dict(self, *, copy_rows: bool = True, **options: Any) -> state.State:
         kept, storage = self._kept(self._store.rows_state()), self._storage
         if copy_rows:
             return kept
@@ -746,24 +746,24 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _kept(self, rows: steps_state.StepsState) -> state.State:
         """Return the state of the buffer with those rows."""
-        store, draws = self._store.state(rows), self._draws.state(self._store.slots(rows.keys))
+        store, draws = self._store.state_dict(rows), self._draws.state_dict(self._store.slots(rows.keys))
         arrays = store.pop("arrays") | draws.pop("arrays")
-        return {"counters": self._counters.values(), **store, **draws, "arrays": arrays}
+        return {"counters": self._counters.state_dict(), **store, **draws, "arrays": arrays}
 
     @property
     def _storage(self) -> memory.Storage | None:
         return self._store.storage if self._store.has_begun else None
 
-    def _beside(self) -> Self:
-        beside = super()._beside()
-        beside._store = self._store.empty_twin()
+    def _twin(self) -> Self:
+        twin = super()._twin()
+        twin._store = self._store.empty_twin()
         if self._storage is not None:
-            beside._store.begin(self._storage)
-        beside._draws = self._draws.beside(beside._store)
-        beside._counters = column_stats.Counters(beside._draws.anchors)
-        return beside
+            twin._store.begin(self._storage)
+        twin._draws = self._draws.twin(twin._store)
+        twin._counters = column_stats.Counters(twin._draws.anchors)
+        return twin
 
-    def _restore(self, given: state.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
         store, schema, has_rows = self._store, self._saved_schema(given), not given.has("rows_in")
         if schema is not None and schema != self.schema:
             try:
@@ -772,22 +772,24 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
         if not has_rows:
             self._check_rows_in_map(given.part("rows_in"))
-        store.restore(steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows))
-        self._draws.restore(given)
-        self._counters.restore(given.part("counters"), store.next_key)
+        store.load_state_dict(
+            steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows)
+        )
+        self._draws.load_state_dict(given)
+        self._counters.load_state_dict(given.part("counters"), store.next_key)
 
-    def _adopt(self, beside: Any) -> None:
+    def _swap(self, twin: Any) -> None:
         self._gathers.finish()
         try:
-            beside._store.settle()
+            twin._store.settle()
         except BaseException:
             self._forget()  # Rows of this buffer may have been overwritten.
             raise
         self._counters.forget_steps()
-        vars(self._counters).update(beside._counters.values(), anchors=beside._draws.anchors)
-        beside._counters = self._counters
-        beside._draws.sampler = checkpointable.become(self._draws.sampler, beside._draws.sampler)
-        super()._adopt(beside)
+        vars(self._counters).update(twin._counters.state_dict(), anchors=twin._draws.anchors)
+        twin._counters = self._counters
+        twin._draws.sampler = checkpointable.become(self._draws.sampler, twin._draws.sampler)
+        super()._swap(twin)
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""

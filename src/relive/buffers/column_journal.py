@@ -9,8 +9,7 @@
 Each record is written before its change is applied.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
+from collections.abc import Callable, Sequence
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from relive import errors
 from relive.common import arrays
 from relive.common import validation
 from relive.kernels import append
+from relive.persistence import checkpointable
 from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
@@ -37,7 +37,7 @@ _IS_RUN, _HAS_NEXT = 1, 2
 _STEPS = struct.Struct("<IB")
 
 
-class ColumnJournal:
+class ColumnJournal(checkpointable.Bound):
     """Writes the changes of a buffer to a journal, before they are applied."""
 
     def __init__(
@@ -49,7 +49,6 @@ class ColumnJournal:
         priorities: bool = False,
     ) -> None:
         self._journal, self._store, self._writes_priorities = journal, store, priorities
-        self._syncs = True
         # For each segment after the oldest: its first record, and the key of the first row not in an earlier segment.
         self._begun = list(begun)
 
@@ -76,36 +75,19 @@ class ColumnJournal:
             fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
             # In one record: with two, the disk could fill up after the first.
             payload, kind = len(fields).to_bytes(4, "little") + fields + payload, FIRST
-        self._append(kind, payload)
-
-    @contextlib.contextmanager
-    def syncing_later(self) -> Iterator[None]:
-        """Defer syncing to `synced`, within a `with` block."""
-        self._syncs = False
-        try:
-            yield
-        finally:
-            self._syncs = True
-
-    async def synced(self) -> None:
-        """Wait until everything written is on disk, if the policy requires it."""
-        if self._journal.is_due:
-            await self._journal.synced()
-
-    def _append(self, kind: int, payload: bytes) -> None:
-        self._journal.append(kind, payload, sync=self._syncs)
+        self._journal.append(kind, payload)
 
     def clear(self) -> None:
         """Journal that every row is removed."""
-        self._append(CLEAR, _little(np.array([self._store.num_evicted])))
+        self._journal.append(CLEAR, _little(np.array([self._store.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
         """Journal that the open episode of a stream is truncated."""
-        self._append(END, stream.to_bytes(4, "little"))
+        self._journal.append(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
         """Journal a call of `set_eligible`."""
-        self._append(ELIGIBLE, bytes([eligible]) + _little(keys))
+        self._journal.append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
     def set_priorities(
         self, keys: arrays.Ints, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
@@ -113,7 +95,7 @@ class ColumnJournal:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
             sampler.check_priorities(priorities)
-            self._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
+            self._journal.append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
     def _prune(self) -> None:
         """Delete segments of which no row is left.

@@ -38,11 +38,11 @@ class Counters(misuse.Watch):
         """Return how many anchors may be drawn now."""
         return self.anchors.num.item(append.ELIGIBLE)
 
-    def values(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, int]:
         """Return the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
-    def restore(self, given: state.StateReader, next_key: int) -> None:
+    def load_state_dict(self, given: state.StateReader, next_key: int) -> None:
         """Continue from those counts, given the key of the next step; raise CheckpointError if they are impossible."""
         for name in _COUNTS:
             # Each step has a key, counted from 0.
@@ -119,7 +119,7 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
     """Return the statistics of a buffer with those parts. O(capacity), a few bytes per slot."""
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
-    counts = counters.values()
+    counts = counters.state_dict()
     return ColumnBufferStats(
         size=len(store),
         capacity=store.capacity,

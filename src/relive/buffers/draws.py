@@ -166,7 +166,7 @@ class Draws:
 
     # As a whole.
 
-    def state(self, slots: arrays_lib.Ints) -> state_lib.State:
+    def state_dict(self, slots: arrays_lib.Ints) -> state_lib.State:
         """Return what a checkpoint keeps of the rows in `slots`, oldest first [N].
 
         Readability is not saved: it follows from the rows.
@@ -175,18 +175,18 @@ class Draws:
         times = self.times_sampled(slots)
         if times is not None:
             arrays["times_sampled"] = times
-        sampler = self.sampler.state(slots)
+        sampler = self.sampler.state_dict(slots)
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
-    def beside(self, store: steps_lib.StepStore) -> "Draws":
+    def twin(self, store: steps_lib.StepStore) -> "Draws":
         """Return the draws from another store with the same settings, and a sampler of its own."""
         sampler = type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: "))
         draws = Draws(store, self._window, sampler, self.max_times_sampled)
         sampler.attach(draws.anchors)
         return draws
 
-    def restore(self, given: state_lib.StateReader) -> None:
+    def load_state_dict(self, given: state_lib.StateReader) -> None:
         """Restore a state for the rows that the store has now; raise CheckpointError if it is invalid."""
         store, most, num_spent = self._store, self.max_times_sampled, 0
         slots = store.alive_slots()
@@ -203,7 +203,8 @@ class Draws:
         self.num_spent = given.integer("num_spent", num_spent, num_spent if most is None else store.next_key)
         store.flags[slots] |= flags
         self.anchors.recount(slots)
-        self.sampler.restore(given.part("sampler"), slots)
+        self.sampler.load_state_dict(given.part("sampler"), slots)
+        self.sampler.begin_telling(slots)
 
     def check(self) -> None:
         """Raise CorruptionError if eligibility disagrees with the rows, the barred anchors or the draws."""

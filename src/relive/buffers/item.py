@@ -198,7 +198,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         self._counts["sampled"] += num_items
         return drawn
 
-    def _state(self, **options: Any) -> state.State:
+    def _state_dict(self, **options: Any) -> state.State:
         # The places of the items in the ring are not kept.
         columns = []
         for name, row in self._rows.items():
@@ -207,9 +207,9 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             except errors.ArgumentError as error:
                 raise errors.CheckpointError(f"column {name} cannot be saved: {error}") from error
             columns.append([name, dtypes.described(row.dtype), list(row.shape[1:])])
-        return {"counters": self._counts.copy(), "columns": columns, "arrays": self._items.state()}
+        return {"counters": self._counts.copy(), "columns": columns, "arrays": self._items.state_dict()}
 
-    def _restore(self, given: state.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
         unit, rows = self._unit, _rows_of(given.value("columns"))
         if rows:
             try:
@@ -218,7 +218,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
                 raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
         fields = item_cuts.stored_fields(rows, unit)
         is_uneven, allocate = unit == "fragments", self._allocate
-        items = ragged.RaggedColumns.loaded(given, self._capacity, fields, is_uneven=is_uneven, allocate=allocate)
+        items = ragged.RaggedColumns.from_state(given, self._capacity, fields, is_uneven=is_uneven, allocate=allocate)
         if len(items) and not rows:
             raise errors.CheckpointError("columns must be there where there is an item")
         longest = items.lengths.max(initial=0)
@@ -316,7 +316,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
 
 
 def _rows_of(value: object) -> dict[str, arrays_lib.Array]:
-    """Return a column of no rows for each that `_state` described; raise CheckpointError if it did not."""
+    """Return a column of no rows for each that `_state_dict` described; raise CheckpointError if it did not."""
     rule = "columns must be a list of a name, a dtype and the shape of a row for each"
     if not isinstance(value, list):
         raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")

@@ -213,7 +213,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._size} steps, max_steps={self._max_steps}>"
 
-    def _state(self, **options: Any) -> state.State:
+    def _state_dict(self, **options: Any) -> state.State:
         return {
             "schema": settings.encoded(self._schema),
             "environments": self._lead[0] if self._lead else None,
@@ -222,7 +222,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }
 
-    def _restore(self, given: state.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
         value = given.value("schema")
         known = None if value is None else schema.Schema.from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)

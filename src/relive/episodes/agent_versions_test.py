@@ -497,9 +497,9 @@ def test_records_are_longer_only_with_groups_or_versions(
         append = log.append
         buffer.attach(log)
 
-        def appending(kind: int, payload: bytes, *, sync: bool) -> int:
+        def appending(kind: int, payload: bytes) -> int:
             kinds.append(kind)
-            return append(kind, payload, sync=sync)
+            return append(kind, payload)
 
         monkeypatch.setattr(log, "append", appending)
         lived(buffer, [None, None])

@@ -165,13 +165,15 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         if self._gate.should_yield():
             await asyncio.sleep(0)
-        episode_id = self._start(agent_id, group_id, policy_version, ticket, sync=False)
-        if self._journal is not None:
-            try:
-                await self._journal.synced()
-            except BaseException as error:
-                self._give_up(episode_id, error)
-                raise
+        if self._journal is None:
+            return self._start(agent_id, group_id, policy_version, ticket)
+        with self._journal.syncing_later():
+            episode_id = self._start(agent_id, group_id, policy_version, ticket)
+        try:
+            await self._journal.synced()
+        except BaseException as error:
+            self._give_up(episode_id, error)
+            raise
         return episode_id
 
     def start_episode_nowait(
@@ -183,7 +185,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
-        return self._start(agent_id, group_id, policy_version, ticket, sync=True)
+        return self._start(agent_id, group_id, policy_version, ticket)
 
     def _start(
         self,
@@ -191,10 +193,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         group_id: str | None,
         policy_version: int | None,
         ticket: admission_lib.Ticket | None,
-        *,
-        sync: bool,
     ) -> str:
-        """Start an episode; `sync` tells whether to sync the journal, if due, within the call."""
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -206,7 +205,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             queue.check_start(group_id, ticket, "start_episode")
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
-            self._journal.start(episode, sync=sync)
+            self._journal.start(episode)
         if queue is not None:
             queue.places.use(ticket, episode.episode_id)
         self._store.start(episode)
@@ -243,9 +242,12 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
             self._store[episode_id].check_next_step(policy_version)
             await self._gate.wait_to_insert()
-        self._append(episode_id, step, sync=False)
-        if self._journal is not None:
-            await self._journal.synced()
+        if self._journal is None:
+            self._append(episode_id, step)
+            return
+        with self._journal.syncing_later():
+            self._append(episode_id, step)
+        await self._journal.synced()
 
     def append_observation_action_reward_nowait(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
@@ -283,23 +285,25 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
-        self._end(episode_id, final_observation, status, sync=False)
-        if self._journal is not None:
-            await self._journal.synced()
+        if self._journal is None:
+            self._end(episode_id, final_observation, status)
+            return
+        with self._journal.syncing_later():
+            self._end(episode_id, final_observation, status)
+        await self._journal.synced()
 
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
         """Do what `end_episode` does, with the same exceptions, as a plain call."""
-        self._end(episode_id, final_observation, status, sync=True)
+        self._end(episode_id, final_observation, status)
 
-    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus, *, sync: bool) -> None:
-        """End an open episode; `sync` tells whether to sync the journal, if due, within the call."""
+    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         if self._journal is not None:
             self._store[episode_id].check_can_end(status)
-            self._journal.end(episode_id, final_observation, status, sync=sync)
+            self._journal.end(episode_id, final_observation, status)
         self._store.end(episode_id, final_observation, status)
         self._ended()
 
@@ -577,7 +581,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         self._load_state(state, codec=codec_lib.checked(codec))
 
-    def _state(self, **options: Any) -> state_lib.State:
+    def _state_dict(self, **options: Any) -> state_lib.State:
         return self._state_of(self._store.snapshot(), self._queue_snapshot(), **options)
 
     @staticmethod
@@ -591,7 +595,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         state = episode_state.state_dict(store_lib.Snapshot(counts=self._store.counts()), **options)
         return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
 
-    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
             self._store.max_transitions, self._store.max_episodes
         )
@@ -725,13 +729,13 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             reward = episode_lib.checked_reward(reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
-    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None], sync: bool = True) -> None:
+    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
         journal = self._journal
         if journal is None:
             self._store.append(episode_id, *step)
         else:
             self._store[episode_id].check_next_step(step[3])
-            journal.append(episode_id, *step, sync=sync)
+            journal.append(episode_id, *step)
             self._store.append(episode_id, *step)
             journal.settle()
         self._gate.wake()

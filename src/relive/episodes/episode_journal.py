@@ -51,7 +51,7 @@ _END = struct.Struct("<36sB")
 _EVICT = struct.Struct("<QQ")
 
 
-class EpisodeJournal:
+class EpisodeJournal(commands.Writer):
     """Writes the changes of a buffer to a journal, before they are applied."""
 
     def __init__(
@@ -81,32 +81,20 @@ class EpisodeJournal:
         self._journal.begin(based, self._carried)
         self._store.listeners.append(self)
 
-    def start(self, episode: Episode, *, sync: bool = True) -> None:
-        """Journal the start of an episode; for `sync`, see Journal.append."""
-        self._journal.append(*_started(episode), sync=sync)
+    def start(self, episode: Episode) -> None:
+        """Journal the start of an episode."""
+        self._journal.append(*_started(episode))
 
-    def append(
-        self,
-        episode_id: str,
-        observation: Any,
-        action: Any,
-        reward: float,
-        policy_version: int | None,
-        *,
-        sync: bool = True,
-    ) -> None:
+    def append(self, episode_id: str, observation: Any, action: Any, reward: float, policy_version: int | None) -> None:
         """Journal a step of an episode."""
         if policy_version is not None and policy_version == self._store[episode_id].newest_version:
             policy_version = None
-        record = self._stepped(episode_id.encode(), observation, action, reward, policy_version)
-        self._journal.append(*record, sync=sync)
+        self._journal.append(*self._stepped(episode_id.encode(), observation, action, reward, policy_version))
 
-    def end(
-        self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus, *, sync: bool = True
-    ) -> None:
+    def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
         """Journal the end of an episode."""
         head = _END.pack(episode_id.encode(), 1 + episode_lib.FINAL_STATUSES.index(status))
-        self._journal.append(END, head + self._codec.encode(final_observation), sync=sync)
+        self._journal.append(END, head + self._codec.encode(final_observation))
 
     def abort(self, episode_id: str) -> None:
         """Journal that an episode ends without a final observation."""
@@ -118,10 +106,6 @@ class EpisodeJournal:
         self._begun = [(first, None) for first, _ in self._begun]
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
             self._prune()
-
-    def write(self, kind: int, *arguments: Any, sync: bool = True) -> None:
-        """Journal a command of the queue; for `sync`, see Journal.append."""
-        self._journal.append(kind, commands.encoded(*arguments), sync=sync)
 
     # Listener of the store.
 
@@ -150,14 +134,10 @@ class EpisodeJournal:
                 counts = self._store.counts()
                 parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
                 parts += [episode.episode_id.encode() for episode in self._evicted]
-                self._journal.append(EVICT, b"".join(parts), sync=False)
+                with self.syncing_later():
+                    self._journal.append(EVICT, b"".join(parts))
                 self._evicted.clear()
             self._prune()
-
-    async def synced(self) -> None:
-        """Wait until everything written is on disk, if the policy requires it."""
-        if self._journal.is_due:
-            await self._journal.synced()
 
     def _prune(self) -> None:
         """Delete segments that no episode needs, after syncing the evictions."""

@@ -160,8 +160,8 @@ class Snapshots:
         self.is_on = False
         patch.setattr(log, "append", self.append)
 
-    def append(self, kind: int, payload: bytes, *, sync: bool = True) -> int:
-        number = self._append(kind, payload, sync=sync)
+    def append(self, kind: int, payload: bytes) -> int:
+        number = self._append(kind, payload)
         if self.is_on:
             self._copies.append(self._place / str(number))
             shutil.copytree(self._log.path, self._copies[-1])
@@ -264,10 +264,10 @@ def test_evictions_that_fail_to_be_written_are_written_later(
         append = log.append
         with monkeypatch.context() as patch:
 
-            def appending(kind: int, payload: bytes, *, sync: bool) -> int:
+            def appending(kind: int, payload: bytes) -> int:
                 if kind == episode_journal.EVICT:
                     raise errors.CheckpointError("no space")
-                return append(kind, payload, sync=sync)
+                return append(kind, payload)
 
             patch.setattr(log, "append", appending)
             buffer.start_episode_nowait("agent")
@@ -446,13 +446,14 @@ async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Pa
     with relive.Journal(tmp_path / "log", fsync=relive.EveryRecords(3)) as log:
         buffer.attach(log)
         writes: list[Callable[[], None]] = [
-            lambda: buffer._journal.start(episode, sync=False),
-            lambda: buffer._journal.append(episode.episode_id, 0, 0, 0.0, None, sync=False),
-            lambda: buffer._journal.end(episode.episode_id, 1, "COMPLETED", sync=False),
+            lambda: buffer._journal.start(episode),
+            lambda: buffer._journal.append(episode.episode_id, 0, 0, 0.0, None),
+            lambda: buffer._journal.end(episode.episode_id, 1, "COMPLETED"),
         ]
         found = []
         for write in writes:
-            write()
+            with buffer._journal.syncing_later():
+                write()
             found.append(log.num_synced)
             await buffer._journal.synced()
             found.append(log.num_synced)

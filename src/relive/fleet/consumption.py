@@ -297,10 +297,7 @@ class Consumption:
         for of_shard in filter(None, await self._of_each("apply", _sums)):
             for total, tally in zip(sums, of_shard, strict=True):
                 for field in dataclasses.fields(total):
-                    if field.name != "returns":
-                        setattr(total, field.name, getattr(total, field.name) + getattr(tally, field.name))
-                for term in tally.returns.terms:
-                    total.returns.add(term)
+                    setattr(total, field.name, getattr(total, field.name) + getattr(tally, field.name))
         return bias.TrainingBias(produced=sums[0].totals(), trained=sums[1].totals())
 
     async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:

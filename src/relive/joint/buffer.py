@@ -174,8 +174,8 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
         return super()._loaded(state, {"agents": _saved_names(cls._given(state)), **instead}, **options)
 
-    def _state(self, **options: Any) -> state_lib.State:
-        return {**self._of_agents(), **super()._state(**options)}
+    def _state_dict(self, **options: Any) -> state_lib.State:
+        return {**self._of_agents(), **super()._state_dict(**options)}
 
     def _base_state(self, **options: Any) -> state_lib.State:
         return {**self._of_agents(), **super()._base_state(**options)}
@@ -196,28 +196,28 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
                     raise given.refused("schema", f"{own} for agent {agent!r}", saved.get(agent))
         return schema
 
-    def _beside(self) -> Self:
-        beside = super()._beside()
-        beside._rows = joint_rows.JointRows(self.agents)
-        beside._rows.bind(beside._store)
-        beside._rows.update()
-        return beside
+    def _twin(self) -> Self:
+        twin = super()._twin()
+        twin._rows = joint_rows.JointRows(self.agents)
+        twin._rows.bind(twin._store)
+        twin._rows.update()
+        return twin
 
-    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
+    def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         names = _saved_names(given)
         if names != list(self.agents):
             raise given.refused("agents", f"those of {', '.join(self.agents)}", names)
-        super()._restore(given, **options)
+        super()._load_state_dict(given, **options)
         self._rows.update()
         self._rows.next_episode = given.integer("next_episode")
         wrong = self._wrong()
         if wrong:
             raise errors.CheckpointError(wrong)
 
-    def _adopt(self, beside: Any) -> None:
+    def _swap(self, twin: Any) -> None:
         rows = self._rows
-        super()._adopt(beside)
-        self._rows = checkpointable.become(rows, beside._rows)
+        super()._swap(twin)
+        self._rows = checkpointable.become(rows, twin._rows)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         known: Any = {} if self.schema is None else self.schema.fields

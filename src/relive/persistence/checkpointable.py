@@ -54,12 +54,23 @@ class Replay(Protocol):
         ...
 
 
-class Bound(Protocol):
+class Bound(abc.ABC):
     """Writes to a journal on behalf of a buffer."""
 
+    _journal: "journal_lib.Journal"
+
+    @abc.abstractmethod
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        ...
+
+    def syncing_later(self) -> contextlib.AbstractContextManager[None]:
+        """Write the records of a `with` block without syncing; see Journal."""
+        return self._journal.syncing_later()
+
+    async def synced(self) -> None:
+        """Wait until everything written is on disk, if the policy requires it; concurrent calls share one sync."""
+        if self._journal.is_due:
+            await self._journal.synced()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +135,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         return registry.changed(type(self), {name: value for name, value in shown.items() if name not in but})
 
     @abc.abstractmethod
-    def _state(self, **options: Any) -> state_lib.State:
+    def _state_dict(self, **options: Any) -> state_lib.State:
         """Return the state apart from settings and random generator.
 
         Args:
@@ -132,25 +143,25 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         """
 
     @abc.abstractmethod
-    def _restore(self, given: state_lib.StateReader, **options: Any) -> None:
-        """Restore a state apart from the generator; `_adopt` follows.
+    def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
+        """Restore a state apart from the generator; `_swap` follows.
 
-        The buffer is new, or one of `_beside`: if CheckpointError is raised, since the state is invalid, it is dropped.
+        The buffer is new, or one of `_twin`: if CheckpointError is raised, since the state is invalid, it is dropped.
 
         Args:
-            given: A state from `_state`, possibly damaged or forged.
-            options: As in `_state`.
+            given: A state from `_state_dict`, possibly damaged or forged.
+            options: As in `_state_dict`.
         """
 
-    def _beside(self) -> Self:
-        """Return a buffer to restore a state in, with parts of its own where `_restore` changes them."""
-        beside = object.__new__(type(self))
-        vars(beside).update(vars(self))
-        return beside
+    def _twin(self) -> Self:
+        """Return a buffer to restore a state in, with parts of its own where `_load_state_dict` changes them."""
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
 
-    def _adopt(self, beside: Any) -> None:
+    def _swap(self, twin: Any) -> None:
         """Go on from the parts of a buffer in which a state was restored, which may be this one."""
-        vars(self).update(vars(beside))
+        vars(self).update(vars(twin))
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
         """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
@@ -228,7 +239,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         return {name: settings_lib.encoded(value, name) for name, value in found.items()}
 
     def _full_state(self, **options: Any) -> state_lib.State:
-        return self._described(self._state, **options)
+        return self._described(self._state_dict, **options)
 
     def _described(self, state: Callable[..., state_lib.State], **options: Any) -> state_lib.State:
         return {
@@ -259,9 +270,9 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         rng = self._generator(given)
         if rng is not None:
             generators.check_kind(self._rng, rng)
-        beside = self._beside()
-        beside._restore(given, **options)
-        self._adopt(beside)
+        twin = self._twin()
+        twin._load_state_dict(given, **options)
+        self._swap(twin)
         if rng is not None:
             self._rng.bit_generator.state = rng.bit_generator.state
         self._restarted()
@@ -300,8 +311,8 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         except (errors.ArgumentError, MemoryError, OverflowError, TypeError, ValueError) as error:
             raise errors.CheckpointError(f"a {cls.__name__} cannot be made of its settings: {error}") from error
         try:
-            buffer._restore(given, **options)
-            buffer._adopt(buffer)
+            buffer._load_state_dict(given, **options)
+            buffer._swap(buffer)
         except MemoryError as error:
             raise errors.CheckpointError(f"a {cls.__name__} of that state does not fit in memory: {error}") from error
         return buffer
@@ -405,7 +416,7 @@ class Journalable(Checkpointable):
             )
         journal_id = os.urandom(16).hex() if position is None else position.journal_id
         bound = self._journaled(journal, None if position is None else position.replay, **options)
-        first = None if position is not None else self._described(self._state, **options)
+        first = None if position is not None else self._described(self._state_dict, **options)
         has_checkpoint = first is not None and _nbytes(first) > state_lib.CHUNK
         if first is not None and has_checkpoint:
             journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})

@@ -50,10 +50,10 @@ class CountingSampler(zoo.AmongNewest):
         self.num_asked += 1
         return super()._draw(size, rng)
 
-    def _state(self, slots: arrays.Slots) -> dict[str, Any]:
+    def state_dict(self, slots: arrays.Slots) -> dict[str, Any]:
         return {"num_asked": self.num_asked, "arrays": {"newest": np.array(self._newest, np.int64)}}
 
-    def _restore(self, given: Any, slots: arrays.Slots) -> None:
+    def load_state_dict(self, given: Any, slots: arrays.Slots) -> None:
         self.num_asked = given.integer("num_asked")
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1).tolist()
 
@@ -258,7 +258,7 @@ def test_a_state_that_finds_no_memory_is_said_so(monkeypatch: pytest.MonkeyPatch
         raise MemoryError("unable to allocate")
 
     state = ring().state_dict()
-    monkeypatch.setattr(relive.RingReplayBuffer, "_restore", restore)
+    monkeypatch.setattr(relive.RingReplayBuffer, "_load_state_dict", restore)
     message = "^a RingReplayBuffer of that state does not fit in memory: unable to allocate$"
     with pytest.raises(errors.CheckpointError, match=message):
         relive.RingReplayBuffer.from_state(state)

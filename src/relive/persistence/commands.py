@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from relive import errors
 from relive.common import validation
+from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
 
 Check: TypeAlias = Callable[[Any], bool]
@@ -23,6 +24,14 @@ _PLAIN = codec_lib.PlainCodec()
 def encoded(*arguments: Any) -> bytes:
     """Return the record of a call with those arguments."""
     return _PLAIN.encode(arguments)
+
+
+class Writer(checkpointable.Bound):
+    """Writes commands to a journal, before they are carried out."""
+
+    def write(self, kind: int, *arguments: Any) -> None:
+        """Write a command."""
+        self._journal.append(kind, encoded(*arguments))
 
 
 def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:

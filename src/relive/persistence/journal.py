@@ -16,7 +16,7 @@ or a sync has failed, the journal refuses further writes: a later sync could suc
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import io
@@ -223,7 +223,7 @@ class Journal(duplicates.NeverCopied):
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
         self._begun: tuple[Callable[[], bytes], Callable[[], Iterable[tuple[int, bytes]]]] | None = None
-        self._is_closed = False
+        self._syncs, self._is_closed = True, False
         self._refusal: str | None = None
         # The first records of the segments, the last segment, and the size at which an append must do more than write.
         self._firsts: list[int] = []
@@ -296,18 +296,18 @@ class Journal(duplicates.NeverCopied):
             raise self._failure("written", error) from error
         checkpoint.save(state, path)
 
-    def append(self, kind: int, payload: bytes, *, sync: bool = True) -> int:
+    def append(self, kind: int, payload: bytes) -> int:
         """Write a record, and return its number.
 
         Args:
             kind: An integer in [1, 256), chosen by the owner.
             payload: At most 2^32 - 1 bytes.
-            sync: Whether to sync if due; if False, await `synced` when `is_due`.
 
         Raises:
             ArgumentError: An argument is invalid, or `begin` was not called.
             ClosedError: The journal was closed.
-            CheckpointError: The record could not be written, or synced if due; it is not counted.
+            CheckpointError: The record could not be written, or synced if due, outside of blocks of `syncing_later`; it
+                is not counted.
         """
         segment = self._segment
         if kind == journal_reader.BASE:
@@ -322,7 +322,7 @@ class Journal(duplicates.NeverCopied):
                 raise OSError(f"only {written} of {len(record)} bytes fitted")
             segment.size = size + written
             self._num_records = number + 1
-            if sync and self.is_due:
+            if self._syncs and self.is_due:
                 self.sync()
         except BaseException as error:
             # Also on an interrupt, which may come between writing and counting.
@@ -331,6 +331,15 @@ class Journal(duplicates.NeverCopied):
                 raise self._failure("written", error) from error
             raise
         return number
+
+    @contextlib.contextmanager
+    def syncing_later(self) -> Iterator[None]:
+        """Append the records of a `with` block without syncing: then await `synced` when `is_due`."""
+        before, self._syncs = self._syncs, False
+        try:
+            yield
+        finally:
+            self._syncs = before
 
     def sync(self) -> None:
         """Sync all appended records to disk.

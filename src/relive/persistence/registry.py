@@ -9,7 +9,6 @@ ones too. Loading a file never imports anything but public names of relive.
 import abc
 from collections.abc import Callable, Mapping
 import functools
-import importlib
 import inspect
 import itertools
 import numbers
@@ -18,6 +17,7 @@ import weakref
 
 import numpy as np
 
+import relive
 from relive import errors
 from relive.common import words
 
@@ -43,7 +43,6 @@ class Registry(Generic[T]):
             CheckpointError: There are several.
         """
         kind = self._defined(name)
-        relive: Any = importlib.import_module("relive")  # Imports only go down; this looks up.
         if kind is None and name in relive.__all__:
             getattr(relive, name)  # Public names are imported on first use, and register themselves then.
             kind = self._defined(name)

@@ -316,7 +316,7 @@ def noted(note: str) -> Iterator[None]:
 class RefusingSampler(relive.UniformSampler):
     """Fails when it is restored."""
 
-    def _restore(self, given: Any, slots: Any) -> None:
+    def load_state_dict(self, given: Any, slots: Any) -> None:
         raise RuntimeError("this one takes nothing back")
 
 

@@ -260,14 +260,14 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             )
         return weights
 
-    def _state(self, slots: arrays.Slots) -> state.State:
+    def state_dict(self, slots: arrays.Slots) -> state.State:
         self.catch_up()
         priorities = self._raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = np.nan
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
         return {**values, "arrays": {"priorities": priorities}}
 
-    def _restore(self, given: state.StateReader, slots: arrays.Slots) -> None:
+    def load_state_dict(self, given: state.StateReader, slots: arrays.Slots) -> None:
         self._ticks, most = given.integer("ticks"), given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(slots)

@@ -215,23 +215,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def drawn(self) -> None:
         """Take in that a batch was drawn, weighted and read."""
 
-    # As a whole: see `relive.persistence.state`.
-
-    def state(self, slots: arrays.Slots) -> state_lib.State:
-        """Return the state for a checkpoint, given the slots of all rows, oldest first [N]."""
-        return self._state(slots)
-
-    def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Restore a state in a sampler without anchors; `anchors` holds the eligible ones.
-
-        Args:
-            given: The state.
-            slots: The slots of all rows, oldest first [N].
-
-        Raises:
-            CheckpointError: The state is invalid.
-        """
-        self._restore(given, slots)
+    def begin_telling(self, slots: arrays.Slots) -> None:
+        """Call the hooks from now on, after a state was loaded that knows the eligible ones of `slots`."""
         if len(self._told):
             eligible = slots[self.anchors.is_eligible(slots)]
             self._told[eligible] = self.anchors.keys(eligible)
@@ -251,16 +236,26 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def _removed(self, slots: arrays.Slots) -> None:
         """Handle anchors that ceased to be eligible."""
 
-    def _state(self, slots: arrays.Slots) -> state_lib.State:
-        """Return the state to save: JSON values by name, and arrays by name under "arrays".
+    def state_dict(self, slots: arrays.Slots) -> state_lib.State:
+        """Return the state to save: JSON values by name, and arrays by name under "arrays"; see `persistence.state`.
 
         Args:
             slots: The slots of all rows, oldest first [N]; they are the same in a loaded buffer.
         """
         return {"arrays": {}}
 
-    def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Restore a state, or raise CheckpointError. By default, call `_added` with all eligible anchors, in order."""
+    def load_state_dict(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
+        """Load a state in a sampler that was told of no anchors yet; `anchors` holds the eligible ones.
+
+        By default, call `_added` with all of these, in order.
+
+        Args:
+            given: The state.
+            slots: The slots of all rows, oldest first [N].
+
+        Raises:
+            CheckpointError: The state is invalid.
+        """
         eligible = slots[self.anchors.is_eligible(slots)]
         if len(eligible):
             self._added(eligible)

@@ -88,7 +88,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         self._base = self._oldest = self._next = 0
 
     @classmethod
-    def loaded(
+    def from_state(
         cls,
         given: state_lib.StateReader,
         max_values: int,
@@ -295,7 +295,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         """Remove every row; keys are not reused."""
         self._oldest = self._next
 
-    def state(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
+    def state_dict(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
         """Return "lengths" and the values of each field and row field, oldest first; gathered lazily."""
 
         def gathered(name: str, column: arrays_lib.Array) -> state_lib.LazyArray:

@@ -75,9 +75,9 @@ def test_rows_of_a_ragged_ring_are_copies() -> None:
 
 def loaded(rows: ragged.RaggedColumns, max_values: int, fields: Any = FIELDS, row_fields: Any = None) -> Any:
     """Return rows of the same state."""
-    given = state_lib.StateReader({}, {name: state_lib.in_memory(array) for name, array in rows.state().items()})
+    given = state_lib.StateReader({}, {name: state_lib.in_memory(array) for name, array in rows.state_dict().items()})
     row_fields = {"name": "int64"} if row_fields is None else row_fields
-    return ragged.RaggedColumns.loaded(given, max_values, fields, row_fields, first_key=rows.first_key)
+    return ragged.RaggedColumns.from_state(given, max_values, fields, row_fields, first_key=rows.first_key)
 
 
 def full() -> ragged.RaggedColumns:
@@ -170,7 +170,7 @@ def test_fields_that_differ_in_length_are_counted_by_the_longest() -> None:
     assert (columns["a"].tolist(), columns["b"][:, 0].tolist()) == ([1], [5, 2, 3, 4, 5])
     assert offsets.tolist() == [0, 1, 4, 5]
     assert added_unevenly(rows, [([6, 7, 8], [])]) == 1
-    assert rows.state()["lengths"].tolist() == [[0, 1], [3, 0]]  # type: ignore[union-attr]
+    assert rows.state_dict()["lengths"].tolist() == [[0, 1], [3, 0]]  # type: ignore[union-attr]
     assert rows.update([1, 2, 0], {"a": [9, 10, 11, 0]}, [[0, 1], [3, 0], [1, 3]]) == 2
     assert held_unevenly(rows) == [([], [5]), ([9, 10, 11], [])]
 
@@ -361,7 +361,7 @@ def test_check_finds_what_is_wrong_with_fields(damage: tuple[int, int, int], tex
 def test_impossible_states_of_ragged_rings_are_refused(arrays: Any, text: str) -> None:
     rows = uneven(6)
     added_unevenly(rows, [([1], [2, 3, 4])])
-    given = {name: state_lib.in_memory(array) for name, array in rows.state().items()}
+    given = {name: state_lib.in_memory(array) for name, array in rows.state_dict().items()}
     assert held_unevenly(loaded_unevenly(given)) == [([1], [2, 3, 4])]
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
         loaded_unevenly(given | arrays)
@@ -369,13 +369,13 @@ def test_impossible_states_of_ragged_rings_are_refused(arrays: Any, text: str) -
 
 def loaded_unevenly(arrays: Any, max_values: int = 6, first_key: int = 0) -> ragged.RaggedColumns:
     given = state_lib.StateReader({}, arrays)
-    return ragged.RaggedColumns.loaded(given, max_values, UNEVEN, is_uneven=True, first_key=first_key)
+    return ragged.RaggedColumns.from_state(given, max_values, UNEVEN, is_uneven=True, first_key=first_key)
 
 
 def test_impossible_states_of_even_rows_are_refused() -> None:
     rows = new(6)
     added(rows, [[1, 2], [3]])
-    arrays = {f"it/{name}": state_lib.in_memory(array) for name, array in rows.state().items()}
+    arrays = {f"it/{name}": state_lib.in_memory(array) for name, array in rows.state_dict().items()}
     for change, text in [
         ({"it/lengths": np.array([0, 3])}, r"array it/lengths must hold integers in \[1, 6\], got 0"),
         ({"it/lengths": np.array([6, 1])}, "it/lengths must be integers that sum to at most 6, got 7"),
@@ -387,10 +387,10 @@ def test_impossible_states_of_even_rows_are_refused() -> None:
     ]:
         given = state_lib.StateReader({"it": {}}, arrays | change).part("it")
         with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
-            ragged.RaggedColumns.loaded(given, 6, FIELDS, {"name": "int64"})
+            ragged.RaggedColumns.from_state(given, 6, FIELDS, {"name": "int64"})
     given = state_lib.StateReader({"it": {}}, arrays).part("it")
     with pytest.raises(errors.CheckpointError, match="^there is no memory for the rows: "):
-        ragged.RaggedColumns.loaded(given, 2**62, FIELDS)
+        ragged.RaggedColumns.from_state(given, 2**62, FIELDS)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda rows: pickle.loads(pickle.dumps(rows))])
@@ -548,7 +548,7 @@ class UnevenMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def save_and_load(self) -> None:
-        arrays = {name: state_lib.in_memory(array) for name, array in self.rows.state().items()}
+        arrays = {name: state_lib.in_memory(array) for name, array in self.rows.state_dict().items()}
         self.rows = loaded_unevenly(arrays, self.max_values, self.gone)
 
     @stateful.invariant()

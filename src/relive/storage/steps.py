@@ -576,7 +576,7 @@ class StepStore(arrays_lib.Derived):
             numbers=used,
         )
 
-    def state(self, kept: steps_state.StepsState) -> state_lib.State:
+    def state_dict(self, kept: steps_state.StepsState) -> state_lib.State:
         """Return the state of those rows for a checkpoint; columns are read from the storage lazily."""
         arrays: dict[str, Any] = dict(kept.arrays())
         if self._storage is not None:
@@ -605,7 +605,7 @@ class StepStore(arrays_lib.Derived):
                 self.storage.write(slots, {path: column.read(start, stop) for path, column in kept.columns.items()})
         self._unwritten = None
 
-    def restore(self, kept: steps_state.StepsState) -> None:
+    def load_state_dict(self, kept: steps_state.StepsState) -> None:
         """Restore rows and their episodes 0 .. E - 1 in an empty store; none is marked readable yet.
 
         Columns are read from the state until `settle`.
@@ -661,7 +661,7 @@ class StepStore(arrays_lib.Derived):
         if not 0 <= count <= self.capacity:
             raise errors.CorruptionError(f"{count} rows are alive in {self.capacity} slots")
         kept, twin, flags = self.rows_state(), self.empty_twin(), append.COMPLETE | append.TERMINAL
-        twin.restore(kept)
+        twin.load_state_dict(kept)
         of_rows = {
             "step": self.steps_of(slots) == twin.steps_of(slots),
             "link": self.following[slots] == twin.following[slots],

@@ -74,7 +74,7 @@ def test_a_genuine_state_of_steps_is_accepted() -> None:
     state = state_of()
     assert plain(State.of(given(state), SCHEMA, 10, 2, has_rows=False)) == plain(state)
     store = steps.StepStore(10, 2)
-    store.restore(state)
+    store.load_state_dict(state)
     store.check()
     assert plain(store.rows_state()) == plain(state)
 
@@ -103,7 +103,7 @@ def test_open_episodes_go_on_without_their_rows() -> None:
     assert (len(base), base.num_evicted, base.stream.tolist(), base.length.tolist()) == (0, 6, [1], [1])
     store = steps.StepStore(10, 2)
     store.begin(memory.ColumnStorage(SCHEMA, 10))
-    store.restore(State.of(given(base), SCHEMA, 10, 2, has_rows=False))
+    store.load_state_dict(State.of(given(base), SCHEMA, 10, 2, has_rows=False))
     store.check()
     assert plain(store.rows_state()) == plain(base)
 
@@ -123,7 +123,7 @@ def test_there_are_not_more_episodes_than_have_numbers(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(steps, "_MOST_EPISODES", 100)
     store = steps.StepStore(200, 1)
-    store.restore(ended(100))
+    store.load_state_dict(ended(100))
     store.check()
     with pytest.raises(errors.ArgumentError, match="^episodes must be at most 100 at once, got more$"):
-        steps.StepStore(200, 1).restore(ended(101))
+        steps.StepStore(200, 1).load_state_dict(ended(101))

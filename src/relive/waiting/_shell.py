@@ -9,41 +9,42 @@ Each subclass defines what these two do besides the call: take a lock, or wake w
 import abc
 from collections.abc import Callable
 import functools
-from typing import TYPE_CHECKING, Any, Generic, Protocol, SupportsIndex, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from relive.buffers import column
-from relive.buffers import column_stats
-from relive.common import arrays
 from relive.common import validation
 from relive.common import words
-from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
+from relive.waiting import gate
 from relive.waiting import rate_limiters
 from relive.windows import window as window_lib
-
-if TYPE_CHECKING:
-    from relive.buffers import origins
 
 Batch = TypeVar("Batch")
 Batch_co = TypeVar("Batch_co", covariant=True)
 Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
 
 
-class Sharable(Protocol[Batch_co]):
+class Sharable(gate.Rules, Protocol[Batch_co]):
     """What the wrappers require of a buffer beside `add` and its other inserts."""
-
-    def can_insert(self) -> bool:
-        """Return whether an insert may happen now."""
-        ...
-
-    def can_sample(self, batch_size: int, /) -> bool:
-        """Return whether a batch of that size may be drawn now."""
-        ...
 
     def sample(self, batch_size: int, /) -> Batch_co:
         """Return a batch, or raise NotReadyError."""
         ...
+
+
+def _passed_on(
+    method: Callable[Concatenate[Any, Arguments], Answer], *, changes: bool = False
+) -> "Callable[Concatenate[Shell[Any], Arguments], Answer]":
+    """Return a method of the wrapper that is the one of the wrapped buffer of that name, documentation included."""
+
+    def call(self: "Shell[Any]", *values: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        make: Callable[[], Answer] = functools.partial(getattr(self._buffer, method.__name__), *values, **named)
+        return self._change(make) if changes else self._look(make)
+
+    functools.update_wrapper(call, method)
+    return call
 
 
 class Shell(abc.ABC, Generic[Batch]):
@@ -68,15 +69,10 @@ class Shell(abc.ABC, Generic[Batch]):
     def _further(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:
         return self._change(lambda: method(*values, **named))
 
-    @property
-    def _limited(self) -> rate_limiters.LimitedBuffer | None:
-        """What the wrapped buffer asks whether it may proceed; None if it is of a kind that decides by itself."""
-        return getattr(self._buffer, "_limited", None)
-
-    def _make(self, call: Callable[[], Answer]) -> Answer:
-        """Make a call that may proceed, without asking the limiter again, which could answer differently by now."""
-        limited = self._limited
-        return call() if limited is None else limited.decided(True, call)
+    def _decided(self, decision: bool, call: Callable[[], Answer]) -> Answer:
+        """Make a call whose turn was decided; see LimitedBuffer. A buffer without a limiter decides by itself."""
+        limited: rate_limiters.LimitedBuffer | None = getattr(self._buffer, "_limited", None)
+        return call() if limited is None else limited.decided(decision, call)
 
     @abc.abstractmethod
     def _look(self, call: Callable[[], Answer]) -> Answer:
@@ -96,59 +92,17 @@ class Shell(abc.ABC, Generic[Batch]):
         answer: Batch = self._look(lambda: self._buffer.read(keys, **options))
         return answer
 
-    def eligible_keys(self) -> arrays.Keys:
-        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
-        return self._look(self._buffer.eligible_keys)
-
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Update the priorities of steps, and return how many of them were still stored.
-
-        See ColumnReplayBuffer.update_priorities.
-        """
-        return self._change(lambda: self._buffer.update_priorities(keys, priorities))
-
-    def get_priorities(self, keys: Any) -> arrays.Floats:
-        """Return the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
-        return self._look(lambda: self._buffer.get_priorities(keys))
-
-    def set_eligible(self, keys: Any, eligible: bool) -> int:
-        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
-
-        See ColumnReplayBuffer.set_eligible.
-        """
-        return self._change(lambda: self._buffer.set_eligible(keys, eligible))
-
-    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin":
-        """Return the origin of the step with that key; see ColumnReplayBuffer.explain."""
-        return self._look(lambda: self._buffer.explain(key))
-
-    def settings(self) -> dict[str, Any]:
-        """Return the saved constructor arguments of the wrapped buffer, by name."""
-        return self._look(self._buffer.settings)
-
-    def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Return statistics of the buffer. O(episodes)."""
-        return self._look(self._buffer.get_stats)
-
-    def clear(self) -> None:
-        """Remove every step and every open episode; see ColumnReplayBuffer.clear."""
-        self._change(self._buffer.clear)
-
-    def state_dict(self) -> state_lib.State:
-        """Return the state of the buffer in memory; see ColumnReplayBuffer.state_dict."""
-        return self._look(self._buffer.state_dict)
-
-    def load_state_dict(self, state: state_lib.State) -> None:
-        """Restore a state of the wrapped buffer; see ColumnReplayBuffer.load_state_dict."""
-        self._change(lambda: self._buffer.load_state_dict(state))
-
-    def check(self) -> None:
-        """Verify all invariants by recounting everything that is stored.
-
-        Raises:
-            CorruptionError: An invariant does not hold; the message says which.
-        """
-        self._look(self._buffer.check)
+    eligible_keys = _passed_on(column.ColumnReplayBuffer.eligible_keys)
+    get_priorities = _passed_on(column.ColumnReplayBuffer.get_priorities)
+    explain = _passed_on(column.ColumnReplayBuffer.explain)
+    settings = _passed_on(column.ColumnReplayBuffer.settings)
+    get_stats = _passed_on(column.ColumnReplayBuffer.get_stats)
+    state_dict = _passed_on(column.ColumnReplayBuffer.state_dict)
+    check = _passed_on(column.ColumnReplayBuffer.check)
+    update_priorities = _passed_on(column.ColumnReplayBuffer.update_priorities, changes=True)
+    set_eligible = _passed_on(column.ColumnReplayBuffer.set_eligible, changes=True)
+    clear = _passed_on(column.ColumnReplayBuffer.clear, changes=True)
+    load_state_dict = _passed_on(column.ColumnReplayBuffer.load_state_dict, changes=True)
 
     @property
     def capacity(self) -> int:

@@ -131,33 +131,21 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     async def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
 
-        Waits and raises like `add`.
-
-        Args:
-            steps: observation, action, reward, next_observation [S, ...].
-            fields: The same by name; `terminated`, `truncated`, `streams`, and the extras.
+        Waits and raises like `add`; the arguments are those of that method.
         """
         return await self._insert(self._buffer.extend, steps, fields)
 
     async def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
         """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
 
-        Waits and raises like `add`, once for the whole episode.
-
-        Args:
-            episode: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        Waits and raises like `add`, once for the whole episode; the arguments are those of that method.
         """
         return await self._insert(self._buffer.add_episode, episode, fields)
 
     async def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
 
-        Waits and raises like `add`, once for all steps.
-
-        Args:
-            steps: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        Waits and raises like `add`, once for all steps; the arguments are those of that method.
         """
         return await self._insert(self._buffer.add_steps, steps, fields)
 
@@ -210,7 +198,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
             await self._gate.wait_to_insert()
         journal = getattr(self._buffer, "_journal", None)
         with contextlib.nullcontext() if journal is None else journal.syncing_later():
-            answer = self._make(lambda: insert(*values, **fields))
+            answer = self._decided(True, lambda: insert(*values, **fields))
         self._gate.wake()
         if journal is not None:
             await journal.synced()
@@ -222,16 +210,15 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         if not self._gate.can_sample(batch_size):
             self._check(draw)
         await self._gate.wait_to_sample(batch_size)
-        answer = self._make(draw)
+        answer = self._decided(True, draw)
         self._gate.wake()
         return answer
 
     def _check(self, call: Callable[[], Answer]) -> None:
         """Raise what a call that must wait raises for its arguments; changes nothing."""
-        limited = self._limited
-        if limited is not None:
+        if hasattr(self._buffer, "_limited"):
             with contextlib.suppress(errors.NotReadyError):
-                limited.decided(False, call)
+                self._decided(False, call)
 
     async def save(
         self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None

@@ -136,11 +136,12 @@ class Gate:
         return {**vars(self), "_loop": None, "_wanted": {}}
 
     def bind_to_loop(self) -> None:
-        """Bind the gate to the running event loop, replacing a closed one.
+        """Begin an awaited call: bind the gate to the running event loop, replacing a closed one, and count the call.
 
         Raises:
             EventLoopError: The gate belongs to another event loop that is not closed.
         """
+        self._calls += 1
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -171,48 +172,45 @@ class Gate:
         return self._rules.can_sample(batch_size)
 
     def should_yield(self) -> bool:
-        """Count an awaited call, and return whether it should yield to other tasks."""
-        self._calls += 1
+        """Return whether the awaited call that was begun last should yield to other tasks."""
         return self._calls % _CALLS_A_TURN == 0
 
     def must_wait_to_insert(self, can_insert: bool) -> bool:
         """Return whether `wait_to_insert` has to be awaited before a step is inserted, given what `can_insert` said."""
-        return self.should_yield() or not can_insert or bool(self._inserters.waiting)
+        return not can_insert or bool(self._inserters.waiting) or self.should_yield()
 
     async def wait_to_insert(self) -> None:
         """Wait until one step may be inserted."""
         await asyncio.sleep(0)
         await self._inserters.wait_for(self.can_insert)
 
-    async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] | None = None) -> None:
-        """Wait until a batch may be drawn and its extra condition, if any, holds.
+    async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
+        """Wait until a batch may be drawn and its extra condition holds.
 
         While only the extra condition is missing, batches behind it may pass, and inserts pass whatever the rules say,
         since otherwise the condition might never become true.
         """
         await asyncio.sleep(0)
-        if is_there is None:
-            await self._samplers.wait_for(lambda: self.can_sample(batch_size))
-            return
+        may = False
 
         def is_ready() -> bool:
-            if not self.can_sample(batch_size):
+            nonlocal may
+            may = self.can_sample(batch_size)
+            if may and not is_there():
+                self._inserters.notify(_CALLS_A_TURN)
                 return False
-            if is_there():
-                return True
-            self._inserters.notify(_CALLS_A_TURN)
-            return False
+            return may
 
         me = object()
         self._wanted[me] = batch_size, is_there
         try:
-            await self._samplers.wait_for(is_ready, blocks=lambda: not self.can_sample(batch_size))
+            await self._samplers.wait_for(is_ready, blocks=lambda: not may)
         finally:
             self._wanted.pop(me, None)
 
     def _is_more_wanted(self) -> bool:
         """Return whether the rules allow a waiting batch whose extra condition is missing."""
-        return any(self._rules.can_sample(size) and not is_there() for size, is_there in self._wanted.values())
+        return any(not is_there() and self._rules.can_sample(size) for size, is_there in self._wanted.values())
 
     def wake(self) -> None:
         """Let the first waiters of each queue check again; call this after every change of the counts.

@@ -109,13 +109,10 @@ class SampleToInsertRatio(RateLimiter):
                 f"got {error_buffer}"
             )
         # Both sides as integers: separate rounding could hold back both sides at once.
-        ratio_exactly, buffer_exactly = (
-            fractions.Fraction(repr(self.ratio)),
-            fractions.Fraction(repr(self.error_buffer)),
-        )
-        self._sample_units = math.lcm(ratio_exactly.denominator, buffer_exactly.denominator)
-        self._insert_units = int(ratio_exactly * self._sample_units)
-        self._buffer_units = int(buffer_exactly * self._sample_units)
+        exact_ratio, exact_buffer = fractions.Fraction(repr(self.ratio)), fractions.Fraction(repr(self.error_buffer))
+        self._sample_units = math.lcm(exact_ratio.denominator, exact_buffer.denominator)
+        self._insert_units = int(exact_ratio * self._sample_units)
+        self._buffer_units = int(exact_buffer * self._sample_units)
         self.max_batch_size = (2 * self._buffer_units - self._insert_units) // self._sample_units
 
     def __repr__(self) -> str:
@@ -181,18 +178,17 @@ class LimitedBuffer:
                 f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
             )
         self.limiter = limiter
-        self._may_hold_inserts = type(limiter).can_insert is not MinSize.can_insert
-        self.holds_inserts = self._may_hold_inserts
+        self._may_hold_inserts = self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
         self._may_hold_samples = type(limiter).can_sample is not MinSize.can_sample
         self.counts = counts
         self._decision: bool | None = None
 
     def decided(self, decision: bool, call: Callable[[], Answer]) -> Answer:
-        """Make a call of the buffer that takes this decision instead of asking the limiter its first question.
+        """Make a call of the buffer with a decision in place of the limiter, which could answer differently by now.
 
         With True, a caller that has asked is not refused after all. With False, the call checks its arguments, raises
-        NotReadyError, and changes nothing, whatever the limiter would say by then.
+        NotReadyError, and changes nothing.
         """
         self._decision, self.holds_inserts = decision, True
         try:
@@ -203,14 +199,14 @@ class LimitedBuffer:
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""
         if self._decision is not None:
-            return self._take_decision()
+            return self._decision
         counts = self.counts
         return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
 
     def can_sample(self, batch_size: int) -> bool:
         """Return whether a batch may be drawn now."""
         if self._decision is not None:
-            return self._take_decision()
+            return self._decision
         counts = self.counts
         size = len(counts)
         if size < self.limiter.min_size:
@@ -218,10 +214,6 @@ class LimitedBuffer:
         return not self._may_hold_samples or self.limiter.can_sample(
             batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
         )
-
-    def _take_decision(self) -> bool:
-        decision, self._decision = bool(self._decision), None
-        return decision
 
     def forgive(self) -> None:
         """Count enough samples as drawn for inserts to proceed, when the real number is unknown."""

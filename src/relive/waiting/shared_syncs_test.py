@@ -85,3 +85,34 @@ def test_inserts_do_not_wait_for_syncs_with_never(tmp_path: pathlib.Path, disk: 
     asyncio.run(buffer.add(0.0, 0, 1.0, 1.0, stream=0))
     assert (disk.num_syncs, journal.num_records - journal.num_synced) == (0, 1)
     journal.close()
+
+
+def test_awaited_episodes_of_tokens_share_a_sync(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+    inside = relive.TokenReplayBuffer(300, seed=0)
+    journal = relive.Journal(tmp_path / "journal")
+    inside.attach(journal)
+    buffer: Any = relive.AsyncReplayBuffer(inside)
+    step = relive.TokenStep(prompt=[0], response=[1], logprobs=[-0.5], policy_version=0)
+
+    async def main() -> None:
+        await buffer.add_episode([step], agent_id="a")
+        disk.num_syncs = 0
+        await asyncio.gather(*[buffer.add_episode([step], agent_id="a") for _ in range(NUM_ACTORS)])
+        assert disk.num_syncs < NUM_ACTORS / 2
+
+    asyncio.run(main())
+    assert journal.num_synced == journal.num_records
+    journal.close()
+    assert len(relive.recover(tmp_path / "journal")) == len(inside)
+
+
+def test_blocks_that_sync_later_may_be_nested(tmp_path: pathlib.Path) -> None:
+    with relive.Journal(tmp_path / "journal") as journal:
+        journal.begin(lambda: b"base")
+        with journal.syncing_later():
+            with journal.syncing_later():
+                journal.append(1, b"")
+            journal.append(1, b"")
+            assert journal.num_synced == 1
+        journal.append(1, b"")
+        assert journal.num_synced == 4

@@ -139,40 +139,28 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             NotReadyError: The limiter held it back until the timeout.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        return self._when(self._buffer.can_insert, lambda: self._buffer.add(*step, **fields))
+        return self._when_ready(lambda: self._buffer.add(*step, **fields), self._buffer.can_insert)
 
     def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
 
-        Waits and raises like `add`.
-
-        Args:
-            steps: observation, action, reward, next_observation [S, ...].
-            fields: The same by name; `terminated`, `truncated`, `streams`, and the extras.
+        Waits and raises like `add`; the arguments are those of that method.
         """
-        return self._when(self._buffer.can_insert, lambda: self._buffer.extend(*steps, **fields))
+        return self._when_ready(lambda: self._buffer.extend(*steps, **fields), self._buffer.can_insert)
 
     def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
         """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
 
-        Waits and raises like `add`, once for the whole episode.
-
-        Args:
-            episode: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        Waits and raises like `add`, once for the whole episode; the arguments are those of that method.
         """
-        return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
+        return self._when_ready(lambda: self._buffer.add_episode(*episode, **fields), self._buffer.can_insert)
 
     def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
 
-        Waits and raises like `add`, once for all steps.
-
-        Args:
-            steps: observations [T + 1, ...], actions, rewards [T, ...].
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        Waits and raises like `add`, once for all steps; the arguments are those of that method.
         """
-        return self._when(self._buffer.can_insert, lambda: self._buffer.add_steps(*steps, **fields))
+        return self._when_ready(lambda: self._buffer.add_steps(*steps, **fields), self._buffer.can_insert)
 
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
@@ -186,9 +174,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             NotReadyError: No batch was available before the timeout; the message says what is missing.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        answer: Batch = self._when(
-            lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample(batch_size, **options)
-        )
+        answer: Batch = self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
         return answer
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
@@ -197,7 +183,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         Waits and raises like `sample`. Another thread may overwrite the steps before `read` is called, unless both
         calls are in a `locked` block.
         """
-        return self._when(lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample_keys(batch_size))
+        return self._draw(batch_size, lambda: self._buffer.sample_keys(batch_size))
 
     def batches(self, batch_size: int, **options: Any) -> SharedBatches[Batch]:
         """Return an endless iterator of batches as from `sample`, prefetched in a thread; see `batches` of the buffer.
@@ -214,26 +200,36 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         """
         with self._changed:
             inside = self._buffer.batches(batch_size, **options)
-        return SharedBatches(
-            lambda: self._when(lambda: self._buffer.can_sample(batch_size), inside.__next__),
-            lambda: self._change(inside.close),
-        )
+        return SharedBatches(lambda: self._draw(batch_size, inside.__next__), lambda: self._change(inside.close))
 
-    def _when(self, may: Callable[[], bool], call: Callable[[], Answer]) -> Answer:
-        """Make the call as soon as `may()` returns True; invalid arguments raise before that."""
+    def _draw(self, batch_size: int, draw: Callable[[], Answer]) -> Answer:
+        return self._when_ready(draw, lambda: self._buffer.can_sample(batch_size))
+
+    def _when_ready(self, call: Callable[[], Answer], may: Callable[[], bool] | None = None) -> Answer:
+        """Make a call, which may raise NotReadyError, until it does not; invalid arguments raise before it waits.
+
+        Args:
+            call: The call.
+            may: Asked after every change whether its turn has come; it is made once more, then. If None, it is tried
+                after every change, and now and then, as a group times out and a ticket is lost without one.
+        """
+        end = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        is_turn = False
         with self._changed:
-            self._refuse_if_closed()
-            with contextlib.suppress(errors.NotReadyError):
-                return self._change(call)
-            timeout = None if self._timeout is None else min(self._timeout, threading.TIMEOUT_MAX)
-            is_in_time = self._changed.wait_for(lambda: self._is_closed or may(), timeout)
-            self._refuse_if_closed()
-            if is_in_time:
-                return self._change(lambda: self._make(call))
-            try:
-                return self._change(call)
-            except errors.NotReadyError as error:
-                raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
+            while True:
+                self._refuse_if_closed()
+                if is_turn:
+                    return self._change(lambda: self._decided(True, call))
+                try:
+                    return self._change(call)
+                except errors.NotReadyError as error:
+                    left = min(end - time.monotonic(), threading.TIMEOUT_MAX)
+                    if left <= 0:
+                        raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
+                if may is None:
+                    self._changed.wait(min(left, _MOST_WAITED))
+                else:
+                    is_turn = self._changed.wait_for(lambda: self._is_closed or may(), left)
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the wrapped buffer that the wrapper does not have, blocking if it has a form that is."""
@@ -245,21 +241,17 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         return super().__getattr__(name)
 
     def _until_ready(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:
-        """Make a call as soon as it does not raise NotReadyError."""
-        end = math.inf if self._timeout is None else time.monotonic() + self._timeout
-        with self._changed:
-            while True:
-                self._refuse_if_closed()
-                try:
-                    return self._change(lambda: method(*values, **named))
-                except errors.NotReadyError as error:
-                    left = end - time.monotonic()
-                    if method.__name__ == "admit_nowait":
-                        method.__self__._learner().places.warn_of_self()  # type: ignore[attr-defined]
-                    if left <= 0:
-                        raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
-                # The timeout of a group and a lost ticket are no changes, so look now and then.
-                self._changed.wait(min(left, _MOST_WAITED))
+        """Make a call of a method of episodes, whose turn nobody can ask for."""
+
+        def call() -> Answer:
+            try:
+                return method(*values, **named)
+            except errors.NotReadyError:
+                if method.__name__ == "admit_nowait":
+                    method.__self__._learner().places.warn_of_self()  # type: ignore[attr-defined]
+                raise
+
+        return self._when_ready(call)
 
     def _look(self, call: Callable[[], Answer]) -> Answer:
         with self._changed:

@@ -263,16 +263,18 @@ def test_a_timeout_says_what_was_waited_for(timeout: Any) -> None:
 
 
 def test_a_timeout_says_what_is_missing_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell, way = shell_of(waiting_test.ring(limiter=relive.MinSize(2)), timeout=0.5)
+    shell, way = shell_of(waiting_test.ring(limiter=relive.MinSize(2)), timeout=0.05)
 
     def too_little_in_time(may: Callable[[], bool], timeout: float | None) -> bool:
-        assert timeout == 0.5
+        assert timeout is not None
+        assert 0 < timeout <= 0.05
         shell.add(0, 0, 1.0, 1)
+        time.sleep(timeout)
         return may()
 
     monkeypatch.setattr(way.changed, "wait_for", too_little_in_time)
     with pytest.raises(
-        errors.NotReadyError, match=r"^sample held back by MinSize\(2\): add steps first \(waited 0.5 s\)$"
+        errors.NotReadyError, match=r"^sample held back by MinSize\(2\): add steps first \(waited 0.05 s\)$"
     ):
         shell.sample(3)
 
