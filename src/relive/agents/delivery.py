@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import itertools
-import time
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 import warnings
 
@@ -80,7 +79,6 @@ class DeliveryWaiters:
         self.episodes = gate_lib.FairCondition()
         self.groups = gate_lib.FairCondition()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         """Return how to make a copy, without waiters."""
@@ -88,47 +86,22 @@ class DeliveryWaiters:
 
     async def wait_for(
         self,
-        queue: gate_lib.FairCondition,
+        condition: gate_lib.FairCondition,
         ready: Callable[[], bool],
         due: Callable[[], float | None],
         request: Request | None = None,
     ) -> None:
-        """Wait until it is the caller's turn in a queue and `ready()` returns True.
+        """Wait until it is the caller's turn and `ready()` returns True; see FairCondition. Always yields first.
 
-        Always yields to other tasks first.
-
-        Args:
-            queue: The queue.
-            ready: Returns whether the caller may proceed; raises if the buffer is closed.
-            due: Returns when passing time will next matter, by the monotonic clock; None if never.
-            request: Represents the caller in the queue.
+        A request with a `max_lag` lets others pass, as they may use what it passes over.
         """
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._timer = loop, None  # The timer of a closed loop never fires.
+        self._loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
-
-        def asked() -> bool:
-            if ready():
-                return True
-            self._set_timer(due())
-            return False
-
         others_may_pass = request is not None and request.max_lag is not None
-        try:
-            await queue.wait_for(asked, blocks=lambda: not others_may_pass, waiter=request)
-        finally:
-            if self._timer is not None and not self._does_time_matter():
-                self._timer.cancel()
-                self._timer = None
-
-    def started(self, due: float | None) -> None:
-        """Record that an episode has started, which may set a new due time."""
-        if self._does_time_matter():
-            self._set_timer(due)
+        await condition.wait_for(ready, blocks=lambda: not others_may_pass, waiter=request, due=due)
 
     def wake(self) -> None:
-        """Let the first waiters of each queue check again."""
+        """Let the first waiters of each condition check again."""
         self.wake_starts()
         self.wake_learner()
 
@@ -146,19 +119,6 @@ class DeliveryWaiters:
         if self._loop is not None and self.starts.waiting:
             with contextlib.suppress(RuntimeError):  # It is closed.
                 self._loop.call_soon_threadsafe(self.wake_starts)
-
-    def _does_time_matter(self) -> bool:
-        """Return whether any waiter depends on a due time."""
-        return bool(self.starts.waiting or self.groups.waiting)
-
-    def _set_timer(self, due: float | None) -> None:
-        """Set a timer for the next due time, if any. Due times only get later: what starts now falls due last."""
-        if due is not None and self._timer is None and self._loop is not None and not self._loop.is_closed():
-            self._timer = self._loop.call_later(max(due - time.monotonic(), 0), self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self.wake()
 
 
 E = TypeVar("E")
@@ -225,8 +185,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             self._admission,
             self._groups,
             self._redeliver,
-            self._waiters.wake_starts,
-            self._waiters.wake_starts_soon,
+            self._waiters,
         )
 
     def _follow(self, queue: queue_lib.LearnerQueue | None) -> None:

@@ -22,7 +22,7 @@ the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
 import collections
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 import time
 from typing import Any, Protocol, TypeAlias
 
@@ -50,6 +50,22 @@ class Store(Protocol):
         ...
 
 
+class Waiters(Protocol):
+    """Wakes those who wait for a buffer."""
+
+    def wake(self) -> None:
+        """Let all check again, as when time begins to matter."""
+        ...
+
+    def wake_starts(self) -> None:
+        """Let those check again that wait to start episodes, as when places have come back."""
+        ...
+
+    def wake_starts_soon(self) -> None:
+        """Likewise, from any thread, as when a ticket was lost."""
+        ...
+
+
 class LearnerQueue:
     """What the learner of one buffer was given, and what was dropped.
 
@@ -57,8 +73,7 @@ class LearnerQueue:
         admission: The rule for starting episodes; None to admit all.
         groups: The rule for complete groups; None for no groups.
         redeliver: Whether what was not acknowledged is delivered again after a restart.
-        came_back: Called when places have come back.
-        lost: Called from any thread when a ticket was lost; must call `came_back` soon.
+        waiters: Those who wait for the buffer.
 
     Attributes:
         places: Issues the tickets, and counts their places.
@@ -74,11 +89,10 @@ class LearnerQueue:
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
         redeliver: bool,
-        came_back: Callable[[], None],
-        lost: Callable[[], None],
+        waiters: Waiters,
     ) -> None:
-        self._rule, self._redeliver = groups, redeliver
-        self.places = admission_lib.AdmissionCounter(admission, came_back, lost)
+        self._rule, self._redeliver, self._waiters = groups, redeliver, waiters
+        self.places = admission_lib.AdmissionCounter(admission, waiters.wake_starts, waiters.wake_starts_soon)
         self.groups = self._new_groups()
         self.singles: dict[str, units.Unit] = {}
         self.line: units.Line | None = None
@@ -102,7 +116,10 @@ class LearnerQueue:
         """Record that an episode has started, after `check_start`."""
         self.places.started()
         if self.groups is not None and episode.group_id is not None:
+            had_due = self.groups.due is not None
             self.groups.started(episode.group_id, self.now())
+            if not had_due and self.groups.due is not None:
+                self._waiters.wake()
 
     def ended(self, store: Store, episode: Episode) -> None:
         """Record that an open episode has ended."""

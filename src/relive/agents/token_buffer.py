@@ -273,7 +273,6 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             queue.places.use(ticket, names["episode_id"])
         episode = self._store.add(names, joined, of_sequences, rows)
         if queue is not None:
-            self._waiters.started(queue.due)
             self._wake_ended()
         return episode.keys
 

@@ -210,8 +210,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             queue.places.use(ticket, episode.episode_id)
         self._store.start(episode)
         self._gate.wake()
-        if queue is not None:
-            self._waiters.started(queue.due)
         return episode.episode_id
 
     async def append_observation_action_reward(

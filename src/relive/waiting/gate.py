@@ -15,6 +15,7 @@ import asyncio
 import collections
 from collections.abc import Callable, Iterable
 import itertools
+import time
 from typing import Any, Protocol, Self
 
 from relive import errors
@@ -42,7 +43,12 @@ class FairCondition:
         return type(self), ()
 
     async def wait_for(
-        self, ready: Callable[[], bool], *, blocks: Callable[[], bool] = _always, waiter: object = None
+        self,
+        ready: Callable[[], bool],
+        *,
+        blocks: Callable[[], bool] = _always,
+        waiter: object = None,
+        due: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Wait until it is this caller's turn and `ready()` returns True; exceptions of `ready` propagate.
 
@@ -50,6 +56,8 @@ class FairCondition:
             ready: Called whenever it is the caller's turn.
             blocks: Called when `ready` returned False: whether later callers must wait too.
             waiter: The object that represents the caller in `waiting`; a new one if None.
+            due: Called then, too: when passing time makes `ready` worth calling again, by the monotonic clock; None if
+                it does not.
         """
         self._drop_dead()
         loop = asyncio.get_running_loop()
@@ -63,7 +71,11 @@ class FairCondition:
                 if is_turn and not blocks():
                     self._aside.add(me)
                     self._wake(itertools.islice(itertools.dropwhile(lambda each: each is not me, self.waiting), 1, 2))
-                await self.waiting[me]
+                until = due() if is_turn else None
+                if until is None:
+                    await self.waiting[me]
+                else:
+                    await asyncio.wait([self.waiting[me]], timeout=max(until - time.monotonic(), 0))
         finally:
             self._remove(me)
             self.notify()
