@@ -13,6 +13,7 @@ known. An aborted episode stays in that state if its final observation is not kn
 import bisect
 import dataclasses
 import operator
+import re
 import time
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
 
@@ -29,6 +30,14 @@ EpisodeStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABO
 """Where an episode stands."""
 
 FINAL_STATUSES: tuple[FinalStatus, ...] = get_args(FinalStatus)
+
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def is_id(value: object) -> bool:
+    """Return whether that is a UUID, in small hexadecimal with dashes."""
+    return type(value) is str and _ID.fullmatch(value) is not None
 
 
 def checked_reward(reward: Any) -> float:

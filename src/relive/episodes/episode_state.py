@@ -23,6 +23,7 @@ from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
 from relive.persistence import codec as codec_lib
+from relive.persistence import commands
 from relive.persistence import state
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
@@ -34,6 +35,19 @@ _COUNTS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "ab
 _NO_VERSION = -1
 _AT_ONCE = 1024
 """So many values are encoded before they are copied to the others."""
+HEAD: tuple[commands.Check, ...] = (
+    episode_lib.is_id,
+    commands.is_text,
+    commands.or_none(commands.is_text),
+    commands.is_finite,
+    commands.or_none(commands.is_count),
+)
+"""What the values of `head_of` may be."""
+
+
+def head_of(episode: Episode) -> tuple[Any, ...]:
+    """Return what is known of an episode when it starts."""
+    return episode.episode_id, episode.agent_id, episode.group_id, episode.start_time, episode.policy_version
 
 
 class _Encoded:

@@ -8,6 +8,7 @@ A table says for each kind of record which method it stands for, and what its ar
 """
 
 from collections.abc import Callable, Mapping
+import math
 from typing import Any, TypeAlias
 
 from relive import errors
@@ -56,9 +57,22 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= validation.LARGEST
 
 
-def is_texts(value: Any) -> bool:
-    """Return whether a value is a list of strings."""
-    return type(value) is list and all(type(each) is str for each in value)
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite float."""
+    return type(value) is float and math.isfinite(value)
+
+
+def one_of(*texts: str) -> Check:
+    """Return what tells whether a value is one of those strings."""
+    return lambda value: type(value) is str and value in texts
+
+
+def list_of(check: Check) -> Check:
+    """Return what tells whether a value is a list of such values."""
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+is_texts = list_of(is_text)
 
 
 def or_none(check: Check) -> Check:
