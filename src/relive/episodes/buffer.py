@@ -769,8 +769,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
                 draws = self._draw(batch_size)
             samples = samples_lib.read(draws, n, gamma)
         self._store.note(draws)
-        if self._store.policy_version is not None:
-            self._store.note_versions([sample.policy_version for sample in samples[-versions.LAST :]])
         self._gate.wake()
         return samples
 

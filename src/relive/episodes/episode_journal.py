@@ -8,7 +8,7 @@
     EVICT     how many episodes and how many transitions were evicted so far; the ids of those that went now
     CARRIED   kinds of their own for START, and for APPEND for each step so far: as those
 
-Each is the call of a method of Replay, as `commands` has it; observations and actions are the bytes that the codec of
+Each is the call of a method of Replay, see `commands`; observations and actions are the bytes that the codec of
 the buffer makes of them. The records of the learner's queue are in `agents.queue_journal`. Each record is written
 before its change is applied, except EVICT, which is written after. If EVICT is lost, the episode is back, and is
 evicted again when its place is needed. No call waits for EVICT to be on disk: it is synced with the next record.

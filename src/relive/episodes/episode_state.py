@@ -143,7 +143,6 @@ def state_dict(snapshot: Snapshot, codec: codec_lib.Codec) -> state.State:
             **_groups_of(episodes),
             **_versions_of(episodes, steps),
             "version_growing": places_of(episode for _, episode in snapshot.growing_by_version),
-            "draw_lag": np.array(snapshot.last_lags, np.int64),
         },
     }
 
@@ -220,7 +219,6 @@ def load(given: state.StateReader, codec: codec_lib.Codec) -> Snapshot:
         drawn=[episodes[place] for place in drawn],
         counts=counts,
         growing_by_version=_growing_by_version(given, episodes, growing),
-        last_lags=_last_lags(given),
     )
 
 
@@ -381,15 +379,3 @@ def _growing_by_version(
     if sorted(found) != expected:
         raise errors.CheckpointError("array version_growing must hold the places of those episodes, once a version")
     return [(version, episodes[place]) for version, place in found]
-
-
-def _last_lags(given: state.StateReader) -> list[int]:
-    """Return the lags of the last draws, the newest last.
-
-    Raises:
-        CheckpointError: There are too many.
-    """
-    lags: list[int] = given.integers("draw_lag", None, -validation.LARGEST, validation.LARGEST).tolist()
-    if len(lags) > versions.LAST:
-        raise errors.CheckpointError(f"array draw_lag must hold at most {versions.LAST} lags, got {len(lags)}")
-    return lags

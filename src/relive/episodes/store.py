@@ -49,10 +49,7 @@ class EpisodeBufferStats(statistics.Statistics):
         overflow_transitions: Transitions above max_transitions now, 0 without such a limit.
         open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
         waiting_steps: Steps of open episodes whose next observation is not known yet: the newest of each.
-        never_drawn: Stored episodes, open ones included, that were never sampled.
         policy_version: The learner's policy version; None before the first `set_policy_version`.
-        policy_lag: Mean lag of drawn steps behind the learner's version, over the last 256 draws with known versions.
-            None if there are none.
         max_policy_lag: Lag of the oldest stored version behind the learner's; None if either is unknown.
         appended: Steps appended so far.
         sampled: Samples drawn so far.
@@ -72,9 +69,7 @@ class EpisodeBufferStats(statistics.Statistics):
     overflow_transitions: int
     open_ages: dict[str, float] = dataclasses.field(repr=False)
     waiting_steps: int
-    never_drawn: int
     policy_version: int | None
-    policy_lag: float | None
     max_policy_lag: int | None
     appended: int
     sampled: int
@@ -82,11 +77,6 @@ class EpisodeBufferStats(statistics.Statistics):
     cleared_steps: int
 
     _BY_EPISODE = ("open_ages",)
-
-    @property
-    def never_drawn_share(self) -> float:
-        """Share of the stored episodes that were never sampled, in [0, 1]; 0 if there are none."""
-        return self.never_drawn / max(self.total_episodes, 1)
 
     @property
     def mean_draws(self) -> float:
@@ -148,7 +138,6 @@ class Snapshot(Generic[Obs, Act]):
         drawn: Those that were sampled.
         counts: As `EpisodeStore.counts` returns them.
         growing_by_version: As `VersionCounts.growing` yields them.
-        last_lags: Of the last draws, as `VersionCounts.last_lags`.
     """
 
     counts: Mapping[str, int]
@@ -158,7 +147,6 @@ class Snapshot(Generic[Obs, Act]):
     open_ages: Sequence[float] = ()
     drawn: Collection[episode_lib.Episode[Obs, Act]] = ()
     growing_by_version: Sequence[tuple[int, episode_lib.Episode[Obs, Act]]] = ()
-    last_lags: Sequence[int] = ()
 
 
 class EpisodeStore(Generic[Obs, Act]):
@@ -318,11 +306,6 @@ class EpisodeStore(Generic[Obs, Act]):
         """Return whether that stored episode was sampled."""
         return episode in self._drawn
 
-    def note_versions(self, versions: Iterable[int | None]) -> None:
-        """Record the versions of the steps just drawn, newest last; the learner's version must be set."""
-        assert self.policy_version is not None
-        self.versions.note(self.policy_version, versions)
-
     def has_within(self, lags: versions_lib.Lags) -> bool:
         """Return whether there is a transition within those lags. O(1)."""
         return self.versions.has(self.policy_version, lags)
@@ -371,7 +354,6 @@ class EpisodeStore(Generic[Obs, Act]):
             drawn=drawn,
             counts=self.counts(),
             growing_by_version=[(version, copies[episode]) for version, episode in self.versions.growing()],
-            last_lags=[*self.versions.last_lags],
         )
 
     def fill(self, snapshot: "Snapshot[Obs, Act]") -> None:
@@ -394,7 +376,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self._evicted_transitions = counts["evicted_transitions"]
         self._aborted_steps = counts["aborted_steps"]
         self.policy_version = counts.get("policy_version")
-        self.versions.fill(self.finished, snapshot.growing_by_version, snapshot.last_lags)
+        self.versions.fill(self.finished, snapshot.growing_by_version)
 
     def forget_oldest(self, episode_id: str) -> None:
         """Evict the episode that finished first, if it has that id."""
@@ -418,7 +400,7 @@ class EpisodeStore(Generic[Obs, Act]):
         limit, stored = self.max_transitions, len(self)
         waiting = sum(bool(episode.actions) for episode in self.open.values())
         dropped = self._evicted_transitions + self._aborted_steps
-        learner, oldest, lags = self.policy_version, self.versions.oldest, self.versions.last_lags
+        learner, oldest = self.policy_version, self.versions.oldest
         return EpisodeBufferStats(
             total_episodes=len(self._episodes),
             in_progress=self._statuses["IN_PROGRESS"],
@@ -432,9 +414,7 @@ class EpisodeStore(Generic[Obs, Act]):
             overflow_transitions=0 if limit is None else max(0, stored - limit),
             open_ages={episode_id: now - started for episode_id, started in self._started.items()},
             waiting_steps=waiting,
-            never_drawn=len(self._episodes) - len(self._drawn),
             policy_version=learner,
-            policy_lag=sum(lags) / len(lags) if lags else None,
             max_policy_lag=None if learner is None or oldest is None else learner - oldest,
             appended=self.inserted,
             sampled=self.sampled,

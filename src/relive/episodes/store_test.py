@@ -51,7 +51,6 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         self.appended = self.evicted_episodes = self.evicted_transitions = self.number = 0
         self.sampled = self.aborted_steps = self.cleared_steps = 0
         self.learner: int | None = None
-        self.lags: list[int] = []
 
     def open_episodes(self) -> list[NaiveEpisode]:
         return [episode for episode in self.stored if episode.status == "IN_PROGRESS"]
@@ -129,10 +128,6 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         draws = self.store.draw(size, np.random.default_rng(seed))
         self.store.note(draws)
         self.sampled += size
-        versions = [episode.version_of(start) for episode, start in draws]
-        if self.learner is not None:
-            self.store.note_versions(versions)
-            self.lags += [self.learner - version for version in versions if version is not None]
         drawn = {episode.episode_id for episode, _ in draws}
         for episode in self.stored:
             episode.was_drawn |= episode.episode_id in drawn
@@ -146,7 +141,6 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
     def clear(self) -> None:
         self.cleared_steps += self.total() + self.waiting()
         self.store.clear()
-        self.lags.clear()
         self.stored.clear()
         self.finished.clear()
 
@@ -184,9 +178,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             overflow_transitions=max(0, self.total() - (self.limits[0] or self.total())),
             open_ages={},
             waiting_steps=self.waiting(),
-            never_drawn=[episode.was_drawn for episode in self.stored].count(False),
             policy_version=self.learner,
-            policy_lag=float(np.mean(self.lags[-256:])) if self.lags else None,
             max_policy_lag=max([self.learner - version for version in self.stored_versions()], default=None)
             if self.learner is not None
             else None,
@@ -199,6 +191,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         assert list(stats.open_ages) == [episode.episode_id for episode in self.open_episodes()]
         assert all(age >= 0 for age in stats.open_ages.values())
         assert len(self.store) == self.total()
+        assert [self.store.was_drawn(each) for each in self.store] == [each.was_drawn for each in self.stored]
 
     @stateful.invariant()
     def a_limit_is_exceeded_by_open_episodes_and_the_one_that_ended_last_alone(self) -> None:

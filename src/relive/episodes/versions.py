@@ -12,7 +12,6 @@ Steps of unknown version are not included.
 """
 
 import bisect
-import collections
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -30,8 +29,6 @@ Episode: TypeAlias = episode_lib.Episode[Any, Any]
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
-LAST = 256
-"""How many of the last draws the lags are kept of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,8 +106,6 @@ class VersionCounts(Generic[Obs, Act]):
         """Forget everything."""
         self._pools: dict[int, _Pool[Obs, Act]] = {}
         self._versions: list[int] = []
-        self.last_lags: collections.deque[int] = collections.deque(maxlen=LAST)
-        """By how much the learner was ahead of the last steps drawn, the newest last; where the version is known."""
 
     def totals(self) -> dict[int, int]:
         """Return the number of transitions of each version, oldest version first."""
@@ -141,10 +136,6 @@ class VersionCounts(Generic[Obs, Act]):
             if not pool.total:
                 del self._pools[version]
                 del self._versions[bisect.bisect_left(self._versions, version)]
-
-    def note(self, learner: int, versions: Iterable[int | None]) -> None:
-        """Record the versions of the steps that have just been drawn, and that of the learner."""
-        self.last_lags.extend([learner - version for version in versions if version is not None])
 
     # Drawing.
 
@@ -205,14 +196,12 @@ class VersionCounts(Generic[Obs, Act]):
         self,
         finished: Iterable[episode_lib.Episode[Obs, Act]],
         growing: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]],
-        last_lags: Iterable[int],
     ) -> None:
         """Load episodes into an empty object.
 
         Args:
             finished: Finished episodes, in the order of finishing.
             growing: As `growing` yields them.
-            last_lags: As the attribute.
         """
         for episode in finished:
             for version, count in runs(episode):
@@ -222,7 +211,6 @@ class VersionCounts(Generic[Obs, Act]):
             if episode not in counts:
                 counts[episode] = dict(runs(episode))
             self._pool(version).growing.put(episode, counts[episode][version])
-        self.last_lags.extend(last_lags)
 
     def check(
         self, finished: Sequence[episode_lib.Episode[Obs, Act]], growing: Sequence[episode_lib.Episode[Obs, Act]]

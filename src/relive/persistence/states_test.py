@@ -24,9 +24,9 @@ from relive.testing import zoo
 State = dict[str, Any]
 plain = zoo.plain
 KINDS = pytest.mark.parametrize("kind", zoo.STORED.values(), ids=zoo.STORED.keys())
-MAY_BE_MISSING = frozenset({"episode_policy_version", "policy_version", "draw_lag"})
+MAY_BE_MISSING = frozenset({"episode_policy_version", "policy_version"})
 """Arrays that a state may leave out."""
-OF_ANY_LENGTH = frozenset({"draw_lag", "line"})
+OF_ANY_LENGTH = frozenset({"line"})
 """Arrays that may have another row."""
 
 
