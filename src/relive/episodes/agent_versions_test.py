@@ -22,7 +22,7 @@ from relive.persistence import recover_test
 from relive.testing import zoo
 
 Buffer = helpers_test.Buffer
-made, replaced = episode_state_test.made, episode_state_test.replaced
+made, replaced, described = episode_state_test.made, episode_state_test.replaced, episode_state_test.described
 PATIENCE = helpers_test.PATIENCE
 lived = helpers_test.lived
 settle = zoo.settle
@@ -389,18 +389,6 @@ async def test_inserts_are_held_again_once_the_batch_is_forbidden() -> None:
 # Files.
 
 
-def test_states_without_groups_and_versions_lack_their_arrays() -> None:
-    buffer = Buffer(seed=0)
-    lived(buffer, [None] * 3)
-    lived(buffer, [None] * 3, None)
-    buffer.sample_n_step_nowait(3, 1, 0.9)
-    state = buffer.state_dict()
-    said = {"episode_group", "episode_group_end", "episode_policy_version", "policy_version"}
-    assert not said & state["arrays"].keys()
-    assert said == example().state_dict()["arrays"].keys() & said
-    assert "policy_version" not in state["counters"]
-
-
 def example() -> Buffer:
     buffer = Buffer(seed=0)
     lived(buffer, [None, 3, 3])
@@ -414,58 +402,48 @@ def example() -> Buffer:
     return buffer
 
 
-def test_an_unchanged_first_version_needs_no_array() -> None:
-    buffer = Buffer()
-    lived(buffer, [None, 3, 3], policy_version=3)
-    lived(buffer, [None])
-    state = buffer.state_dict()
-    assert state["arrays"]["episode_policy_version"].tolist() == [3, -1]
-    assert "policy_version" not in state["arrays"]
-    assert [episode.policy_versions for episode in made(state)] == [[3, 3, 3], [None]]
+def test_groups_and_versions_come_back() -> None:
+    buffer = example()
+    found = made(buffer.state_dict())
+    assert [(each.group_id, each.policy_version, each.version_changes) for each in found] == [
+        (None, None, [(1, 3)]),
+        ("g\0\u65e5", None, []),
+        ("g", 0, [(1, 4), (2, 6)]),
+        (None, 5, []),
+        (None, None, [(0, 4)]),
+        (None, None, []),
+    ]
+    assert found.policy_version == validation.LARGEST
+
+
+def not_rising(number: int) -> str:
+    return f"^episodes cannot be: episode .* of {number} steps from policy version .*, which do not go up$"
+
+
+BY_VERSION = episode_state_test.BY_VERSION
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (replaced("policy_version", 1, 0), "^array policy_version must not fall within an episode$"),
-        (replaced("policy_version", 4), "^array policy_version must not fall within an episode$"),
-        (replaced("policy_version", -2), r"^array policy_version must hold integers in \[-1, 4611686018427387904\]"),
-        (replaced("policy_version", 2**62 + 1), r"^array policy_version must hold integers in \[-1, "),
-        (replaced("episode_policy_version", -2), "^array episode_policy_version must hold integers in"),
-        (replaced("episode_policy_version", 0), "^array policy_version must not fall within an episode$"),
-        (
-            replaced("version_growing", 1),
-            "^array version_growing must hold the places of those episodes, once a version$",
-        ),
-        (
-            replaced("version_growing", 4, 2, 4),
-            "^array version_growing must hold the places of those episodes, once a ",
-        ),
-        (replaced("version_growing", -1), "^array version_growing must hold integers in"),
-        (replaced("episode_group_end", 9), "^array episode_group_end must not fall$"),
-        (lambda state: state["counters"].update(policy_version=-1), "^counters/policy_version must be an integer in"),
-        (
-            lambda state: state["counters"].update(policy_version=2**62 + 1),
-            "^counters/policy_version must be an integer",
-        ),
-        (lambda state: state["counters"].update(policy_version=None), "^counters/policy_version must be an integer in"),
+        (described(3, None, "COMPLETED", [(1, 3), (2, 3)]), not_rising(3)),
+        (described(3, None, "COMPLETED", [(1, 3), (1, 4)]), not_rising(3)),
+        (described(3, None, "COMPLETED", [(2, 3), (1, 4)]), not_rising(3)),
+        (described(3, None, "COMPLETED", [(3, 4)]), not_rising(3)),
+        (described(3, 3), not_rising(3)),
+        (described(3, None, "COMPLETED", [(1, 2**62 + 1)]), "^array episodes has one, which cannot be with "),
+        (described(3, 2**62 + 1), "^array episodes has one, which cannot be with "),
+        (replaced("growing", 2, 4, 1), BY_VERSION),
+        (replaced("growing", 2, 4, 4, 4), BY_VERSION),
+        (lambda state: state.update(policy_version=-1), "^policy_version must be an integer in"),
+        (lambda state: state.update(policy_version=2**62 + 1), "^policy_version must be an integer in"),
+        (lambda state: state.update(policy_version="3"), "^policy_version must be an integer in"),
     ],
 )
 def test_forged_groups_and_versions_are_refused(change: Any, message: str) -> None:
     state = example().state_dict()
     change(state)
     with pytest.raises(errors.CheckpointError, match=message):
-        made(state)
-
-
-def test_a_group_is_a_string() -> None:
-    buffer = Buffer()
-    buffer.start_episode_nowait("a", group_id="g")
-    state = buffer.state_dict()
-    content = relive.PlainCodec().encode(b"g")
-    state["arrays"]["episode_group"] = np.frombuffer(content, np.uint8)
-    state["arrays"]["episode_group_end"] = np.array([len(content)])
-    with pytest.raises(errors.CheckpointError, match="^array episode_group must hold strings, and None$"):
         made(state)
 
 
@@ -493,7 +471,12 @@ def test_a_step_is_written_with_a_version_that_is_new(tmp_path: pathlib.Path) ->
     values = [relive.PlainCodec().decode(record.payload) for record in records]
     j = episode_journal
     assert [record.kind for record in records] == [j.START, *[j.APPEND] * 2, j.END, j.START, *[j.APPEND] * 5, j.END]
-    assert [value[-1] for value in values if value[-1] != "COMPLETED"] == [None] * 3 + [3] + [None] * 4 + [4]
+    versions = [
+        value[3 if record.kind == j.START else 4]
+        for value, record in zip(values, records, strict=True)
+        if record.kind != j.END
+    ]
+    assert versions == [None] * 3 + [3] + [None] * 4 + [4]
 
 
 def test_a_learned_version_keeps_the_journal_from_attaching(tmp_path: pathlib.Path) -> None:

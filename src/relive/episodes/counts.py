@@ -165,7 +165,7 @@ class CountedDeque(Generic[T]):
         return cast(T, self._items[index + (self._head if index >= 0 else len(self._items))])
 
     def __iter__(self) -> Iterator[T]:
-        return (self[index] for index in range(len(self)))
+        return iter(self._items[self._head :])
 
     def items(self) -> list[T]:
         """Return all items, the oldest first."""
@@ -183,11 +183,11 @@ class CountedDeque(Generic[T]):
 
     def popleft(self) -> T:
         """Remove and return the oldest item."""
-        item = self[0]
-        self.num_empty -= not self.count(0)
+        item, count = self[0], self.count(0)
+        self.num_empty -= not count
+        self.total -= count
         self._items[self._head] = None
         self._head += 1
-        self.total = int(self._sums[len(self._items)] - self._sums[self._head])
         if self._head > max(_SMALLEST, 2 * len(self)):
             self._squeeze()
         return item
@@ -214,3 +214,30 @@ class CountedDeque(Generic[T]):
         del self._items[: self._head]
         self._head = 0
         return len(self._items)
+
+
+class Pool(Generic[H]):
+    """Units of items that grow, and of those that have finished, in the order of finishing."""
+
+    __slots__ = ("finished", "growing")
+
+    def __init__(self) -> None:
+        self.finished: CountedDeque[H] = CountedDeque()
+        self.growing: GrowingCounts[H] = GrowingCounts()
+
+    @property
+    def total(self) -> int:
+        """How many units the items have together."""
+        return self.finished.total + self.growing.total
+
+    def draw(self, units: Ints, rng: np.random.Generator) -> list[tuple[H, int]]:
+        """Return an item and a rank in it for each of `units` [k], which are random in [0, total).
+
+        Those from finished.total on stand for any unit of the growing items.
+        """
+        are_finished = units < self.finished.total
+        drawn = list(zip(*self.finished.find(units[are_finished]), strict=True))
+        if len(drawn) == len(units):
+            return drawn
+        from_finished, from_growing = iter(drawn), iter(self.growing.draw(len(units) - len(drawn), rng))
+        return [next(from_finished if is_finished else from_growing) for is_finished in are_finished.tolist()]

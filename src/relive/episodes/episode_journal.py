@@ -1,6 +1,6 @@
 """The journal records of an episode buffer, and their replay.
 
-    START     an episode: its id, the agent's id, the group's id or None, the start time, the policy's version or None
+    START     an episode: its id, the agent's id, the group's id or None, the policy's version or None, the start time
     APPEND    the episode's id, observation, action, reward, the policy's version or None if it is that before
     END       the episode's id, the final observation, the status
     ABORT     the episode's id
@@ -36,6 +36,7 @@ Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
 START, APPEND, END, ABORT, CLEAR, EVICT = range(1, 7)
 CARRIED = {START: 7, APPEND: 8}
+_START = (*episode_state.HEAD, commands.is_finite)
 _STEP = (
     episode_lib.is_id,
     commands.is_bytes,
@@ -44,13 +45,13 @@ _STEP = (
     commands.or_none(commands.is_count),
 )
 TABLE: commands.Table = {
-    START: ("start_episode", episode_state.HEAD),
+    START: ("start_episode", _START),
     APPEND: ("append_step", _STEP),
     END: ("end_episode", (episode_lib.is_id, commands.is_bytes, commands.one_of(*episode_lib.FINAL_STATUSES))),
     ABORT: ("abort_episode", (episode_lib.is_id,)),
     CLEAR: ("clear", ()),
     EVICT: ("evict", (commands.is_count, commands.is_count, commands.list_of(episode_lib.is_id))),
-    CARRIED[START]: ("carry_start", episode_state.HEAD),
+    CARRIED[START]: ("carry_start", _START),
     CARRIED[APPEND]: ("carry_step", _STEP),
 }
 
@@ -87,7 +88,7 @@ class EpisodeJournal:
 
     def start(self, episode: Episode, *, sync: bool = True) -> None:
         """Journal the start of an episode; for `sync`, see Journal.append."""
-        self._journal.append(START, commands.encoded(*episode_state.head_of(episode)), sync=sync)
+        self._journal.append(START, _start_of(episode), sync=sync)
 
     def append(
         self, episode_id: str, observation: Any, action: Any, reward: float, version: int | None, *, sync: bool = True
@@ -144,9 +145,8 @@ class EpisodeJournal:
         """
         with contextlib.suppress(errors.ReplayError):
             if self._evicted:
-                counts = self._store.counts()
                 ids = [episode.episode_id for episode in self._evicted]
-                record = commands.encoded(counts["evicted_episodes"], counts["evicted_transitions"], ids)
+                record = commands.encoded(self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._journal.append(EVICT, record, sync=False)
                 self._evicted.clear()
             self._prune()
@@ -169,7 +169,7 @@ class EpisodeJournal:
         if not self._journal.num_records:
             return
         for episode in self._store.open.values():
-            yield CARRIED[START], commands.encoded(*episode_state.head_of(episode))
+            yield CARRIED[START], _start_of(episode)
             versions = dict(episode.version_changes)
             steps = zip(episode.observations, episode.actions, episode.rewards, strict=True)
             for t, step in enumerate(steps):
@@ -179,6 +179,11 @@ class EpisodeJournal:
         """Return the record of a step, and of the version of the policy if it is another than before."""
         encode = self._codec.encode
         return commands.encoded(episode_id, encode(observation), encode(action), reward, new_version)
+
+
+def _start_of(episode: Episode) -> bytes:
+    """Return the record of the start of an episode."""
+    return commands.encoded(*episode_state.head_of(episode), episode.start_time)
 
 
 def _finished_last(store: Store) -> str | None:
@@ -233,19 +238,17 @@ class Replay:
             CheckpointError: More steps are stored or evicted than were ever appended.
         """
         self._begin_episode()
-        stats = self._store.stats()
-        least = stats.total_transitions + stats.waiting_steps + stats.evicted_transitions + stats.dropped["aborted"]
-        if stats.appended < least:
-            raise errors.CheckpointError(
-                f"counts {stats.appended} steps as appended, fewer than the {least} that are stored, evicted or aborted"
-            )
+        try:
+            self._store.check_counters()
+        except errors.CorruptionError as error:
+            raise errors.CheckpointError(str(error)) from error
         self._store.set_limits(*self._limits)
         self._queue.end()
 
     # The calls of the records.
 
     def start_episode(
-        self, episode_id: str, agent_id: str, group_id: str | None, start_time: float, policy_version: int | None
+        self, episode_id: str, agent_id: str, group_id: str | None, policy_version: int | None, start_time: float
     ) -> None:
         """Start an episode at the next record but EVICT."""
         if self._store.has(episode_id):
@@ -289,7 +292,7 @@ class Replay:
         """Evict episodes, and set how many were evicted so far."""
         for episode_id in episode_ids:
             self._store.forget_oldest(episode_id)
-        self._store.set_evicted(episodes, transitions)
+        self._store.evicted_episodes, self._store.evicted_transitions = episodes, transitions
         self._begin_episode()
 
     def carry_start(self, episode_id: str, *described: Any) -> None:

@@ -337,7 +337,7 @@ def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
 def started(
     episode_id: Any = UUID, agent: Any = "agent", group: Any = None, start_time: Any = 0.0, version: Any = None
 ) -> tuple[int, bytes]:
-    return episode_journal.START, commands.encoded(episode_id, agent, group, start_time, version)
+    return episode_journal.START, commands.encoded(episode_id, agent, group, version, start_time)
 
 
 def appended(

@@ -66,7 +66,7 @@ class StoredEpisodes(Sequence[episode_lib.Episode[Obs, Act]]):
 
     @functools.cached_property
     def _open(self) -> list[episode_lib.Episode[Obs, Act]]:
-        return list(self._store.growing())
+        return list(self._store.versions.all.growing)
 
     def __len__(self) -> int:
         return len(self._ended) + len(self._open)

@@ -316,29 +316,35 @@ def break_finished_identity(store: Any) -> None:
             lambda store: store.open.update(
                 {each: relive.Episode(episode_id=each, agent_id="a") for each in store.open}
             ),
-            "open episodes by id",
+            "episodes that are stored must be True, found False",
         ),
-        (lambda store: store._started.clear(), "open episodes with a start"),
+        (lambda store: store.started.clear(), "open episodes with a start"),
         (lambda store: store.finished.popleft(), "^finished episodes must be"),
         (lambda store: store.finished.append(store.finished[0], 2), "number of finished episodes must be 2, found 3"),
-        (break_finished_identity, "finished episodes that are stored must be True, found False"),
+        (break_finished_identity, "episodes that are stored must be True, found False"),
         (
             lambda store: store.finished._sums[1:2].__iadd__(1),
-            r"transitions of finished episodes must be \[2, 3\], found \[3, 2\]",
+            "transitions by policy version must be ",
         ),
-        (lambda store: setattr(store.finished, "total", 6), "total of finished transitions must be 5, found 6"),
+        (lambda store: setattr(store.finished, "total", 6), "transitions by policy version must be "),
+        (lambda store: store._growing.grow(next(iter(store.open.values()))), "transitions by policy version must be "),
+        (lambda store: setattr(store._growing, "total", 3), "transitions by policy version must be "),
         (
-            lambda store: store._open_counts.grow(next(iter(store.open.values()))),
-            "transitions of open episodes must be",
-        ),
-        (lambda store: setattr(store._open_counts, "total", 3), "total of open transitions must be 2, found 3"),
-        (
-            lambda store: setattr(store._open_counts._shelves[1], "units", store._open_counts._shelves[1].units + 1),
+            lambda store: setattr(store._growing._shelves[1], "units", store._growing._shelves[1].units + 1),
             "shelf 1 of growing counts does not agree with its items",
         ),
         (
-            lambda store: store._open_counts._rows.update(ghost=(store._open_counts._shelves[0], 0)),
+            lambda store: store._growing._rows.update(ghost=(store._growing._shelves[0], 0)),
             "growing counts have 2 items, but not on their shelves",
+        ),
+        (
+            lambda store: store.drawn.add("ghost"),
+            r"drawn episodes that are not stored must be set\(\), found {'ghost'}",
+        ),
+        (lambda store: store.drawn.update(store.by_id), "counts 0 samples, fewer than the 3 episodes drawn"),
+        (
+            lambda store: setattr(store, "evicted_transitions", 1),
+            "counts 8 steps as appended, fewer than the 9 that are stored, evicted or aborted",
         ),
         (lambda store: store.finished[0].rewards.__setitem__(1, float("nan")), "has reward nan at step 1"),
         (lambda store: setattr(store.finished[0], "status", "WEIRD"), "is WEIRD with 3 observations"),

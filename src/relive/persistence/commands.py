@@ -35,13 +35,21 @@ def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:
     if kind not in table:
         raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
     method, checks = table[kind]
-    arguments = _PLAIN.decode(payload)
-    if type(arguments) is not tuple or len(arguments) != len(checks):
-        raise errors.CheckpointError(f"calls {method}, which cannot be with {validation.short_repr(arguments)}")
-    for check, argument in zip(checks, arguments, strict=True):
-        if not check(argument):
-            raise errors.CheckpointError(f"calls {method}, which cannot be with {validation.short_repr(argument)}")
-    getattr(target, method)(*arguments)
+    getattr(target, method)(*checked(f"calls {method}", checks, _PLAIN.decode(payload)))
+
+
+def checked(what: str, checks: tuple[Check, ...], values: Any) -> tuple[Any, ...]:
+    """Return the values of a tuple, which is untrusted.
+
+    Raises:
+        CheckpointError: It is none, or cannot have one of its values; the error begins with `what`.
+    """
+    if type(values) is not tuple or len(values) != len(checks):
+        raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(values)}")
+    for check, value in zip(checks, values, strict=True):
+        if not check(value):
+            raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(value)}")
+    return values
 
 
 def is_a(*kinds: type) -> Check:

@@ -1,6 +1,5 @@
 """The files follow docs/format.md: a reader written from that page, without relive's own code."""
 
-import itertools
 import json
 import pathlib
 import random
@@ -314,27 +313,26 @@ class Episodes:
             content = arrays[name].tobytes()
             return iter([value_of(content[i:j]) for i, j in zip([0, *ends][:-1], ends, strict=True)])
 
-        agents, actions = values("episode_agent", "episode_agent_end"), values("actions", "action_end")
-        observations, rewards = values("observations", "observation_end"), iter(arrays["rewards"].tolist())
-        count = len(arrays["episode_id"])
-        groups = values("episode_group", "episode_group_end") if "episode_group" in arrays else iter([None] * count)
-        of_starts = arrays.get("episode_policy_version", np.full(count, -1))
-        of_steps = iter(arrays.get("policy_version", np.repeat(of_starts, arrays["episode_steps"])).tolist())
+        observations, actions = values("observations", "observation_end"), values("actions", "action_end")
+        rewards = iter(arrays["rewards"].tolist())
         self.episodes: dict[str, list[Any]] = {}
-        for number, name in enumerate(arrays["episode_id"].tolist()):
-            steps, has_final = int(arrays["episode_steps"][number]), int(arrays["episode_has_final"][number])
-            self.episodes[name.decode()] = [
-                next(agents),
-                float(arrays["episode_start_time"][number]),
-                [next(observations) for _ in range(steps + has_final)],
+        times = iter(arrays["episode_start_time"].tolist())
+        for name, agent, group, version, status, changes, size, steps in values("episodes", "episode_end"):
+            versions, at = [], dict(changes)
+            for t in range(steps):
+                versions.append(at.get(t, versions[-1] if versions else version))
+            self.episodes[name] = [
+                agent,
+                next(times),
+                [next(observations) for _ in range(size)],
                 [next(actions) for _ in range(steps)],
                 [next(rewards) for _ in range(steps)],
-                ["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABORTED"][arrays["episode_status"][number]],
-                next(groups),
-                None if of_starts[number] == -1 else int(of_starts[number]),
-                [None if version == -1 else version for version in itertools.islice(of_steps, steps)],
+                status,
+                group,
+                version,
+                versions,
             ]
-        self.learner = state["counters"].get("policy_version")
+        self.learner = state["policy_version"]
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
 
     def apply(self, kind: int, payload: bytes) -> None:
@@ -350,7 +348,7 @@ class Episodes:
             if self.is_carried:
                 self.apply(kind - 6, payload)
         elif kind == 1:
-            agent, group, start_time, version = values
+            agent, group, version, start_time = values
             self.episodes[name] = [agent, start_time, [], [], [], "IN_PROGRESS", group, version, []]
         elif kind == 2 and name in self.episodes:
             observation, action, reward, version = values
@@ -517,12 +515,9 @@ def test_a_buffer_of_episodes_is_read_from_the_page_alone(name: str, tmp_path: p
         assert saved.state["journal"] == {"id": read.state["journal_id"], "num_records": num_records}
         assert saved.state["counters"]["inserted"] == buffer.get_stats().appended
         places = saved.state["arrays"]["growing"].tolist()
-        transitions = [episode.episode_id for episode in buffer._store.open.values() if len(episode)]
-        assert sorted(list(saved.episodes)[place] for place in places) == sorted(transitions)
-        growing = [(version, episode.episode_id) for version, episode in buffer._store.versions.growing()]
-        places = saved.state["arrays"].get("version_growing", np.zeros(0, int)).tolist()
-        assert [list(saved.episodes)[place] for place in places] == [name for _, name in growing]
-        assert [version for version, _ in growing] == sorted(version for version, _ in growing)
+        pools = [buffer._store.versions.pools[version] for version in (-1, *sorted(buffer.transitions_by_version()))]
+        growing = [episode.episode_id for pool in pools for episode in pool.growing]
+        assert [list(saved.episodes)[place] for place in places] == growing
 
 
 @pytest.mark.parametrize("unit", get_args(item_cuts.StorageUnit))

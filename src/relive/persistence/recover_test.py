@@ -40,7 +40,7 @@ def content(buffer: Any) -> Any:
     arrays = {
         name: array
         for name, array in state["arrays"].items()
-        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing", "version_growing")
+        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing")
     }
     stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
     return zoo.plain([state["settings"], arrays, stats])
