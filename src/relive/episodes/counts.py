@@ -53,33 +53,21 @@ class GrowingCounts(Generic[H]):
 
     def grow(self, item: H) -> None:
         """Increment the count of `item`. O(1)."""
-        if item in self._rows:
-            shelf, row = self._rows[item]
-            count = shelf.counts[row] + 1
-            if count < shelf.width:
-                shelf.counts[row] = count
-                shelf.units += 1
-            else:
-                self._take(item)
-                self._place(item, count)
+        if item not in self._rows:
+            self.put(item, 1)
+            return
+        shelf, row = self._rows[item]
+        count = shelf.counts[row] + 1
+        if count < shelf.width:
+            shelf.counts[row] = count
+            shelf.units += 1
+            self.total += 1
         else:
-            self._place(item, 1)
-        self.total += 1
-
-    def put(self, item: H, count: int) -> None:
-        """Add a new item with `count` >= 1 units; adding items in the order of `iter` restores the same order."""
-        self._place(item, count)
-        self.total += count
+            self.put(item, self.pop(item) + 1)
 
     def __iter__(self) -> Iterator[H]:
         """Yield the items, shelf by shelf."""
         return itertools.chain.from_iterable(shelf.items for shelf in self._shelves)
-
-    def pop(self, item: H) -> int:
-        """Remove `item` and return its count. O(1)."""
-        count = self._take(item) if item in self._rows else 0
-        self.total -= count
-        return count
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[H, int]]:
         """Draw `size` independent units, each as its item and its rank in it; there must be a unit."""
@@ -116,8 +104,8 @@ class GrowingCounts(Generic[H]):
         if len(self._rows) != sum(len(shelf.items) for shelf in self._shelves):
             raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
 
-    def _place(self, item: H, count: int) -> None:
-        """Put an item that is on no shelf on the shelf for `count`."""
+    def put(self, item: H, count: int) -> None:
+        """Add a new item with `count` >= 1 units; adding items in the order of `iter` restores the same order."""
         while len(self._shelves) < count.bit_length():
             self._shelves.append(_Shelf(2 << len(self._shelves)))
         shelf = self._shelves[count.bit_length() - 1]
@@ -125,9 +113,12 @@ class GrowingCounts(Generic[H]):
         shelf.items.append(item)
         shelf.counts.append(count)
         shelf.units += count
+        self.total += count
 
-    def _take(self, item: H) -> int:
-        """Take an item off its shelf, move the shelf's last one to its place, and return its count."""
+    def pop(self, item: H) -> int:
+        """Remove `item` and return its count; the last one of its shelf takes its place. O(1)."""
+        if item not in self._rows:
+            return 0
         shelf, row = self._rows.pop(item)
         count = shelf.counts[row]
         last_item, last_count = shelf.items.pop(), shelf.counts.pop()
@@ -135,6 +126,7 @@ class GrowingCounts(Generic[H]):
             shelf.items[row], shelf.counts[row] = last_item, last_count
             self._rows[last_item] = (shelf, row)
         shelf.units -= count
+        self.total -= count
         return count
 
 

@@ -79,12 +79,11 @@ class _Encoded:
 
     def __init__(self, rows: Sequence[Sequence[Any]], codec: codec_lib.Codec, name: Callable[[int, int], str]) -> None:
         self._rows, self._codec, self._name = rows, codec, name
-        self._begins = np.concatenate([[0], np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))])
-        lengths = (len(content) for content in self._encoded(0, int(self._begins[-1])))
-        self.ends = np.fromiter(lengths, np.int64, int(self._begins[-1]))
+        self._begins = np.cumsum([0, *map(len, rows)])
+        count = int(self._begins[-1])
+        self.ends = np.fromiter(map(len, self._encoded(0, count)), np.int64, count)
         np.cumsum(self.ends, out=self.ends)
-        self.shape = (int(self.ends[-1]) if len(self.ends) else 0,)
-        self.dtype = np.dtype(np.uint8)
+        self.shape, self.dtype = (int(self.ends[-1]) if count else 0,), np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes [start, stop)."""
@@ -96,25 +95,26 @@ class _Encoded:
             ends = np.fromiter(map(len, values), np.int64, len(values)).cumsum() + begin + content.tell()
             changed = np.flatnonzero(ends != self.ends[number : number + len(values)])
             if len(changed):
-                value = number + int(changed[0])
-                row = int(self._begins.searchsorted(value, side="right")) - 1
-                raise errors.CheckpointError(
-                    f"{self._name(row, value - int(self._begins[row]))} changed while it was saved"
-                )
+                raise errors.CheckpointError(f"{self._named(number + int(changed[0]))} changed while it was saved")
             content.write(b"".join(values))
         return np.frombuffer(content.getbuffer(), np.uint8)[start - begin : stop - begin]
 
     def _encoded(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the encoded values that contain the bytes [start, stop)."""
-        row = int(self._begins.searchsorted(start, side="right")) - 1
-        while start < stop:
-            begin, end = int(self._begins[row]), min(int(self._begins[row + 1]), stop)
-            for place in range(start - begin, end - begin):
-                try:
-                    yield self._codec.encode(self._rows[row][place])
-                except errors.ReplayError as error:
-                    raise errors.CheckpointError(f"{self._name(row, place)} cannot be saved: {error}") from error
-            start, row = end, row + 1
+        """Yield the values from number `start` to `stop`, encoded."""
+        row, place = self._place_of(start)
+        values = itertools.islice(itertools.chain.from_iterable(self._rows[row:]), place, place + stop - start)
+        for number, value in enumerate(values, start):
+            try:
+                yield self._codec.encode(value)
+            except errors.ReplayError as error:
+                raise errors.CheckpointError(f"{self._named(number)} cannot be saved: {error}") from error
+
+    def _place_of(self, number: int) -> tuple[int, int]:
+        row = int(self._begins.searchsorted(number, side="right")) - 1
+        return row, number - int(self._begins[row])
+
+    def _named(self, number: int) -> str:
+        return self._name(*self._place_of(number))
 
 
 class Snapshot:

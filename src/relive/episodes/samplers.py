@@ -9,7 +9,7 @@ class name and settings, as a limiter is. It is stateless, so buffers may share 
 import abc
 from collections.abc import Iterator, Sequence
 import functools
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -74,12 +74,6 @@ class StoredEpisodes(Sequence[episode_lib.Episode[Obs, Act]]):
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
         yield from self._ended
         yield from self._open
-
-    @overload
-    def __getitem__(self, index: int) -> episode_lib.Episode[Obs, Act]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[episode_lib.Episode[Obs, Act]]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """Return the episode at an index, or a list of those in a slice."""

@@ -111,19 +111,15 @@ class Listener(Protocol):
 
     def started(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
         """Handle a new, open episode."""
-        ...
 
     def ended(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
         """Handle the end of an open episode."""
-        ...
 
     def evicted(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
         """Handle an eviction, while the store still knows whether the episode was sampled."""
-        ...
 
     def cleared(self, store: "EpisodeStore[Any, Any]") -> None:
         """Handle `clear`, just before all episodes are removed."""
-        ...
 
 
 COUNTERS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "aborted_steps")
@@ -250,8 +246,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return `size` independent transitions, uniform among all, each as its episode and start step.
 
-        Draws an episode by its number of transitions, then a uniform start in it. The store must hold a transition.
-        O(size log episodes).
+        The store must hold a transition. O(size log episodes).
         """
         return self.versions.all.draw(rng.integers(len(self), size=size), rng)
 
@@ -289,7 +284,8 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def has_within(self, lags: versions_lib.Lags) -> bool:
         """Return whether there is a transition within those lags. O(1)."""
-        return self.versions.has(self.policy_version, lags)
+        learner, known = self.policy_version, self.versions.known
+        return learner is not None and bool(known) and (lags.max_lag is None or learner - known[-1] <= lags.max_lag)
 
     def draw_within(
         self, size: int, rng: np.random.Generator, lags: versions_lib.Lags
@@ -389,11 +385,18 @@ class EpisodeStore(Generic[Obs, Act]):
         return self.inserted - len(self) - self._num_waiting() - self.evicted_transitions - self.aborted_steps
 
     def _finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Move an episode that has just ended from the open ones to the finished ones.
+        """Move an episode that has just ended to the finished ones.
 
-        If open episodes kept the store above a limit, episodes that finished earlier are evicted now.
+        Episodes that finished earlier are evicted now if open ones kept the store above a limit. Those without a
+        transition, which a crashing actor can create endlessly, do not count as transitions, so the number of finished
+        episodes is limited to max_transitions too.
         """
-        while self._is_over_a_limit() and len(self.finished):
+        finished, growing = self.finished, self._growing
+        while len(finished) and (
+            finished.total + growing.total > self._most_transitions
+            or len(self.by_id) > self._most_episodes
+            or len(finished) >= self._most_finished
+        ):
             self._evict()
         del self.open[episode.episode_id]
         del self.started[episode.episode_id]
@@ -410,18 +413,6 @@ class EpisodeStore(Generic[Obs, Act]):
         self._growing.grow(episode)
         if episode.policy_version is not None or episode.version_changes:
             self.versions.grow(episode)
-
-    def _is_over_a_limit(self) -> bool:
-        """Return whether a limit is exceeded.
-
-        Episodes without a transition, which a crashing actor can create endlessly, do not count as transitions, so the
-        number of finished episodes is limited to max_transitions too.
-        """
-        return (
-            len(self) > self._most_transitions
-            or len(self.by_id) > self._most_episodes
-            or len(self.finished) >= self._most_finished
-        )
 
     def _evict(self) -> None:
         """Forget the episode that finished first. O(1) amortised."""
@@ -452,14 +443,10 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
         )
     first = -1 if episode.policy_version is None else episode.policy_version
     changes = [(-1, first), *episode.version_changes, (steps, validation.LARGEST + 1)]
-    if any(
-        start >= next_start or version >= next_one
-        for (start, version), (next_start, next_one) in itertools.pairwise(changes)
-    ):
+    if any(start >= next_start or old >= new for (start, old), (next_start, new) in itertools.pairwise(changes)):
         raise errors.CorruptionError(
-            f"episode {episode_id} of {steps} steps from policy version "
-            f"{validation.short_repr(episode.policy_version)} on "
-            f"has changes {validation.short_repr(episode.version_changes)}, which do not go up"
+            f"episode {episode_id} of {steps} steps from policy version {validation.short_repr(episode.policy_version)}"
+            f" on has changes {validation.short_repr(episode.version_changes)}, which do not go up"
         )
     for t, reward in enumerate(episode.rewards):
         if type(reward) is not float or not math.isfinite(reward):

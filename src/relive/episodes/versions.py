@@ -128,12 +128,6 @@ class VersionCounts:
             bisect.insort(self.known, version)
         return pool
 
-    def has(self, learner: int | None, lags: Lags) -> bool:
-        """Return whether any transition may be drawn with that learner version. O(1)."""
-        if learner is None or not self.known:
-            return False
-        return lags.max_lag is None or learner - self.known[-1] <= lags.max_lag
-
     def draw(self, size: int, rng: np.random.Generator, learner: int, lags: Lags) -> list[tuple[Episode, int]]:
         """Return `size` independent transitions, each as its episode and step, distributed as `lags` describes.
 
@@ -159,11 +153,7 @@ class VersionCounts:
         return [drawn[number] for number in range(size)]
 
     def check(self, finished: Iterable[Episode], growing: Iterable[Episode]) -> None:
-        """Recount everything from the episodes of the store.
-
-        Args:
-            finished: Finished episodes, in the order of finishing.
-            growing: Open episodes, in any order.
+        """Recount the finished episodes, in the order of finishing, and the open ones, in any order.
 
         Raises:
             CorruptionError: The counts disagree with the episodes.

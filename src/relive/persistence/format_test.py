@@ -318,7 +318,8 @@ class Episodes:
         self.episodes: dict[str, list[Any]] = {}
         times = iter(arrays["episode_start_time"].tolist())
         for name, agent, group, version, status, changes, size, steps in values("episodes", "episode_end"):
-            versions, at = [], dict(changes)
+            versions: list[Any] = []
+            at = dict(changes)
             for t in range(steps):
                 versions.append(at.get(t, versions[-1] if versions else version))
             self.episodes[name] = [
