@@ -11,6 +11,7 @@ Appending and removing cost O(1) amortised, finding k units O(k log items).
 
 import bisect
 from collections.abc import Hashable, Iterator
+import dataclasses
 import itertools
 from typing import Any, Generic, TypeVar, cast
 
@@ -23,16 +24,14 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Shelf(Generic[H]):
-    """Items with equal counts."""
+    """Items with counts in [width / 2, width), and their sum."""
 
-    __slots__ = ("counts", "items", "units", "width")
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.items: list[H] = []
-        self.counts: list[int] = []
-        self.units = 0
+    width: int
+    items: list[H] = dataclasses.field(default_factory=list)
+    counts: list[int] = dataclasses.field(default_factory=list)
+    units: int = 0
 
 
 class GrowingCounts(Generic[H]):
@@ -158,10 +157,6 @@ class CountedDeque(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._items[self._head :])
-
-    def items(self) -> list[T]:
-        """Return all items, the oldest first."""
-        return self._items[self._head :]
 
     def append(self, item: T, count: int) -> None:
         """Append `item` with `count` >= 0 units."""

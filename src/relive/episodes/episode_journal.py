@@ -45,14 +45,14 @@ _STEP = (
     commands.or_none(commands.is_count),
 )
 TABLE: commands.Table = {
-    START: ("start_episode", _START),
-    APPEND: ("append_step", _STEP),
-    END: ("end_episode", (episode_lib.is_id, commands.is_bytes, commands.one_of(*episode_lib.FINAL_STATUSES))),
-    ABORT: ("abort_episode", (episode_lib.is_id,)),
-    CLEAR: ("clear", ()),
-    EVICT: ("evict", (commands.is_count, commands.is_count, commands.list_of(episode_lib.is_id))),
-    CARRIED[START]: ("carry_start", _START),
-    CARRIED[APPEND]: ("carry_step", _STEP),
+    START: ("_start_episode", _START),
+    APPEND: ("_append_step", _STEP),
+    END: ("_end_episode", (episode_lib.is_id, commands.is_bytes, commands.one_of(*episode_lib.FINAL_STATUSES))),
+    ABORT: ("_abort_episode", (episode_lib.is_id,)),
+    CLEAR: ("_clear", ()),
+    EVICT: ("_evict", (commands.is_count, commands.is_count, commands.list_of(episode_lib.is_id))),
+    CARRIED[START]: ("_carry_start", _START),
+    CARRIED[APPEND]: ("_carry_step", _STEP),
 }
 
 
@@ -124,12 +124,10 @@ class EpisodeJournal:
     # Listener of the store.
 
     def started(self, store: Store, episode: Episode) -> None:
-        """Journal the evictions that made room for an episode."""
+        """Journal the evictions that made room for an episode, or its last transition."""
         self.settle()
 
-    def ended(self, store: Store, episode: Episode) -> None:
-        """Journal the evictions that made room for the last transition of an episode."""
-        self.settle()
+    ended = started
 
     def evicted(self, store: Store, episode: Episode) -> None:
         """Record an eviction for `settle`."""
@@ -158,7 +156,7 @@ class EpisodeJournal:
 
     def _prune(self) -> None:
         """Delete segments that no episode needs, after syncing the evictions."""
-        gone = list(itertools.takewhile(lambda begun: begun[1] is None or not self._store.has(begun[1]), self._begun))
+        gone = list(itertools.takewhile(lambda begun: begun[1] not in self._store.by_id, self._begun))
         if gone:
             self._journal.sync()
             self._journal.prune(gone[-1][0])
@@ -245,13 +243,13 @@ class Replay:
         self._store.set_limits(*self._limits)
         self._queue.end()
 
-    # The calls of the records.
+    # The calls of the records; those for an episode that is gone are ignored.
 
-    def start_episode(
+    def _start_episode(
         self, episode_id: str, agent_id: str, group_id: str | None, policy_version: int | None, start_time: float
     ) -> None:
         """Start an episode at the next record but EVICT."""
-        if self._store.has(episode_id):
+        if episode_id in self._store.by_id:
             raise errors.CheckpointError(f"starts episode {episode_id}, which is stored")
         self._starting = episode_lib.Episode(
             episode_id=episode_id,
@@ -261,7 +259,7 @@ class Replay:
             policy_version=policy_version,
         )
 
-    def append_step(
+    def _append_step(
         self, episode_id: str, observation: bytes, action: bytes, reward: float, policy_version: int | None
     ) -> None:
         """Append a step; of an episode that is gone, it is counted alone."""
@@ -274,37 +272,34 @@ class Replay:
         else:
             self._store.inserted += 1
 
-    def end_episode(self, episode_id: str, final_observation: bytes, status: episode_lib.FinalStatus) -> None:
-        """End an episode, unless it is gone."""
+    def _end_episode(self, episode_id: str, final_observation: bytes, status: episode_lib.FinalStatus) -> None:
         if episode_id in self._store.open:
             self._store.end(episode_id, self._decoded(final_observation), status)
 
-    def abort_episode(self, episode_id: str) -> None:
-        """Abort an episode, unless it is gone."""
+    def _abort_episode(self, episode_id: str) -> None:
         if episode_id in self._store.open:
             self._store.abort(episode_id)
 
-    def clear(self) -> None:
-        """Remove every episode."""
+    def _clear(self) -> None:
         self._store.clear()
 
-    def evict(self, episodes: int, transitions: int, episode_ids: list[str]) -> None:
+    def _evict(self, episodes: int, transitions: int, episode_ids: list[str]) -> None:
         """Evict episodes, and set how many were evicted so far."""
         for episode_id in episode_ids:
             self._store.forget_oldest(episode_id)
         self._store.evicted_episodes, self._store.evicted_transitions = episodes, transitions
         self._begin_episode()
 
-    def carry_start(self, episode_id: str, *described: Any) -> None:
+    def _carry_start(self, episode_id: str, *described: Any) -> None:
         """Start an episode that is carried over, unless it is known."""
-        self._takes_carried = not self._store.has(episode_id)
+        self._takes_carried = episode_id not in self._store.by_id
         if self._takes_carried:
-            self.start_episode(episode_id, *described)
+            self._start_episode(episode_id, *described)
 
-    def carry_step(self, *step: Any) -> None:
+    def _carry_step(self, *step: Any) -> None:
         """Append a step of the last of them; the base has counted it."""
         if self._takes_carried:
-            self.append_step(*step)
+            self._append_step(*step)
             self._store.inserted -= 1
 
     def _begin_episode(self) -> None:
@@ -314,9 +309,4 @@ class Replay:
             self._starting = None
 
     def _decoded(self, content: bytes) -> Any:
-        try:
-            return self._codec.decode(content)
-        except errors.ReplayError:
-            raise
-        except Exception as error:  # Raised by a custom codec.
-            raise errors.CheckpointError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+        return episode_state.decoded("holds a value that", self._codec, content)

@@ -144,7 +144,9 @@ def test_a_codec_that_fails_to_decode_is_an_error(tmp_path: pathlib.Path) -> Non
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log, codec=JsonCodec())
         buffer.append_observation_action_reward_nowait(buffer.start_episode_nowait("a"), 1, 2, 3.0)
-    with pytest.raises(errors.CheckpointError, match="log: record 2 cannot be decoded: ZeroDivisionError: no$"):
+    with pytest.raises(
+        errors.CheckpointError, match="log: record 2 holds a value that cannot be decoded: ZeroDivisionError: no$"
+    ):
         relive.recover(tmp_path / "log", codec=FailingCodec())
 
 
@@ -402,9 +404,18 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
     "calls abort_episode, which cannot be with b'.*'": [(episode_journal.ABORT, commands.encoded(UUID.encode()))],
     "plain-1 content ends in the middle of a value": [(episode_journal.START, started()[1][:-1])],
     "plain-1 content ends in the middle of a value ": [(episode_journal.START, b"")],
-    "plain-1 content ends in the middle of a value  ": [started(), appended(observation=b"i")],
-    "plain-1 content has bytes after its value, at byte 1": [started(), appended(action=b"NN")],
-    "plain-1 content has no value of tag 255, at byte 0": [started(), ended(value=b"\xff")],
+    "holds a value that cannot be decoded: plain-1 content ends in the middle of a value": [
+        started(),
+        appended(observation=b"i"),
+    ],
+    "holds a value that cannot be decoded: plain-1 content has bytes after its value, at byte 1": [
+        started(),
+        appended(action=b"NN"),
+    ],
+    "holds a value that cannot be decoded: plain-1 content has no value of tag 255, at byte 0": [
+        started(),
+        ended(value=b"\xff"),
+    ],
     "calls end_episode, which cannot be with 'IN_PROGRESS'": [started(), ended("IN_PROGRESS")],
     "calls end_episode, which cannot be with 1": [started(), ended(1)],
     "calls end_episode, which cannot be with None": [started(), ended(value=None)],

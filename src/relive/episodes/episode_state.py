@@ -265,28 +265,30 @@ def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]
 
 
 def _decoded(given: state.StateReader, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
-    """Yield that many decoded values, reading their bytes in chunks."""
+    """Return that many decoded values, whose bytes are read in chunks."""
     ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
         raise errors.CheckpointError(f"array {ends_name} must not fall")
     column = given.column(name, np.uint8, (int(ends[-1]) if count else 0,))
-    return _read(name, column, ends, codec)
-
-
-def _read(name: str, column: state.ChunkedArray, ends: arrays.Ints, codec: codec_lib.Codec) -> Iterator[Any]:
-    first = begin = 0
-    while first < len(ends):
+    values: list[Any] = []
+    begin = 0
+    while len(values) < count:
+        first = len(values)
         last = max(first + 1, int(np.searchsorted(ends, begin + state.CHUNK, side="right")))
-        content = column.read(begin, int(ends[last - 1])).tobytes()
-        start = 0
-        for end in (ends[first:last] - begin).tolist():
-            try:
-                yield codec.decode(content[start:end])
-            except errors.CheckpointError as error:
-                raise errors.CheckpointError(f"array {name} cannot be decoded: {error}") from error
-            except Exception as error:  # Of a codec that is the user's own.
-                raise errors.CheckpointError(
-                    f"array {name} cannot be decoded: {type(error).__name__}: {error}"
-                ) from error
-            start = end
-        first, begin = last, int(ends[last - 1])
+        places = [0, *(ends[first:last] - begin).tolist()]
+        content, begin = column.read(begin, int(ends[last - 1])).tobytes(), int(ends[last - 1])
+        values += [decoded(f"array {name}", codec, content[i:j]) for i, j in itertools.pairwise(places)]
+    return iter(values)
+
+
+def decoded(what: str, codec: codec_lib.Codec, content: bytes) -> Any:
+    """Return the value of bytes, which are untrusted, by a codec that may be the user's own.
+
+    Raises:
+        CheckpointError: There is none; the error begins with `what`.
+    """
+    try:
+        return codec.decode(content)
+    except Exception as error:
+        reason = str(error) if isinstance(error, errors.ReplayError) else f"{type(error).__name__}: {error}"
+        raise errors.CheckpointError(f"{what} cannot be decoded: {reason}") from error

@@ -270,6 +270,5 @@ def test_an_episode_has_what_its_status_says(status: Any, size: int) -> None:
 
 
 def test_no_value_is_left_over() -> None:
-    ends = np.array([2, 4, 6])
-    column = state_lib.StateReader({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
-    assert list(episode_state._read("x", column, ends, PLAIN)) == ["", "", ""]
+    arrays = {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8), "x_end": np.array([2, 4, 6])}
+    assert list(episode_state._decoded(state_lib.StateReader({}, arrays), "x", "x_end", 3, PLAIN)) == ["", "", ""]

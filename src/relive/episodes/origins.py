@@ -56,9 +56,9 @@ def sample(store: store_lib.EpisodeStore[Any, Any], drawn: samples.ReplaySample[
     origin = SampleOrigin(
         episode_id=drawn.episode_id, agent_id=drawn.agent_id, step=drawn.start_step, actual_n=drawn.actual_n
     )
-    if not store.has(drawn.episode_id):
+    episode = store.find(drawn.episode_id)
+    if episode is None:
         return origin
-    episode = store[drawn.episode_id]
     place = next((place for place, finished in enumerate(store.finished) if finished is episode), None)
     return dataclasses.replace(
         origin,

@@ -178,10 +178,6 @@ class EpisodeStore(Generic[Obs, Act]):
         """Return the episode with that id, or None."""
         return self.by_id.get(episode_id)
 
-    def has(self, episode_id: str) -> bool:
-        """Return whether an episode with that id is stored."""
-        return episode_id in self.by_id
-
     def __getitem__(self, episode_id: str) -> episode_lib.Episode[Obs, Act]:
         """Return the episode with that id.
 

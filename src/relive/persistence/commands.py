@@ -35,7 +35,7 @@ def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:
     if kind not in table:
         raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
     method, checks = table[kind]
-    getattr(target, method)(*checked(f"calls {method}", checks, _PLAIN.decode(payload)))
+    getattr(target, method)(*checked(f"calls {method.lstrip('_')}", checks, _PLAIN.decode(payload)))
 
 
 def checked(what: str, checks: tuple[Check, ...], values: Any) -> tuple[Any, ...]:
