@@ -56,7 +56,7 @@ myst_heading_anchors = 3
 INTERNAL = {
     "ColumnReplayBuffer": "check_priorities history readable_slots",
     "TransitionReplayBuffer": "window_for",
-    "Episode": "check_can_end check_is_open check_next_step checked_next_version",
+    "Episode": "check_can_end check_next_step checked_next_version",
     "Derived": "derive",
     "Schema": "columns description from_description leaves named_fields observation_paths rows",
     "ColumnStorage": "gather prepare rewards write_rows",

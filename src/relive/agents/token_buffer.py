@@ -500,7 +500,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return {**state, "arrays": {**state["arrays"], **self._queue_snapshot().state_dict(self._store)}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
-        state = token_state.base_state_dict(self._store)
+        state = token_state.state_dict(self._store, is_base=True)
         return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
 
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:

@@ -710,7 +710,7 @@ def facts(**changes: Any) -> Any:
         (broken("loss_mask", 3, 0), "trained of sequences must be what their tokens make it"),
         (broken_row("trained", 2), "trained of sequences must be what their tokens make it"),
         (broken_row("oldest_version", 1), "oldest_version of sequences must be what their tokens make it"),
-        (lambda b: b._store.owners.pop(1), "each sequence must belong to an episode, in their order"),
+        (lambda b: b._store.owners.pop(1), "counters must be of a buffer that holds 2 sequences"),
         (lambda b: b._store.owners.update({0: copy.copy(b._store.owners[0])}), "each sequence must belong to .*"),
         (lambda b: b._store._episodes.popitem(), "episodes must have the 3 sequences that are stored"),
         (lambda b: b._store._drawn.add(copy.copy(b._store.owners[0])), "episodes that were sampled must be stored"),
@@ -720,7 +720,7 @@ def facts(**changes: Any) -> Any:
         (facts(mismatches=(None, None)), "episodes must have the 3 sequences that are stored"),
         (broken_row("returns", 2), "returns of sequences must be what their tokens make it"),
         (broken_row("is_exact", 1), "is_exact of sequences must be what their tokens make it"),
-        (lambda b: setattr(b._store, "evicted", 1), "1 sequences were evicted and 0 cleared, but 0 have left"),
+        (lambda b: setattr(b._store, "evicted", 1), "counters must be of a buffer that holds 3 sequences"),
     ],
 )
 @pytest.mark.parametrize("at_once", [1, 5, 2**18])

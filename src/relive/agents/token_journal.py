@@ -133,7 +133,7 @@ class Replay:
         is_float = isinstance(logprobs, np.ndarray) and logprobs.dtype.type in tokens.FLOATS and logprobs.dtype.isnative
         count = len(mismatches)
         is_sound = is_float and lengths.dtype == np.int64 and lengths.shape == (count,) and (lengths >= 1).all()
-        if not is_sound or store.has(checked["episode_id"]):
+        if not is_sound or store.find(checked["episode_id"]) is not None:
             raise errors.CheckpointError("adds an invalid episode")
         of_tokens, of_sequences = store.fields(logprobs.dtype)
         _check_columns(columns, of_tokens, sum(lengths.tolist()))

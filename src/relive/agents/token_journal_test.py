@@ -4,7 +4,6 @@ import copy
 import pathlib
 import random
 import shutil
-import struct
 from typing import Any
 
 import numpy as np
@@ -95,8 +94,8 @@ def test_records_of_tokens_are_as_documented(tmp_path: pathlib.Path) -> None:
         tmp_path,
         added(),
         updated(stale=4, **values),
-        (queue_journal.LEARNED, struct.pack("<Q", 7)),
-        (queue_journal.HANDED, [["e"], [], ""]),
+        (queue_journal.LEARN, (7,)),
+        (queue_journal.DELIVER, (["e"], [], "")),
     )
     batch = buffer.read([0])
     assert (batch.tokens.tolist(), batch.extras["advantages"].tolist()) == ([[1, 2]], [[1.0, 2.0]])
@@ -106,34 +105,36 @@ def test_records_of_tokens_are_as_documented(tmp_path: pathlib.Path) -> None:
     assert kinds == [0, 1, 2, 9, 11]
 
 
-VALID = "which is not valid here"
+CANNOT = "which cannot be with "
 
 
 @pytest.mark.parametrize(
     ("records", "text"),
     [
-        ([(4, None)], rf"record 1 is of kind 4 with 1 bytes, {VALID}"),
-        ([(1, None)], VALID),
-        ([(1, (1, 2, 3, 4))], VALID),
-        ([(2, (ONE, ONE, {}, True))], VALID),
-        ([(3, -1)], VALID),
-        ([(3, 1)], VALID),
-        ([(9, b"")], VALID),
-        ([(9, bytes(7))], VALID),
-        ([(9, struct.pack("<Q", 3)), (9, struct.pack("<Q", 2))], "sets the learner's policy version to 2, which is"),
-        ([(11, [[], []])], r"is of kind 11, which cannot hold \[\[\], \[\]\]$"),
-        ([(12, [-1, []])], r"is of kind 12, which cannot hold \[-1, \[\]\]$"),
-        ([(12, [1, ["e", 1]])], "is of kind 12, which cannot hold "),
-        ([(14, [["e"], ["f"]])], "is of kind 14, which cannot hold "),
-        ([(14, ["e"])], "is of kind 14, which cannot hold "),
-        ([added(), (11, [["e"], [], ""]), (14, [["e", "e"]])], r"puts \['e', 'e'\] back, which cannot be$"),
-        ([added(), (11, [["e"], [], ""]), (14, [["e", "f"]])], r"puts \['e', 'f'\] back, which cannot be$"),
-        ([(15, [["e"]])], "is of kind 15, which cannot hold "),
-        ([(15, [["e"], ""])], "rejects no episodes, or without a reason$"),
-        ([(15, [[], "ugly"])], "rejects no episodes, or without a reason$"),
-        ([(13, b"x")], VALID),
-        ([added(names=None)], VALID),
-        ([added(names=("e",))], "an episode must be two ids"),
+        ([(4, None)], "record 1 is of kind 4 with 1 bytes, which is not valid here$"),
+        ([(1, None)], f"calls add, {CANNOT}None$"),
+        ([(1, (1, 2, 3, 4))], f"calls add, {CANNOT}1$"),
+        ([(2, (ONE, ONE, {}, True))], f"calls update, {CANNOT}True$"),
+        ([(3, (-1,))], f"calls clear, {CANNOT}-1$"),
+        ([(3, 1)], f"calls clear, {CANNOT}1$"),
+        ([(3, (1,))], "counts 1 sequences as evicted, which cannot be$"),
+        ([(9, b"")], "ends in the middle of a value$"),
+        ([(9, 3)], f"calls learn, {CANNOT}3$"),
+        ([(9, (2**62 + 1,))], f"calls learn, {CANNOT}{2**62 + 1}$"),
+        ([(9, (3,)), (9, (2,))], "sets the learner's policy version to 2, which is"),
+        ([(11, ([], []))], rf"calls deliver, {CANNOT}\(\[\], \[\]\)$"),
+        ([(12, (-1, []))], f"calls acknowledge, {CANNOT}-1$"),
+        ([(12, (1, ["e", 1]))], f"calls acknowledge, {CANNOT}"),
+        ([(14, (["e"], ["f"]))], f"calls put_back, {CANNOT}"),
+        ([(14, ("e",))], f"calls put_back, {CANNOT}'e'$"),
+        ([added(), (11, (["e"], [], "")), (14, (["e", "e"],))], r"puts \['e', 'e'\] back, which cannot be$"),
+        ([added(), (11, (["e"], [], "")), (14, (["e", "f"],))], r"puts \['e', 'f'\] back, which cannot be$"),
+        ([(15, (["e"],))], f"calls reject, {CANNOT}"),
+        ([(15, (["e"], ""))], "rejects no episodes, or without a reason$"),
+        ([(15, ([], "ugly"))], "rejects no episodes, or without a reason$"),
+        ([(13, ("x",))], f"calls restart, {CANNOT}"),
+        ([added(names=None)], f"calls add, {CANNOT}None$"),
+        ([added(names=("e",))], rf"an episode is one, {CANNOT}\('e',\)$"),
         ([added(), added()], "adds an invalid episode$"),
         ([added(lengths=ONE - 1)], "adds an invalid episode$"),
         ([added(lengths=np.array([1, 1]))], "adds an invalid episode$"),
@@ -155,16 +156,16 @@ VALID = "which is not valid here"
         ([added(), updated(keys=np.zeros(1))], "updates something that is not a sequence$"),
         ([added(), updated(lengths=np.array([1, 1]))], "updates something that is not a sequence$"),
         ([added(), updated(lengths=-ONE)], "updates something that is not a sequence$"),
-        ([added(), updated(stale=-1)], "updates something that is not a sequence$"),
+        ([added(), updated(stale=-1)], f"calls update, {CANNOT}-1$"),
         ([added(), updated(tokens=np.zeros(2, np.int32))], "updates something that is not an extra$"),
         ([added(), updated(advantages=np.zeros(1))], "has other columns than the buffer$"),
         ([added(), updated(weight=np.zeros(1, np.float32))], "has other columns than the buffer$"),
         ([added(), updated(lengths=ONE, advantages=np.zeros(1))], "is an invalid update: lengths must be"),
-        ([(11, [["e"], 3, ""])], "is of kind 11, which cannot hold "),
-        ([(11, [[3], [], ""])], "is of kind 11, which cannot hold "),
-        ([(11, [[], ["e"], ""])], "drops episodes without a reason"),
-        ([(11, [[], [], "why"])], "has a reason and drops none$"),
-        ([added(names=("e", "a", None, "ABORTED", (None,))), (11, [["e"], [], ""])], "hands out episode e, which"),
+        ([(11, (["e"], 3, ""))], f"calls deliver, {CANNOT}3$"),
+        ([(11, ([3], [], ""))], rf"calls deliver, {CANNOT}\[3\]$"),
+        ([(11, ([], ["e"], ""))], "drops episodes without a reason"),
+        ([(11, ([], [], "why"))], "has a reason and drops none$"),
+        ([added(names=("e", "a", None, "ABORTED", (None,))), (11, (["e"], [], ""))], "hands out episode e, which"),
     ],
 )
 def test_forged_records_of_tokens_are_refused(records: Any, text: str, tmp_path: pathlib.Path) -> None:

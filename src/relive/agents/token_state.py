@@ -5,7 +5,7 @@
     sequences/rows/returns     1.0               0.5        and the other fields and extras of a sequence [S, ...]
     episodes                   c c c c           c c        bytes: a tuple of names and mismatches as a PlainCodec
                                                             writes it for each episode, one after another
-    episode_ends               4                 6          [E]
+    episode_end                4                 6          [E]
     episode_drawn              T                 F          whether a sequence of the episode was sampled [E]
 
 What else is known of an episode is read from its sequences. Their positions in the ring are not saved.
@@ -24,44 +24,35 @@ from relive.agents import tokens
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.persistence import codec as codec_lib
+from relive.persistence import commands
 from relive.persistence import dtypes
 from relive.persistence import npy
 from relive.persistence import state as state_lib
 from relive.schema import schema
 from relive.storage import ragged
 
-
-def state_dict(store: token_store.TokenStore) -> state_lib.State:
-    """Return the state of a store as JSON values and arrays."""
-    codec = codec_lib.PlainCodec()
-    contents = [codec.encode(plain_names(each.names)) for each in store]
-    kept = {} if store.rows is None else store.rows.state_dict()
-    return {
-        **_head(store, store.evicted),
-        "arrays": {
-            **{f"sequences/{name}": array for name, array in kept.items()},
-            "episodes": np.frombuffer(b"".join(contents), np.uint8),
-            "episode_ends": np.cumsum([len(content) for content in contents], dtype=np.int64),
-            "episode_drawn": np.array([store.was_drawn(each) for each in store], np.bool_),
-        },
-    }
+_PLAIN = codec_lib.PlainCodec()
+_MISMATCH = [field.name for field in dataclasses.fields(tokens.TokenMismatch)]
 
 
-def base_state_dict(store: token_store.TokenStore) -> state_lib.State:
-    """Return the state as if everything stored had just been evicted."""
-    arrays = state_dict(token_store.TokenStore(1, {}, {}))["arrays"]
-    if store.rows is not None:
-        for name, array in store.rows.state_dict().items():
-            arrays[f"sequences/{name}"] = np.zeros((0, *array.shape[1:]), array.dtype)
-    return {**_head(store, store.inserted - store.cleared), "arrays": arrays}
-
-
-def _head(store: token_store.TokenStore, evicted: int) -> state_lib.State:
-    dtype = None if store.rows is None else dtypes.described(store.rows.dtype("logprobs"))
+def state_dict(store: token_store.TokenStore, *, is_base: bool = False) -> state_lib.State:
+    """Return the state of a store; where `is_base`, as if everything stored had just been evicted."""
+    episodes, kept = list(store), {} if store.rows is None else store.rows.state_dict()
+    evicted, dtype = store.evicted, None if store.rows is None else dtypes.described(store.rows.dtype("logprobs"))
+    if is_base:
+        episodes, evicted = [], store.inserted - store.cleared
+        kept = {name: np.zeros((0, *array.shape[1:]), array.dtype) for name, array in kept.items()}
+    contents = [_PLAIN.encode(plain_names(episode.names)) for episode in episodes]
     return {
         "counters": {"appended": store.inserted, **store.counters(), "evicted": evicted},
         "policy_version": store.policy_version,
         "sequences": {"log_probability_dtype": dtype},
+        "arrays": {
+            **{f"sequences/{name}": array for name, array in kept.items()},
+            "episodes": np.frombuffer(b"".join(contents), np.uint8),
+            "episode_end": np.cumsum([len(content) for content in contents], dtype=np.int64),
+            "episode_drawn": np.array([store.was_drawn(episode) for episode in episodes], np.bool_),
+        },
     }
 
 
@@ -74,22 +65,15 @@ def load(given: state_lib.StateReader, store: token_store.TokenStore) -> None:
     counters = given.part("counters")
     for name in token_store.COUNTERS:
         setattr(store, name, counters.integer(name))
-    store.policy_version = None if given.value("policy_version") is None else given.integer("policy_version")
+    if given.value("policy_version") is not None:
+        store.policy_version = given.integer("policy_version", most=validation.LARGEST)
     try:
-        rows = _rows(given.part("sequences"), store)
-        names, drawn = _names(given)
-        store.fill(rows, names, drawn)
+        store.fill(_rows(given.part("sequences"), store), *_names(given))
+        if counters.integer("appended") != store.inserted:
+            raise errors.CorruptionError(f"counters must be of a buffer that holds {len(store)} sequences")
         store.check()
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"sequences cannot be: {error}") from error
-    is_sound = (
-        store.inexact_episodes <= store.episodes
-        and store.episodes + store.inexact_episodes <= store.inserted
-        and (rows is None) == (store.inserted == 0)
-        and counters.integer("appended") == store.inserted == store.evicted + store.cleared + len(store)
-    )
-    if not is_sound:
-        raise errors.CheckpointError(f"counters must be of a buffer that holds {len(store)} sequences")
 
 
 def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged.RaggedColumns | None:
@@ -117,10 +101,9 @@ def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged
 def _names(given: state_lib.StateReader) -> tuple[list[dict[str, Any]], list[bool]]:
     """Return the names of the episodes, and whether each was sampled."""
     drawn = given.booleans("episode_drawn", None).tolist()
-    ends = given.integers("episode_ends", len(drawn), 0, state_lib.MOST).tolist()
+    ends = given.integers("episode_end", len(drawn), 0, state_lib.MOST).tolist()
     content = given.array("episodes", np.uint8, (max(ends, default=0),)).tobytes()
-    codec = codec_lib.PlainCodec()
-    return [checked_names(codec.decode(content[i:j])) for i, j in itertools.pairwise([0, *ends])], drawn
+    return [checked_names(_PLAIN.decode(content[i:j])) for i, j in itertools.pairwise([0, *ends])], drawn
 
 
 def plain_names(names: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -135,23 +118,27 @@ def checked_names(value: Any) -> dict[str, Any]:
     Raises:
         CheckpointError: It is invalid.
     """
-    if type(value) is tuple and len(value) == len(token_store.NAMES) and type(value[-1]) is tuple and value[-1]:
-        *texts, status, (first, *others) = value
-        is_named = [type(text) for text in texts[:2]] == [str, str] and type(texts[2]) in (str, type(None))
-        if is_named and status in episode_lib.FINAL_STATUSES and first is None and all(map(_is_mismatch, others)):
-            names = ("step", "position", "expected", "found")
-            mismatches = [tokens.TokenMismatch(**dict(zip(names, each, strict=True))) for each in others]
-            return dict(zip(token_store.NAMES, (*texts, status, (None, *mismatches)), strict=True))
-    raise errors.CheckpointError(
-        f"an episode must be two ids, a group, a status and mismatches, got {validation.short_repr(value)}"
-    )
+    *names, (_, *others) = commands.checked("an episode is one", _CHECKS, value)
+    mismatches = [tokens.TokenMismatch(**dict(zip(_MISMATCH, each, strict=True))) for each in others]
+    return dict(zip(token_store.NAMES, (*names, (None, *mismatches)), strict=True))
 
 
-def _is_mismatch(value: Any) -> bool:
-    """Return whether that is four integers, the last of which may be None."""
-    if type(value) is not tuple or len(value) != 4:
+def _are_mismatches(value: Any) -> bool:
+    """Return whether that is None, and tuples of four integers, the last of which may be None."""
+    if type(value) is not tuple or not value or value[0] is not None:
         return False
-    return all(type(each) is int and each >= 0 for each in value[:3] + value[3:] * (value[3] is not None))
+    tuples = [each for each in value[1:] if type(each) is tuple and len(each) == len(_MISMATCH)]
+    are_counts = all(all(map(commands.is_count, (*each[:3], each[3] or 0))) for each in tuples)
+    return len(tuples) == len(value) - 1 and are_counts
+
+
+_CHECKS = (
+    commands.is_text,
+    commands.is_text,
+    commands.or_none(commands.is_text),
+    commands.one_of(*episode_lib.FINAL_STATUSES),
+    _are_mismatches,
+)
 
 
 def described(fields: Mapping[str, schema.Field]) -> list[Any]:

@@ -66,10 +66,10 @@ def described(value: Any) -> Any:
 
     def change(state: dict[str, Any]) -> None:
         content = relive.PlainCodec().encode(value)
-        ends = state["arrays"]["episode_ends"]
+        ends = state["arrays"]["episode_end"]
         old = state["arrays"]["episodes"].tobytes()
         state["arrays"]["episodes"] = np.frombuffer(content + old[ends[0] :], np.uint8)
-        state["arrays"]["episode_ends"] = ends - ends[0] + len(content)
+        state["arrays"]["episode_end"] = ends - ends[0] + len(content)
 
     return change
 
@@ -82,8 +82,8 @@ def named(*changes: Any) -> Any:
     return described(tuple(value))
 
 
-EPISODE = "an episode must be two ids, a group, a status and mismatches, got .*"
-COUNTERS = "counters must be of a buffer that holds 3 sequences"
+EPISODE = "an episode is one, which cannot be with .*"
+COUNTERS = "sequences cannot be: counters must be of a buffer that holds 3 sequences"
 SEQUENCES = "sequences cannot be: .*"
 
 
@@ -119,9 +119,9 @@ SEQUENCES = "sequences cannot be: .*"
             array("sequences/rows/is_exact", lambda x: (x.view(np.uint8) + 2).view(bool)),
             "array sequences/rows/is_exact must hold the bytes 0 and 1 alone",
         ),
-        (array("episode_ends", entry(0, 9999)), "array episodes must .*"),
-        (array("episode_ends", entry(0, 0)), "plain-1 content ends in the middle of a value"),
-        (array("episode_ends", entry(0, -1)), r"array episode_ends must hold integers in \[0, .*"),
+        (array("episode_end", entry(0, 9999)), "array episodes must .*"),
+        (array("episode_end", entry(0, 0)), "plain-1 content ends in the middle of a value"),
+        (array("episode_end", entry(0, -1)), r"array episode_end must hold integers in \[0, .*"),
         (array("episode_drawn", lambda x: (x.view(np.uint8) + 2).view(bool)), "array episode_drawn must hold .*"),
         (described(None), EPISODE),
         (described(["e", "a", None, "COMPLETED", (None,)]), EPISODE),
@@ -168,9 +168,11 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
     state = token_buffer_test.filled().state_dict()
     state["sequences"]["log_probability_dtype"] = None
     state["counters"]["evicted"] = 3
-    for name in ("episodes", "episode_ends", "episode_drawn"):
+    for name in ("episodes", "episode_end", "episode_drawn"):
         state["arrays"][name] = state["arrays"][name][:0]
-    with pytest.raises(errors.CheckpointError, match="^counters must be of a buffer that holds 0 sequences$"):
+    with pytest.raises(
+        errors.CheckpointError, match="^sequences cannot be: counters must be of a buffer that holds 0 sequences$"
+    ):
         relive.TokenReplayBuffer.from_state(state)
 
 
@@ -255,12 +257,12 @@ def test_tokens_are_read_from_the_page_of_the_format(tmp_path: pathlib.Path) -> 
     assert arrays["sequences/rows/is_exact"].tolist() == batch.is_exact.tolist()
     assert arrays["sequences/rows/trained"].tolist() == batch.loss_mask.sum(axis=1).tolist()
     content, begin, row = arrays["episodes"].tobytes(), 0, 0
-    for end in arrays["episode_ends"].tolist():
+    for end in arrays["episode_end"].tolist():
         episode_id, agent_id, group_id, status, mismatches = relive.PlainCodec().decode(content[begin:end])
         begin = end
         for mismatch in mismatches:
             names = batch.episode_ids[row], batch.agent_ids[row], batch.group_ids[row]
-            assert (*names, buffer._store[episode_id].status) == (episode_id, agent_id, group_id, status)
+            assert (*names, buffer._store.find(episode_id).status) == (episode_id, agent_id, group_id, status)
             found = batch.mismatches[row]
             assert mismatch == (found and (found.step, found.position, found.expected, found.found))
             row += 1

@@ -160,8 +160,6 @@ class TokenStore(duplicates.CopiedWhole):
     def _room(self) -> contextlib.AbstractContextManager[None]:
         return memory.room_for("max_tokens", self.max_tokens, self._token_bytes, "tokens")
 
-    # Episodes.
-
     @property
     def finished(self) -> ValuesView[EpisodeFacts]:
         """The episodes, in the order in which they were added."""
@@ -171,21 +169,9 @@ class TokenStore(duplicates.CopiedWhole):
         """Yield the episodes in the order in which they were added."""
         return iter(self._episodes.values())
 
-    def __contains__(self, episode: EpisodeFacts) -> bool:
-        """Return whether this very episode is stored."""
-        return self._episodes.get(episode.episode_id) is episode
-
     def find(self, episode_id: str) -> EpisodeFacts | None:
         """Return the stored episode with that id, or None."""
         return self._episodes.get(episode_id)
-
-    def has(self, episode_id: str) -> bool:
-        """Return whether an episode with that id is stored."""
-        return episode_id in self._episodes
-
-    def __getitem__(self, episode_id: str) -> EpisodeFacts:
-        """Return the stored episode with that id."""
-        return self._episodes[episode_id]
 
     def was_drawn(self, episode: EpisodeFacts) -> bool:
         """Return whether a sequence of that stored episode was sampled."""
@@ -195,8 +181,6 @@ class TokenStore(duplicates.CopiedWhole):
         """Record that the sequences with those keys were sampled."""
         self.sampled += len(keys)
         self._drawn.update([self.owners[key] for key in keys.tolist()])
-
-    # Sequences.
 
     def __len__(self) -> int:
         """Return the number of stored sequences."""
@@ -264,13 +248,13 @@ class TokenStore(duplicates.CopiedWhole):
         sequence_extras: Mapping[str, arrays.Array],
         rows: ragged.RaggedColumns,
     ) -> EpisodeFacts:
-        """Store an episode from `fitted`, evict the oldest ones for it, and return what is known of it.
+        """Store an episode from `fitted`, in the rows from `rows_for`, evict the oldest ones for it, and return it.
 
         Args:
             names: Its episode_id, agent_id, group_id and status.
             joined: Its sequences; their columns include the extras of tokens.
             sequence_extras: The extras of its sequences [S, ...].
-            rows: What `rows_for` returned for it.
+            rows: The rows.
         """
         self.rows, count = rows, len(joined.lengths)
         while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
@@ -413,7 +397,13 @@ class TokenStore(duplicates.CopiedWhole):
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
         """
-        rows = self.rows
+        rows, count = self.rows, len(self.owners)
+        if (
+            (rows is None) != (self.inserted == 0)
+            or self.inserted != self.evicted + self.cleared + count
+            or not 2 * self.inexact_episodes <= self.episodes + self.inexact_episodes <= self.inserted
+        ):
+            raise errors.CorruptionError(f"counters must be of a buffer that holds {count} sequences")
         if rows is None:
             return
         rows.check()
@@ -430,16 +420,11 @@ class TokenStore(duplicates.CopiedWhole):
             "is_exact": [count == 1 for count in parts],
         }
         _check_rows(rows, {name: np.repeat(values, parts) for name, values in of_episodes.items()})
-        if list(self.owners) != list(twin.owners) or not all(
-            self[each.episode_id] is self.owners[key] for key, each in twin.owners.items()
-        ):
+        owners = [(key, self.find(episode.episode_id)) for key, episode in twin.owners.items()]
+        if list(self.owners.items()) != owners:
             raise errors.CorruptionError("each sequence must belong to an episode, in their order")
-        if not all(episode in self for episode in self._drawn):
+        if not self._drawn <= set(self):
             raise errors.CorruptionError("episodes that were sampled must be stored")
-        if self.evicted + self.cleared != rows.first_key:
-            raise errors.CorruptionError(
-                f"{self.evicted} sequences were evicted and {self.cleared} cleared, but {rows.first_key} have left"
-            )
 
 
 def _parts(rows: ragged.RaggedColumns) -> Iterator[tuple[dict[str, arrays.Array], arrays.Ints, arrays.Ints]]:

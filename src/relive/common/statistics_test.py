@@ -39,7 +39,7 @@ def test_a_number_for_each_episode_is_left_out() -> None:
     buffer.start_episode_nowait("a")
     numbers = buffer.get_stats().scalars()
     assert not any(name.startswith("open_ages") for name in numbers)
-    assert {"oldest_open_age", "never_drawn_share", "dropped/aborted", "dropped/cleared"} <= numbers.keys()
+    assert {"oldest_open_age", "dropped/aborted", "dropped/cleared"} <= numbers.keys()
 
 
 def test_a_number_for_each_agent_has_a_scalar() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import pathlib
 import random
-import struct
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from relive.episodes import episode_journal_test
 from relive.episodes import episode_state_test
 from relive.episodes import helpers_test
 from relive.persistence import commands
+from relive.persistence import journal_reader
 from relive.persistence import recover_test
 from relive.testing import zoo
 
 Buffer = helpers_test.Buffer
-made, replaced = episode_state_test.made, episode_state_test.replaced
+made, replaced, described = episode_state_test.made, episode_state_test.replaced, episode_state_test.described
 PATIENCE = helpers_test.PATIENCE
 lived = helpers_test.lived
 settle = zoo.settle
@@ -163,20 +163,17 @@ def test_the_learner_has_a_version_that_does_not_fall() -> None:
 def test_statistics_name_the_lag_of_the_learner() -> None:
     buffer = Buffer(seed=0, max_episodes=2)
     lived(buffer, [4, 4])
-    buffer.sample_n_step_nowait(10, 1, 0.9)
     stats = buffer.get_stats()
-    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (None, None, None)
+    assert (stats.policy_version, stats.max_policy_lag) == (None, None)
     buffer.set_policy_version(6)
     stats = buffer.get_stats()
-    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (6, None, 2)
-    buffer.sample_n_step_nowait(10, 1, 0.9)
+    assert (stats.policy_version, stats.max_policy_lag) == (6, 2)
     buffer.set_policy_version(9)
-    buffer.sample_n_step_nowait(30, 1, 0.9)
     stats = buffer.get_stats()
-    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (9, (10 * 2 + 30 * 5) / 40, 5)
+    assert (stats.policy_version, stats.max_policy_lag) == (9, 5)
     buffer.clear()
     stats = buffer.get_stats()
-    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (9, None, None)
+    assert (stats.policy_version, stats.max_policy_lag) == (9, None)
 
 
 # Draws within a lag.
@@ -392,18 +389,6 @@ async def test_inserts_are_held_again_once_the_batch_is_forbidden() -> None:
 # Files.
 
 
-def test_states_without_groups_and_versions_lack_their_arrays() -> None:
-    buffer = Buffer(seed=0)
-    lived(buffer, [None] * 3)
-    lived(buffer, [None] * 3, None)
-    buffer.sample_n_step_nowait(3, 1, 0.9)
-    state = buffer.state_dict()
-    said = {"episode_group", "episode_group_end", "episode_policy_version", "policy_version"}
-    assert not said & state["arrays"].keys()
-    assert said == example().state_dict()["arrays"].keys() & said
-    assert "policy_version" not in state["counters"]
-
-
 def example() -> Buffer:
     buffer = Buffer(seed=0)
     lived(buffer, [None, 3, 3])
@@ -417,60 +402,48 @@ def example() -> Buffer:
     return buffer
 
 
-def test_an_unchanged_first_version_needs_no_array() -> None:
-    buffer = Buffer()
-    lived(buffer, [None, 3, 3], policy_version=3)
-    lived(buffer, [None])
-    state = buffer.state_dict()
-    assert state["arrays"]["episode_policy_version"].tolist() == [3, -1]
-    assert "policy_version" not in state["arrays"]
-    assert [episode.policy_versions for episode in made(state)] == [[3, 3, 3], [None]]
+def test_groups_and_versions_come_back() -> None:
+    buffer = example()
+    found = made(buffer.state_dict())
+    assert [(each.group_id, each.policy_version, each.version_changes) for each in found] == [
+        (None, None, [(1, 3)]),
+        ("g\0\u65e5", None, []),
+        ("g", 0, [(1, 4), (2, 6)]),
+        (None, 5, []),
+        (None, None, [(0, 4)]),
+        (None, None, []),
+    ]
+    assert found.policy_version == validation.LARGEST
+
+
+def not_rising(number: int) -> str:
+    return f"^episodes cannot be: episode .* of {number} steps from policy version .*, which do not go up$"
+
+
+BY_VERSION = episode_state_test.BY_VERSION
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (replaced("policy_version", 1, 0), "^array policy_version must not fall within an episode$"),
-        (replaced("policy_version", 4), "^array policy_version must not fall within an episode$"),
-        (replaced("policy_version", -2), r"^array policy_version must hold integers in \[-1, 4611686018427387904\]"),
-        (replaced("policy_version", 2**62 + 1), r"^array policy_version must hold integers in \[-1, "),
-        (replaced("episode_policy_version", -2), "^array episode_policy_version must hold integers in"),
-        (replaced("episode_policy_version", 0), "^array policy_version must not fall within an episode$"),
-        (
-            replaced("version_growing", 1),
-            "^array version_growing must hold the places of those episodes, once a version$",
-        ),
-        (
-            replaced("version_growing", 4, 2, 4),
-            "^array version_growing must hold the places of those episodes, once a ",
-        ),
-        (replaced("version_growing", -1), "^array version_growing must hold integers in"),
-        (replaced("episode_group_end", 9), "^array episode_group_end must not fall$"),
-        (replaced("draw_lag", *range(257)), "^array draw_lag must hold at most 256 lags, got 257$"),
-        (replaced("draw_lag", -(2**62) - 1), "^array draw_lag must hold integers in"),
-        (lambda state: state["counters"].update(policy_version=-1), "^counters/policy_version must be an integer in"),
-        (
-            lambda state: state["counters"].update(policy_version=2**62 + 1),
-            "^counters/policy_version must be an integer",
-        ),
-        (lambda state: state["counters"].update(policy_version=None), "^counters/policy_version must be an integer in"),
+        (described(3, None, "COMPLETED", [(1, 3), (2, 3)]), not_rising(3)),
+        (described(3, None, "COMPLETED", [(1, 3), (1, 4)]), not_rising(3)),
+        (described(3, None, "COMPLETED", [(2, 3), (1, 4)]), not_rising(3)),
+        (described(3, None, "COMPLETED", [(3, 4)]), not_rising(3)),
+        (described(3, 3), not_rising(3)),
+        (described(3, None, "COMPLETED", [(1, 2**62 + 1)]), "^array episodes has one, which cannot be with "),
+        (described(3, 2**62 + 1), "^array episodes has one, which cannot be with "),
+        (replaced("growing", 2, 4, 1), BY_VERSION),
+        (replaced("growing", 2, 4, 4, 4), BY_VERSION),
+        (lambda state: state.update(policy_version=-1), "^policy_version must be an integer in"),
+        (lambda state: state.update(policy_version=2**62 + 1), "^policy_version must be an integer in"),
+        (lambda state: state.update(policy_version="3"), "^policy_version must be an integer in"),
     ],
 )
 def test_forged_groups_and_versions_are_refused(change: Any, message: str) -> None:
     state = example().state_dict()
     change(state)
     with pytest.raises(errors.CheckpointError, match=message):
-        made(state)
-
-
-def test_a_group_is_a_string() -> None:
-    buffer = Buffer()
-    buffer.start_episode_nowait("a", group_id="g")
-    state = buffer.state_dict()
-    content = relive.PlainCodec().encode(b"g")
-    state["arrays"]["episode_group"] = np.frombuffer(content, np.uint8)
-    state["arrays"]["episode_group_end"] = np.array([len(content)])
-    with pytest.raises(errors.CheckpointError, match="^array episode_group must hold strings, and None$"):
         made(state)
 
 
@@ -488,24 +461,22 @@ def test_every_base_holds_the_version_of_the_learner(tmp_path: pathlib.Path) -> 
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
-def test_records_are_longer_only_with_groups_or_versions(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_written_with_a_version_that_is_new(tmp_path: pathlib.Path) -> None:
     buffer = Buffer()
-    kinds: list[int] = []
     with recover_test.opened(tmp_path / "log") as log:
-        append = log.append
         buffer.attach(log)
-
-        def appending(kind: int, payload: bytes) -> int:
-            kinds.append(kind)
-            return append(kind, payload)
-
-        monkeypatch.setattr(log, "append", appending)
         lived(buffer, [None, None])
         lived(buffer, [None, 3, 3, None, 4], policy_version=3)
+    records = [record for record in journal_reader.records(tmp_path / "log") if record.kind]
+    values = [relive.PlainCodec().decode(record.payload) for record in records]
     j = episode_journal
-    assert kinds == [j.START, j.APPEND, j.APPEND, j.END, j.STARTED, *[j.APPEND] * 4, j.STEPPED, j.END]
+    assert [record.kind for record in records] == [j.START, *[j.APPEND] * 2, j.END, j.START, *[j.APPEND] * 5, j.END]
+    versions = [
+        value[3 if record.kind == j.START else 4]
+        for value, record in zip(values, records, strict=True)
+        if record.kind != j.END
+    ]
+    assert versions == [None] * 3 + [3] + [None] * 4 + [4]
 
 
 def test_a_learned_version_keeps_the_journal_from_attaching(tmp_path: pathlib.Path) -> None:
@@ -520,16 +491,7 @@ def test_a_learned_version_keeps_the_journal_from_attaching(tmp_path: pathlib.Pa
         recovered.attach(log)
 
 
-UUID = episode_journal_test.UUID
-
-
-def started(described: Any) -> tuple[int, bytes]:
-    head = struct.pack("<36sd", UUID.encode(), 0.0)
-    return episode_journal.STARTED, head + relive.PlainCodec().encode(described)
-
-
-def stepped(version: int, length: int = 1, reward: float = 0.0) -> tuple[int, bytes]:
-    return episode_journal.STEPPED, struct.pack("<36sdIQ", UUID.encode(), reward, length, version) + b"NN"
+started, appended = episode_journal_test.started, episode_journal_test.appended
 
 
 def learned(version: int) -> tuple[int, bytes]:
@@ -537,24 +499,11 @@ def learned(version: int) -> tuple[int, bytes]:
 
 
 FORGED: dict[str, list[tuple[int, bytes]]] = {
-    "starts an invalid episode": [started(["a", 3, None])],
-    "starts an invalid episode ": [started(["a", None, -1])],
-    "starts an invalid episode  ": [started(["a", None, True])],
-    "starts an invalid episode   ": [started(["a", None, 2**62 + 1])],
-    "starts an invalid episode    ": [started([None, None, 1])],
-    "starts an invalid episode     ": [started(["a", None])],
-    "starts an invalid episode      ": [started(("a", None, None))],
-    "starts an invalid episode       ": [started("abc")],
-    "appends an invalid step": [started(["a", None, 1]), stepped(2, length=3)],
-    "appends an invalid step ": [started(["a", None, 1]), stepped(2, reward=float("nan"))],
     "appends an invalid step: policy_version must be at least 3, that of the start of the episode, got 2": [
-        started(["a", None, 3]),
-        stepped(2),
+        started(version=3),
+        appended(version=2),
     ],
-    "appends an invalid step: policy_version must be at most .*": [started(["a", None, 3]), stepped(2**62 + 1)],
-    "ends in the middle of a value": [(episode_journal.STEPPED, stepped(1)[1][:55])],
-    "is of kind 8 with 35 bytes, which is not valid here": [(episode_journal.STEPPED, bytes(35))],
-    "is of kind 7 with 35 bytes, which is not valid here": [(episode_journal.STARTED, bytes(35))],
+    f"calls append_step, which cannot be with {2**62 + 1}": [started(version=3), appended(version=2**62 + 1)],
     "plain-1 content has no value of tag 0, at byte 0": [(queue_journal.LEARN, bytes(7))],
     "sets the learner's policy version to 3, which is not valid": [learned(4), learned(3)],
     "calls learn, which cannot be with 4611686018427387905": [learned(2**62 + 1)],
@@ -568,10 +517,10 @@ def test_forged_records_of_versions_are_refused(rule: str, tmp_path: pathlib.Pat
 
 
 def test_records_with_versions_are_played_back(tmp_path: pathlib.Path) -> None:
-    records = started(["a", "g", 2**62]), stepped(2**62), learned(0), learned(0), learned(2**62)
+    records = started(group="g", version=2**62), appended(version=2**62), learned(0), learned(0), learned(2**62)
     buffer = episode_journal_test.forged(tmp_path / "log", *records)
     buffer.check()
     assert (buffer.policy_version, helpers_test.stored(buffer)[0].group_id) == (2**62, "g")
     assert helpers_test.stored(buffer)[0].policy_versions == [2**62]
-    gone = episode_journal_test.forged(tmp_path / "gone", stepped(3))
+    gone = episode_journal_test.forged(tmp_path / "gone", appended(version=3))
     assert (gone.get_stats().appended, gone.get_stats().total_episodes) == (1, 0)

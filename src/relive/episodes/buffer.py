@@ -512,7 +512,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         codec = codec_lib.checked(codec)
         head, attached = self._described(self._place), self._attached
-        snapshot, queue = self._store.snapshot(), self._queue_snapshot()
+        snapshot, queue = episode_state.Snapshot(self._store), self._queue_snapshot()
 
         def write() -> None:
             checkpointable.sync(attached)
@@ -580,24 +580,22 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._load_state(state, codec=codec_lib.checked(codec))
 
     def _state_dict(self, **options: Any) -> state_lib.State:
-        return self._state_of(self._store.snapshot(), self._queue_snapshot(), **options)
+        return self._state_of(episode_state.Snapshot(self._store), self._queue_snapshot(), **options)
 
     @staticmethod
-    def _state_of(
-        snapshot: store_lib.Snapshot[Obs, Act], queue: "queue_state.Snapshot", **options: Any
-    ) -> state_lib.State:
-        state = episode_state.state_dict(snapshot, **options)
-        return {**state, "arrays": {**state["arrays"], **queue.state_dict(snapshot.episodes.values())}}
+    def _state_of(snapshot: "episode_state.Snapshot", queue: "queue_state.Snapshot", **options: Any) -> state_lib.State:
+        state = snapshot.state_dict(**options)
+        return {**state, "arrays": {**state["arrays"], **queue.state_dict(snapshot.episodes)}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
-        state = episode_state.state_dict(store_lib.Snapshot(counts=self._store.counts()), **options)
+        state = episode_state.base_state_dict(self._store, **options)
         return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
 
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
             self._store.max_transitions, self._store.max_episodes
         )
-        store.fill(episode_state.load(given, **options))
+        episode_state.load(given, store, **options)
         queue = self._loaded_queue(given, store)
         self._store = store
         self._follow(queue)
@@ -771,8 +769,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
                 draws = self._draw(batch_size)
             samples = samples_lib.read(draws, n, gamma)
         self._store.note(draws)
-        if self._store.policy_version is not None:
-            self._store.note_versions([sample.policy_version for sample in samples[-versions.LAST :]])
         self._gate.wake()
         return samples
 

@@ -370,16 +370,14 @@ def test_an_episode_buffer_has_a_repr() -> None:
     assert repr(buffer) == "<EpisodeReplayBuffer of 2 transitions, max_transitions=7, max_episodes=None>"
 
 
-def test_statistics_have_shares_means_and_dropped_steps() -> None:
+def test_statistics_have_means_and_dropped_steps() -> None:
     buffer = Buffer(max_transitions=10, seed=0)
     empty = buffer.get_stats()
-    assert (empty.never_drawn_share, empty.mean_draws, empty.oldest_open_age) == (0.0, 0.0, 0.0)
+    assert (empty.mean_draws, empty.oldest_open_age) == (0.0, 0.0)
     for _ in range(4):
         live(buffer, "a", 2)
-    drawn = {sample.episode_id for sample in buffer.sample_n_step_nowait(3, 1, 0.9)}
-    stats = buffer.get_stats()
-    assert (stats.never_drawn, stats.never_drawn_share) == (4 - len(drawn), 1 - len(drawn) / 4)
-    assert stats.mean_draws == 3 / 8
+    buffer.sample_n_step_nowait(3, 1, 0.9)
+    assert buffer.get_stats().mean_draws == 3 / 8
     live(buffer, "a", 5, None)
     aborted = live(buffer, "a", 1, None)
     buffer.abort_episode_nowait(aborted)
@@ -391,4 +389,3 @@ def test_statistics_have_shares_means_and_dropped_steps() -> None:
     assert stats.oldest_open_age == max(stats.open_ages.values()) > 0
     buffer.clear()
     assert buffer.get_stats().dropped == {"evicted": 2, "aborted": 1, "cleared": 11}
-    assert buffer.get_stats().never_drawn_share == 0.0

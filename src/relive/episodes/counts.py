@@ -11,6 +11,7 @@ Appending and removing cost O(1) amortised, finding k units O(k log items).
 
 import bisect
 from collections.abc import Hashable, Iterator
+import dataclasses
 import itertools
 from typing import Any, Generic, TypeVar, cast
 
@@ -23,16 +24,14 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Shelf(Generic[H]):
-    """Items with equal counts."""
+    """Items with counts in [width / 2, width), and their sum."""
 
-    __slots__ = ("counts", "items", "units", "width")
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.items: list[H] = []
-        self.counts: list[int] = []
-        self.units = 0
+    width: int
+    items: list[H] = dataclasses.field(default_factory=list)
+    counts: list[int] = dataclasses.field(default_factory=list)
+    units: int = 0
 
 
 class GrowingCounts(Generic[H]):
@@ -53,33 +52,21 @@ class GrowingCounts(Generic[H]):
 
     def grow(self, item: H) -> None:
         """Increment the count of `item`. O(1)."""
-        if item in self._rows:
-            shelf, row = self._rows[item]
-            count = shelf.counts[row] + 1
-            if count < shelf.width:
-                shelf.counts[row] = count
-                shelf.units += 1
-            else:
-                self._take(item)
-                self._place(item, count)
+        if item not in self._rows:
+            self.put(item, 1)
+            return
+        shelf, row = self._rows[item]
+        count = shelf.counts[row] + 1
+        if count < shelf.width:
+            shelf.counts[row] = count
+            shelf.units += 1
+            self.total += 1
         else:
-            self._place(item, 1)
-        self.total += 1
-
-    def put(self, item: H, count: int) -> None:
-        """Add a new item with `count` >= 1 units; adding items in the order of `iter` restores the same order."""
-        self._place(item, count)
-        self.total += count
+            self.put(item, self.pop(item) + 1)
 
     def __iter__(self) -> Iterator[H]:
         """Yield the items, shelf by shelf."""
         return itertools.chain.from_iterable(shelf.items for shelf in self._shelves)
-
-    def pop(self, item: H) -> int:
-        """Remove `item` and return its count. O(1)."""
-        count = self._take(item) if item in self._rows else 0
-        self.total -= count
-        return count
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[H, int]]:
         """Draw `size` independent units, each as its item and its rank in it; there must be a unit."""
@@ -116,8 +103,8 @@ class GrowingCounts(Generic[H]):
         if len(self._rows) != sum(len(shelf.items) for shelf in self._shelves):
             raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
 
-    def _place(self, item: H, count: int) -> None:
-        """Put an item that is on no shelf on the shelf for `count`."""
+    def put(self, item: H, count: int) -> None:
+        """Add a new item with `count` >= 1 units; adding items in the order of `iter` restores the same order."""
         while len(self._shelves) < count.bit_length():
             self._shelves.append(_Shelf(2 << len(self._shelves)))
         shelf = self._shelves[count.bit_length() - 1]
@@ -125,9 +112,12 @@ class GrowingCounts(Generic[H]):
         shelf.items.append(item)
         shelf.counts.append(count)
         shelf.units += count
+        self.total += count
 
-    def _take(self, item: H) -> int:
-        """Take an item off its shelf, move the shelf's last one to its place, and return its count."""
+    def pop(self, item: H) -> int:
+        """Remove `item` and return its count; the last one of its shelf takes its place. O(1)."""
+        if item not in self._rows:
+            return 0
         shelf, row = self._rows.pop(item)
         count = shelf.counts[row]
         last_item, last_count = shelf.items.pop(), shelf.counts.pop()
@@ -135,6 +125,7 @@ class GrowingCounts(Generic[H]):
             shelf.items[row], shelf.counts[row] = last_item, last_count
             self._rows[last_item] = (shelf, row)
         shelf.units -= count
+        self.total -= count
         return count
 
 
@@ -165,11 +156,7 @@ class CountedDeque(Generic[T]):
         return cast(T, self._items[index + (self._head if index >= 0 else len(self._items))])
 
     def __iter__(self) -> Iterator[T]:
-        return (self[index] for index in range(len(self)))
-
-    def items(self) -> list[T]:
-        """Return all items, the oldest first."""
-        return self._items[self._head :]
+        return iter(self._items[self._head :])
 
     def append(self, item: T, count: int) -> None:
         """Append `item` with `count` >= 0 units."""
@@ -183,11 +170,11 @@ class CountedDeque(Generic[T]):
 
     def popleft(self) -> T:
         """Remove and return the oldest item."""
-        item = self[0]
-        self.num_empty -= not self.count(0)
+        item, count = self[0], self.count(0)
+        self.num_empty -= not count
+        self.total -= count
         self._items[self._head] = None
         self._head += 1
-        self.total = int(self._sums[len(self._items)] - self._sums[self._head])
         if self._head > max(_SMALLEST, 2 * len(self)):
             self._squeeze()
         return item
@@ -214,3 +201,30 @@ class CountedDeque(Generic[T]):
         del self._items[: self._head]
         self._head = 0
         return len(self._items)
+
+
+class Pool(Generic[H]):
+    """Units of items that grow, and of those that have finished, in the order of finishing."""
+
+    __slots__ = ("finished", "growing")
+
+    def __init__(self) -> None:
+        self.finished: CountedDeque[H] = CountedDeque()
+        self.growing: GrowingCounts[H] = GrowingCounts()
+
+    @property
+    def total(self) -> int:
+        """How many units the items have together."""
+        return self.finished.total + self.growing.total
+
+    def draw(self, units: Ints, rng: np.random.Generator) -> list[tuple[H, int]]:
+        """Return an item and a rank in it for each of `units` [k], which are random in [0, total).
+
+        Those from finished.total on stand for any unit of the growing items.
+        """
+        are_finished = units < self.finished.total
+        drawn = list(zip(*self.finished.find(units[are_finished]), strict=True))
+        if len(drawn) == len(units):
+            return drawn
+        from_finished, from_growing = iter(drawn), iter(self.growing.draw(len(units) - len(drawn), rng))
+        return [next(from_finished if is_finished else from_growing) for is_finished in are_finished.tolist()]

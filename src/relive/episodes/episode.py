@@ -13,6 +13,7 @@ known. An aborted episode stays in that state if its final observation is not kn
 import bisect
 import dataclasses
 import operator
+import re
 import time
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
 
@@ -29,6 +30,14 @@ EpisodeStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABO
 """Where an episode stands."""
 
 FINAL_STATUSES: tuple[FinalStatus, ...] = get_args(FinalStatus)
+
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def is_id(value: object) -> bool:
+    """Return whether that is a UUID, in small hexadecimal with dashes."""
+    return type(value) is str and _ID.fullmatch(value) is not None
 
 
 def checked_reward(reward: Any) -> float:
@@ -109,7 +118,7 @@ class Episode(Generic[Obs, Act]):
                 step.
         """
         if self.status != "IN_PROGRESS":  # Inlined: it runs at every step.
-            self.check_is_open()
+            self.check_next_step(None)
         if policy_version is not None:
             version = self.checked_next_version(policy_version)
             if version != self.newest_version:
@@ -191,14 +200,10 @@ class Episode(Generic[Obs, Act]):
 
     def check_next_step(self, policy_version: int | None) -> None:
         """Raise an error unless a step with that version may be appended."""
-        self.check_is_open()
-        if policy_version is not None:
-            self.checked_next_version(policy_version)
-
-    def check_is_open(self) -> None:
-        """Raise an error unless the episode is open."""
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"cannot append to finished episode {self.episode_id}: it is {self.status}")
+        if policy_version is not None:
+            self.checked_next_version(policy_version)
 
     def check_can_end(self, status: Any) -> None:
         """Raise an error unless the episode may end now with `status`."""

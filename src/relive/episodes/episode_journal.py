@@ -1,20 +1,17 @@
 """The journal records of an episode buffer, and their replay.
 
-    START     the episode's id, its start_time f64, and the agent's id as a PlainCodec writes it
-    APPEND    the episode's id, the reward f64, the length of the observation u32, observation and action
-    END       the episode's id, the status u8 (1 COMPLETED, 2 TRUNCATED, 3 ABORTED), and the final observation
+    START     an episode: its id, the agent's id, the group's id or None, the policy's version or None, the start time
+    APPEND    the episode's id, observation, action, reward, the policy's version or None if it is that before
+    END       the episode's id, the final observation, the status
     ABORT     the episode's id
     CLEAR     nothing
-    EVICT     how many episodes and how many transitions were evicted so far, u64 each; the ids of those that went now
-    STARTED   as START, but in the place of the agent's id a list: that id, the group's id, and the policy's version
-    STEPPED   as APPEND, but with the policy's version u64 before the observation, where it is another than before
-    CARRIED   the kind u8 of a record above and its payload: START, then APPEND for each step so far
+    EVICT     how many episodes and how many transitions were evicted so far; the ids of those that went now
+    CARRIED   kinds of their own for START, and for APPEND for each step so far: as those
 
-The records of the learner's queue are in `agents.queue_journal`.
-
-All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each record is
-written before its change is applied, except EVICT, which is written after. If EVICT is lost, the episode is back, and
-is evicted again when its place is needed. No call waits for EVICT to be on disk: it is synced with the next record.
+Each is the call of a method of Replay, see `commands`; observations and actions are the bytes that the codec of
+the buffer makes of them. The records of the learner's queue are in `agents.queue_journal`. Each record is written
+before its change is applied, except EVICT, which is written after. If EVICT is lost, the episode is back, and is
+evicted again when its place is needed. No call waits for EVICT to be on disk: it is synced with the next record.
 
 Episodes that are open when a segment begins are carried over: they are written again after its base. So no open episode
 needs an earlier segment, and old segments can be deleted with the finished episodes.
@@ -23,15 +20,12 @@ needs an earlier segment, and old segments can be deleted with the finished epis
 from collections.abc import Callable, Iterator
 import contextlib
 import itertools
-import math
-import re
-import struct
 from typing import Any, TypeAlias
 
 from relive import errors
 from relive.agents import queue_journal
-from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import episode_state
 from relive.episodes import store as store_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import commands
@@ -40,15 +34,26 @@ from relive.persistence import journal as journal_lib
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
-START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED = range(1, 9)
-CARRIED = 10
-_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_ID_SIZE = 36
-_APPEND = struct.Struct("<36sdI")
-_STEPPED = struct.Struct("<36sdIQ")
-_START = struct.Struct("<36sd")
-_END = struct.Struct("<36sB")
-_EVICT = struct.Struct("<QQ")
+START, APPEND, END, ABORT, CLEAR, EVICT = range(1, 7)
+CARRIED = {START: 7, APPEND: 8}
+_START = (*episode_state.HEAD, commands.is_finite)
+_STEP = (
+    episode_lib.is_id,
+    commands.is_bytes,
+    commands.is_bytes,
+    commands.is_finite,
+    commands.or_none(commands.is_count),
+)
+TABLE: commands.Table = {
+    START: ("_start_episode", _START),
+    APPEND: ("_append_step", _STEP),
+    END: ("_end_episode", (episode_lib.is_id, commands.is_bytes, commands.one_of(*episode_lib.FINAL_STATUSES))),
+    ABORT: ("_abort_episode", (episode_lib.is_id,)),
+    CLEAR: ("_clear", ()),
+    EVICT: ("_evict", (commands.is_count, commands.is_count, commands.list_of(episode_lib.is_id))),
+    CARRIED[START]: ("_carry_start", _START),
+    CARRIED[APPEND]: ("_carry_step", _STEP),
+}
 
 
 class EpisodeJournal(commands.Writer):
@@ -83,26 +88,25 @@ class EpisodeJournal(commands.Writer):
 
     def start(self, episode: Episode) -> None:
         """Journal the start of an episode."""
-        self._journal.append(*_started(episode))
+        self.write(START, *_start_of(episode))
 
-    def append(self, episode_id: str, observation: Any, action: Any, reward: float, policy_version: int | None) -> None:
+    def append(self, episode_id: str, observation: Any, action: Any, reward: float, version: int | None) -> None:
         """Journal a step of an episode."""
-        if policy_version is not None and policy_version == self._store[episode_id].newest_version:
-            policy_version = None
-        self._journal.append(*self._stepped(episode_id.encode(), observation, action, reward, policy_version))
+        if version is not None and version == self._store[episode_id].newest_version:
+            version = None
+        self.write(APPEND, *self._step(episode_id, observation, action, reward, version))
 
     def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
         """Journal the end of an episode."""
-        head = _END.pack(episode_id.encode(), 1 + episode_lib.FINAL_STATUSES.index(status))
-        self._journal.append(END, head + self._codec.encode(final_observation))
+        self.write(END, episode_id, self._codec.encode(final_observation), status)
 
     def abort(self, episode_id: str) -> None:
         """Journal that an episode ends without a final observation."""
-        self._journal.append(ABORT, episode_id.encode())
+        self.write(ABORT, episode_id)
 
     def clear(self) -> None:
         """Journal that every episode is removed."""
-        self._journal.append(CLEAR, b"")
+        self.write(CLEAR)
         self._begun = [(first, None) for first, _ in self._begun]
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
             self._prune()
@@ -110,12 +114,10 @@ class EpisodeJournal(commands.Writer):
     # Listener of the store.
 
     def started(self, store: Store, episode: Episode) -> None:
-        """Journal the evictions that made room for an episode."""
+        """Journal the evictions that made room for an episode, or its last transition."""
         self.settle()
 
-    def ended(self, store: Store, episode: Episode) -> None:
-        """Journal the evictions that made room for the last transition of an episode."""
-        self.settle()
+    ended = started
 
     def evicted(self, store: Store, episode: Episode) -> None:
         """Record an eviction for `settle`."""
@@ -131,17 +133,15 @@ class EpisodeJournal(commands.Writer):
         """
         with contextlib.suppress(errors.ReplayError):
             if self._evicted:
-                counts = self._store.counts()
-                parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
-                parts += [episode.episode_id.encode() for episode in self._evicted]
+                ids = [episode.episode_id for episode in self._evicted]
                 with self.syncing_later():
-                    self._journal.append(EVICT, b"".join(parts))
+                    self.write(EVICT, self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._evicted.clear()
             self._prune()
 
     def _prune(self) -> None:
         """Delete segments that no episode needs, after syncing the evictions."""
-        gone = list(itertools.takewhile(lambda begun: begun[1] is None or not self._store.has(begun[1]), self._begun))
+        gone = list(itertools.takewhile(lambda begun: begun[1] not in self._store.by_id, self._begun))
         if gone:
             self._journal.sync()
             self._journal.prune(gone[-1][0])
@@ -152,33 +152,21 @@ class EpisodeJournal(commands.Writer):
         if not self._journal.num_records:
             return
         for episode in self._store.open.values():
-            kind, payload = _started(episode)
-            yield CARRIED, bytes([kind]) + payload
-            encoded, versions = episode.episode_id.encode(), dict(episode.version_changes)
+            yield CARRIED[START], commands.encoded(*_start_of(episode))
+            versions = dict(episode.version_changes)
             steps = zip(episode.observations, episode.actions, episode.rewards, strict=True)
-            for t, (observation, action, reward) in enumerate(steps):
-                kind, payload = self._stepped(encoded, observation, action, reward, versions.get(t))
-                yield CARRIED, bytes([kind]) + payload
+            for t, step in enumerate(steps):
+                yield CARRIED[APPEND], commands.encoded(*self._step(episode.episode_id, *step, versions.get(t)))
 
-    def _stepped(
-        self, episode_id: bytes, observation: Any, action: Any, reward: float, new_version: int | None
-    ) -> tuple[int, bytes]:
+    def _step(self, episode_id: str, observation: Any, action: Any, reward: float, new_version: int | None) -> Any:
         """Return the record of a step, and of the version of the policy if it is another than before."""
-        encoded = self._codec.encode(observation)
-        if new_version is None:
-            kind, head = APPEND, _APPEND.pack(episode_id, reward, len(encoded))
-        else:
-            kind, head = STEPPED, _STEPPED.pack(episode_id, reward, len(encoded), new_version)
-        return kind, b"".join([head, encoded, self._codec.encode(action)])
+        encode = self._codec.encode
+        return episode_id, encode(observation), encode(action), reward, new_version
 
 
-def _started(episode: Episode) -> tuple[int, bytes]:
+def _start_of(episode: Episode) -> tuple[Any, ...]:
     """Return the record of the start of an episode."""
-    head = _START.pack(episode.episode_id.encode(), episode.start_time)
-    if episode.group_id is None and episode.policy_version is None:
-        return START, head + codec_lib.PlainCodec().encode(episode.agent_id)
-    described = [episode.agent_id, episode.group_id, episode.policy_version]
-    return STARTED, head + codec_lib.PlainCodec().encode(described)
+    return *episode_state.head_of(episode), episode.start_time
 
 
 def _finished_last(store: Store) -> str | None:
@@ -221,24 +209,8 @@ class Replay:
         """
         if kind != EVICT:
             self._begin_episode()
-        if kind == CARRIED and payload[:1] and payload[0] in (START, STARTED, APPEND, STEPPED):
-            self._carry(payload[0], payload[1:])
-        elif kind == CLEAR and not payload:
-            self._store.clear()
-        elif kind == EVICT and len(payload) % _ID_SIZE == _EVICT.size:
-            counts = _EVICT.unpack_from(payload)
-            if max(counts) > validation.LARGEST:
-                raise errors.CheckpointError(f"counts {max(counts)} evictions, more than {validation.LARGEST}")
-            for start in range(_EVICT.size, len(payload), _ID_SIZE):
-                self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
-            self._store.set_evicted(*counts)
-            self._begin_episode()
-        elif kind in (START, STARTED) and len(payload) >= _ID_SIZE:
-            self._start(payload, is_described=kind == STARTED)
-        elif kind in (APPEND, STEPPED) and len(payload) >= _ID_SIZE:
-            self._append(payload, _APPEND if kind == APPEND else _STEPPED)
-        elif kind in (END, ABORT) and len(payload) >= _ID_SIZE:
-            {END: self._end, ABORT: self._abort}[kind](payload)
+        if kind in TABLE:
+            commands.replay(TABLE, self, kind, payload)
         else:
             commands.replay(queue_journal.COMMANDS, self._queue, kind, payload)
 
@@ -249,33 +221,21 @@ class Replay:
             CheckpointError: More steps are stored or evicted than were ever appended.
         """
         self._begin_episode()
-        stats = self._store.stats()
-        least = stats.total_transitions + stats.waiting_steps + stats.evicted_transitions + stats.dropped["aborted"]
-        if stats.appended < least:
-            raise errors.CheckpointError(
-                f"counts {stats.appended} steps as appended, fewer than the {least} that are stored, evicted or aborted"
-            )
+        try:
+            self._store.check_counters()
+        except errors.CorruptionError as error:
+            raise errors.CheckpointError(str(error)) from error
         self._store.set_limits(*self._limits)
         self._queue.end()
 
-    def _carry(self, kind: int, payload: bytes) -> None:
-        """Apply a record that was carried over, unless the episode is known; the base has counted its steps."""
-        if kind in (START, STARTED):
-            self._takes_carried = not self._store.has(_id(payload[:_ID_SIZE]))
-        if self._takes_carried:
-            inserted = self._store.inserted
-            self.apply(kind, payload)
-            self._store.inserted = inserted
+    # The calls of the records; those for an episode that is gone are ignored.
 
-    def _start(self, payload: bytes, is_described: bool) -> None:
-        encoded, start_time = _head(_START, payload)
-        described = codec_lib.PlainCodec().decode(payload[_START.size :])
-        if not is_described:
-            described = [described, None, None]
-        episode_id = _id(encoded)
-        if not _is_description(described) or not math.isfinite(start_time) or self._store.has(episode_id):
-            raise errors.CheckpointError("starts an invalid episode")
-        agent_id, group_id, policy_version = described
+    def _start_episode(
+        self, episode_id: str, agent_id: str, group_id: str | None, policy_version: int | None, start_time: float
+    ) -> None:
+        """Start an episode at the next record but EVICT."""
+        if episode_id in self._store.by_id:
+            raise errors.CheckpointError(f"starts episode {episode_id}, which is stored")
         self._starting = episode_lib.Episode(
             episode_id=episode_id,
             agent_id=agent_id,
@@ -284,68 +244,54 @@ class Replay:
             policy_version=policy_version,
         )
 
+    def _append_step(
+        self, episode_id: str, observation: bytes, action: bytes, reward: float, policy_version: int | None
+    ) -> None:
+        """Append a step; of an episode that is gone, it is counted alone."""
+        if episode_id in self._store.open:
+            step = self._decoded(observation), self._decoded(action)
+            try:
+                self._store.append(episode_id, *step, reward, policy_version)
+            except errors.ArgumentError as error:
+                raise errors.CheckpointError(f"appends an invalid step: {error}") from error
+        else:
+            self._store.inserted += 1
+
+    def _end_episode(self, episode_id: str, final_observation: bytes, status: episode_lib.FinalStatus) -> None:
+        if episode_id in self._store.open:
+            self._store.end(episode_id, self._decoded(final_observation), status)
+
+    def _abort_episode(self, episode_id: str) -> None:
+        if episode_id in self._store.open:
+            self._store.abort(episode_id)
+
+    def _clear(self) -> None:
+        self._store.clear()
+
+    def _evict(self, episodes: int, transitions: int, episode_ids: list[str]) -> None:
+        """Evict episodes, and set how many were evicted so far."""
+        for episode_id in episode_ids:
+            self._store.forget_oldest(episode_id)
+        self._store.evicted_episodes, self._store.evicted_transitions = episodes, transitions
+        self._begin_episode()
+
+    def _carry_start(self, episode_id: str, *described: Any) -> None:
+        """Start an episode that is carried over, unless it is known."""
+        self._takes_carried = episode_id not in self._store.by_id
+        if self._takes_carried:
+            self._start_episode(episode_id, *described)
+
+    def _carry_step(self, *step: Any) -> None:
+        """Append a step of the last of them; the base has counted it."""
+        if self._takes_carried:
+            self._append_step(*step)
+            self._store.inserted -= 1
+
     def _begin_episode(self) -> None:
         """Start the episode of the last record, if that was a start."""
         if self._starting is not None:
             self._store.start(self._starting)
             self._starting = None
 
-    def _append(self, payload: bytes, form: struct.Struct) -> None:
-        encoded, reward, length, *version = _head(form, payload)
-        place = form.size + length
-        if place > len(payload) or not math.isfinite(reward):
-            raise errors.CheckpointError("appends an invalid step")
-        episode_id = _id(encoded)
-        if episode_id in self._store.open:
-            step = _decoded(self._codec, payload[form.size : place]), _decoded(self._codec, payload[place:])
-            try:
-                self._store.append(episode_id, *step, reward, *version)
-            except errors.ArgumentError as error:
-                raise errors.CheckpointError(f"appends an invalid step: {error}") from error
-        else:
-            self._store.inserted += 1
-
-    def _end(self, payload: bytes) -> None:
-        encoded, status = _head(_END, payload)
-        if not 1 <= status <= len(episode_lib.FINAL_STATUSES):
-            raise errors.CheckpointError(f"ends an episode with status {status}")
-        episode_id = _id(encoded)
-        if episode_id in self._store.open:
-            final_observation = _decoded(self._codec, payload[_END.size :])
-            self._store.end(episode_id, final_observation, episode_lib.FINAL_STATUSES[status - 1])
-
-    def _abort(self, payload: bytes) -> None:
-        episode_id = _id(payload)  # The payload ends here.
-        if episode_id in self._store.open:
-            self._store.abort(episode_id)
-
-
-def _head(form: struct.Struct, payload: bytes) -> tuple[Any, ...]:
-    """Return the numbers that a payload begins with."""
-    if len(payload) < form.size:
-        raise errors.CheckpointError("ends in the middle of a value")
-    return form.unpack_from(payload)
-
-
-def _is_description(value: Any) -> bool:
-    """Return whether that is an agent's id, a group's id or None, and a version or None."""
-    if type(value) is not list or len(value) != 3:
-        return False
-    agent_id, group_id, version = value
-    is_version = version is None or (type(version) is int and 0 <= version <= validation.LARGEST)
-    return type(agent_id) is str and (group_id is None or type(group_id) is str) and is_version
-
-
-def _id(encoded: bytes) -> str:
-    if not _ID.fullmatch(encoded):
-        raise errors.CheckpointError("names an episode by something that is not a UUID")
-    return encoded.decode("ascii")
-
-
-def _decoded(codec: codec_lib.Codec, content: bytes) -> Any:
-    try:
-        return codec.decode(content)
-    except errors.ReplayError:
-        raise
-    except Exception as error:  # Raised by a custom codec.
-        raise errors.CheckpointError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+    def _decoded(self, content: bytes) -> Any:
+        return episode_state.decoded("holds a value that", self._codec, content)

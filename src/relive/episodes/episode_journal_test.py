@@ -6,7 +6,6 @@ import os
 import pathlib
 import random
 import shutil
-import struct
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from relive import errors
 from relive.agents import queue_journal
 from relive.common import validation
 from relive.episodes import episode_journal
+from relive.persistence import commands
 from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
@@ -144,7 +144,9 @@ def test_a_codec_that_fails_to_decode_is_an_error(tmp_path: pathlib.Path) -> Non
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log, codec=JsonCodec())
         buffer.append_observation_action_reward_nowait(buffer.start_episode_nowait("a"), 1, 2, 3.0)
-    with pytest.raises(errors.CheckpointError, match="log: record 2 cannot be decoded: ZeroDivisionError: no$"):
+    with pytest.raises(
+        errors.CheckpointError, match="log: record 2 holds a value that cannot be decoded: ZeroDivisionError: no$"
+    ):
         relive.recover(tmp_path / "log", codec=FailingCodec())
 
 
@@ -248,7 +250,8 @@ def test_carried_episodes_are_recovered_once(tmp_path: pathlib.Path) -> None:
             step_alone(buffer, first_open(buffer), t)
             if len(recover_test.segments(tmp_path / "log")) > before > 1:
                 break
-    assert episode_journal.CARRIED in [record.kind for record in journal_reader.records(tmp_path / "log")]
+    kinds = {record.kind for record in journal_reader.records(tmp_path / "log")}
+    assert kinds >= {*episode_journal.CARRIED.values()}
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
     recovered = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
     assert recover_test.content(recovered) == recover_test.content(buffer)
@@ -333,31 +336,40 @@ def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
     return relive.recover(path)
 
 
-def started(episode_id: str = UUID, start_time: float = 0.0, agent: Any = "agent") -> tuple[int, bytes]:
-    head = struct.pack("<36sd", episode_id.encode(), start_time)
-    return episode_journal.START, head + relive.PlainCodec().encode(agent)
+def started(
+    episode_id: Any = UUID, agent: Any = "agent", group: Any = None, start_time: Any = 0.0, version: Any = None
+) -> tuple[int, bytes]:
+    return episode_journal.START, commands.encoded(episode_id, agent, group, version, start_time)
 
 
-def appended(reward: float = 0.0, length: int = 1, values: bytes = b"NN", episode_id: str = UUID) -> tuple[int, bytes]:
-    return episode_journal.APPEND, struct.pack("<36sdI", episode_id.encode(), reward, length) + values
+def appended(
+    reward: Any = 0.0, observation: Any = b"N", action: Any = b"N", version: Any = None, episode_id: Any = UUID
+) -> tuple[int, bytes]:
+    return episode_journal.APPEND, commands.encoded(episode_id, observation, action, reward, version)
 
 
-def ended(status: int = 1, value: bytes = b"N", episode_id: str = UUID) -> tuple[int, bytes]:
-    return episode_journal.END, struct.pack("<36sB", episode_id.encode(), status) + value
+def ended(status: Any = "COMPLETED", value: Any = b"N", episode_id: Any = UUID) -> tuple[int, bytes]:
+    return episode_journal.END, commands.encoded(episode_id, value, status)
+
+
+def evicted(episodes: Any = 0, transitions: Any = 0, *ids: Any) -> tuple[int, bytes]:
+    return episode_journal.EVICT, commands.encoded(episodes, transitions, list(ids))
 
 
 def carried(record: tuple[int, bytes]) -> tuple[int, bytes]:
-    return episode_journal.CARRIED, bytes([record[0]]) + record[1]
+    return episode_journal.CARRIED[record[0]], record[1]
 
 
 def handed(value: Any) -> tuple[int, bytes]:
     return queue_journal.DELIVER, relive.PlainCodec().encode(tuple(value) if type(value) is list else value)
 
 
-ABORTED = episode_journal.ABORT, UUID.encode()
+ABORTED = episode_journal.ABORT, commands.encoded(UUID)
+NOT_A_UUID = UUID[:-1] + "X"
 FORGED: dict[str, list[tuple[int, bytes]]] = {
-    "is of kind 10 with 36 bytes, which is not valid here": [(10, UUID.encode())],
-    "is of kind 5 with 1 bytes, which is not valid here": [(episode_journal.CLEAR, b"x")],
+    "is of kind 10 with 1 bytes, which is not valid here": [(10, b"N")],
+    r"calls clear, which cannot be with \(1,\)": [(episode_journal.CLEAR, commands.encoded(1))],
+    r"calls clear, which cannot be with \[\]": [(episode_journal.CLEAR, relive.PlainCodec().encode([]))],
     "calls deliver, which cannot be with 3": [handed(3)],
     r"calls deliver, which cannot be with \[3\]": [handed([[3], [], ""])],
     "calls deliver, which cannot be with None": [handed([[], [], None])],
@@ -370,27 +382,53 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
         (queue_journal.REJECT, relive.PlainCodec().encode(([UUID], "mine"))),
         handed([[UUID], [], ""]),
     ],
-    "is of kind 6 with 17 bytes, which is not valid here": [(episode_journal.EVICT, bytes(17))],
-    "is of kind 1 with 35 bytes, which is not valid here": [(episode_journal.START, bytes(35))],
-    "starts an invalid episode": [started(start_time=float("nan"))],
-    "starts an invalid episode ": [started(agent=3)],
-    "starts an invalid episode  ": [started(), started()],
-    "starts an invalid episode   ": [started(), ended(), started()],
-    "names an episode by something that is not a UUID": [started("x" * 36)],
-    "names an episode by something that is not a UUID ": [(episode_journal.ABORT, UUID.encode() + b"x")],
-    "names an episode by something that is not a UUID  ": [(episode_journal.EVICT, bytes(16 + 36))],
-    "ends in the middle of a value": [(episode_journal.START, UUID.encode())],
-    "ends an episode with status 0": [started(), ended(0)],
-    "ends an episode with status 4": [started(), ended(4)],
-    "appends an invalid step": [started(), appended(reward=float("inf"))],
-    "appends an invalid step ": [started(), appended(length=3)],
-    "plain-1 content ends in the middle of a value": [started(), appended(values=b"iN")],
-    "plain-1 content has no value of tag 255, at byte 0": [started(), ended(value=b"\xff")],
-    "is of kind 10 with 0 bytes, which is not valid here": [(episode_journal.CARRIED, b"")],
-    "is of kind 10 with 37 bytes, which is not valid here": [(episode_journal.CARRIED, b"\x04" + UUID.encode())],
-    "starts an invalid episode    ": [carried(started(agent=3))],
-    "names an episode by something that is not a UUID   ": [carried(started("x" * 36))],
-    f"counts {2**64 - 1} evictions, more than {2**62}": [(episode_journal.EVICT, b"\xff" * 16)],
+    r"calls evict, which cannot be with \(0, 1\)": [(episode_journal.EVICT, commands.encoded(0, 1))],
+    "calls evict, which cannot be with -1": [evicted(-1)],
+    f"calls evict, which cannot be with {2**62 + 1}": [evicted(0, 2**62 + 1)],
+    r"calls evict, which cannot be with \['x'\]": [evicted(1, 2, "x")],
+    r"calls evict, which cannot be with \(\)": [(episode_journal.EVICT, commands.encoded(1, 2, ()))],
+    "calls start_episode, which cannot be with nan": [started(start_time=float("nan"))],
+    "calls start_episode, which cannot be with 0": [started(start_time=0)],
+    "calls start_episode, which cannot be with 3": [started(agent=3)],
+    "calls start_episode, which cannot be with 4": [started(group=4)],
+    "calls start_episode, which cannot be with -1": [started(version=-1)],
+    "calls start_episode, which cannot be with True": [started(version=True)],
+    f"calls start_episode, which cannot be with {2**62 + 1}": [started(version=2**62 + 1)],
+    "calls start_episode, which cannot be with '.*X'": [started(NOT_A_UUID)],
+    r"calls start_episode, which cannot be with \(.*, 'a'\)": [(episode_journal.START, commands.encoded(UUID, "a"))],
+    f"starts episode {UUID}, which is stored": [started(), started()],
+    f"starts episode {UUID}, which is stored ": [started(), ended(), started()],
+    f"calls abort_episode, which cannot be with .*{UUID[-9:]}x'": [
+        (episode_journal.ABORT, commands.encoded(UUID + "x"))
+    ],
+    "calls abort_episode, which cannot be with b'.*'": [(episode_journal.ABORT, commands.encoded(UUID.encode()))],
+    "plain-1 content ends in the middle of a value": [(episode_journal.START, started()[1][:-1])],
+    "plain-1 content ends in the middle of a value ": [(episode_journal.START, b"")],
+    "holds a value that cannot be decoded: plain-1 content ends in the middle of a value": [
+        started(),
+        appended(observation=b"i"),
+    ],
+    "holds a value that cannot be decoded: plain-1 content has bytes after its value, at byte 1": [
+        started(),
+        appended(action=b"NN"),
+    ],
+    "holds a value that cannot be decoded: plain-1 content has no value of tag 255, at byte 0": [
+        started(),
+        ended(value=b"\xff"),
+    ],
+    "calls end_episode, which cannot be with 'IN_PROGRESS'": [started(), ended("IN_PROGRESS")],
+    "calls end_episode, which cannot be with 1": [started(), ended(1)],
+    "calls end_episode, which cannot be with None": [started(), ended(value=None)],
+    "calls append_step, which cannot be with inf": [started(), appended(reward=float("inf"))],
+    "calls append_step, which cannot be with 1": [started(), appended(reward=1)],
+    "calls append_step, which cannot be with 'N'": [started(), appended(observation="N")],
+    "calls append_step, which cannot be with None": [started(), appended(action=None)],
+    "calls append_step, which cannot be with -2": [started(), appended(version=-2)],
+    "calls append_step, which cannot be with 'x'": [started(), appended(episode_id="x")],
+    "calls carry_start, which cannot be with 3": [carried(started(agent=3))],
+    "calls carry_start, which cannot be with 'x'": [carried(started("x"))],
+    "calls carry_step, which cannot be with nan": [carried(started()), carried(appended(reward=float("nan")))],
+    f"starts episode {UUID}, which is stored  ": [carried(started()), started()],
 }
 
 
@@ -402,21 +440,19 @@ def test_forged_records_of_episodes_are_refused(rule: str, tmp_path: pathlib.Pat
 
 
 def test_valid_records_of_episodes_are_taken(tmp_path: pathlib.Path) -> None:
-    buffer = forged(tmp_path / "log", started(), appended(), appended(), ended(2), started(OTHER))
+    buffer = forged(tmp_path / "log", started(), appended(), appended(), ended("TRUNCATED"), started(OTHER))
     stats = buffer.get_stats()
     assert (len(buffer), stats.truncated, stats.in_progress, stats.appended) == (2, 1, 1, 2)
     past = [appended(episode_id=OTHER)] * 3
     again = map(carried, [appended(), started(), appended(), started(), appended()])
     stats = forged(tmp_path / "carried", *past, *again).get_stats()
     assert (stats.waiting_steps, stats.in_progress, stats.appended) == (1, 1, 3)
-    counts = struct.pack("<QQ", validation.LARGEST, 0)
-    buffer = forged(tmp_path / "evicted", started(), ended(), (episode_journal.EVICT, counts + UUID.encode()))
+    buffer = forged(tmp_path / "evicted", started(), ended(), evicted(validation.LARGEST, 0, UUID))
     assert (buffer.get_stats().total_episodes, buffer.get_stats().evicted_episodes) == (0, validation.LARGEST)
 
 
 def test_records_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> None:
-    counts = struct.pack("<QQ", 1, 2) + UUID.encode()
-    records = appended(), appended(), ended(), ABORTED, (episode_journal.EVICT, counts)
+    records = appended(), appended(), ended(), ABORTED, evicted(1, 2, UUID)
     buffer = forged(tmp_path / "log", *records)
     stats = buffer.get_stats()
     assert (stats.total_episodes, stats.appended, stats.evicted_episodes, stats.evicted_transitions) == (0, 2, 1, 2)
@@ -426,7 +462,7 @@ def test_records_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> None
 @pytest.mark.parametrize(
     "records",
     [
-        [(episode_journal.EVICT, struct.pack("<QQ", 0, 1))],
+        [evicted(0, 1)],
         [carried(started()), carried(appended())],
     ],
     ids=["evicted", "carried"],

@@ -1,16 +1,17 @@
 """The checkpointed state of an episode store: all episodes, which are open, and the order in which they finished.
 
-    episodes    e0           e1               e2        in the order in which they started [E]
+    episodes    e0           e1               e2        tuples, in the order in which the episodes started [E]
     steps       0 1 2        0 1              0 1 2     those of one episode after those of another [S]
     bytes       0 1 2 3      0 1              0 1 2 3   observations, one more where an episode has its final one [O]
 
-Observations and actions are concatenated as encoded by a codec, with the position where each ends.
+Tuples, observations and actions are concatenated as encoded by a codec, with the position where each ends.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import io
 import itertools
-import re
+import math
+import time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,17 +24,46 @@ from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
 from relive.persistence import codec as codec_lib
+from relive.persistence import commands
 from relive.persistence import state
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
-Snapshot: TypeAlias = store_lib.Snapshot[Any, Any]
+Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
-_STATUSES: tuple[episode_lib.EpisodeStatus, ...] = ("IN_PROGRESS", *episode_lib.FINAL_STATUSES)
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_COUNTS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "aborted_steps")
-_NO_VERSION = -1
 _AT_ONCE = 1024
 """So many values are encoded before they are copied to the others."""
+_PLAIN = codec_lib.PlainCodec()
+HEAD: tuple[commands.Check, ...] = (
+    episode_lib.is_id,
+    commands.is_text,
+    commands.or_none(commands.is_text),
+    commands.or_none(commands.is_count),
+)
+"""What the values of `head_of` may be."""
+
+
+def head_of(episode: Episode) -> tuple[Any, ...]:
+    """Return what is known of an episode when it starts."""
+    return episode.episode_id, episode.agent_id, episode.group_id, episode.policy_version
+
+
+def _is_change(value: Any) -> bool:
+    return type(value) is tuple and len(value) == 2 and all(map(commands.is_count, value))
+
+
+_EPISODE = (
+    *HEAD,
+    commands.one_of("IN_PROGRESS", *episode_lib.FINAL_STATUSES),
+    commands.list_of(_is_change),
+    commands.is_count,
+    commands.is_count,
+)
+
+
+def _described(episode: Episode) -> tuple[Any, ...]:
+    """Return what is known of an episode but its steps, and how many observations and actions it has."""
+    sizes = len(episode.observations), len(episode.actions)
+    return *head_of(episode), episode.status, episode.version_changes, *sizes
 
 
 class _Encoded:
@@ -49,12 +79,11 @@ class _Encoded:
 
     def __init__(self, rows: Sequence[Sequence[Any]], codec: codec_lib.Codec, name: Callable[[int, int], str]) -> None:
         self._rows, self._codec, self._name = rows, codec, name
-        self._begins = np.concatenate([[0], np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))])
-        lengths = (len(content) for content in self._encoded(0, int(self._begins[-1])))
-        self.ends = np.fromiter(lengths, np.int64, int(self._begins[-1]))
+        self._begins = np.cumsum([0, *map(len, rows)])
+        count = int(self._begins[-1])
+        self.ends = np.fromiter(map(len, self._encoded(0, count)), np.int64, count)
         np.cumsum(self.ends, out=self.ends)
-        self.shape = (int(self.ends[-1]) if len(self.ends) else 0,)
-        self.dtype = np.dtype(np.uint8)
+        self.shape, self.dtype = (int(self.ends[-1]) if count else 0,), np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes [start, stop)."""
@@ -66,116 +95,91 @@ class _Encoded:
             ends = np.fromiter(map(len, values), np.int64, len(values)).cumsum() + begin + content.tell()
             changed = np.flatnonzero(ends != self.ends[number : number + len(values)])
             if len(changed):
-                value = number + int(changed[0])
-                row = int(self._begins.searchsorted(value, side="right")) - 1
-                raise errors.CheckpointError(
-                    f"{self._name(row, value - int(self._begins[row]))} changed while it was saved"
-                )
+                raise errors.CheckpointError(f"{self._named(number + int(changed[0]))} changed while it was saved")
             content.write(b"".join(values))
         return np.frombuffer(content.getbuffer(), np.uint8)[start - begin : stop - begin]
 
     def _encoded(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the encoded values that contain the bytes [start, stop)."""
-        row = int(self._begins.searchsorted(start, side="right")) - 1
-        while start < stop:
-            begin, end = int(self._begins[row]), min(int(self._begins[row + 1]), stop)
-            for place in range(start - begin, end - begin):
-                try:
-                    yield self._codec.encode(self._rows[row][place])
-                except errors.ReplayError as error:
-                    raise errors.CheckpointError(f"{self._name(row, place)} cannot be saved: {error}") from error
-            start, row = end, row + 1
+        """Yield the values from number `start` to `stop`, encoded."""
+        row, place = self._place_of(start)
+        values = itertools.islice(itertools.chain.from_iterable(self._rows[row:]), place, place + stop - start)
+        for number, value in enumerate(values, start):
+            try:
+                yield self._codec.encode(value)
+            except errors.ReplayError as error:
+                raise errors.CheckpointError(f"{self._named(number)} cannot be saved: {error}") from error
+
+    def _place_of(self, number: int) -> tuple[int, int]:
+        row = int(self._begins.searchsorted(number, side="right")) - 1
+        return row, number - int(self._begins[row])
+
+    def _named(self, number: int) -> str:
+        return self._name(*self._place_of(number))
 
 
-def state_dict(snapshot: Snapshot, codec: codec_lib.Codec) -> state.State:
-    """Return the state of a store.
+class Snapshot:
+    """The contents of a store at one moment; it may change afterwards. O(open episodes), and a pointer per episode.
 
-    Raises:
-        CheckpointError: The codec cannot encode something.
+    Attributes:
+        episodes: All episodes, in the order in which they started.
     """
-    episodes = list(snapshot.episodes.values())
-    places = {episode: place for place, episode in enumerate(episodes)}
 
-    def named(what: str) -> Callable[[int, int], str]:
-        return lambda row, place: f"{what} {place} of episode {episodes[row].episode_id}"
+    def __init__(self, store: Store) -> None:
+        copies = {episode_id: episode.snapshot() for episode_id, episode in store.open.items()}
+        self.episodes = list((store.by_id | copies).values())
+        self._finished = list(store.finished)
+        pools = [store.versions.pools[version] for version in (versions.ALL, *store.versions.known)]
+        self._growing = [episode.episode_id for pool in pools for episode in pool.growing]
+        now = time.monotonic()
+        self._ages = [now - started for started in store.started.values()]
+        self._drawn, self._counters, self._policy_version = store.drawn.copy(), store.counters(), store.policy_version
 
-    def places_of(some: Iterable[Episode]) -> arrays.Ints:
-        return np.array([places[episode] for episode in some], np.int64)
+    def state_dict(self, codec: codec_lib.Codec) -> state.State:
+        """Return the state of the store.
 
-    agents = _Encoded([[episode.agent_id] for episode in episodes], codec_lib.PlainCodec(), lambda *_: "an agent_id")
-    observations = _Encoded([episode.observations for episode in episodes], codec, named("observation"))
-    actions = _Encoded([episode.actions for episode in episodes], codec, named("action"))
-    steps = np.array([len(episode.actions) for episode in episodes], np.int64)
-    return {
-        "codec": codec.name,
-        "counters": dict(snapshot.counts),
-        "arrays": {
-            "episode_id": np.array([episode.episode_id for episode in episodes], "S36"),
-            "episode_agent": agents,
-            "episode_agent_end": agents.ends,
-            "episode_status": np.array([_STATUSES.index(episode.status) for episode in episodes], np.uint8),
-            "episode_steps": steps,
-            "episode_has_final": np.array([len(e.observations) > len(e.actions) for e in episodes], np.bool_),
-            "episode_start_time": np.array([episode.start_time for episode in episodes], np.float64),
-            "open_age": np.array(snapshot.open_ages, np.float64),
-            "episode_drawn": np.array([episode in snapshot.drawn for episode in episodes], np.bool_),
-            "finished": places_of(snapshot.finished),
-            "growing": places_of(snapshot.growing),
-            "rewards": _of_steps(episodes, steps, np.dtype(np.float64), lambda episode: episode.rewards),
-            "observations": observations,
-            "observation_end": observations.ends,
-            "actions": actions,
-            "action_end": actions.ends,
-            **_groups_of(episodes),
-            **_versions_of(episodes, steps),
-            "version_growing": places_of(episode for _, episode in snapshot.growing_by_version),
-            "draw_lag": np.array(snapshot.last_lags, np.int64),
-        },
-    }
+        Raises:
+            CheckpointError: The codec cannot encode something.
+        """
+        episodes = self.episodes
+        ids = [episode.episode_id for episode in episodes]
+        places = {episode_id: place for place, episode_id in enumerate(ids)}
 
+        def named(what: str) -> Callable[[int, int], str]:
+            return lambda row, place: f"{what} {place} of episode {ids[row]}"
 
-def _of_steps(
-    episodes: Sequence[Episode], steps: arrays.Ints, dtype: np.dtype[Any], values: Callable[[Episode], Sequence[Any]]
-) -> state.LazyArray:
-    """Return the values of all steps, episode by episode, as a lazy column."""
-    ends = steps.cumsum()
-
-    def read(start: int, stop: int) -> arrays.Array:
-        first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
-        found = itertools.chain.from_iterable(map(values, episodes[first : last + 1]))
-        before = start - int(ends[first] - steps[first])
-        return np.fromiter(itertools.islice(found, before, before + stop - start), dtype, stop - start)
-
-    return state.LazyArray((int(ends[-1]) if len(ends) else 0,), dtype, read)
+        described = _Encoded([[_described(each)] for each in episodes], _PLAIN, named("name"))
+        observations = _Encoded([episode.observations for episode in episodes], codec, named("observation"))
+        actions = _Encoded([episode.actions for episode in episodes], codec, named("action"))
+        rewards = itertools.chain.from_iterable(episode.rewards for episode in episodes)
+        return {
+            "codec": codec.name,
+            "counters": self._counters,
+            "policy_version": self._policy_version,
+            "arrays": {
+                "episodes": described,
+                "episode_end": described.ends,
+                "episode_start_time": np.array([episode.start_time for episode in episodes], np.float64),
+                "observations": observations,
+                "observation_end": observations.ends,
+                "actions": actions,
+                "action_end": actions.ends,
+                "rewards": np.fromiter(rewards, np.float64),
+                "finished": np.array([places[episode.episode_id] for episode in self._finished], np.int64),
+                "growing": np.array([places[episode_id] for episode_id in self._growing], np.int64),
+                "open_age": np.array(self._ages, np.float64),
+                "episode_drawn": np.array([episode_id in self._drawn for episode_id in ids], np.bool_),
+            },
+        }
 
 
-def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
-    if all(episode.group_id is None for episode in episodes):
-        return {}
-    groups = _Encoded([[episode.group_id] for episode in episodes], codec_lib.PlainCodec(), lambda *_: "a group_id")
-    return {"episode_group": groups, "episode_group_end": groups.ends}
+def base_state_dict(store: Store, codec: codec_lib.Codec) -> state.State:
+    """Return the state as if everything stored had just been evicted."""
+    empty = Snapshot(store_lib.EpisodeStore(None, None)).state_dict(codec)
+    return {**empty, "counters": store.counters(), "policy_version": store.policy_version}
 
 
-def _versions_of(episodes: Sequence[Episode], steps: arrays.Ints) -> dict[str, Any]:
-    """Return the policy versions of starts and steps, if any."""
-    answer: dict[str, Any] = {}
-    if any(episode.policy_version is not None for episode in episodes):
-        answer["episode_policy_version"] = np.array([_number(episode.policy_version) for episode in episodes])
-    if any(episode.version_changes for episode in episodes):
-
-        def versions(episode: Episode) -> list[int]:
-            return [_number(version) for version in episode.policy_versions]
-
-        answer["policy_version"] = _of_steps(episodes, steps, np.dtype(np.int64), versions)
-    return answer
-
-
-def _number(version: int | None) -> int:
-    return _NO_VERSION if version is None else version
-
-
-def load(given: state.StateReader, codec: codec_lib.Codec) -> Snapshot:
-    """Return the snapshot described by a state.
+def load(given: state.StateReader, store: Store, codec: codec_lib.Codec) -> None:
+    """Restore an empty store.
 
     Raises:
         CheckpointError: The state is invalid.
@@ -185,197 +189,106 @@ def load(given: state.StateReader, codec: codec_lib.Codec) -> Snapshot:
             f"codec must be the one of the checkpoint, {given.text('codec')}, got {codec.name}"
         )
     counters = given.part("counters")
+    for name in store_lib.COUNTERS:
+        setattr(store, name, counters.integer(name))
+    if given.value("policy_version") is not None:
+        store.policy_version = given.integer("policy_version", most=validation.LARGEST)
     episodes = _episodes(given, codec)
-    is_open = np.array([episode.status == "IN_PROGRESS" for episode in episodes], np.bool_)
-    finished = _places(given, "finished", np.flatnonzero(~is_open))
-    is_growing = is_open & np.array([len(episode) > 0 for episode in episodes], np.bool_)
-    growing = _places(given, "growing", np.flatnonzero(is_growing)).tolist()
-    ages = given.array("open_age", np.float64, (int(is_open.sum()),))
-    if not (np.isfinite(ages) & (ages >= 0)).all():
-        raise errors.CheckpointError("array open_age must hold finite numbers of at least 0")
-    drawn = np.flatnonzero(given.booleans("episode_drawn", len(episodes))).tolist()
-    counts = {name: counters.integer(name) for name in _COUNTS}
-    if counters.has("policy_version"):
-        counts["policy_version"] = counters.integer("policy_version", most=validation.LARGEST)
-    _check_counts(counts, episodes, len(drawn))
-    return store_lib.Snapshot(
-        episodes={episode.episode_id: episode for episode in episodes},
-        finished=[episodes[place] for place in finished.tolist()],
-        growing=[episodes[place] for place in growing],
-        open_ages=ages.tolist(),
-        drawn=[episodes[place] for place in drawn],
-        counts=counts,
-        growing_by_version=_growing_by_version(given, episodes, growing),
-        last_lags=_last_lags(given),
-    )
+    num_open = sum(episode.status == "IN_PROGRESS" for episode in episodes)
+    started = iter((time.monotonic() - _times(given, "open_age", num_open, 0)).tolist())
+    for episode in episodes:
+        store.put(episode, next(started) if episode.status == "IN_PROGRESS" else 0.0)
+    drawn = given.booleans("episode_drawn", len(episodes)).tolist()
+    store.drawn.update(itertools.compress(store.by_id, drawn))
+    for place in given.integers("finished", len(episodes) - num_open, 0, len(episodes) - 1).tolist():
+        for version, count in versions.runs(episodes[place]):
+            store.versions.pool(version).finished.append(episodes[place], count)
+    _load_growing(given, store, episodes)
+    try:
+        store.check()
+    except errors.CorruptionError as error:
+        raise errors.CheckpointError(f"episodes cannot be: {error}") from error
 
 
-def _check_counts(counts: dict[str, int], episodes: Sequence[Episode], num_drawn: int) -> None:
-    """Raise CheckpointError if the counters cannot be those of a store with these episodes."""
-    waiting = sum(episode.status == "IN_PROGRESS" and bool(episode.actions) for episode in episodes)
-    least = sum(map(len, episodes)) + waiting + counts["evicted_transitions"] + counts["aborted_steps"]
-    if counts["inserted"] < least:
-        raise errors.CheckpointError(
-            f"counters/inserted must be at least {least}, the steps that are stored, evicted or aborted, "
-            f"got {counts['inserted']}"
-        )
-    if counts["sampled"] < num_drawn:
-        raise errors.CheckpointError(
-            f"counters/sampled must be at least {num_drawn}, the episodes that were drawn, got {counts['sampled']}"
-        )
+def _times(given: state.StateReader, name: str, count: int, least: float) -> arrays.Array:
+    times = given.array(name, np.float64, (count,))
+    if not (np.isfinite(times) & (times >= least)).all():
+        raise errors.CheckpointError(f"array {name} must hold finite numbers of at least {least}")
+    return times
 
 
-def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> arrays.Ints:
-    """Return the positions of exactly the expected episodes, in any order."""
-    places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
-    if not np.array_equal(np.sort(places), expected):
-        raise errors.CheckpointError(f"array {name} must hold the places of those episodes, once each")
-    return places
+def _load_growing(given: state.StateReader, store: Store, episodes: Sequence[Episode]) -> None:
+    """Enter the transitions of the open episodes, of all and of each version in the order that decides draws."""
+    counts = {
+        (version, place): count
+        for place, episode in enumerate(episodes)
+        if episode.status == "IN_PROGRESS" and len(episode)
+        for version, count in versions.runs(episode)
+    }
+    places = given.integers("growing", len(counts), 0, len(episodes) - 1).tolist()
+    found = list(zip([version for version, _ in sorted(counts)], places, strict=True))
+    if sorted(found) != sorted(counts):
+        raise errors.CheckpointError("array growing must hold the places of those episodes, once a version")
+    for version, place in found:
+        store.versions.pool(version).growing.put(episodes[place], counts[version, place])
 
 
 def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]:
-    ids = given.array("episode_id", "S36", (None,))
-    count = len(ids)
-    names = [name.decode("latin-1") for name in ids.tolist()]
-    if len(set(names)) != count or not all(map(_ID.fullmatch, names)):
-        raise errors.CheckpointError("array episode_id must hold UUIDs, each once")
-    statuses = given.array("episode_status", np.uint8, (count,))
-    steps = given.integers("episode_steps", count, 0, validation.LARGEST)
-    has_final = given.booleans("episode_has_final", count)
-    if (statuses >= len(_STATUSES)).any():
-        raise errors.CheckpointError(f"array episode_status must hold numbers below {len(_STATUSES)}")
-    is_possible = np.array([[True, False, False, True], [False, True, True, True]])[has_final.astype(int), statuses]
-    if not is_possible.all():
-        raise errors.CheckpointError("array episode_has_final must be true where an episode ended, and nowhere else")
-    start_times = given.array("episode_start_time", np.float64, (count,))
-    total = sum(steps.tolist())
-    rewards = given.array("rewards", np.float64, (total,))
-    if not (np.isfinite(start_times).all() and np.isfinite(rewards).all()):
-        raise errors.CheckpointError("arrays rewards and episode_start_time must hold finite numbers")
-    agents = _decoded(given, "episode_agent", "episode_agent_end", count, codec_lib.PlainCodec())
-    observations = _decoded(given, "observations", "observation_end", total + int(has_final.sum()), codec)
-    actions = _decoded(given, "actions", "action_end", total, codec)
-    reward_list = iter(rewards.tolist())
-    groups = _groups(given, count)
-    starts, changes = _load_versions(given, steps)
-    episodes = []
-    for place in range(count):
-        length = int(steps[place])
-        agent = next(agents)
-        if type(agent) is not str:
-            raise errors.CheckpointError("array episode_agent must hold strings")
-        group = next(groups)
-        if group is not None and type(group) is not str:
-            raise errors.CheckpointError("array episode_group must hold strings, and None")
-        episodes.append(
-            episode_lib.Episode(
-                episode_id=names[place],
-                agent_id=agent,
-                observations=list(itertools.islice(observations, length + int(has_final[place]))),
-                actions=list(itertools.islice(actions, length)),
-                rewards=list(itertools.islice(reward_list, length)),
-                status=_STATUSES[int(statuses[place])],
-                start_time=float(start_times[place]),
-                group_id=group,
-                policy_version=starts[place],
-                version_changes=changes[place],
-            )
+    ends = given.array("episode_end", np.int64, (None,))
+    described = [
+        commands.checked("array episodes has one", _EPISODE, each)
+        for each in _decoded(given, "episodes", "episode_end", len(ends), _PLAIN)
+    ]
+    num_observations, num_actions = (sum(each[place] for each in described) for place in (-2, -1))
+    observations = _decoded(given, "observations", "observation_end", num_observations, codec)
+    actions = _decoded(given, "actions", "action_end", num_actions, codec)
+    rewards = iter(given.array("rewards", np.float64, (num_actions,)).tolist())
+    times = iter(_times(given, "episode_start_time", len(described), -math.inf).tolist())
+    episodes = [
+        episode_lib.Episode(
+            episode_id=episode_id,
+            agent_id=agent_id,
+            observations=list(itertools.islice(observations, size)),
+            actions=list(itertools.islice(actions, steps)),
+            rewards=list(itertools.islice(rewards, steps)),
+            status=status,
+            start_time=next(times),
+            group_id=group_id,
+            policy_version=policy_version,
+            version_changes=changes,
         )
+        for episode_id, agent_id, group_id, policy_version, status, changes, size, steps in described
+    ]
+    if len({episode.episode_id for episode in episodes}) < len(episodes):
+        raise errors.CheckpointError("array episodes must hold each id once")
     return episodes
 
 
-def _groups(given: state.StateReader, count: int) -> Iterator[Any]:
-    """Yield the group of each episode; None for all if the arrays are missing."""
-    if not (given.has_array("episode_group") or given.has_array("episode_group_end")):
-        return itertools.repeat(None, count)
-    return _decoded(given, "episode_group", "episode_group_end", count, codec_lib.PlainCodec())
-
-
 def _decoded(given: state.StateReader, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
-    """Yield that many decoded values, reading their bytes in chunks."""
+    """Return that many decoded values, whose bytes are read in chunks."""
     ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
         raise errors.CheckpointError(f"array {ends_name} must not fall")
     column = given.column(name, np.uint8, (int(ends[-1]) if count else 0,))
-    return _read(name, column, ends, codec)
-
-
-def _read(name: str, column: state.ChunkedArray, ends: arrays.Ints, codec: codec_lib.Codec) -> Iterator[Any]:
-    first = begin = 0
-    while first < len(ends):
+    values: list[Any] = []
+    begin = 0
+    while len(values) < count:
+        first = len(values)
         last = max(first + 1, int(np.searchsorted(ends, begin + state.CHUNK, side="right")))
-        content = column.read(begin, int(ends[last - 1])).tobytes()
-        start = 0
-        for end in (ends[first:last] - begin).tolist():
-            try:
-                yield codec.decode(content[start:end])
-            except errors.CheckpointError as error:
-                raise errors.CheckpointError(f"array {name} cannot be decoded: {error}") from error
-            except Exception as error:  # Of a codec that is the user's own.
-                raise errors.CheckpointError(
-                    f"array {name} cannot be decoded: {type(error).__name__}: {error}"
-                ) from error
-            start = end
-        first, begin = last, int(ends[last - 1])
+        places = [0, *(ends[first:last] - begin).tolist()]
+        content, begin = column.read(begin, int(ends[last - 1])).tobytes(), int(ends[last - 1])
+        values += [decoded(f"array {name}", codec, content[i:j]) for i, j in itertools.pairwise(places)]
+    return iter(values)
 
 
-def _load_versions(
-    given: state.StateReader, steps: arrays.Ints
-) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
-    """Return the version each episode started with [E], and its version changes [E].
+def decoded(what: str, codec: codec_lib.Codec, content: bytes) -> Any:
+    """Return the value of bytes, which are untrusted, by a codec that may be the user's own.
 
     Raises:
-        CheckpointError: The versions are invalid.
+        CheckpointError: There is none; the error begins with `what`.
     """
-    of_starts = np.full(len(steps), _NO_VERSION, np.int64)
-    if given.has_array("episode_policy_version"):
-        of_starts = given.integers("episode_policy_version", len(steps), _NO_VERSION, validation.LARGEST)
-    of_steps = np.repeat(of_starts, steps)
-    if given.has_array("policy_version"):
-        of_steps = given.integers("policy_version", len(of_steps), _NO_VERSION, validation.LARGEST)
-    starts = steps.cumsum() - steps
-    before = np.concatenate([of_steps[:1], of_steps[:-1]])
-    before[starts[steps > 0]] = of_starts[steps > 0]
-    if (of_steps < before).any():
-        raise errors.CheckpointError("array policy_version must not fall within an episode")
-    changes: list[list[tuple[int, int]]] = [[] for _ in steps]
-    (places,) = (of_steps > before).nonzero()
-    episodes = starts.searchsorted(places, side="right") - 1
-    for episode, step, version in zip(
-        episodes.tolist(), (places - starts[episodes]).tolist(), of_steps[places].tolist(), strict=True
-    ):
-        changes[episode].append((step, version))
-    return [None if version == _NO_VERSION else version for version in of_starts.tolist()], changes
-
-
-def _growing_by_version(
-    given: state.StateReader, episodes: Sequence[Episode], growing_places: Sequence[int]
-) -> list[tuple[int, Episode]]:
-    """Return the open episodes with transitions of each version, as VersionCounts.growing yields them.
-
-    Args:
-        given: The state.
-        episodes: All of them.
-        growing_places: The positions of the open ones that have a transition.
-
-    Raises:
-        CheckpointError: Other episodes are listed.
-    """
-    expected = sorted((version, place) for place in growing_places for version, _ in versions.runs(episodes[place]))
-    places = given.integers("version_growing", len(expected), 0, len(episodes)).tolist()
-    found = [(version, place) for (version, _), place in zip(expected, places, strict=True)]
-    if sorted(found) != expected:
-        raise errors.CheckpointError("array version_growing must hold the places of those episodes, once a version")
-    return [(version, episodes[place]) for version, place in found]
-
-
-def _last_lags(given: state.StateReader) -> list[int]:
-    """Return the lags of the last draws, the newest last.
-
-    Raises:
-        CheckpointError: There are too many.
-    """
-    lags: list[int] = given.integers("draw_lag", None, -validation.LARGEST, validation.LARGEST).tolist()
-    if len(lags) > versions.LAST:
-        raise errors.CheckpointError(f"array draw_lag must hold at most {versions.LAST} lags, got {len(lags)}")
-    return lags
+    try:
+        return codec.decode(content)
+    except Exception as error:
+        reason = str(error) if isinstance(error, errors.ReplayError) else f"{type(error).__name__}: {error}"
+        raise errors.CheckpointError(f"{what} cannot be decoded: {reason}") from error

@@ -29,7 +29,7 @@ def example() -> Buffer:
 
 def made(state: Any, codec: relive.Codec = PLAIN) -> store_lib.EpisodeStore[Any, Any]:
     store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
-    store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), codec))
+    episode_state.load(state_lib.StateReader(state, state["arrays"]), store, codec)
     return store
 
 
@@ -164,7 +164,7 @@ def test_a_value_that_changes_while_saved_is_noticed() -> None:
     episode_id = buffer.start_episode_nowait("a")
     buffer.append_observation_action_reward_nowait(episode_id, [1], 0, 0.0)
     (episode,) = helpers_test.stored(buffer)
-    column = episode_state.state_dict(buffer._store.snapshot(), PLAIN)["arrays"]["observations"]
+    column = episode_state.Snapshot(buffer._store).state_dict(PLAIN)["arrays"]["observations"]
     episode.observations[0].append(2)
     with pytest.raises(
         errors.CheckpointError, match=f"^observation 0 of episode {episode_id} changed while it was saved$"
@@ -180,36 +180,70 @@ def replaced(name: str, *values: Any) -> Any:
     return change
 
 
+def described(place: int, *values: Any) -> Any:
+    """Put values in the tuple of the first episode, from a place on."""
+
+    def change(state: Any) -> None:
+        content, (end, *ends) = state["arrays"]["episodes"].tobytes(), state["arrays"]["episode_end"].tolist()
+        old = PLAIN.decode(content[:end])
+        first = PLAIN.encode((*old[:place], *values, *old[place + len(values) :]))
+        state["arrays"]["episodes"] = np.frombuffer(first + content[end:], np.uint8)
+        state["arrays"]["episode_end"] = np.array([end, *ends]) + len(first) - end
+
+    return change
+
+
 def counter(name: str, value: int) -> Any:
     return lambda state: state["counters"].update({name: value})
+
+
+HAS_ONE = "^array episodes has one, which cannot be with "
+BY_VERSION = "^array growing must hold the places of those episodes, once a version$"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (replaced("episode_id", b"x"), "^array episode_id must hold UUIDs, each once$"),
-        (lambda state: replaced("episode_id", state["arrays"]["episode_id"][1])(state), "must hold UUIDs, each once$"),
-        (replaced("episode_status", 4), "^array episode_status must hold numbers below 4$"),
-        (replaced("episode_status", 0), "^array episode_has_final must be true where an episode ended, and nowhere"),
-        (replaced("episode_has_final", False), "^array episode_has_final must be true where an episode ended"),
-        (replaced("episode_steps", -1), "^array episode_steps must hold integers in"),
-        (replaced("episode_steps", 2**62, 2**62), "^array rewards must be of dtype float64 and shape"),
-        (replaced("episode_steps", 4), "^array rewards must be of dtype float64 and shape"),
-        (replaced("rewards", np.nan), "^arrays rewards and episode_start_time must hold finite numbers$"),
-        (replaced("episode_start_time", np.inf), "^arrays rewards and episode_start_time must hold finite numbers$"),
+        (described(0, "x"), f"{HAS_ONE}'x'$"),
+        (described(1, b"a"), f"{HAS_ONE}b'a'$"),
+        (described(2, 3), f"{HAS_ONE}3$"),
+        (described(3, -1), f"{HAS_ONE}-1$"),
+        (
+            replaced("episode_start_time", np.inf),
+            "^array episode_start_time must hold finite numbers of at least -inf$",
+        ),
+        (described(4, "GONE"), f"{HAS_ONE}'GONE'$"),
+        (described(5, [(0, 1, 2)]), rf"{HAS_ONE}\[\(0, 1, 2\)\]$"),
+        (described(5, [(0, True)]), rf"{HAS_ONE}\[\(0, True\)\]$"),
+        (described(6, -1), f"{HAS_ONE}-1$"),
+        (described(7, 1.0), f"{HAS_ONE}1.0$"),
+        (described(7, 3, 4), rf"{HAS_ONE}\(.*\)$"),
+        (lambda state: described(0, list(made(state))[1].episode_id)(state), "must hold each id once$"),
+        (described(4, "IN_PROGRESS"), "^array open_age must be of dtype float64 and shape"),
+        (described(6, 3), "^array observation_end must be of dtype int64 and shape"),
+        (described(7, 4), "^array action_end must be of dtype int64 and shape"),
+        (described(6, 2**62), "^array observation_end must be of dtype int64 and shape"),
+        (replaced("rewards", np.nan), "^episodes cannot be: episode .* has reward nan at step 0$"),
         (replaced("open_age", np.inf), "^array open_age must hold finite numbers of at least 0$"),
         (replaced("open_age", -1.0), "^array open_age must hold finite numbers of at least 0$"),
         (replaced("open_age", np.nan), "^array open_age must hold finite numbers of at least 0$"),
-        (replaced("finished", 1), "^array finished must hold the places of those episodes, once each$"),
-        (replaced("finished", 2), "^array finished must hold the places of those episodes, once each$"),
-        (replaced("growing", 3), "^array growing must hold the places of those episodes, once each$"),
+        (replaced("finished", 1), "^episodes cannot be: finished episodes must be "),
+        (replaced("finished", 2), "^episodes cannot be: finished episodes must be "),
+        (replaced("finished", 6), r"^array finished must hold integers in \[0, 5\], got 6$"),
+        (replaced("growing", 3), BY_VERSION),
+        (replaced("growing", 4), BY_VERSION),
+        (replaced("growing", -1), r"^array growing must hold integers in \[0, 5\], got -1$"),
+        (replaced("episode_end", 9999), "^array episode_end must not fall$"),
         (replaced("observation_end", 99), "^array observation_end must not fall$"),
         (replaced("observation_end", 3), "^array observations cannot be decoded: plain-1 content "),
         (replaced("actions", 0), "^array actions cannot be decoded: "),
-        (counter("inserted", 11), "^counters/inserted must be at least 12, the steps that are stored, evicted or abor"),
-        (counter("aborted_steps", 2), "^counters/inserted must be at least 13, .*, got 12$"),
-        (counter("evicted_transitions", 1), "^counters/inserted must be at least 13, .*, got 12$"),
-        (replaced("episode_drawn", True), "^counters/sampled must be at least 1, the episodes that were drawn, got 0$"),
+        (
+            counter("inserted", 11),
+            "^episodes cannot be: counts 11 steps as appended, fewer than the 12 that are stored",
+        ),
+        (counter("aborted_steps", 2), "^episodes cannot be: counts 12 steps as appended, fewer than the 13 that are"),
+        (counter("evicted_transitions", 1), "^episodes cannot be: counts 12 steps as appended, fewer than the 13 that"),
+        (replaced("episode_drawn", True), "^episodes cannot be: counts 0 samples, fewer than the 1 episodes drawn$"),
     ],
 )
 def test_forged_stores_are_refused(change: Any, message: str) -> None:
@@ -219,18 +253,22 @@ def test_forged_stores_are_refused(change: Any, message: str) -> None:
         made(state)
 
 
-def test_an_agent_is_a_string() -> None:
+@pytest.mark.parametrize("status", ["COMPLETED", "TRUNCATED", "ABORTED", "IN_PROGRESS"])
+@pytest.mark.parametrize("size", [0, 2, 3, 4, 5])
+def test_an_episode_has_what_its_status_says(status: Any, size: int) -> None:
     buffer = Buffer()
-    buffer.start_episode_nowait("a")
+    live(buffer, "a", 3, None if status == "IN_PROGRESS" else status)
+    (episode,) = helpers_test.stored(buffer)
+    episode.observations[:] = range(size)
     state = buffer.state_dict()
-    content = PLAIN.encode(b"a")
-    state["arrays"]["episode_agent"] = np.frombuffer(content, np.uint8)
-    state["arrays"]["episode_agent_end"] = np.array([len(content)])
-    with pytest.raises(errors.CheckpointError, match="^array episode_agent must hold strings$"):
+    state["arrays"]["growing"] = np.zeros(int(status == "IN_PROGRESS" and size > 1), np.int64)
+    if size in {"IN_PROGRESS": (3,), "ABORTED": (3, 4)}.get(status, (4,)):
+        made(state)
+        return
+    with pytest.raises(errors.CheckpointError, match=f"is {status} with {size} observations, 3 actions and 3 rewards$"):
         made(state)
 
 
 def test_no_value_is_left_over() -> None:
-    ends = np.array([2, 4, 6])
-    column = state_lib.StateReader({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
-    assert list(episode_state._read("x", column, ends, PLAIN)) == ["", "", ""]
+    arrays = {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8), "x_end": np.array([2, 4, 6])}
+    assert list(episode_state._decoded(state_lib.StateReader({}, arrays), "x", "x_end", 3, PLAIN)) == ["", "", ""]

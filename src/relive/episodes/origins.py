@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from relive import errors
 from relive.episodes import episode as episode_lib
 from relive.episodes import samples
 from relive.episodes import store as store_lib
@@ -30,12 +29,12 @@ class SampleOrigin:
     agent_id: str
     step: int
     actual_n: int
-    is_stored: bool
-    status: episode_lib.EpisodeStatus | None
-    start_time: float | None
-    episode_length: int | None
-    age: int | None
-    episodes_to_eviction: int | None
+    is_stored: bool = False
+    status: episode_lib.EpisodeStatus | None = None
+    start_time: float | None = None
+    episode_length: int | None = None
+    age: int | None = None
+    episodes_to_eviction: int | None = None
 
     def __str__(self) -> str:
         """Return all of it as one line."""
@@ -55,20 +54,10 @@ class SampleOrigin:
 def sample(store: store_lib.EpisodeStore[Any, Any], drawn: samples.ReplaySample[Any, Any]) -> SampleOrigin:
     """Return the origin of a sample. O(episodes)."""
     origin = SampleOrigin(
-        episode_id=drawn.episode_id,
-        agent_id=drawn.agent_id,
-        step=drawn.start_step,
-        actual_n=drawn.actual_n,
-        is_stored=False,
-        status=None,
-        start_time=None,
-        episode_length=None,
-        age=None,
-        episodes_to_eviction=None,
+        episode_id=drawn.episode_id, agent_id=drawn.agent_id, step=drawn.start_step, actual_n=drawn.actual_n
     )
-    try:
-        episode = store[drawn.episode_id]
-    except errors.UnknownEpisodeError:
+    episode = store.find(drawn.episode_id)
+    if episode is None:
         return origin
     place = next((place for place, finished in enumerate(store.finished) if finished is episode), None)
     return dataclasses.replace(

@@ -8,8 +8,7 @@ class name and settings, as a limiter is. It is stateless, so buffers may share 
 
 import abc
 from collections.abc import Iterator, Sequence
-import functools
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -57,16 +56,9 @@ class StoredEpisodes(Sequence[episode_lib.Episode[Obs, Act]]):
     """The episodes of a store that have a transition, as passed to `EpisodeSampler._draw`."""
 
     def __init__(self, store: store_lib.EpisodeStore[Obs, Act]) -> None:
-        self._store = store
-
-    @functools.cached_property
-    def _ended(self) -> Any:
-        finished = self._store.finished
-        return [episode for episode in finished if len(episode)] if finished.num_empty else finished
-
-    @functools.cached_property
-    def _open(self) -> list[episode_lib.Episode[Obs, Act]]:
-        return list(self._store.growing())
+        ended = store.finished
+        self._ended: Any = [episode for episode in ended if len(episode)] if ended.num_empty else ended
+        self._open: list[episode_lib.Episode[Obs, Act]] = list(store.versions.all.growing)
 
     def __len__(self) -> int:
         return len(self._ended) + len(self._open)
@@ -74,12 +66,6 @@ class StoredEpisodes(Sequence[episode_lib.Episode[Obs, Act]]):
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
         yield from self._ended
         yield from self._open
-
-    @overload
-    def __getitem__(self, index: int) -> episode_lib.Episode[Obs, Act]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[episode_lib.Episode[Obs, Act]]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """Return the episode at an index, or a list of those in a slice."""

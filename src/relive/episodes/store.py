@@ -1,8 +1,8 @@
 """The synchronous core under the episode buffer: episodes, their counts, eviction, and the uniform draw.
 
-    open episodes       GrowingCounts   change at every step
-    finished episodes   CountedDeque    never change; the one that finished first is the next to be evicted
-    versions            VersionCounts   the same transitions by the version of the policy, where that is known
+    open        the episodes that run, by id
+    finished    the others; the one that finished first is the next to be evicted
+    versions    the transitions of both, for draws: all of them, and by the version of the policy
 
 Invariant: callers check arguments, a call that raises changes nothing, and costs do not grow with the number of
 episodes. Evictions happen before an insert and only among finished episodes: an open one is never evicted, and one that
@@ -10,7 +10,7 @@ has just ended stays until the next insert needs its place.
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import itertools
 import math
@@ -49,10 +49,7 @@ class EpisodeBufferStats(statistics.Statistics):
         overflow_transitions: Transitions above max_transitions now, 0 without such a limit.
         open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
         waiting_steps: Steps of open episodes whose next observation is not known yet: the newest of each.
-        never_drawn: Stored episodes, open ones included, that were never sampled.
         policy_version: The learner's policy version; None before the first `set_policy_version`.
-        policy_lag: Mean lag of drawn steps behind the learner's version, over the last 256 draws with known versions.
-            None if there are none.
         max_policy_lag: Lag of the oldest stored version behind the learner's; None if either is unknown.
         appended: Steps appended so far.
         sampled: Samples drawn so far.
@@ -72,9 +69,7 @@ class EpisodeBufferStats(statistics.Statistics):
     overflow_transitions: int
     open_ages: dict[str, float] = dataclasses.field(repr=False)
     waiting_steps: int
-    never_drawn: int
     policy_version: int | None
-    policy_lag: float | None
     max_policy_lag: int | None
     appended: int
     sampled: int
@@ -82,11 +77,6 @@ class EpisodeBufferStats(statistics.Statistics):
     cleared_steps: int
 
     _BY_EPISODE = ("open_ages",)
-
-    @property
-    def never_drawn_share(self) -> float:
-        """Share of the stored episodes that were never sampled, in [0, 1]; 0 if there are none."""
-        return self.never_drawn / max(self.total_episodes, 1)
 
     @property
     def mean_draws(self) -> float:
@@ -121,98 +111,72 @@ class Listener(Protocol):
 
     def started(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
         """Handle a new, open episode."""
-        ...
 
     def ended(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
         """Handle the end of an open episode."""
-        ...
 
     def evicted(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
         """Handle an eviction, while the store still knows whether the episode was sampled."""
-        ...
 
     def cleared(self, store: "EpisodeStore[Any, Any]") -> None:
         """Handle `clear`, just before all episodes are removed."""
-        ...
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot(Generic[Obs, Act]):
-    """The contents of a store at one moment, for a checkpoint; the store may change afterwards.
-
-    Attributes:
-        episodes: All episodes by id, in the order in which they started.
-        finished: Those that are not open, in the order in which they finished.
-        growing: The open ones that have a transition, in the order that decides which of them is drawn.
-        open_ages: Seconds since the start of each open one.
-        drawn: Those that were sampled.
-        counts: As `EpisodeStore.counts` returns them.
-        growing_by_version: As `VersionCounts.growing` yields them.
-        last_lags: Of the last draws, as `VersionCounts.last_lags`.
-    """
-
-    counts: Mapping[str, int]
-    episodes: Mapping[str, episode_lib.Episode[Obs, Act]] = dataclasses.field(default_factory=dict)
-    finished: Sequence[episode_lib.Episode[Obs, Act]] = ()
-    growing: Sequence[episode_lib.Episode[Obs, Act]] = ()
-    open_ages: Sequence[float] = ()
-    drawn: Collection[episode_lib.Episode[Obs, Act]] = ()
-    growing_by_version: Sequence[tuple[int, episode_lib.Episode[Obs, Act]]] = ()
-    last_lags: Sequence[int] = ()
+COUNTERS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "aborted_steps")
 
 
 class EpisodeStore(Generic[Obs, Act]):
-    """Episodes by id, within limits."""
+    """Episodes by id, within limits.
+
+    Attributes:
+        policy_version: The learner's policy version; None before the first.
+        listeners: Are notified in this order.
+        finished: The episodes that have ended, in that order, with their transitions.
+        open: The episodes that run, by id.
+        started: When each of those started, by the monotonic clock.
+        by_id: All of them, by id, in the order in which they started.
+        drawn: The ids of those that were sampled.
+        versions: The transitions.
+    """
 
     def __init__(self, max_transitions: int | None, max_episodes: int | None) -> None:
         self.set_limits(max_transitions, max_episodes)
-        self.inserted = 0
-        self.sampled = 0
+        self.inserted = self.sampled = self.evicted_episodes = self.evicted_transitions = self.aborted_steps = 0
         self.policy_version: int | None = None
-        """The version of the learner's policy; None before the first one."""
-        self.versions: versions_lib.VersionCounts[Obs, Act] = versions_lib.VersionCounts()
-        self._evicted_episodes = 0
-        self._evicted_transitions = 0
-        self._aborted_steps = 0
         self.listeners: list[Listener] = []
-        """The listeners, in the order in which they are notified."""
         self.sums = bias.Sums()
         self._forget_all()
 
     def clear(self) -> None:
         """Remove every episode, open ones included. Cumulative counts are kept."""
         for episode in self.finished:
-            self.sums.add(episode, was_drawn=episode in self._drawn)
+            self.sums.add(episode, was_drawn=episode.episode_id in self.drawn)
         for listener in self.listeners:
             listener.cleared(self)
         self._forget_all()
-        self.versions.clear()
 
     def _forget_all(self) -> None:
-        self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = counts_lib.CountedDeque()
+        self.versions = versions_lib.VersionCounts()
+        self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = self.versions.all.finished
+        self._growing: counts_lib.GrowingCounts[episode_lib.Episode[Obs, Act]] = self.versions.all.growing
         self.open: dict[str, episode_lib.Episode[Obs, Act]] = {}
-        self._episodes: dict[str, episode_lib.Episode[Obs, Act]] = {}
-        self._open_counts: counts_lib.GrowingCounts[episode_lib.Episode[Obs, Act]] = counts_lib.GrowingCounts()
-        self._started: dict[str, float] = {}
+        self.started: dict[str, float] = {}
+        self.drawn: set[str] = set()
+        self.by_id: dict[str, episode_lib.Episode[Obs, Act]] = {}
         self._statuses: collections.Counter[episode_lib.EpisodeStatus] = collections.Counter()
         self._agents: collections.Counter[str] = collections.Counter()
-        self._drawn: set[episode_lib.Episode[Obs, Act]] = set()
 
     def __len__(self) -> int:
         """Return how many complete transitions are stored."""
-        return self.finished.total + self._open_counts.total
+        return self.finished.total + self._growing.total
 
     def __contains__(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
         """Return whether this very episode is stored."""
-        return self._episodes.get(episode.episode_id) is episode
+        return self.by_id.get(episode.episode_id) is episode
 
     def find(self, episode_id: str) -> episode_lib.Episode[Obs, Act] | None:
         """Return the episode with that id, or None."""
-        return self._episodes.get(episode_id)
-
-    def has(self, episode_id: str) -> bool:
-        """Return whether an episode with that id is stored."""
-        return episode_id in self._episodes
+        return self.by_id.get(episode_id)
 
     def __getitem__(self, episode_id: str) -> episode_lib.Episode[Obs, Act]:
         """Return the episode with that id.
@@ -221,7 +185,7 @@ class EpisodeStore(Generic[Obs, Act]):
             UnknownEpisodeError: No episode with that id is stored.
         """
         try:
-            return self._episodes[episode_id]
+            return self.by_id[episode_id]
         except (KeyError, TypeError):
             raise errors.UnknownEpisodeError(f"episode {validation.shown(episode_id)} not found") from None
 
@@ -235,15 +199,20 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """Add an open episode without steps."""
-        while len(self._episodes) >= self._most_episodes and len(self.finished):
+        while len(self.by_id) >= self._most_episodes and len(self.finished):
             self._evict()
-        self._episodes[episode.episode_id] = episode
-        self.open[episode.episode_id] = episode
-        self._started[episode.episode_id] = time.monotonic()
-        self._statuses[episode.status] += 1
-        self._agents[episode.agent_id] += 1
+        self.put(episode, time.monotonic())
         for listener in self.listeners:
             listener.started(self, episode)
+
+    def put(self, episode: episode_lib.Episode[Obs, Act], started: float) -> None:
+        """Enter an episode, but for its transitions, and where it has ended, in the order of finishing."""
+        self.by_id[episode.episode_id] = episode
+        self._statuses[episode.status] += 1
+        self._agents[episode.agent_id] += 1
+        if episode.status == "IN_PROGRESS":
+            self.open[episode.episode_id] = episode
+            self.started[episode.episode_id] = started
 
     def append(
         self, episode_id: str, observation: Obs, action: Act, reward: float, policy_version: int | None = None
@@ -267,24 +236,15 @@ class EpisodeStore(Generic[Obs, Act]):
         """End an open episode as ABORTED, without a final observation."""
         episode = self[episode_id]
         episode.abort()
-        self._aborted_steps += bool(episode.actions)
+        self.aborted_steps += bool(episode.actions)
         self._finish(episode)
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return `size` independent transitions, uniform among all, each as its episode and start step.
 
-        Draws an episode by its number of transitions, then a uniform start in it. The store must hold a transition.
-        O(size log episodes).
+        The store must hold a transition. O(size log episodes).
         """
-        units = rng.integers(len(self), size=size)
-        in_finished = units < self.finished.total
-        episodes, starts = self.finished.find(units[in_finished])
-        draws = list(zip(episodes, starts, strict=True))
-        if len(draws) == size:
-            return draws
-        from_open = iter(self._open_counts.draw(size - len(draws), rng))
-        from_finished = iter(draws)
-        return [next(from_finished if finished else from_open) for finished in in_finished.tolist()]
+        return self.versions.all.draw(rng.integers(len(self), size=size), rng)
 
     def checked_draws(
         self, draws: Iterable[tuple[Any, Any]], size: int
@@ -312,20 +272,16 @@ class EpisodeStore(Generic[Obs, Act]):
     def note(self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]]) -> None:
         """Record that those stored episodes were sampled."""
         self.sampled += len(draws)
-        self._drawn.update([episode for episode, _ in draws])
+        self.drawn.update([episode.episode_id for episode, _ in draws])
 
     def was_drawn(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
         """Return whether that stored episode was sampled."""
-        return episode in self._drawn
-
-    def note_versions(self, versions: Iterable[int | None]) -> None:
-        """Record the versions of the steps just drawn, newest last; the learner's version must be set."""
-        assert self.policy_version is not None
-        self.versions.note(self.policy_version, versions)
+        return episode.episode_id in self.drawn
 
     def has_within(self, lags: versions_lib.Lags) -> bool:
         """Return whether there is a transition within those lags. O(1)."""
-        return self.versions.has(self.policy_version, lags)
+        learner, known = self.policy_version, self.versions.known
+        return learner is not None and bool(known) and (lags.max_lag is None or learner - known[-1] <= lags.max_lag)
 
     def draw_within(
         self, size: int, rng: np.random.Generator, lags: versions_lib.Lags
@@ -338,72 +294,16 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
         """Yield the episodes in the order in which they started."""
-        return iter(self._episodes.values())
+        return iter(self.by_id.values())
 
-    def growing(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
-        """Yield the open episodes that have a transition, in the order that determines draws."""
-        return iter(self._open_counts)
-
-    def counts(self) -> dict[str, int]:
-        """Return the cumulative counts by name, and the learner's version, if set."""
-        return {
-            "inserted": self.inserted,
-            "sampled": self.sampled,
-            "evicted_episodes": self._evicted_episodes,
-            "evicted_transitions": self._evicted_transitions,
-            "aborted_steps": self._aborted_steps,
-            **({} if self.policy_version is None else {"policy_version": self.policy_version}),
-        }
-
-    def snapshot(self) -> "Snapshot[Obs, Act]":
-        """Return a snapshot of the store. O(open episodes), and a pointer per episode."""
-        now, copies = time.monotonic(), {episode: episode.snapshot() for episode in self.open.values()}
-        drawn = self._drawn.copy()
-        for episode, copied in copies.items():
-            if episode in drawn:
-                drawn.remove(episode)
-                drawn.add(copied)
-        return Snapshot(
-            episodes=self._episodes | {copied.episode_id: copied for copied in copies.values()},
-            finished=self.finished.items(),
-            growing=[copies[episode] for episode in self.growing()],
-            open_ages=[now - started for started in self._started.values()],
-            drawn=drawn,
-            counts=self.counts(),
-            growing_by_version=[(version, copies[episode]) for version, episode in self.versions.growing()],
-            last_lags=[*self.versions.last_lags],
-        )
-
-    def fill(self, snapshot: "Snapshot[Obs, Act]") -> None:
-        """Load a snapshot into an empty store, which takes over its episodes."""
-        for episode_id, episode in snapshot.episodes.items():
-            self._episodes[episode_id] = episode
-            self._statuses[episode.status] += 1
-            self._agents[episode.agent_id] += 1
-            if episode.status == "IN_PROGRESS":
-                self.open[episode_id] = episode
-        now, counts = time.monotonic(), snapshot.counts
-        self._started = {key: now - age for key, age in zip(self.open, snapshot.open_ages, strict=True)}
-        for episode in snapshot.finished:
-            self.finished.append(episode, len(episode))
-        for episode in snapshot.growing:
-            self._open_counts.put(episode, len(episode))
-        self._drawn.update(snapshot.drawn)
-        self.inserted, self.sampled = counts["inserted"], counts["sampled"]
-        self._evicted_episodes = counts["evicted_episodes"]
-        self._evicted_transitions = counts["evicted_transitions"]
-        self._aborted_steps = counts["aborted_steps"]
-        self.policy_version = counts.get("policy_version")
-        self.versions.fill(self.finished, snapshot.growing_by_version, snapshot.last_lags)
+    def counters(self) -> dict[str, int]:
+        """Return the cumulative counts by name."""
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def forget_oldest(self, episode_id: str) -> None:
         """Evict the episode that finished first, if it has that id."""
         if len(self.finished) and self.finished[0].episode_id == episode_id:
             self._evict()
-
-    def set_evicted(self, episodes: int, transitions: int) -> None:
-        """Set the eviction counts."""
-        self._evicted_episodes, self._evicted_transitions = episodes, transitions
 
     def set_limits(self, max_transitions: int | None, max_episodes: int | None) -> None:
         """Set the limits; excess episodes are evicted at the next insert."""
@@ -414,32 +314,25 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def stats(self) -> EpisodeBufferStats:
         """Return statistics of the store. O(open episodes)."""
-        now = time.monotonic()
+        now, learner, known = time.monotonic(), self.policy_version, self.versions.known
         limit, stored = self.max_transitions, len(self)
-        waiting = sum(bool(episode.actions) for episode in self.open.values())
-        dropped = self._evicted_transitions + self._aborted_steps
-        learner, oldest, lags = self.policy_version, self.versions.oldest, self.versions.last_lags
+        counters = self.counters()
         return EpisodeBufferStats(
-            total_episodes=len(self._episodes),
+            total_episodes=len(self.by_id),
             in_progress=self._statuses["IN_PROGRESS"],
             completed=self._statuses["COMPLETED"],
             truncated=self._statuses["TRUNCATED"],
             aborted=self._statuses["ABORTED"],
             total_transitions=stored,
             num_agents=len(self._agents),
-            evicted_episodes=self._evicted_episodes,
-            evicted_transitions=self._evicted_transitions,
             overflow_transitions=0 if limit is None else max(0, stored - limit),
-            open_ages={episode_id: now - started for episode_id, started in self._started.items()},
-            waiting_steps=waiting,
-            never_drawn=len(self._episodes) - len(self._drawn),
+            open_ages={episode_id: now - started for episode_id, started in self.started.items()},
+            waiting_steps=self._num_waiting(),
             policy_version=learner,
-            policy_lag=sum(lags) / len(lags) if lags else None,
-            max_policy_lag=None if learner is None or oldest is None else learner - oldest,
-            appended=self.inserted,
-            sampled=self.sampled,
-            aborted_steps=self._aborted_steps,
-            cleared_steps=max(self.inserted - stored - waiting - dropped, 0),
+            max_policy_lag=learner - known[0] if learner is not None and known else None,
+            cleared_steps=max(self._num_cleared(), 0),
+            appended=counters.pop("inserted"),
+            **counters,
         )
 
     def check(self) -> None:
@@ -448,41 +341,62 @@ class EpisodeStore(Generic[Obs, Act]):
         Raises:
             CorruptionError: A count or an episode is inconsistent.
         """
-        for episode_id, episode in self._episodes.items():
+        for episode_id, episode in self.by_id.items():
             _check_episode(episode_id, episode)
-        episodes = list(self._episodes.values())
+        episodes, finished = list(self), list(self.finished)
         open_ids = [episode.episode_id for episode in episodes if episode.status == "IN_PROGRESS"]
-        finished = list(self.finished)
         _check_equal("open episodes", list(self.open), open_ids)
-        _check_equal("open episodes with a start", list(self._started), open_ids)
-        _check_equal("open episodes by id", all(self.open[i] is self._episodes[i] for i in open_ids), True)
-        _check_equal("finished episodes", {e.episode_id for e in finished}, self._episodes.keys() - set(open_ids))
+        _check_equal("open episodes with a start", list(self.started), open_ids)
+        _check_equal("finished episodes", {e.episode_id for e in finished}, self.by_id.keys() - set(open_ids))
         _check_equal("number of finished episodes", len(finished), len(episodes) - len(open_ids))
-        _check_equal("finished episodes that are stored", all(episode in self for episode in finished), True)
-        _check_equal("drawn episodes that are stored", all(episode in self for episode in self._drawn), True)
-        counts = [self.finished.count(index) for index in range(len(finished))]
-        _check_equal("transitions of finished episodes", counts, [len(episode) for episode in finished])
-        _check_equal("total of finished transitions", self.finished.total, sum(counts))
-        open_counts = {i: self._open_counts[self.open[i]] for i in open_ids}
-        _check_equal("transitions of open episodes", open_counts, {i: len(self.open[i]) for i in open_ids})
-        self._open_counts.check()
-        _check_equal("total of open transitions", self._open_counts.total, sum(open_counts.values()))
-        self.versions.check(finished, list(self.open.values()))
+        _check_equal("episodes that are stored", all(each in self for each in (*finished, *self.open.values())), True)
+        _check_equal("drawn episodes that are not stored", self.drawn - self.by_id.keys(), set())
+        self.versions.check(finished, self.open.values())
         _check_equal("statuses", +self._statuses, collections.Counter(episode.status for episode in episodes))
         _check_equal("agents", dict(self._agents), dict(collections.Counter(episode.agent_id for episode in episodes)))
+        self.check_counters()
+
+    def check_counters(self) -> None:
+        """Check the cumulative counts against what is stored.
+
+        Raises:
+            CorruptionError: More steps are stored or evicted than were appended, or more episodes drawn than samples.
+        """
+        least = self.inserted - self._num_cleared()
+        if self.inserted < least:
+            raise errors.CorruptionError(
+                f"counts {self.inserted} steps as appended, fewer than the {least} that are stored, evicted or aborted"
+            )
+        if self.sampled < len(self.drawn):
+            raise errors.CorruptionError(
+                f"counts {self.sampled} samples, fewer than the {len(self.drawn)} episodes drawn"
+            )
+
+    def _num_waiting(self) -> int:
+        """Return the number of steps of open episodes that are not transitions yet."""
+        return sum(bool(episode.actions) for episode in self.open.values())
+
+    def _num_cleared(self) -> int:
+        """Return the number of steps that are neither stored nor dropped otherwise."""
+        return self.inserted - len(self) - self._num_waiting() - self.evicted_transitions - self.aborted_steps
 
     def _finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Move an episode that has just ended from the open ones to the finished ones.
+        """Move an episode that has just ended to the finished ones.
 
-        If open episodes kept the store above a limit, episodes that finished earlier are evicted now.
+        Episodes that finished earlier are evicted now if open ones kept the store above a limit. Those without a
+        transition, which a crashing actor can create endlessly, do not count as transitions, so the number of finished
+        episodes is limited to max_transitions too.
         """
-        while self._is_over_a_limit() and len(self.finished):
+        finished, growing = self.finished, self._growing
+        while len(finished) and (
+            finished.total + growing.total > self._most_transitions
+            or len(self.by_id) > self._most_episodes
+            or len(finished) >= self._most_finished
+        ):
             self._evict()
         del self.open[episode.episode_id]
-        del self._started[episode.episode_id]
-        if episode.has_versions:
-            self.versions.finish(episode)
-        self.finished.append(episode, self._open_counts.pop(episode))
+        del self.started[episode.episode_id]
+        self.versions.finish(episode)
         self._statuses["IN_PROGRESS"] -= 1
         self._statuses[episode.status] += 1
         for listener in self.listeners:
@@ -490,40 +404,26 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def _count_transition(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """Count a transition that an open episode has just completed, after evicting finished ones for it."""
-        while self.finished.total + self._open_counts.total >= self._most_transitions and len(self.finished):
+        while self.finished.total + self._growing.total >= self._most_transitions and len(self.finished):
             self._evict()
-        self._open_counts.grow(episode)
+        self._growing.grow(episode)
         if episode.policy_version is not None or episode.version_changes:
             self.versions.grow(episode)
 
-    def _is_over_a_limit(self) -> bool:
-        """Return whether a limit is exceeded.
-
-        Episodes without a transition, which a crashing actor can create endlessly, do not count as transitions, so the
-        number of finished episodes is limited to max_transitions too.
-        """
-        return (
-            len(self) > self._most_transitions
-            or len(self._episodes) > self._most_episodes
-            or len(self.finished) >= self._most_finished
-        )
-
     def _evict(self) -> None:
         """Forget the episode that finished first. O(1) amortised."""
-        episode = self.finished.popleft()
-        self.sums.add(episode, was_drawn=episode in self._drawn)
+        episode: episode_lib.Episode[Obs, Act] = self.versions.evict()
+        self.sums.add(episode, was_drawn=episode.episode_id in self.drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
-        if episode.has_versions:
-            self.versions.evict(episode)
-        del self._episodes[episode.episode_id]
-        self._drawn.discard(episode)
+        del self.by_id[episode.episode_id]
+        self.drawn.discard(episode.episode_id)
         self._statuses[episode.status] -= 1
         self._agents[episode.agent_id] -= 1
         if not self._agents[episode.agent_id]:
             del self._agents[episode.agent_id]
-        self._evicted_episodes += 1
-        self._evicted_transitions += len(episode)
+        self.evicted_episodes += 1
+        self.evicted_transitions += len(episode)
 
 
 def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> None:
@@ -539,14 +439,10 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
         )
     first = -1 if episode.policy_version is None else episode.policy_version
     changes = [(-1, first), *episode.version_changes, (steps, validation.LARGEST + 1)]
-    if any(
-        start >= next_start or version >= next_one
-        for (start, version), (next_start, next_one) in itertools.pairwise(changes)
-    ):
+    if any(start >= next_start or old >= new for (start, old), (next_start, new) in itertools.pairwise(changes)):
         raise errors.CorruptionError(
-            f"episode {episode_id} of {steps} steps from policy version "
-            f"{validation.short_repr(episode.policy_version)} on "
-            f"has changes {validation.short_repr(episode.version_changes)}, which do not go up"
+            f"episode {episode_id} of {steps} steps from policy version {validation.short_repr(episode.policy_version)}"
+            f" on has changes {validation.short_repr(episode.version_changes)}, which do not go up"
         )
     for t, reward in enumerate(episode.rewards):
         if type(reward) is not float or not math.isfinite(reward):

@@ -17,7 +17,7 @@ Buffer = helpers_test.Buffer
 lived = helpers_test.lived
 
 
-def counts_of(buffer: Buffer) -> versions_lib.VersionCounts[Any, Any]:
+def counts_of(buffer: Buffer) -> versions_lib.VersionCounts:
     return buffer._store.versions
 
 
@@ -117,10 +117,10 @@ def test_a_version_of_which_nothing_is_stored_is_forgotten() -> None:
     for version in range(100):
         lived(buffer, [version, version + 1])
     assert counts_of(buffer).totals() == {98: 1, 99: 2, 100: 1}
-    assert len(counts_of(buffer)._pools) == 3
+    assert counts_of(buffer).pools.keys() == {versions_lib.ALL, 98, 99, 100}
     first = weakref.ref(buffer._store.finished[0])
     buffer.clear()
-    assert (counts_of(buffer).totals(), counts_of(buffer).oldest, first()) == ({}, None, None)
+    assert (counts_of(buffer).totals(), counts_of(buffer).known, first()) == ({}, [], None)
     buffer.check()
 
 
@@ -133,13 +133,15 @@ def broken(change: Any) -> Buffer:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda counts: counts._versions.reverse(),
-        lambda counts: counts._versions.append(9),
-        lambda counts: counts._pools.pop(3),
-        lambda counts: counts._pools[3].finished.popleft(),
-        lambda counts: counts._pools[7].finished.append(counts._pools[7].finished.popleft(), 1),
-        lambda counts: next(counts.growing()) and counts._pools[8].growing.grow(next(counts.growing())[1]),
-        lambda counts: counts._pool(4),
+        lambda counts: counts.known.reverse(),
+        lambda counts: counts.known.append(9),
+        lambda counts: counts.pools.pop(3),
+        lambda counts: counts.pools[3].finished.popleft(),
+        lambda counts: counts.pools[7].finished.append(counts.pools[7].finished.popleft(), 1),
+        lambda counts: counts.pools[8].growing.grow(next(iter(counts.pools[5].growing))),
+        lambda counts: counts.pool(4),
+        lambda counts: setattr(counts.pools[7].finished, "total", 3),
+        lambda counts: setattr(counts.pools[8].growing, "total", 1),
     ],
 )
 def test_a_count_that_is_wrong_is_found(change: Any) -> None:
@@ -149,7 +151,7 @@ def test_a_count_that_is_wrong_is_found(change: Any) -> None:
 
 def test_a_shelf_that_is_wrong_is_found() -> None:
     buffer = example()
-    counts_of(buffer)._pools[8].growing._shelves[1].units += 1
+    counts_of(buffer).pools[8].growing._shelves[1].units += 1
     with pytest.raises(errors.CorruptionError, match="^shelf 1 of growing counts"):
         buffer.check()
 

@@ -8,6 +8,7 @@ A table says for each kind of record which method it stands for, and what its ar
 """
 
 from collections.abc import Callable, Mapping
+import math
 from typing import Any, TypeAlias
 
 from relive import errors
@@ -43,13 +44,21 @@ def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:
     if kind not in table:
         raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
     method, checks = table[kind]
-    arguments = _PLAIN.decode(payload)
-    if type(arguments) is not tuple or len(arguments) != len(checks):
-        raise errors.CheckpointError(f"calls {method}, which cannot be with {validation.short_repr(arguments)}")
-    for check, argument in zip(checks, arguments, strict=True):
-        if not check(argument):
-            raise errors.CheckpointError(f"calls {method}, which cannot be with {validation.short_repr(argument)}")
-    getattr(target, method)(*arguments)
+    getattr(target, method)(*checked(f"calls {method.lstrip('_')}", checks, _PLAIN.decode(payload)))
+
+
+def checked(what: str, checks: tuple[Check, ...], values: Any) -> tuple[Any, ...]:
+    """Return the values of a tuple, which is untrusted.
+
+    Raises:
+        CheckpointError: It is none, or cannot have one of its values; the error begins with `what`.
+    """
+    if type(values) is not tuple or len(values) != len(checks):
+        raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(values)}")
+    for check, value in zip(checks, values, strict=True):
+        if not check(value):
+            raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(value)}")
+    return values
 
 
 def is_a(*kinds: type) -> Check:
@@ -65,9 +74,22 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= validation.LARGEST
 
 
-def is_texts(value: Any) -> bool:
-    """Return whether a value is a list of strings."""
-    return type(value) is list and all(type(each) is str for each in value)
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite float."""
+    return type(value) is float and math.isfinite(value)
+
+
+def one_of(*texts: str) -> Check:
+    """Return what tells whether a value is one of those strings."""
+    return lambda value: type(value) is str and value in texts
+
+
+def list_of(check: Check) -> Check:
+    """Return what tells whether a value is a list of such values."""
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+is_texts = list_of(is_text)
 
 
 def or_none(check: Check) -> Check:

@@ -1,6 +1,5 @@
 """The files follow docs/format.md: a reader written from that page, without relive's own code."""
 
-import itertools
 import json
 import pathlib
 import random
@@ -314,65 +313,61 @@ class Episodes:
             content = arrays[name].tobytes()
             return iter([value_of(content[i:j]) for i, j in zip([0, *ends][:-1], ends, strict=True)])
 
-        agents, actions = values("episode_agent", "episode_agent_end"), values("actions", "action_end")
-        observations, rewards = values("observations", "observation_end"), iter(arrays["rewards"].tolist())
-        count = len(arrays["episode_id"])
-        groups = values("episode_group", "episode_group_end") if "episode_group" in arrays else iter([None] * count)
-        of_starts = arrays.get("episode_policy_version", np.full(count, -1))
-        of_steps = iter(arrays.get("policy_version", np.repeat(of_starts, arrays["episode_steps"])).tolist())
+        observations, actions = values("observations", "observation_end"), values("actions", "action_end")
+        rewards = iter(arrays["rewards"].tolist())
         self.episodes: dict[str, list[Any]] = {}
-        for number, name in enumerate(arrays["episode_id"].tolist()):
-            steps, has_final = int(arrays["episode_steps"][number]), int(arrays["episode_has_final"][number])
-            self.episodes[name.decode()] = [
-                next(agents),
-                float(arrays["episode_start_time"][number]),
-                [next(observations) for _ in range(steps + has_final)],
+        times = iter(arrays["episode_start_time"].tolist())
+        for name, agent, group, version, status, changes, size, steps in values("episodes", "episode_end"):
+            versions: list[Any] = []
+            at = dict(changes)
+            for t in range(steps):
+                versions.append(at.get(t, versions[-1] if versions else version))
+            self.episodes[name] = [
+                agent,
+                next(times),
+                [next(observations) for _ in range(size)],
                 [next(actions) for _ in range(steps)],
                 [next(rewards) for _ in range(steps)],
-                int(arrays["episode_status"][number]),
-                next(groups),
-                None if of_starts[number] == -1 else int(of_starts[number]),
-                [None if version == -1 else version for version in itertools.islice(of_steps, steps)],
+                status,
+                group,
+                version,
+                versions,
             ]
-        self.learner = state["counters"].get("policy_version")
+        self.learner = state["policy_version"]
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Apply a record."""
-        name = payload[:36].decode() if kind in (1, 2, 3, 4, 7, 8) else ""
-        if kind == 10:
-            if payload[0] in (1, 7):
-                self.is_carried = payload[1:37].decode() not in self.episodes
+        if kind == 9:
+            (self.learner,) = value_of(payload)
+        if kind > 8:
+            return
+        name, *values = value_of(payload) or [""]
+        if kind == 7:
+            self.is_carried = name not in self.episodes
+        if kind in (7, 8):
             if self.is_carried:
-                self.apply(payload[0], payload[1:])
-        elif kind in (1, 7):
-            (start_time,) = struct.unpack_from("<d", payload, 36)
-            described = value_of(payload[44:])
-            agent, group, version = (described, None, None) if kind == 1 else described
-            self.episodes[name] = [agent, start_time, [], [], [], 0, group, version, []]
-        elif kind in (2, 8) and name in self.episodes:
-            reward, length = struct.unpack_from("<dI", payload, 36)
-            episode, place = self.episodes[name], 48 if kind == 2 else 56
-            episode[2].append(value_of(payload[place : place + length]))
-            episode[3].append(value_of(payload[place + length :]))
+                self.apply(kind - 6, payload)
+        elif kind == 1:
+            agent, group, version, start_time = values
+            self.episodes[name] = [agent, start_time, [], [], [], "IN_PROGRESS", group, version, []]
+        elif kind == 2 and name in self.episodes:
+            observation, action, reward, version = values
+            episode = self.episodes[name]
+            episode[2].append(value_of(observation))
+            episode[3].append(value_of(action))
             episode[4].append(reward)
             before = episode[8][-1] if episode[8] else episode[7]
-            episode[8].append(before if kind == 2 else struct.unpack_from("<Q", payload, 48)[0])
-        elif kind == 9:
-            (self.learner,) = struct.unpack("<Q", payload)
-        elif kind == 3 and name in self.episodes:
-            self.episodes[name][2].append(value_of(payload[37:]))
-            self.episodes[name][5] = payload[36]
-            self.finished.append(name)
-        elif kind == 4 and name in self.episodes:
-            assert len(payload) == 36
-            self.episodes[name][5] = 3
+            episode[8].append(before if version is None else version)
+        elif kind in (3, 4) and name in self.episodes:
+            if kind == 3:
+                self.episodes[name][2].append(value_of(values[0]))
+            self.episodes[name][5] = values[1] if kind == 3 else "ABORTED"
             self.finished.append(name)
         elif kind == 5:
             self.episodes, self.finished = {}, []
         elif kind == 6:
-            for place in range(16, len(payload), 36):
-                gone = payload[place : place + 36].decode()
+            for gone in values[1]:
                 if gone in self.episodes:
                     del self.episodes[gone]
                     self.finished.remove(gone)
@@ -425,11 +420,10 @@ def assert_says(rows: Columns, buffer: Any) -> None:
 
 def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
     """Return what a buffer of episodes holds."""
-    statuses = ["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABORTED"]
     return {
         episode.episode_id: [
             episode.agent_id, episode.start_time, episode.observations, episode.actions, episode.rewards,
-            statuses.index(episode.status), episode.group_id, episode.policy_version, episode.policy_versions,
+            episode.status, episode.group_id, episode.policy_version, episode.policy_versions,
         ]
         for episode in buffer._store
     }  # fmt: skip
@@ -522,12 +516,9 @@ def test_a_buffer_of_episodes_is_read_from_the_page_alone(name: str, tmp_path: p
         assert saved.state["journal"] == {"id": read.state["journal_id"], "num_records": num_records}
         assert saved.state["counters"]["inserted"] == buffer.get_stats().appended
         places = saved.state["arrays"]["growing"].tolist()
-        transitions = [episode.episode_id for episode in buffer._store.open.values() if len(episode)]
-        assert sorted(list(saved.episodes)[place] for place in places) == sorted(transitions)
-        growing = [(version, episode.episode_id) for version, episode in buffer._store.versions.growing()]
-        places = saved.state["arrays"].get("version_growing", np.zeros(0, int)).tolist()
-        assert [list(saved.episodes)[place] for place in places] == [name for _, name in growing]
-        assert [version for version, _ in growing] == sorted(version for version, _ in growing)
+        pools = [buffer._store.versions.pools[version] for version in (-1, *sorted(buffer.transitions_by_version()))]
+        growing = [episode.episode_id for pool in pools for episode in pool.growing]
+        assert [list(saved.episodes)[place] for place in places] == growing
 
 
 @pytest.mark.parametrize("unit", get_args(item_cuts.StorageUnit))

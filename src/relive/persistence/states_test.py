@@ -24,9 +24,7 @@ from relive.testing import zoo
 State = dict[str, Any]
 plain = zoo.plain
 KINDS = pytest.mark.parametrize("kind", zoo.STORED.values(), ids=zoo.STORED.keys())
-MAY_BE_MISSING = frozenset({"episode_policy_version", "policy_version", "draw_lag"})
-"""Arrays that a state may leave out."""
-OF_ANY_LENGTH = frozenset({"draw_lag", "line"})
+OF_ANY_LENGTH = frozenset({"line"})
 """Arrays that may have another row."""
 
 
@@ -229,10 +227,9 @@ def damaged_arrays(state: State) -> Iterator[tuple[str, State]]:
         }
         if name not in OF_ANY_LENGTH:
             ways["with a row too many"] = np.concatenate([array, np.zeros((1, *array.shape[1:]), array.dtype)])
-        if name not in MAY_BE_MISSING:
-            ways["missing"] = None
-            if len(array):
-                ways["with a row too few"] = array[:-1]
+        ways["missing"] = None
+        if len(array):
+            ways["with a row too few"] = array[:-1]
         for way, damaged in ways.items():
             yield f"array {name} {way}", {**state, "arrays": rest if damaged is None else {**rest, name: damaged}}
 
