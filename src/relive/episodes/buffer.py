@@ -162,7 +162,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             ClosedError: The buffer is closed.
             CheckpointError: The journal could not be written or synced.
         """
-        self._gate.bind_to_loop()
+        self._gate.begin_write()
         if self._gate.should_yield():
             await asyncio.sleep(0)
         if self._journal is None:
@@ -235,7 +235,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
                 integer of at least that of the previous step.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        self._gate.bind_to_loop()
+        self._gate.begin_write()
         step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
             self._store[episode_id].check_next_step(policy_version)

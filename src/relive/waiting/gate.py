@@ -148,12 +148,11 @@ class Gate:
         return {**vars(self), "_loop": None, "_wanted": {}}
 
     def bind_to_loop(self) -> None:
-        """Begin an awaited call: bind the gate to the running event loop, replacing a closed one, and count the call.
+        """Bind the gate to the running event loop, replacing a closed one.
 
         Raises:
             EventLoopError: The gate belongs to another event loop that is not closed.
         """
-        self._calls += 1
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -162,6 +161,11 @@ class Gate:
                 )
             self._loop = loop
             self._wanted.clear()
+
+    def begin_write(self) -> None:
+        """Begin an awaited start or insert: bind the gate as `bind_to_loop` does, and count the call."""
+        self._calls += 1
+        self.bind_to_loop()
 
     def close(self) -> None:
         """Close permanently; waiting callers raise ClosedError."""
@@ -184,7 +188,7 @@ class Gate:
         return self._rules.can_sample(batch_size)
 
     def should_yield(self) -> bool:
-        """Return whether the awaited call that was begun last should yield to other tasks."""
+        """Return whether the write that was begun last should yield to other tasks."""
         return self._calls % _CALLS_A_TURN == 0
 
     def must_wait_to_insert(self, can_insert: bool) -> bool:
