@@ -402,7 +402,7 @@ def _layout(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
         layout = None
     if not isinstance(layout, list) or len(layout) != 2 or not isinstance(layout[1], list):
         raise errors.CheckpointError("plain-1 content has an array without a dtype and a shape")
-    dtype, shape = dtypes.from_descr(layout[0]), tuple(layout[1])
+    dtype, shape = dtypes.from_description(layout[0]), tuple(layout[1])
     is_shape = len(shape) <= 64 and all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or not _may_have(dtype, shape):
         raise errors.CheckpointError(f"plain-1 content has an array of shape {validation.short_repr(layout[1])}")

@@ -7,10 +7,10 @@ memory is allocated for rows that the file does not have.
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
+import io
 import math
 import operator
 import os
-import struct
 from typing import Any
 import zlib
 
@@ -25,9 +25,6 @@ from relive.persistence import state
 
 _MOST_LENGTH = 2**63 - 1
 MOST_AXES = 32
-_GROWTH_DIGITS = 21
-"""So many characters may the length of the first axis grow to, in place."""
-_ALIGNMENT = 64
 
 
 def dtype_of(description: object) -> np.dtype[Any]:
@@ -36,13 +33,9 @@ def dtype_of(description: object) -> np.dtype[Any]:
     Raises:
         CheckpointError: It is not a description from `dtypes.described`, or has no bytes.
     """
-    refused = f"dtype must be a description of values without objects, got {validation.short_repr(description)}"
-    try:
-        dtype = dtypes.from_descr(description)
-    except errors.CheckpointError as error:
-        raise errors.CheckpointError(refused) from error
-    if not dtype.itemsize or dtypes.described(dtype) != description:
-        raise errors.CheckpointError(refused)
+    dtype = dtypes.from_description(description)
+    if not dtype.itemsize:
+        raise errors.CheckpointError(f"dtype must have bytes, got {validation.short_repr(description)}")
     return dtype
 
 
@@ -52,16 +45,9 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     Raises:
         ArgumentError: The values are objects or have no size, or the fields have titles, overlap or are out of order.
     """
-    if dtype.hasobject:
-        raise errors.ArgumentError(f"{name} must hold no Python objects, got dtype {validation.short_repr(dtype)}")
-    try:
-        is_same = dtype_of(dtypes.described(dtype)) == dtype
-    except errors.CheckpointError:
-        is_same = False
-    if not is_same:
-        raise errors.ArgumentError(
-            f"{name} must be of a dtype that a .npy file can hold, got {validation.short_repr(dtype)}"
-        )
+    if not dtype.itemsize or not dtypes.has_description(dtype):
+        rule = "hold no Python objects" if dtype.hasobject else "be of a dtype that a .npy file can hold"
+        raise errors.ArgumentError(f"{name} must {rule}, got dtype {validation.short_repr(dtype)}")
 
 
 def shape_of(value: object) -> tuple[int, ...]:
@@ -79,30 +65,25 @@ def shape_of(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
+class _InAscii:
+    """A description whose `repr`, which numpy writes, has the same characters in any version of the format."""
+
+    def __init__(self, description: Any) -> None:
+        self._description = description
+
+    def __repr__(self) -> str:
+        return ascii(self._description)
+
+
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return all bytes before the first row: version 1.0 of the format, 2.0 if they are too many for it."""
-    text = f"{{'descr': {_packed(dtypes.described(dtype))!a}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    text += " " * (_GROWTH_DIGITS - len(repr(shape[0])))
-    prefix = np.lib.format.MAGIC_PREFIX
-    size = _aligned(len(prefix) + 4, len(text) + 1)
-    if size < 1 << 16:
-        prefix += b"\x01\x00" + struct.pack("<H", size)
-    else:
-        size = _aligned(len(prefix) + 6, len(text) + 1)
-        prefix += b"\x02\x00" + struct.pack("<I", size)
-    return prefix + text.ljust(size - 1).encode("ascii") + b"\n"
-
-
-def _packed(description: Any) -> Any:
-    """Return a description in tuples, as numpy writes it."""
-    if isinstance(description, str):
-        return description
-    return [(name, _packed(part), *map(tuple, shape)) for name, part, *shape in description]
-
-
-def _aligned(start: int, size: int) -> int:
-    """Return the least size above `size` that, counted from `start`, ends at an aligned position."""
-    return size + _ALIGNMENT - (start + size) % _ALIGNMENT
+    members = {"descr": _InAscii(dtypes.as_numpy_writes(dtype)), "fortran_order": False, "shape": shape}
+    file = io.BytesIO()
+    try:
+        np.lib.format.write_array_header_1_0(file, members)
+    except ValueError:
+        np.lib.format.write_array_header_2_0(file, members)
+    return file.getvalue()
 
 
 def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
