@@ -21,7 +21,6 @@ from relive.common import validation
 from relive.persistence import files as files_lib
 from relive.persistence import manifest
 from relive.persistence import npy
-from relive.persistence import sealed_json
 from relive.persistence import state as state_lib
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -142,7 +141,7 @@ def _checked_arrays(state: object) -> dict[str, Any]:
         )
     arrays: dict[str, Any] = state["arrays"]
     for name, column in arrays.items():
-        if type(name) is not str or not name or not sealed_json.is_text(name):
+        if type(name) is not str or not name or not manifest.is_text(name):
             raise errors.ArgumentError(
                 f"arrays must have non-empty strings as names, got {validation.short_repr(name)}"
             )
@@ -234,9 +233,9 @@ def read_manifest(directory: files_lib.Directory) -> bytes:
     label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:
         try:
-            raw = file.read(sealed_json.MOST_BYTES + 1)
+            raw = file.read(manifest.MOST_BYTES + 1)
         except OSError as error:
             raise errors.CheckpointError(f"{label} cannot be read: {files_lib.reason(error)}") from error
-    if len(raw) > sealed_json.MOST_BYTES:
-        raise errors.CheckpointError(f"{label} must have at most {sealed_json.MOST_BYTES} bytes")
+    if len(raw) > manifest.MOST_BYTES:
+        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
     return raw

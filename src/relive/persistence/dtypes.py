@@ -106,7 +106,7 @@ def from_description(description: object) -> DType:
 
 
 def _in_tuples(description: Any, levels: int) -> Any:
-    """Return a description that numpy can be given, whoever wrote it."""
+    """Return a description that numpy can be given safely, for numpy."""
     if isinstance(description, str) and not _SIMPLE.fullmatch(description):
         raise ValueError("not the text of single values")
     if isinstance(description, str):

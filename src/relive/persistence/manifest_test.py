@@ -10,7 +10,6 @@ import pytest
 
 from relive import errors
 from relive.persistence import manifest
-from relive.persistence import sealed_json
 
 ENTRY = manifest.Entry("a.npy", np.dtype("<f4"), (3,), 7)
 
@@ -166,7 +165,7 @@ PIECES = [
 
 def peak_of(raw: bytes) -> int:
     """Return how many bytes reading a manifest takes at once."""
-    assert len(raw) <= sealed_json.MOST_BYTES // PART
+    assert len(raw) <= manifest.MOST_BYTES // PART
     text = ""
     tracemalloc.start()
     try:
@@ -183,8 +182,8 @@ def peak_of(raw: bytes) -> int:
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_anything_fits_in_memory(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
-    monkeypatch.setattr(sealed_json, "_MOST_CONTAINERS", sealed_json._MOST_CONTAINERS // PART)
-    raw = forged(b'"a": [' + piece * ((sealed_json.MOST_BYTES // PART - 200) // len(piece)) + b"1],")
+    monkeypatch.setattr(manifest, "_MOST_CONTAINERS", manifest._MOST_CONTAINERS // PART)
+    raw = forged(b'"a": [' + piece * ((manifest.MOST_BYTES // PART - 200) // len(piece)) + b"1],")
     assert peak_of(raw) < (64 << 20) // PART
 
 
