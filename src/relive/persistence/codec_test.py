@@ -409,10 +409,8 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (array_of(["|b1", [2]], b"\x01\x02"), "an array must hold bools that are 0 or 1, .*"),
         (array_of(["<U1", []], b"\xff\xff\xff\xff"), "an array must hold bools that are 0 or 1, .*"),
         (array_of(["<f4", [1]], b"1234").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
-        *(
-            (array_of([dtype, []], b"1234").replace(b"a", b"g", 1), "has a .*, or of text, at .*")
-            for dtype in ("|S4", "<U1")
-        ),
+        (array_of(["|S4", []], b"1234").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
+        (array_of(["<U1", []], b"1\0\0\0").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
         (array_of([[["x" * 65_530, "<f4"]], []], b"1234"), "has an array with a dtype that is too long, at byte 1"),
         (array_of([[[f"{n:100}", "<f4"] for n in range(20)], []]), "says 80, where 0 bytes are left, at byte 1"),
     ],
