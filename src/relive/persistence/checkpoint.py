@@ -8,7 +8,9 @@ and `files` for crash safety.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 import contextlib
+import io
 import math
 import operator
 import os
@@ -172,12 +174,23 @@ def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Cal
     """Write all files into the directory `new`, and sync them and it."""
     entries: dict[str, manifest.Entry] = {}
     with files_lib.Directory(new) as directory:
-        for name, column in arrays.items():
-            with open(directory.create(manifest.file_name(name)), "wb", buffering=0) as file:
-                crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
-            entries[name] = _entry(name, column, crc32)
+        # One file is synced while the next one is written.
+        with contextlib.ExitStack() as opened, futures.ThreadPoolExecutor(1) as executor:
+            synced = []
+            for name, column in arrays.items():
+                file = opened.enter_context(open(directory.create(manifest.file_name(name)), "wb", buffering=0))
+                entries[name] = _entry(name, column, npy.write(file.fileno(), f"array {name!r}", column, report))
+                synced.append(executor.submit(_sync, file))
+            for each in synced:
+                each.result()
         files_lib.write_file(directory.create(files_lib.MANIFEST), manifest.encoded(values, entries))
     files_lib.fsync_directory(new)
+
+
+def _sync(file: io.FileIO) -> None:
+    """Sync a file to disk, and close it."""
+    with file:
+        files_lib.fsync_file(file.fileno())
 
 
 def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:

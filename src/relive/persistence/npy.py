@@ -91,8 +91,8 @@ def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return len(header(dtype, shape)) + dtype.itemsize * math.prod(shape)
 
 
-_WORTH_A_THREAD = 1 << 20
-"""So many bytes take longer to sum up than a thread to start."""
+_PIECE = 1 << 20
+"""Bytes that take longer to sum up than a thread to start."""
 
 
 def _bytes_of(array: arrays.Array) -> memoryview:
@@ -100,9 +100,28 @@ def _bytes_of(array: arrays.Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
+def _summed(memory: memoryview, crc32: int, move: Callable[[memoryview], None]) -> int:
+    """Move memory from or to a file, and return `crc32` updated with it: one piece is summed while the next is moved."""
+
+    def add(piece: memoryview) -> None:
+        nonlocal crc32
+        crc32 = zlib.crc32(piece, crc32)
+
+    if len(memory) <= _PIECE:
+        move(memory)
+        add(memory)
+        return crc32
+    with futures.ThreadPoolExecutor(1) as executor:
+        for start in range(0, len(memory), _PIECE):
+            piece = memory[start : start + _PIECE]
+            move(piece)
+            executor.submit(add, piece)
+    return crc32
+
+
 # Writing.
 def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray, wrote: Callable[[int], None]) -> int:
-    """Write an array or column to a new file, sync it, and return the CRC-32 of the file.
+    """Write an array or column to a new file, and return the CRC-32 of the file.
 
     Memory use beyond the column is one chunk of `state.CHUNK` bytes, or one row; a C-ordered array is not copied.
 
@@ -128,31 +147,21 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
         if not dtypes.are_values(rows):
             raise errors.ArgumentError(f"{name} {dtypes.VALUES}")
         crc32 = _append(descriptor, _bytes_of(rows), crc32, wrote)
-    files.fsync_file(descriptor)
     return crc32
 
 
 def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[int], None]) -> int:
     """Write memory, and return `crc32` updated with it."""
+
+    def put(piece: memoryview) -> None:
+        while piece:  # The system may write only part of it at a time.
+            piece = piece[os.write(descriptor, piece) :]
+
     for start in range(0, len(memory), state.CHUNK):
         chunk = memory[start : start + state.CHUNK]
-        if len(chunk) < _WORTH_A_THREAD:
-            crc32 = zlib.crc32(chunk, crc32)
-            _put(descriptor, chunk)
-        else:  # Both release the GIL, so the checksum is computed in parallel.
-            with futures.ThreadPoolExecutor(1) as executor:
-                summed = executor.submit(zlib.crc32, chunk, crc32)
-                _put(descriptor, chunk)
-                crc32 = summed.result()
+        crc32 = _summed(chunk, crc32, put)
         wrote(len(chunk))
     return crc32
-
-
-def _put(descriptor: int, chunk: memoryview) -> None:
-    """Write all of a chunk, since the system may write only part of it at a time."""
-    written = 0
-    while written < len(chunk):
-        written += os.write(descriptor, chunk[written:])
 
 
 # Reading.
@@ -197,7 +206,7 @@ class Reader:
             if size != self._start + self.nbytes:
                 raise errors.CheckpointError(f"{label} must have {self._start + self.nbytes} bytes, got {size}")
             found = bytearray(self._start)
-            self._fill(0, memoryview(found))
+            self._fill(memoryview(found))
             if found != head:
                 raise errors.CheckpointError(f"{label} must have the header of dtype {dtype} and shape {shape}")
             self._head_crc32 = self._crc32 = zlib.crc32(head)
@@ -231,14 +240,13 @@ class Reader:
             rows: arrays.Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         except (MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"{self._label} does not fit in memory: {error}") from error
-        memory = _bytes_of(rows)
         row_bytes = self.nbytes // max(length, 1)
-        self._fill(self._start + start * row_bytes, memory)
+        self._file.seek(self._start + start * row_bytes)
         if start == 0:
             self._position, self._crc32 = 0, self._head_crc32
+        crc32 = _summed(_bytes_of(rows), self._crc32, self._fill)
         if start == self._position:
-            self._crc32 = zlib.crc32(memory, self._crc32)
-            self._position = stop
+            self._position, self._crc32 = stop, crc32
             if stop == length:
                 self._check_crc32()
             self._report(max(0, stop * row_bytes - self._reported))
@@ -271,15 +279,13 @@ class Reader:
                 f"{self._label} was changed: its CRC-32 must be {self._expected_crc32}, got {self._crc32}"
             )
 
-    def _fill(self, offset: int, memory: memoryview) -> None:
-        """Fill the memory with the bytes at that offset."""
+    def _fill(self, memory: memoryview) -> None:
+        """Fill memory from where the file is."""
         try:
-            self._file.seek(offset)
-            filled = 0
-            while filled < len(memory):
-                count = self._file.readinto(memory[filled:])
+            while memory:
+                count = self._file.readinto(memory)
                 if not count:
                     raise errors.CheckpointError(f"{self._label} ends early")
-                filled += count
+                memory = memory[count:]
         except OSError as error:
             raise errors.CheckpointError(f"{self._label} cannot be read: {files.reason(error)}") from error

@@ -48,7 +48,7 @@ class ChunkedArray(Protocol):
         ...
 
     def read(self, start: int, stop: int, /) -> arrays_lib.Array:
-        """Return the rows [start, stop) as a private array."""
+        """Return the rows [start, stop), which may be those of the writer: they are not written to."""
         ...
 
 

@@ -592,8 +592,10 @@ class StepStore(arrays_lib.Derived):
 
     def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
         """Return a field of the rows `start` to `stop`, counted from the oldest."""
-        slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
-        return self.storage.read(slots, (path,))[path]
+        storage, key, count = self.storage, self.oldest_key + start, stop - start
+        if self.is_own and isinstance(storage, memory.ColumnStorage):
+            return storage.run(path, key % self.capacity, count)
+        return storage.read(append.slots_from(key, count, self.capacity), (path,))[path]
 
     def settle(self) -> None:
         """Write the rows of a restored state to the storage.

@@ -3,7 +3,7 @@
 Slots and links are not saved, as they can be derived. Row k of N has the key next_key - N + k.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 import dataclasses
 import functools
 from typing import Any
