@@ -300,7 +300,7 @@ class ColumnStorage(arrays.Derived):
         column, before_end = self._columns[path], self._capacity - slot
         if count <= before_end:
             return column[slot : slot + count]
-        return np.concatenate([column[slot:], column[: count - before_end]])
+        return np.concatenate([column[slot:], column[: count - before_end]], dtype=column.dtype)
 
     def _checked(self, slots: Slots) -> Slots:
         """Return the checked slots, a single one as an int."""

@@ -158,15 +158,15 @@ class StepsState:
         yield "one that has all its steps must have the key of its first row", is_wrong
         is_wrong = (evicted > 0) & (self.first_key > self.next_key - len(self) - evicted)
         yield "one whose first steps were evicted must have begun before", is_wrong
-        # Its first and last row among those of all streams, one stream after the other.
-        of_rows = self.stream[self.episode]
-        order = np.argsort(of_rows, kind="stable")
-        streams, episodes = of_rows[order], self.episode[order]
-        starts = starts_of(episodes)
+        # Its first and last row among those of all streams, one stream after the other: whole runs of rows are sorted.
+        of_runs, lengths = self.episode[starts], np.diff(starts, append=len(self))
+        order = np.argsort(self.stream[of_runs], kind="stable")
+        episodes = of_runs[order]
+        edges = np.append(0, np.cumsum(lengths[order]))
         first, last = np.zeros(len(alive), np.int64), np.full(len(alive), -1)
-        first[episodes[starts][::-1]] = starts[::-1]
-        last[episodes[starts]] = np.append(starts[1:], len(self)) - 1
-        begin, stop = streams.searchsorted(self.stream), streams.searchsorted(self.stream, "right")
+        first[episodes[::-1]], last[episodes] = edges[-2::-1], edges[1:] - 1  # Of a repeated one, the last that is set.
+        streams = self.stream[episodes]
+        begin, stop = (edges[streams.searchsorted(self.stream, side)] for side in ("left", "right"))
         has_rows = alive > 0
         is_wrong = last - first + 1 != alive
         yield "one must have its rows in a stream without those of another between them", is_wrong
