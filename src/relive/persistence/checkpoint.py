@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
 import io
-import math
 import operator
 import os
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ import numpy as np
 
 from relive import errors
 from relive.common import validation
+from relive.persistence import dtypes
 from relive.persistence import files as files_lib
 from relive.persistence import manifest
 from relive.persistence import npy
@@ -154,8 +154,8 @@ def _checked_arrays(state: object) -> dict[str, Any]:
         if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
             raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.short_repr(column)}")
         npy.check_dtype(label, column.dtype)
-        if not 1 <= len(column.shape) <= npy.MOST_AXES:
-            rule = f"must have 1 to {npy.MOST_AXES} axes"
+        if not 1 <= len(column.shape) <= dtypes.MOST_AXES:
+            rule = f"must have 1 to {dtypes.MOST_AXES} axes"
             raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
     files = {manifest.file_name(name): name for name in arrays}
     for name in arrays:
@@ -230,19 +230,26 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
         raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
     if not directory.has(files_lib.MANIFEST):
         raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
-    values, entries = manifest.decoded(read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
-    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
-    report = _Report(total, progress)
-    arrays: dict[str, npy.Reader] = {}
-    for name, entry in entries.items():
-        descriptor = directory.open(entry.file)
-        reader = npy.Reader(descriptor, f"{label}/{entry.file}", entry.dtype, entry.shape, entry.crc32, report=report)
-        arrays[name] = files.enter_context(contextlib.closing(reader))
+    values, entries = read_manifest(directory)
+    report = _Report(sum(entry.row_bytes for entry in entries.values()), progress)
+    arrays = {name: files.enter_context(reader_of(directory, entry, report)) for name, entry in entries.items()}
     return {**values, "arrays": arrays}
 
 
-def read_manifest(directory: files_lib.Directory) -> bytes:
-    """Return all bytes of a manifest that is not too large."""
+def reader_of(
+    directory: files_lib.Directory, entry: manifest.Entry, report: Callable[[int], None]
+) -> contextlib.closing[npy.Reader]:
+    """Return the rows of a file as a column, for a `with` block."""
+    label, opened = f"{files_lib.named(directory.path)}/{entry.file}", directory.open(entry.file)
+    return contextlib.closing(npy.Reader(opened, label, entry.dtype, entry.shape, entry.crc32, report))
+
+
+def read_manifest(directory: files_lib.Directory) -> tuple[dict[str, Any], dict[str, manifest.Entry]]:
+    """Return the values and entries of the manifest in a directory.
+
+    Raises:
+        CheckpointError: It is missing, too large, of another version, or damaged.
+    """
     label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:
         try:
@@ -251,4 +258,4 @@ def read_manifest(directory: files_lib.Directory) -> bytes:
             raise errors.CheckpointError(f"{label} cannot be read: {files_lib.reason(error)}") from error
     if len(raw) > manifest.MOST_BYTES:
         raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
-    return raw
+    return manifest.decoded(raw, label)

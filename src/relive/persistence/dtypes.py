@@ -29,7 +29,7 @@ LONGEST_TEXT = 2**16 - 1
 DEEPEST = 16
 """Levels of fields within fields."""
 MOST_AXES = 32
-"""Axes of an array in a field."""
+"""Axes of an array in a file, or in a field."""
 VALUES = "must hold bools that are 0 or 1, and characters of Unicode"
 """The rule that `are_values` asks for."""
 

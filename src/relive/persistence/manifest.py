@@ -77,9 +77,7 @@ def unsealed(label: str, raw: bytes) -> dict[str, Any]:
             f"{label} must have at most {_MOST_CONTAINERS} lists and dicts, {_MOST_DEPTH} deep"
         )
     try:
-        members: dict[str, Any] = json.loads(
-            raw.decode(), object_pairs_hook=_distinct, parse_int=_integer, parse_constant=_refused
-        )
+        members: dict[str, Any] = json.loads(raw.decode(), object_pairs_hook=_distinct, parse_int=_integer)
     except (ValueError, RecursionError, MemoryError) as error:
         raise errors.CheckpointError(f"{label} is not JSON: {error}") from error
     fault = _fault(members, _MOST_DEPTH)
@@ -121,10 +119,6 @@ def _integer(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
         raise ValueError("an integer has too many digits")
     return int(digits)
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")
 
 
 def _fault(value: object, depth: int) -> tuple[str, str] | None:
@@ -180,6 +174,11 @@ class Entry:
     def nbytes(self) -> int:
         """Bytes of the file."""
         return npy.size_of(self.dtype, self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def members(self) -> dict[str, Any]:
         """Return what a manifest says of the file."""

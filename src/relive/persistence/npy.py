@@ -23,7 +23,6 @@ from relive.persistence import files
 from relive.persistence import state
 
 _MOST_LENGTH = 2**63 - 1
-MOST_AXES = 32
 
 
 def dtype_of(description: object) -> np.dtype[Any]:
@@ -55,9 +54,9 @@ def shape_of(value: object) -> tuple[int, ...]:
     Raises:
         CheckpointError: It is none.
     """
-    if type(value) is not list or not 1 <= len(value) <= MOST_AXES:
+    if type(value) is not list or not 1 <= len(value) <= dtypes.MOST_AXES:
         raise errors.CheckpointError(
-            f"shape must be a list of 1 to {MOST_AXES} lengths, got {validation.short_repr(value)}"
+            f"shape must be a list of 1 to {dtypes.MOST_AXES} lengths, got {validation.short_repr(value)}"
         )
     if not all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in value):
         raise errors.CheckpointError(f"shape must hold lengths of at least 0, got {validation.short_repr(value)}")
@@ -140,8 +139,6 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
 
 
 def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[int], None]) -> int:
-    """Write memory, and return `crc32` updated with it."""
-
     def put(piece: memoryview) -> None:
         while piece:  # The system may write only part of it at a time.
             piece = piece[os.write(descriptor, piece) :]
@@ -167,7 +164,6 @@ class Reader:
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         crc32: int,
-        *,
         report: Callable[[int], None],
     ) -> None:
         """Take over the descriptor of a regular file, and check size and header; no row is read.
