@@ -8,8 +8,9 @@ and `files` for crash safety.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 import contextlib
-import math
+import io
 import operator
 import os
 from typing import Any, TypeAlias
@@ -18,10 +19,10 @@ import numpy as np
 
 from relive import errors
 from relive.common import validation
+from relive.persistence import dtypes
 from relive.persistence import files as files_lib
 from relive.persistence import manifest
 from relive.persistence import npy
-from relive.persistence import sealed_json
 from relive.persistence import state as state_lib
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -142,7 +143,7 @@ def _checked_arrays(state: object) -> dict[str, Any]:
         )
     arrays: dict[str, Any] = state["arrays"]
     for name, column in arrays.items():
-        if type(name) is not str or not name or not sealed_json.is_text(name):
+        if type(name) is not str or not name or not manifest.is_text(name):
             raise errors.ArgumentError(
                 f"arrays must have non-empty strings as names, got {validation.short_repr(name)}"
             )
@@ -153,8 +154,8 @@ def _checked_arrays(state: object) -> dict[str, Any]:
         if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
             raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.short_repr(column)}")
         npy.check_dtype(label, column.dtype)
-        if not 1 <= len(column.shape) <= npy.MOST_AXES:
-            rule = f"must have 1 to {npy.MOST_AXES} axes"
+        if not 1 <= len(column.shape) <= dtypes.MOST_AXES:
+            rule = f"must have 1 to {dtypes.MOST_AXES} axes"
             raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
     files = {manifest.file_name(name): name for name in arrays}
     for name in arrays:
@@ -173,12 +174,23 @@ def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Cal
     """Write all files into the directory `new`, and sync them and it."""
     entries: dict[str, manifest.Entry] = {}
     with files_lib.Directory(new) as directory:
-        for name, column in arrays.items():
-            with open(directory.create(manifest.file_name(name)), "wb", buffering=0) as file:
-                crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
-            entries[name] = _entry(name, column, crc32)
+        # One file is synced while the next one is written.
+        with contextlib.ExitStack() as opened, futures.ThreadPoolExecutor(1) as executor:
+            synced = []
+            for name, column in arrays.items():
+                file = opened.enter_context(open(directory.create(manifest.file_name(name)), "wb", buffering=0))
+                entries[name] = _entry(name, column, npy.write(file.fileno(), f"array {name!r}", column, report))
+                synced.append(executor.submit(_sync, file))
+            for each in synced:
+                each.result()
         files_lib.write_file(directory.create(files_lib.MANIFEST), manifest.encoded(values, entries))
     files_lib.fsync_directory(new)
+
+
+def _sync(file: io.FileIO) -> None:
+    """Sync a file to disk, and close it."""
+    with file:
+        files_lib.fsync_file(file.fileno())
 
 
 def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
@@ -218,25 +230,32 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
         raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
     if not directory.has(files_lib.MANIFEST):
         raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
-    values, entries = manifest.decoded(read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
-    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
-    report = _Report(total, progress)
-    arrays: dict[str, npy.Reader] = {}
-    for name, entry in entries.items():
-        descriptor = directory.open(entry.file)
-        reader = npy.Reader(descriptor, f"{label}/{entry.file}", entry.dtype, entry.shape, entry.crc32, report=report)
-        arrays[name] = files.enter_context(contextlib.closing(reader))
+    values, entries = read_manifest(directory)
+    report = _Report(sum(entry.row_bytes for entry in entries.values()), progress)
+    arrays = {name: files.enter_context(reader_of(directory, entry, report)) for name, entry in entries.items()}
     return {**values, "arrays": arrays}
 
 
-def read_manifest(directory: files_lib.Directory) -> bytes:
-    """Return all bytes of a manifest that is not too large."""
+def reader_of(
+    directory: files_lib.Directory, entry: manifest.Entry, report: Callable[[int], None]
+) -> contextlib.closing[npy.Reader]:
+    """Return the rows of a file as a column, for a `with` block."""
+    label, opened = f"{files_lib.named(directory.path)}/{entry.file}", directory.open(entry.file)
+    return contextlib.closing(npy.Reader(opened, label, entry.dtype, entry.shape, entry.crc32, report))
+
+
+def read_manifest(directory: files_lib.Directory) -> tuple[dict[str, Any], dict[str, manifest.Entry]]:
+    """Return the values and entries of the manifest in a directory.
+
+    Raises:
+        CheckpointError: It is missing, too large, of another version, or damaged.
+    """
     label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:
         try:
-            raw = file.read(sealed_json.MOST_BYTES + 1)
+            raw = file.read(manifest.MOST_BYTES + 1)
         except OSError as error:
             raise errors.CheckpointError(f"{label} cannot be read: {files_lib.reason(error)}") from error
-    if len(raw) > sealed_json.MOST_BYTES:
-        raise errors.CheckpointError(f"{label} must have at most {sealed_json.MOST_BYTES} bytes")
-    return raw
+    if len(raw) > manifest.MOST_BYTES:
+        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
+    return manifest.decoded(raw, label)

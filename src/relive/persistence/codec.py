@@ -156,7 +156,7 @@ def _str(value: str, levels: int) -> bytes:
     return (_STR_HEADS[size] if size < 128 else _head(b"s", size)) + text
 
 
-def _sized(tag: bytes, content: bytes | bytearray) -> bytes:
+def _sized(tag: bytes, content: bytes) -> bytes:
     return _head(tag, len(content)) + content
 
 
@@ -278,7 +278,7 @@ def _not_plain(path: str, value: Any) -> errors.ArgumentTypeError:
     what = f"{module}{kind.__qualname__} {validation.short_repr(value)}"
     if isinstance(value, np.ndarray | np.generic) and kind in _ENCODERS:
         what = f"{what} of {validation.short_repr(value.dtype)}"
-    rule = "be None, bool, int, float, complex, str, bytes, list, tuple, dict, set or of numpy without objects"
+    rule = "be None, bool, int, float, complex, str, bytes, list, tuple, dict, set, or an array or a number of numpy"
     return errors.ArgumentTypeError(f"{path} must {rule}, got {what}: give codec= an object with encode and decode")
 
 
@@ -290,14 +290,11 @@ _ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
     complex: lambda value, levels: b"c" + _COMPLEX.pack(value.real, value.imag),
     str: _str,
     bytes: lambda value, levels: _sized(b"y", value),
-    bytearray: lambda value, levels: _sized(b"Y", value),
     list: _list,
     tuple: _tuple,
     dict: _dict,
     set: lambda values, levels: _set(b"e", values, levels),
     frozenset: lambda values, levels: _set(b"E", values, levels),
-    np.str_: lambda value, levels: _sized(b"u", value.encode("utf-8", "surrogatepass")),
-    np.bytes_: lambda value, levels: _sized(b"z", bytes(value)),
     **dict.fromkeys((np.ndarray, *(np.dtype(code).type for code in "?bhilqBHILQefdgFDGmMV")), _array),
 }
 
@@ -402,7 +399,7 @@ def _layout(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
         layout = None
     if not isinstance(layout, list) or len(layout) != 2 or not isinstance(layout[1], list):
         raise errors.CheckpointError("plain-1 content has an array without a dtype and a shape")
-    dtype, shape = dtypes.from_descr(layout[0]), tuple(layout[1])
+    dtype, shape = dtypes.from_description(layout[0]), tuple(layout[1])
     is_shape = len(shape) <= 64 and all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or not _may_have(dtype, shape):
         raise errors.CheckpointError(f"plain-1 content has an array of shape {validation.short_repr(layout[1])}")
@@ -429,8 +426,8 @@ def _take_array(content: bytes, offset: int, levels: int) -> tuple[arrays.Array,
 
 def _take_scalar(content: bytes, offset: int, levels: int) -> tuple[Any, int]:
     array, end = _take_array(content, offset, levels)
-    if array.shape:
-        _break("has a scalar with axes", offset)
+    if array.shape or array.dtype.kind in "SU":
+        _break("has a scalar with axes, or of text", offset)
     # A structured scalar is a view into its array, and is hashable only if that is read-only.
     array.flags.writeable = False
     return array[()], end
@@ -462,7 +459,6 @@ _TAKERS: dict[str, _Decoder] = {
     "c": lambda content, offset, levels: (complex(*_COMPLEX.unpack_from(content, offset)), offset + 16),
     "s": _take_str,
     "y": lambda content, offset, levels: _take(content, offset),
-    "Y": _made(bytearray, lambda content, offset, levels: _take(content, offset)),
     "l": _take_list,
     "t": _made(tuple, _take_list),
     "r": _made(list, _take_run),
@@ -472,7 +468,5 @@ _TAKERS: dict[str, _Decoder] = {
     "E": _made(frozenset, _take_keys),
     "a": _take_array,
     "g": _take_scalar,
-    "u": _made(np.str_, _take_str),
-    "z": _made(np.bytes_, lambda content, offset, levels: _take(content, offset)),
 }
 _DECODERS = [_TAKERS.get(chr(tag), _take_unknown) for tag in range(256)]

@@ -45,7 +45,7 @@ def are_same(first: Any, second: Any) -> bool:
     """Return whether two values are of the same types and bits all the way down, in the same order."""
     if type(first) is not type(second):
         return False
-    if isinstance(first, np.ndarray | np.generic) and not isinstance(first, np.str_ | np.bytes_):
+    if isinstance(first, np.ndarray | np.generic):
         return (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
     if isinstance(first, float):
         return struct.pack("<d", first) == struct.pack("<d", second)
@@ -92,11 +92,9 @@ KEYS = st.recursive(
     max_leaves=4,
 )
 LEAVES = st.one_of(
-    KEYS, st.integers(-(2**2000), 2**2000), st.builds(complex, FLOATS, FLOATS), st.binary().map(bytearray),
+    KEYS, st.integers(-(2**2000), 2**2000), st.builds(complex, FLOATS, FLOATS), st.binary(),
     st.sets(KEYS, max_size=3), ARRAYS,
-    ARRAYS.filter(lambda array: array.size > 0).map(lambda array: array.reshape(-1)[0]),
-    TEXTS.map(np.str_),
-    st.binary().map(np.bytes_),
+    ARRAYS.filter(lambda array: array.size and array.dtype.kind not in "SU").map(lambda array: array.reshape(-1)[0]),
     RUNS,
     RUNS.map(tuple),
 )  # fmt: skip
@@ -123,14 +121,14 @@ SAMPLES: list[Any] = [
     None, True, False, 0.0, -0.0, math.inf, -math.inf, math.nan, complex(-0.0, math.nan), "", "a" * 127, "é" * 64,
     struct.unpack("<d", bytes.fromhex("0102030405f4ff7f"))[0], "\ud800 \U0001f600\0", b"x" * 128,
     *(s * 2**bits + step for bits in (0, 7, 8, 15, 31, 63, 64, 1015, 8000, 10**5) for s in (1, -1) for step in (-1, 0)),
-    bytearray(b"x" * 20_000), [], (), {}, set(), frozenset(), [None] * 128, (None,) * 300, [*range(-4, 4)],
+    b"x" * 20_000, [], (), {}, set(), frozenset(), [None] * 128, (None,) * 300, [*range(-4, 4)],
     (0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, 1.7e308, struct.unpack("<d", b"\1\2\3\4\5\6\xf0\x7f")[0]),
     [*range(7), True], [*range(7), 1.0], [*range(1, 8), 2**64], [2**15] * 200, {n: -n for n in range(300)},
     {1: "a", "1": "b", (1,): "c", None: "d", frozenset([2]): "e", b"1": "f"}, {"b": 1, "a": 2},
     {1, "1", b"1", (1, 2), None}, [[1, (2, [3])], {"x": {"y": ()}}], np.float64(1.5), np.float32(-0.0),
     np.float16(np.nan), np.longdouble(1) / 3, np.int8(-1), np.uint64(2**64 - 1), np.bool_(True), np.complex64(1 + 2j),
     np.datetime64("2026-01-02T03:04:05.678"), np.datetime64("NaT", "s"), np.timedelta64(3, "W"), np.void(b"abc"),
-    np.array([(1, 2.5)], [("x", ">i4"), ("y", "<f8")])[0], np.str_("a\0"), np.str_("\ud800"), np.bytes_(b"a\0"),
+    np.array([(1, 2.5)], [("x", ">i4"), ("y", "<f8")])[0],
     np.array(3.0), np.zeros((0, 3), np.uint8), np.zeros((10**9, 0), np.float32),
     np.arange(6, dtype=">i2").reshape(2, 3), np.array(["é", "abc"]), np.array([b"", b"abc"]),
     np.array(["2026-01-01", "NaT"], "M8[D]"), np.array([True, False]), np.zeros(65_536, "V0"),
@@ -150,16 +148,14 @@ def test_each_kind_of_value_comes_back_as_it_was(value: Any) -> None:
     [
         (None, "4e"), ((True, False), "74025446"), (0, "690100"), (-1, "6901ff"), (128, "69028000"),
         (-128, "690280ff"), (1.0, "66000000000000f03f"), (1j, "630000000000000000000000000000f03f"),
-        ("é\ud800", "7305c3a9eda080"), (b"a" * 300, "79ac02" + "61" * 300), (bytearray(b"a"), "590161"),
+        ("é\ud800", "7305c3a9eda080"), (b"a" * 300, "79ac02" + "61" * 300),
         ([None], "6c014e"), ([7] * 7, "6c07" + "690107" * 7), ([7] * 8, "726208" + "07" * 8),
         ((7,) * 7 + (-129,), "526808" + "0700" * 7 + "7fff"), ((1.0,) * 200, "5264c801" + "000000000000f03f" * 200),
         ({"a": 1}, "64017301616901" + "01"), ({5}, "6501690105"), (frozenset([5]), "4501690105"),
         (np.array([[1, 2]], ">i2"), "610d" + b'[">i2",[1,2]]'.hex() + "00010002"),
         (np.float32(1), "670a" + b'["<f4",[]]'.hex() + "0000803f"),
-        (np.str_("a"), "750161"),
-        (np.bytes_(b"a"), "7a0161"),
     ],
-    ids=range(23),
+    ids=range(20),
 )  # fmt: skip
 def test_the_bytes_are_those_of_the_description(value: Any, content: str) -> None:
     assert CODEC.encode(value).hex() == content
@@ -256,8 +252,11 @@ WAY_OUT = "give codec= an object with encode and decode$"
         ({"a": 1, "b": {1, Colour.RED + 2, Point(1, 2)}}, r"an item of value\['b'\] must .*, got .*\.Point"),
         ([frozenset([Point(1, 2)])], r"an item of value\[0\] must .*, got .*\.Point"),
         ([[[1], [2]], [[3], [object]]], r"value\[1\]\[1\]\[0\] must .*, got type <class 'object'>"),
+        ({"a": bytearray(b"a")}, r"value\['a'\] must .*, got bytearray bytearray\(b'a'\)"),
+        ([np.str_("a")], r"value\[0\] must .*, got numpy.str_ np.str_\('a'\)"),
+        (np.array([b"a"])[0], r"value must .*, got numpy.bytes_ np.bytes_\(b'a'\)"),
     ],
-    ids=range(15),
+    ids=range(18),
 )
 def test_another_type_is_named_with_its_place_and_the_way_out(value: Any, found: str) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=f"^{found}.*: {WAY_OUT}") as refused:
@@ -398,7 +397,7 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (b"a\x01\xff", "has an array without a dtype and a shape"),
         (b"a\x01x", "'x' is not JSON"),
         *((array_of(head), "has an array without a dtype and a shape") for head in (["<f4"], ["<f4", 3], {"x": 1})),
-        (array_of(["|O", [1]], b"12345678"), r"'\|O' is not a dtype that files may have"),
+        (array_of(["|O", [1]], b"12345678"), r"dtype must be a description .*, got '\|O'"),
         (array_of(["<f4", [2]], b"1234567"), "says 8, where 7 bytes are left, at byte 1"),
         (array_of(["<f4", [-1]]), r"has an array of shape \[-1\]"),
         (array_of(["<f4", [True]], b"1234"), r"has an array of shape \[True\]"),
@@ -409,11 +408,13 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         *((array_of(head), "has an array of shape .*") for head in (["|V0", [65_537]], [[], [2**70, 0]])),
         (array_of(["|b1", [2]], b"\x01\x02"), "an array must hold bools that are 0 or 1, .*"),
         (array_of(["<U1", []], b"\xff\xff\xff\xff"), "an array must hold bools that are 0 or 1, .*"),
-        (array_of(["<f4", [1]], b"1234").replace(b"a", b"g", 1), "has a scalar with axes, at byte 1"),
+        (array_of(["<f4", [1]], b"1234").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
+        (array_of(["|S4", []], b"1234").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
+        (array_of(["<U1", []], b"1\0\0\0").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
         (array_of([[["x" * 65_530, "<f4"]], []], b"1234"), "has an array with a dtype that is too long, at byte 1"),
         (array_of([[[f"{n:100}", "<f4"] for n in range(20)], []]), "says 80, where 0 bytes are left, at byte 1"),
     ],
-    ids=range(52),
+    ids=range(54),
 )
 def test_content_that_nobody_wrote_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"{reason}$") as refused:
@@ -455,7 +456,7 @@ def forged(source: random.Random) -> bytes:
             case 2:
                 content[place:place] = source.randbytes(source.randrange(1, 10))
             case 3:
-                content[place] = source.choice(b"NTFifcsyYltrRdeEaguz\x00\x01\x7f\x80\xff")
+                content[place] = source.choice(b"NTFifcsyltrRdeEag\x00\x01\x7f\x80\xff")
             case _:
                 other = source.randrange(len(RICH))
                 content[place : place + 20] = RICH[other : other + source.randrange(1, 40)]
@@ -491,10 +492,10 @@ def test_no_part_of_a_content_is_a_content(value: Any) -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        b"N", b"l\x00", b"d\x00", b"Y\x00", b"t\x01N", b"d\x01NN", b"e\x00", b"s\x03\xe6\x97\xa5", b"f12345678",
+        b"N", b"l\x00", b"d\x00", b"t\x01N", b"d\x01NN", b"e\x00", b"s\x03\xe6\x97\xa5", b"f12345678",
         b"rb\x00", b"Rb\x08\x81\x81\x81\x81\x81\x81\x81\x81", array_of(["|b1", [0]]),
     ],
-    ids=range(12),
+    ids=range(11),
 )  # fmt: skip
 def test_memory_is_a_small_multiple_of_the_content(unit: bytes) -> None:
     """The most expensive value is an empty set: 2 bytes of content, 216 in memory and 8 in its list."""
@@ -509,7 +510,7 @@ def test_memory_is_a_small_multiple_of_the_content(unit: bytes) -> None:
 
 
 def test_a_claim_takes_no_memory() -> None:
-    claims = [b"%c\xff\xff\xff\xff\xff\xff\xff\x7f" % tag + b"N" * 100 for tag in b"isyYltdeEaguz"]
+    claims = [b"%c\xff\xff\xff\xff\xff\xff\xff\x7f" % tag + b"N" * 100 for tag in b"isyltdeEag"]
     claims += [b"r%c\xff\xff\xff\xff\xff\xff\xff\x7f" % code + b"N" * 100 for code in b"bhiqd"]
     claims += [array_of(["|u1", [10**12]]), array_of(["|V2147483647", [1]]), array_of([[["x", "<f8", [10**8]]], []])]
     for claim in claims:

@@ -142,21 +142,21 @@ class Directory:
     def has(self, name: str) -> bool:
         """Return whether anything of that name is in it."""
         try:
-            os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
+            self._stat(name)
         except FileNotFoundError:
             return False
         return True
 
     def is_regular(self, name: str) -> bool:
         """Return whether that is a regular file, not a link."""
-        return stat.S_ISREG(self._mode(name))
+        return stat.S_ISREG(self._stat(name).st_mode)
 
     def is_directory(self, name: str) -> bool:
         """Return whether that is a directory, not a link."""
-        return stat.S_ISDIR(self._mode(name))
+        return stat.S_ISDIR(self._stat(name).st_mode)
 
-    def _mode(self, name: str) -> int:
-        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False).st_mode
+    def _stat(self, name: str) -> os.stat_result:
+        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def create(self, name: str) -> int:
         """Return the descriptor of a new file, for writing."""
@@ -219,7 +219,7 @@ def new_directory(path: str) -> str:
         CheckpointError: Something foreign is at `path`, or at a target of a rename; nothing has changed.
         OSError: It cannot be created.
     """
-    _free_number(path)
+    list(_older(path))
     new = beside(path, "new")
     remove_directory(beside(path, "old"))
     remove_directory(new)
@@ -237,24 +237,27 @@ def replace_directory(new: str, path: str, keep: int) -> None:
         CheckpointError: Something foreign is in the way; nothing was renamed.
         OSError: Renaming failed; what was at `path` is there again, unless renaming it back failed too.
     """
-    free = _free_number(path)
-    older = [path, *(f"{path}.{number}" for number in range(1, free + 1))]
+    places = [path, *_older(path)]
     _vacate(path)
     is_moved = os.path.lexists(path)
     if is_moved:
-        for number in range(free, 0, -1):
-            _vacate(older[number])
-            os.rename(older[number - 1], older[number])
+        places.append(f"{path}.{len(places)}")
+        for place, older in zip(places[-2::-1], places[:0:-1], strict=True):
+            _vacate(older)
+            os.rename(place, older)
     try:
         os.rename(new, path)
     except OSError:
         if is_moved:
             with contextlib.suppress(OSError):
-                os.rename(older[1], path)
+                os.rename(places[1], path)
         raise
     fsync_directory(os.path.dirname(path))
     with contextlib.suppress(OSError, errors.CheckpointError):
-        _delete_older(path, keep)
+        for place in _behind(path, keep):
+            if strange_name(place) is None:
+                os.rename(place, beside(path, "old"))  # What is at that name is complete, until it is gone.
+                remove_directory(beside(path, "old"))
 
 
 def remove_directory(path: str) -> None:
@@ -288,26 +291,27 @@ def strange_name(path: str) -> str | None:
     return None
 
 
-def _free_number(path: str) -> int:
-    """Return the first free number from 1 for an older directory; checks all before it, and `path`."""
-    _check_ours(path)
-    number = 1
-    while _check_older(path, number):
-        number += 1
-    return number
-
-
-def _check_older(path: str, number: int) -> bool:
-    """Return whether an older directory is kept under that number.
+def _older(path: str, number: int = 1) -> Iterator[str]:
+    """Yield the older directories of that name, from that number on.
 
     Raises:
-        CheckpointError: Something else is there.
+        CheckpointError: Something foreign is at `path` or behind the last one.
     """
-    older = f"{path}.{number}"
-    is_there = _check_ours(older)
-    if is_there and os.path.lexists(beside(older, "lock")):
-        raise errors.CheckpointError(f"{named(older)} was saved by that name: name another path")
-    return is_there
+    _check_ours(path)
+    while _check_ours(older := f"{path}.{number}"):
+        if os.path.lexists(beside(older, "lock")):
+            raise errors.CheckpointError(f"{named(older)} was saved by that name: name another path")
+        yield older
+        number += 1
+
+
+def _behind(path: str, keep: int) -> list[str]:
+    """Return the directories of that name that are too many, the oldest first, up to what others wrote."""
+    behind: list[str] = []
+    with contextlib.suppress(errors.CheckpointError):
+        for older in _older(path, keep):
+            behind.insert(0, older)
+    return behind
 
 
 def _check_ours(path: str) -> bool:
@@ -337,18 +341,6 @@ def _vacate(path: str) -> None:
     """Delete an empty directory, if one is there."""
     with contextlib.suppress(OSError):
         os.rmdir(path)
-
-
-def _delete_older(path: str, number: int) -> None:
-    """Delete `path`.number and all older ones, oldest first; each is renamed away before its files are deleted."""
-    last = number
-    with contextlib.suppress(errors.CheckpointError):
-        while _check_older(path, last):
-            last += 1
-    for each in [f"{path}.{behind}" for behind in range(last - 1, number - 1, -1)]:
-        if strange_name(each) is None:
-            os.rename(each, beside(path, "old"))
-            remove_directory(beside(path, "old"))
 
 
 # Locking.

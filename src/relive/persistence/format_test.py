@@ -52,11 +52,11 @@ def value_at(content: bytes, place: int) -> tuple[Any, int]:
         numbers = np.frombuffer(content, dtype, size, place).tolist()
         return numbers if tag == "r" else tuple(numbers), place + size * dtype.itemsize
     size, place = size_at(content, place)
-    if tag in "isyYuz":
+    if tag in "isy":
         part = content[place : place + size]
         if tag == "i":
             return int.from_bytes(part, "little", signed=True), place + size
-        if tag in "su":
+        if tag == "s":
             return part.decode("utf-8", "surrogatepass"), place + size
         return part, place + size
     if tag in "ag":
@@ -444,10 +444,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_values_are_written_as_described(value: Any) -> None:
-    found = value_of(relive.PlainCodec().encode(value))
-    if type(value) in (bytearray, np.str_, np.bytes_):
-        found = type(value)(found)
-    assert codec_test.are_same(found, value)
+    assert codec_test.are_same(value_of(relive.PlainCodec().encode(value)), value)
 
 
 @pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())

@@ -62,6 +62,12 @@ def test_what_is_missing_is_refused(kind: str) -> None:
             made({other: value for other, value in state.items() if other != name})
 
 
+def test_a_state_that_is_not_json_is_refused() -> None:
+    state = generators.state_of(used("PCG64"))
+    with pytest.raises(errors.CheckpointError, match="^generator must have a state that numpy accepts: Object of type"):
+        made(state | {"uinteger": np.int64(7)})
+
+
 def test_a_state_that_gives_one_number_for_ever_is_refused() -> None:
     """With it, drawing a number below a limit would never end."""
     twister = generators.state_of(used("MT19937"))

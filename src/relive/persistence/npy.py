@@ -6,11 +6,10 @@ memory is allocated for rows that the file does not have.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent import futures
+import io
 import math
 import operator
 import os
-import struct
 from typing import Any
 import zlib
 
@@ -24,10 +23,6 @@ from relive.persistence import files
 from relive.persistence import state
 
 _MOST_LENGTH = 2**63 - 1
-MOST_AXES = 32
-_GROWTH_DIGITS = 21
-"""So many characters may the length of the first axis grow to, in place."""
-_ALIGNMENT = 64
 
 
 def dtype_of(description: object) -> np.dtype[Any]:
@@ -36,13 +31,9 @@ def dtype_of(description: object) -> np.dtype[Any]:
     Raises:
         CheckpointError: It is not a description from `dtypes.described`, or has no bytes.
     """
-    refused = f"dtype must be a description of values without objects, got {validation.short_repr(description)}"
-    try:
-        dtype = dtypes.from_descr(description)
-    except errors.CheckpointError as error:
-        raise errors.CheckpointError(refused) from error
-    if not dtype.itemsize or dtypes.described(dtype) != description:
-        raise errors.CheckpointError(refused)
+    dtype = dtypes.from_description(description)
+    if not dtype.itemsize:
+        raise errors.CheckpointError(f"dtype must have bytes, got {validation.short_repr(description)}")
     return dtype
 
 
@@ -52,16 +43,9 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     Raises:
         ArgumentError: The values are objects or have no size, or the fields have titles, overlap or are out of order.
     """
-    if dtype.hasobject:
-        raise errors.ArgumentError(f"{name} must hold no Python objects, got dtype {validation.short_repr(dtype)}")
-    try:
-        is_same = dtype_of(dtypes.described(dtype)) == dtype
-    except errors.CheckpointError:
-        is_same = False
-    if not is_same:
-        raise errors.ArgumentError(
-            f"{name} must be of a dtype that a .npy file can hold, got {validation.short_repr(dtype)}"
-        )
+    if not dtype.itemsize or not dtypes.has_description(dtype):
+        rule = "hold no Python objects" if dtype.hasobject else "be of a dtype that a .npy file can hold"
+        raise errors.ArgumentError(f"{name} must {rule}, got dtype {validation.short_repr(dtype)}")
 
 
 def shape_of(value: object) -> tuple[int, ...]:
@@ -70,39 +54,34 @@ def shape_of(value: object) -> tuple[int, ...]:
     Raises:
         CheckpointError: It is none.
     """
-    if type(value) is not list or not 1 <= len(value) <= MOST_AXES:
+    if type(value) is not list or not 1 <= len(value) <= dtypes.MOST_AXES:
         raise errors.CheckpointError(
-            f"shape must be a list of 1 to {MOST_AXES} lengths, got {validation.short_repr(value)}"
+            f"shape must be a list of 1 to {dtypes.MOST_AXES} lengths, got {validation.short_repr(value)}"
         )
     if not all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in value):
         raise errors.CheckpointError(f"shape must hold lengths of at least 0, got {validation.short_repr(value)}")
     return tuple(value)
 
 
+class _InAscii:
+    """A description whose `repr`, which numpy writes, has the same characters in any version of the format."""
+
+    def __init__(self, description: Any) -> None:
+        self._description = description
+
+    def __repr__(self) -> str:
+        return ascii(self._description)
+
+
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return all bytes before the first row: version 1.0 of the format, 2.0 if they are too many for it."""
-    text = f"{{'descr': {_packed(dtypes.described(dtype))!a}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    text += " " * (_GROWTH_DIGITS - len(repr(shape[0])))
-    prefix = np.lib.format.MAGIC_PREFIX
-    size = _aligned(len(prefix) + 4, len(text) + 1)
-    if size < 1 << 16:
-        prefix += b"\x01\x00" + struct.pack("<H", size)
-    else:
-        size = _aligned(len(prefix) + 6, len(text) + 1)
-        prefix += b"\x02\x00" + struct.pack("<I", size)
-    return prefix + text.ljust(size - 1).encode("ascii") + b"\n"
-
-
-def _packed(description: Any) -> Any:
-    """Return a description in tuples, as numpy writes it."""
-    if isinstance(description, str):
-        return description
-    return [(name, _packed(part), *map(tuple, shape)) for name, part, *shape in description]
-
-
-def _aligned(start: int, size: int) -> int:
-    """Return the least size above `size` that, counted from `start`, ends at an aligned position."""
-    return size + _ALIGNMENT - (start + size) % _ALIGNMENT
+    members = {"descr": _InAscii(dtypes.as_numpy_writes(dtype)), "fortran_order": False, "shape": shape}
+    file = io.BytesIO()
+    try:
+        np.lib.format.write_array_header_1_0(file, members)
+    except ValueError:
+        np.lib.format.write_array_header_2_0(file, members)
+    return file.getvalue()
 
 
 def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
@@ -110,8 +89,8 @@ def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return len(header(dtype, shape)) + dtype.itemsize * math.prod(shape)
 
 
-_WORTH_A_THREAD = 1 << 20
-"""So many bytes take longer to sum up than a thread to start."""
+_PIECE = 1 << 18
+"""Bytes that are still in the cache of the processor when they have been moved."""
 
 
 def _bytes_of(array: arrays.Array) -> memoryview:
@@ -119,9 +98,18 @@ def _bytes_of(array: arrays.Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
+def _summed(memory: memoryview, crc32: int, move: Callable[[memoryview], None]) -> int:
+    """Move memory from or to a file, and return `crc32` updated with it."""
+    for start in range(0, len(memory), _PIECE):
+        piece = memory[start : start + _PIECE]
+        move(piece)
+        crc32 = zlib.crc32(piece, crc32)
+    return crc32
+
+
 # Writing.
 def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray, wrote: Callable[[int], None]) -> int:
-    """Write an array or column to a new file, sync it, and return the CRC-32 of the file.
+    """Write an array or column to a new file, and return the CRC-32 of the file.
 
     Memory use beyond the column is one chunk of `state.CHUNK` bytes, or one row; a C-ordered array is not copied.
 
@@ -147,31 +135,19 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
         if not dtypes.are_values(rows):
             raise errors.ArgumentError(f"{name} {dtypes.VALUES}")
         crc32 = _append(descriptor, _bytes_of(rows), crc32, wrote)
-    files.fsync_file(descriptor)
     return crc32
 
 
 def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[int], None]) -> int:
-    """Write memory, and return `crc32` updated with it."""
+    def put(piece: memoryview) -> None:
+        while piece:  # The system may write only part of it at a time.
+            piece = piece[os.write(descriptor, piece) :]
+
     for start in range(0, len(memory), state.CHUNK):
         chunk = memory[start : start + state.CHUNK]
-        if len(chunk) < _WORTH_A_THREAD:
-            crc32 = zlib.crc32(chunk, crc32)
-            _put(descriptor, chunk)
-        else:  # Both release the GIL, so the checksum is computed in parallel.
-            with futures.ThreadPoolExecutor(1) as executor:
-                summed = executor.submit(zlib.crc32, chunk, crc32)
-                _put(descriptor, chunk)
-                crc32 = summed.result()
+        crc32 = _summed(chunk, crc32, put)
         wrote(len(chunk))
     return crc32
-
-
-def _put(descriptor: int, chunk: memoryview) -> None:
-    """Write all of a chunk, since the system may write only part of it at a time."""
-    written = 0
-    while written < len(chunk):
-        written += os.write(descriptor, chunk[written:])
 
 
 # Reading.
@@ -188,7 +164,6 @@ class Reader:
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         crc32: int,
-        *,
         report: Callable[[int], None],
     ) -> None:
         """Take over the descriptor of a regular file, and check size and header; no row is read.
@@ -216,7 +191,7 @@ class Reader:
             if size != self._start + self.nbytes:
                 raise errors.CheckpointError(f"{label} must have {self._start + self.nbytes} bytes, got {size}")
             found = bytearray(self._start)
-            self._fill(0, memoryview(found))
+            self._fill(memoryview(found))
             if found != head:
                 raise errors.CheckpointError(f"{label} must have the header of dtype {dtype} and shape {shape}")
             self._head_crc32 = self._crc32 = zlib.crc32(head)
@@ -250,14 +225,13 @@ class Reader:
             rows: arrays.Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         except (MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"{self._label} does not fit in memory: {error}") from error
-        memory = _bytes_of(rows)
         row_bytes = self.nbytes // max(length, 1)
-        self._fill(self._start + start * row_bytes, memory)
+        self._file.seek(self._start + start * row_bytes)
         if start == 0:
             self._position, self._crc32 = 0, self._head_crc32
+        crc32 = _summed(_bytes_of(rows), self._crc32, self._fill)
         if start == self._position:
-            self._crc32 = zlib.crc32(memory, self._crc32)
-            self._position = stop
+            self._position, self._crc32 = stop, crc32
             if stop == length:
                 self._check_crc32()
             self._report(max(0, stop * row_bytes - self._reported))
@@ -290,15 +264,13 @@ class Reader:
                 f"{self._label} was changed: its CRC-32 must be {self._expected_crc32}, got {self._crc32}"
             )
 
-    def _fill(self, offset: int, memory: memoryview) -> None:
-        """Fill the memory with the bytes at that offset."""
+    def _fill(self, memory: memoryview) -> None:
+        """Fill memory from where the file is."""
         try:
-            self._file.seek(offset)
-            filled = 0
-            while filled < len(memory):
-                count = self._file.readinto(memory[filled:])
+            while memory:
+                count = self._file.readinto(memory)
                 if not count:
                     raise errors.CheckpointError(f"{self._label} ends early")
-                filled += count
+                memory = memory[count:]
         except OSError as error:
             raise errors.CheckpointError(f"{self._label} cannot be read: {files.reason(error)}") from error

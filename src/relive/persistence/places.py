@@ -1,9 +1,7 @@
 """Tells what relive has saved at a path, reads its manifest, and finds broken files."""
 
-import contextlib
 import dataclasses
 import enum
-import math
 import os
 from typing import Any
 
@@ -12,7 +10,6 @@ from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import manifest
-from relive.persistence import npy
 from relive.persistence import state as state_lib
 
 _MAP_MANIFEST = "storage.json"
@@ -120,13 +117,12 @@ def read_manifest(path: str) -> Manifest:
         CheckpointError: It is missing, of another version, or damaged.
     """
     place = files.newest(path)
-    label = f"{files.named(place)}/{files.MANIFEST}"
     try:
         with files.Directory(place, follow=True) as directory:
-            raw = checkpoint.read_manifest(directory)
+            return Manifest(place, *checkpoint.read_manifest(directory))
     except OSError as error:
+        label = f"{files.named(place)}/{files.MANIFEST}"
         raise errors.CheckpointError(f"{label} cannot be read: {files.reason(error)}") from error
-    return Manifest(place, *manifest.decoded(raw, label))
 
 
 def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
@@ -147,27 +143,16 @@ def _faults_of_each(path: str, progress: state_lib.Progress | None) -> list[str]
         found = read_manifest(path)
     except errors.CheckpointError as error:
         return [str(error)]
-    lines = []
-    label, done = files.named(found.place), 0
-    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in found.entries.values())
+    lines, done = [], 0
+    total = sum(entry.row_bytes for entry in found.entries.values())
     with files.Directory(found.place, follow=True) as directory:
         for entry in found.entries.values():
-            place = f"{label}/{entry.file}"
             try:
-                with contextlib.closing(
-                    npy.Reader(
-                        directory.open(entry.file),
-                        place,
-                        entry.dtype,
-                        entry.shape,
-                        entry.crc32,
-                        report=lambda count: None,
-                    )
-                ) as reader:
+                with checkpoint.reader_of(directory, entry, lambda count: None) as reader:
                     reader.verify()
             except errors.CheckpointError as error:
                 lines.append(str(error))
-            done += entry.dtype.itemsize * math.prod(entry.shape)
+            done += entry.row_bytes
             if progress is not None:
                 progress(done, total)
     return lines

@@ -48,7 +48,7 @@ class ChunkedArray(Protocol):
         ...
 
     def read(self, start: int, stop: int, /) -> arrays_lib.Array:
-        """Return the rows [start, stop) as a private array."""
+        """Return the rows [start, stop), which may be those of the writer: they are not written to."""
         ...
 
 
@@ -65,7 +65,7 @@ def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
     """Return a copy of an entire array or column."""
     if isinstance(column, np.ndarray):
         return np.array(column, order="C")
-    whole: arrays_lib.Array = np.zeros(column.shape, column.dtype)
+    whole: arrays_lib.Array = np.zeros(column.shape, column.dtype)  # Gaps between fields too.
     for start, stop in chunks(len(whole), whole.nbytes):
         whole[start:stop] = column.read(start, stop)
     return whole
@@ -185,8 +185,8 @@ class StateReader:
     def integers(self, name: str, length: int | None, least: int, most: int) -> arrays_lib.Ints:
         """Return an array of int64 in [least, most]."""
         values: arrays_lib.Ints = self.array(name, np.int64, (length,))
-        outside = (values < least) | (values > most)
-        if outside.any():
+        if len(values) and not least <= values.min() <= values.max() <= most:
+            outside = (values < least) | (values > most)
             raise errors.CheckpointError(
                 f"array {self._path}{name} must hold integers in [{least}, {most}], got {values[outside][0]}"
             )
@@ -195,6 +195,6 @@ class StateReader:
     def booleans(self, name: str, length: int | None) -> arrays_lib.Bools:
         """Return an array of bools."""
         values = self.array(name, np.bool_, (length,))
-        if (values.view(np.uint8) > 1).any():
+        if values.view(np.uint8).max(initial=0) > 1:
             raise errors.CheckpointError(f"array {self._path}{name} must hold the bytes 0 and 1 alone")
         return values

@@ -272,7 +272,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(slots)
         rated, priorities = slots[is_rated], priorities[is_rated]
-        if not (np.isfinite(priorities) & (priorities >= 0)).all() or np.signbit(priorities).any():
+        if priorities.size and not (priorities.view(np.int64).min() >= 0 and priorities.max() < np.inf):
             raise errors.CheckpointError("array sampler/priorities must hold finite numbers of at least 0, and NaN")
         if priorities.max(initial=0.0) > most:
             raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")

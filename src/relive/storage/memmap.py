@@ -34,7 +34,7 @@ from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import files
-from relive.persistence import sealed_json
+from relive.persistence import manifest
 from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
@@ -45,8 +45,6 @@ _FORMAT = "relive memory map"
 _MANIFEST, _CLEAN, _DIRTY, _NEW = "storage.json", "clean.json", "dirty.json", ".new"
 _OURS = re.compile(r"(storage|clean)\.json(\.new)?|rows-\d+\.bin")
 _ID = re.compile(r"[0-9a-f]{32}")
-_LARGEST = 1 << 21
-"""Bytes of the largest JSON file that is read."""
 
 
 class MemmapStorage(memory.ColumnStorage):
@@ -281,19 +279,19 @@ def _new(schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
     with memory.room_for("capacity", capacity, schema.nbytes, "rows"):
         pass
     try:
-        manifest = _manifest(*new)
-        same = _decoded("it", sealed_json.sealed(manifest)) == new
+        members = _manifest(*new)
+        same = _decoded("it", manifest.sealed(members)) == new
         memory.ColumnStorage(schema, 1)
     except (errors.CheckpointError, ValueError) as error:
         raise errors.ArgumentError(f"schema must be one that files can hold: {error}") from error
     if not same:
         raise errors.ArgumentError(f"schema must be one that files can hold, got {schema}")
-    return manifest
+    return members
 
 
 def _decoded(file: str, content: bytes) -> _Map:
     """Return what a manifest describes."""
-    sealed_json.require_version(file, content, _FORMAT, VERSION)
+    manifest.require_version(file, content, _FORMAT, VERSION)
     with _reader(file, content) as given:
         identity = given.text("id")
         if not _ID.fullmatch(identity):
@@ -309,7 +307,7 @@ def _decoded(file: str, content: bytes) -> _Map:
 @contextlib.contextmanager
 def _reader(file: str, content: bytes) -> Iterator[state.StateReader]:
     """Return the members of a sealed object; the errors found in it begin with `file`."""
-    given = state.StateReader(sealed_json.unsealed(file, content), {})
+    given = state.StateReader(manifest.unsealed(file, content), {})
     try:
         yield given
     except (errors.CheckpointError, RecursionError) as error:
@@ -318,7 +316,7 @@ def _reader(file: str, content: bytes) -> Iterator[state.StateReader]:
 
 def _sealed_state(identity: str, generation: int) -> bytes:
     """Return the contents of the file that records the generation of the rows."""
-    return sealed_json.sealed({"id": identity, "generation": generation})
+    return manifest.sealed({"id": identity, "generation": generation})
 
 
 class _Folder:
@@ -361,7 +359,7 @@ class _Folder:
             )
         self._remove(names)  # In this order: the file that identifies them goes last.
         try:
-            self._write(_MANIFEST + _NEW, sealed_json.sealed(new))
+            self._write(_MANIFEST + _NEW, manifest.sealed(new))
             self._write(_CLEAN, _sealed_state(new["id"], 0))
             for block in new["blocks"]:
                 name, size = block["file"], block["bytes"]
@@ -445,9 +443,9 @@ class _Folder:
 
     def _read(self, name: str) -> bytes:
         with self._reported(name, "read"), open(self._directory.open(name), "rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise errors.CheckpointError(f"{self.file(name)} must be of at most {_LARGEST} bytes")
+            content = stream.read(manifest.MOST_BYTES + 1)
+        if len(content) > manifest.MOST_BYTES:
+            raise errors.CheckpointError(f"{self.file(name)} must be of at most {manifest.MOST_BYTES} bytes")
         return content
 
     def _write(self, name: str, content: bytes) -> None:

@@ -23,8 +23,8 @@ from relive import errors
 from relive import testing
 from relive.common import arrays
 from relive.persistence import files
+from relive.persistence import manifest
 from relive.persistence import posix_test
-from relive.persistence import sealed_json
 from relive.storage import memmap
 from relive.testing import zoo
 
@@ -658,7 +658,7 @@ def forge(path: pathlib.Path, name: str, **members: Any) -> None:
     whole = json.loads((path / name).read_bytes()) | members
     del whole["crc32"]
     whole = {member: value for member, value in whole.items() if value is not None}
-    (path / name).write_bytes(sealed_json.sealed(whole))
+    (path / name).write_bytes(manifest.sealed(whole))
 
 
 DEEP: list[Any] = []
@@ -710,7 +710,7 @@ def test_a_schema_that_is_null_is_refused(path: pathlib.Path) -> None:
     content = (path / "storage.json").read_bytes()
     members = json.loads(content)
     del members["crc32"]
-    (path / "storage.json").write_bytes(sealed_json.sealed(members | {"schema": None}))
+    (path / "storage.json").write_bytes(manifest.sealed(members | {"schema": None}))
     refused(path, "/storage.json cannot be read: schema must be one, got None$")
 
 
@@ -733,11 +733,11 @@ def sealed_bytes(content: bytes) -> bytes:
 def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
     relive.MemmapStorage(path, PLAIN, 4).close()
     claim = memmap._manifest("0" * 32, PLAIN, 10**15)
-    (path / "storage.json").write_bytes(sealed_json.sealed(claim))
+    (path / "storage.json").write_bytes(manifest.sealed(claim))
     (path / "clean.json").write_bytes(memmap._sealed_state("0" * 32, 0))
     refused(path, " cannot be mapped: capacity must fit in memory, got 10{15} steps of 24 bytes each, .* in all$")
     claim = memmap._manifest("0" * 32, PLAIN, 10**12)
-    (path / "storage.json").write_bytes(sealed_json.sealed(claim))
+    (path / "storage.json").write_bytes(manifest.sealed(claim))
     refused(path, "/rows-0.bin must be of 8000000000000 bytes, got 32$")
 
 
@@ -750,7 +750,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
     size = 0 if 0 in shape else 1
     relive.MemmapStorage(path, relive.Schema(relive.Field(size, "u1"), relive.Field((), np.int64)), 4).close()
     identity = json.loads((path / "storage.json").read_bytes())["id"]
-    (path / "storage.json").write_bytes(sealed_json.sealed(memmap._manifest(identity, schema, 4)))
+    (path / "storage.json").write_bytes(manifest.sealed(memmap._manifest(identity, schema, 4)))
     refused(path, " cannot be mapped: ")
 
 

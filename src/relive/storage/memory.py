@@ -295,6 +295,13 @@ class ColumnStorage(arrays.Derived):
         except KeyError as error:
             raise unknown_field(error.args[0], columns) from None
 
+    def run(self, path: str, slot: int, count: int) -> Array:
+        """Return a field of `count` rows from a slot on, wrapping around at the end: a view, unless they do."""
+        column, before_end = self._columns[path], self._capacity - slot
+        if count <= before_end:
+            return column[slot : slot + count]
+        return np.concatenate([column[slot:], column[: count - before_end]], dtype=column.dtype)
+
     def _checked(self, slots: Slots) -> Slots:
         """Return the checked slots, a single one as an int."""
         rule = "slots must be an integer or an array of int64"

@@ -509,13 +509,16 @@ class StepStore(arrays_lib.Derived):
         """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
         older, lag, stride, pad = self._rule
         of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
-        complete = self.complete_steps(episodes)
+        complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
         is_first = (of_rows == 0) & (complete > 0)
         if lag == append.WHOLE:
-            return np.asarray(is_first & (self.episodes[append.END][episodes] != append.OPEN))
-        readable = (of_rows + lag < complete) & (of_rows % stride == 0)
-        oldest = self.steps_of(self.episodes[append.OLDEST].take(episodes))
-        readable &= of_rows - oldest >= np.minimum(of_rows, older)
+            return np.asarray(is_first & (self.episodes[append.END] != append.OPEN).take(episodes))
+        readable = of_rows + lag < complete
+        if stride > 1:
+            readable &= of_rows % stride == 0
+        if older:
+            oldest = self.steps_of(self.episodes[append.OLDEST]).take(episodes)
+            readable &= of_rows - oldest >= np.minimum(of_rows, older)
         return np.asarray(readable | is_first if pad else readable)
 
     def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
@@ -589,8 +592,10 @@ class StepStore(arrays_lib.Derived):
 
     def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
         """Return a field of the rows `start` to `stop`, counted from the oldest."""
-        slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
-        return self.storage.read(slots, (path,))[path]
+        storage, key, count = self.storage, self.oldest_key + start, stop - start
+        if self.is_own and isinstance(storage, memory.ColumnStorage):
+            return storage.run(path, key % self.capacity, count)
+        return storage.read(append.slots_from(key, count, self.capacity), (path,))[path]
 
     def settle(self) -> None:
         """Write the rows of a restored state to the storage.
@@ -601,8 +606,8 @@ class StepStore(arrays_lib.Derived):
         kept = self._unwritten
         if kept is not None:
             for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes):
-                slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
-                self.storage.write(slots, {path: column.read(start, stop) for path, column in kept.columns.items()})
+                rows = [memory.bytes_of(column.read(start, stop)) for column in kept.columns.values()]
+                self._write_rows((self.oldest_key + start) % self.capacity, stop - start, rows)
         self._unwritten = None
 
     def load_state_dict(self, kept: steps_state.StepsState) -> None:
@@ -619,22 +624,25 @@ class StepStore(arrays_lib.Derived):
         num[append.NEXT_KEY], num[append.ROWS] = kept.next_key, len(kept)
         num[append.CLEARED] = kept.next_key - len(kept) - kept.num_evicted
         slots = self.alive_slots()
-        order = np.argsort(kept.episode, kind="stable")
-        rows, of_rows = slots[order], kept.episode[order]
         self.places[slots] = kept.episode << append.EPISODE | kept.steps
-        follows = of_rows[1:] == of_rows[:-1]
-        links, before = np.full(len(rows), -1), np.full(len(rows), -1)
-        links[:-1][follows], before[1:][follows] = rows[1:][follows], rows[:-1][follows]
-        is_terminated = kept.end == append.TERMINATED
-        is_complete = (links >= 0) | (kept.has_tail | is_terminated)[of_rows]
-        is_terminal = (links < 0) & is_terminated[of_rows]
-        self.flags[rows] = is_complete * append.COMPLETE | is_terminal * append.TERMINAL
+        rows, of_rows = slots[kept.order], kept.episode[kept.order]
+        first = steps_state.starts_of(of_rows)
+        last = np.append(first[1:], len(rows))[: len(first)] - 1
+        episodes = of_rows[first]
+        links = np.append(rows[1:], -1)[: len(rows)]
+        links[last] = -1
         self.following[rows] = links
         if len(self.back):
+            before = np.append(-1, rows[:-1])[: len(rows)]
+            before[first] = -1
             self.back[rows] = before
+        is_terminated = kept.end == append.TERMINATED
+        flags = np.full(len(rows), append.COMPLETE, np.uint8)
+        flags[last] = (kept.has_tail | is_terminated)[episodes] * append.COMPLETE
+        flags[last] |= (is_terminated[episodes] * append.TERMINAL).astype(np.uint8)
+        self.flags[rows] = flags
         oldest, newest = np.full(count, -1), np.full(count, -1)
-        newest[of_rows] = rows  # For a repeated episode, the last assignment wins.
-        oldest[of_rows[::-1]] = rows[::-1]
+        oldest[episodes], newest[episodes] = rows[first], rows[last]
         values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail, oldest)
         for array, value in zip(self.episodes, values, strict=True):
             array[:count] = value
@@ -644,9 +652,9 @@ class StepStore(arrays_lib.Derived):
         self.knows[streams] = kept.has_tail[is_open]
         width = self._recent.shape[1]
         if width:
-            steps = kept.steps[order]
-            is_recent = kept.is_open[of_rows] & (steps >= kept.length[of_rows] - width)
-            self._recent[kept.stream[of_rows[is_recent]], steps[is_recent] % width] = kept.keys[order][is_recent]
+            is_recent = kept.is_open[kept.episode] & (kept.steps >= kept.length[kept.episode] - width)
+            of_recent, steps = kept.episode[is_recent], kept.steps[is_recent]
+            self._recent[kept.stream[of_recent], steps % width] = kept.keys[is_recent]
         for path, column in kept.final.items():
             self.behind[path][np.flatnonzero(kept.has_tail)] = column
         self._unwritten = kept if kept.columns else None

@@ -3,8 +3,9 @@
 Slots and links are not saved, as they can be derived. Row k of N has the key next_key - N + k.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,8 @@ class StepsState:
     end: npt.NDArray[np.uint8]
     has_tail: arrays_lib.Bools
     numbers: arrays_lib.Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    columns: Mapping[str, state_lib.ChunkedArray] = dataclasses.field(default_factory=dict)
-    final: Mapping[str, arrays_lib.Array] = dataclasses.field(default_factory=dict)
+    columns: dict[str, state_lib.ChunkedArray] = dataclasses.field(default_factory=dict)
+    final: dict[str, arrays_lib.Array] = dataclasses.field(default_factory=dict)
 
     def without_rows(self) -> "StepsState":
         """Return the state as if every row had been evicted: only the open episodes."""
@@ -60,27 +61,31 @@ class StepsState:
         """Return how many rows there are, N."""
         return len(self.episode)
 
-    @property
+    @functools.cached_property
     def keys(self) -> arrays_lib.Ints:
         """The keys of the rows [N]."""
         return np.arange(self.next_key - len(self), self.next_key)
 
-    @property
+    @functools.cached_property
     def is_open(self) -> arrays_lib.Bools:
         """Whether each episode is open [E]."""
         return np.equal(self.end, append.OPEN)
 
-    @property
+    @functools.cached_property
     def alive(self) -> arrays_lib.Ints:
         """How many rows each episode has [E]."""
         return np.bincount(self.episode, minlength=len(self.stream))
 
-    @property
+    @functools.cached_property
+    def order(self) -> arrays_lib.Ints:
+        """The rows of one episode after those of another, each in the order of time [N]."""
+        return np.argsort(self.episode, kind="stable")
+
+    @functools.cached_property
     def steps(self) -> arrays_lib.Ints:
         """How many steps of its episode came before each row [N]; the stored rows are an episode's last steps."""
-        order = np.argsort(self.episode, kind="stable")
         steps = np.empty(len(self), np.int64)
-        steps[order] = np.arange(len(self)) + np.repeat(self.length - np.cumsum(self.alive), self.alive)
+        steps[self.order] = np.arange(len(self)) + np.repeat(self.length - np.cumsum(self.alive), self.alive)
         return steps
 
     def values(self) -> dict[str, int]:
@@ -132,13 +137,12 @@ class StepsState:
             if next_key or count:
                 raise errors.CheckpointError("schema must be there where a row was written")
             return kept
-        columns, final = {}, {}
         for path, field in schema.fields.items() if has_rows else ():
-            columns[path] = given.column(f"rows/{path}", field.dtype, (len(kept), *field.shape))
+            kept.columns[path] = given.column(f"rows/{path}", field.dtype, (len(kept), *field.shape))
         for path in schema.observation_paths:
             field = schema.fields[path]
-            final[path] = given.array(f"final/{path}", field.dtype, (int(kept.has_tail.sum()), *field.shape))
-        return dataclasses.replace(kept, columns=columns, final=final)
+            kept.final[path] = given.array(f"final/{path}", field.dtype, (int(kept.has_tail.sum()), *field.shape))
+        return kept
 
     def _rules(self) -> Iterator[tuple[str, arrays_lib.Bools]]:
         """Yield each rule that the episodes must obey, in words, and which of them break it."""
@@ -148,20 +152,21 @@ class StepsState:
         yield "one that has ended must have a row, and none more rows than steps", is_wrong
         yield "two are open in one stream", np.bincount(self.stream[is_open]) > 1
         evicted = self.length - alive
-        first_keys = np.full(len(alive), self.next_key)
-        first_keys[self.episode[::-1]] = self.keys[::-1]
+        first_keys, starts = np.full(len(alive), self.next_key), starts_of(self.episode)
+        first_keys[self.episode[starts][::-1]] = self.keys[starts][::-1]  # Of a repeated episode, the first one.
         is_wrong = (evicted == 0) & (self.first_key != first_keys)
         yield "one that has all its steps must have the key of its first row", is_wrong
         is_wrong = (evicted > 0) & (self.first_key > self.next_key - len(self) - evicted)
         yield "one whose first steps were evicted must have begun before", is_wrong
-        # Its first and last row among those of all streams, one stream after the other.
-        of_rows = self.stream[self.episode]
-        order = np.argsort(of_rows, kind="stable")
-        streams, episodes = of_rows[order], self.episode[order]
+        # Its first and last row among those of all streams, one stream after the other: whole runs of rows are sorted.
+        of_runs, lengths = self.episode[starts], np.diff(starts, append=len(self))
+        order = np.argsort(self.stream[of_runs], kind="stable")
+        episodes = of_runs[order]
+        edges = np.append(0, np.cumsum(lengths[order]))
         first, last = np.zeros(len(alive), np.int64), np.full(len(alive), -1)
-        last[episodes] = np.arange(len(self))  # For a repeated episode, the last assignment wins.
-        first[episodes[::-1]] = np.arange(len(self))[::-1]
-        begin, stop = streams.searchsorted(self.stream), streams.searchsorted(self.stream, "right")
+        first[episodes[::-1]], last[episodes] = edges[-2::-1], edges[1:] - 1  # Of a repeated one, the last that is set.
+        streams = self.stream[episodes]
+        begin, stop = (edges[streams.searchsorted(self.stream, side)] for side in ("left", "right"))
         has_rows = alive > 0
         is_wrong = last - first + 1 != alive
         yield "one must have its rows in a stream without those of another between them", is_wrong
@@ -183,3 +188,16 @@ class StepsState:
                 raise memory.unknown_field(path, self.columns)
             rows[path] = self.columns[path].read(first, stop)[places - first]
         return rows
+
+
+def starts_of(values: arrays_lib.Ints) -> arrays_lib.Ints:
+    """Return where in an array [N] a value stands that is not the one before it.
+
+    >>> import numpy as np
+    >>> from relive.storage import steps_state
+    >>> steps_state.starts_of(np.array([5, 5, 3, 5])).tolist()
+    [0, 2, 3]
+    """
+    is_start = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=is_start[1:])
+    return is_start.nonzero()[0]
