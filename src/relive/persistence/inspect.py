@@ -57,7 +57,7 @@ class Examination:
     version: int
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     entries: dict[str, manifest.Entry] = dataclasses.field(default_factory=dict)
-    findings: journal_reader.Findings | None = None
+    findings: journal_reader.Reading | None = None
     buffer: Any = None
     reason: str = ""
     faults: list[str] = dataclasses.field(default_factory=list)
@@ -323,7 +323,7 @@ def _base_faults(path: str) -> list[str]:
     return places.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
 
 
-def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
+def _why_not_rebuilt(path: str, findings: journal_reader.Reading) -> str:
     """Return why a journal is not replayed, as that would modify it or block its writer; empty if it can be."""
     if findings.num_torn_bytes:
         return f"it ends with a torn record of {findings.num_torn_bytes} B: relive repair cuts it off"

@@ -92,8 +92,6 @@ def recover(
     path = files.absolute("path", path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
-    with journal_reader.opened(path) as directory:
-        journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
     with journal_reader.locked(path):
         return _played_back(path, checkpoint, buffer_class, codec, progress, instead)
 
@@ -108,8 +106,8 @@ def _played_back(
 ) -> Any:
     """Do what `recover` does, with the lock of the journal held."""
     label, total, read = files.named(path), _num_bytes(path), 0
-    journal = _Reading(path)
-    records = journal.records()
+    journal = journal_reader.Reading(path)
+    records = _undamaged(journal)
     first = next(records, None)
     if first is None:
         raise errors.CheckpointError(f"{label} holds no record")
@@ -148,9 +146,10 @@ def _played_back(
         read += len(record.payload)
         if progress is not None and record.number % 1024 == 0:
             progress(read, total)
-    if skipped > journal.num_records:
+    num_records = record.number + 1
+    if skipped > num_records:
         raise errors.CheckpointError(
-            f"{checkpoint} is newer than the journal, which ends before record {journal.num_records}: "
+            f"{checkpoint} is newer than the journal, which ends before record {num_records}: "
             "load it, and attach a new journal"
         )
     try:
@@ -161,42 +160,23 @@ def _played_back(
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"{label}: {error}") from error
     buffer._restarted()
-    repair.cut_tail(path, journal.ending)
-    if journal.num_records > skipped:
+    repair.cut_tail(journal)
+    if num_records > skipped:
         buffer._limited.forgive()
     buffer._position = checkpointable.Position(
-        journal_id=journal_id, num_records=journal.num_records, replay=replay, written=buffer._written()
+        journal_id=journal_id, num_records=num_records, replay=replay, written=buffer._written()
     )
     if progress is not None:
         progress(total, total)
     return buffer
 
 
-class _Reading:
-    """A reading of a journal.
-
-    Attributes:
-        num_records: The number of the record after the last one read.
-        ending: The end of the records, once all were read.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._walk = journal_reader.walk(path)
-        self.num_records = 0
-        self.ending: journal_reader.Ending | None = None
-
-    def records(self) -> Iterator[journal_reader.Record]:
-        """Yield the records, once."""
-        count = 0
-        try:
-            while True:
-                record = next(self._walk)
-                count, self.num_records = count + 1, record.number + 1
-                yield record
-        except StopIteration as stop:
-            self.ending = stop.value
-        except journal_reader.DamageError as damage:
-            raise repair.refusal(damage, count) from damage
+def _undamaged(journal: journal_reader.Reading) -> Iterator[journal_reader.Record]:
+    """Yield the records of a journal; if it is damaged, the error says how it can be repaired."""
+    try:
+        yield from journal.records()
+    except journal_reader.DamageError as damage:
+        raise repair.refusal(damage, journal.num_records) from damage
 
 
 def _checked_class(buffer_class: Any) -> Any:
