@@ -216,6 +216,18 @@ def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathli
     assert read(tmp_path / "log") == twin
 
 
+def test_records_after_a_long_one_without_its_length_are_found(tmp_path: pathlib.Path) -> None:
+    """They begin beyond what a file buffers."""
+    for size in (9_000, 28_000, 300_000):
+        write(tmp_path / str(size), [b"x" * size] * 3)
+        (segment,) = segments(tmp_path / str(size))
+        content, end = bytearray(segment.read_bytes()), ends_of([(0, 0, b"base 0")])[0]
+        content[end + 3] ^= 1
+        segment.write_bytes(content)
+        with pytest.raises(errors.CheckpointError, match=f"at byte {end}: .*, and whole records follow$"):
+            read(tmp_path / str(size))
+
+
 def test_a_record_that_claims_4_gib_takes_no_memory(tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", PAYLOADS[:12], segment_bytes=120)
     files = segments(tmp_path / "log")
@@ -356,6 +368,92 @@ def test_a_segment_of_another_journal_is_refused(
     with pytest.raises(errors.CheckpointError, match=message):
         opening(tmp_path / "log")
     assert contents(tmp_path / "log") == before
+
+
+@REFUSING
+@pytest.mark.parametrize("fsync", ["always", "never"])
+@pytest.mark.parametrize("num_left", [0, 1, 3])
+def test_a_closed_journal_misses_its_newest_segments(
+    tmp_path: pathlib.Path, num_left: int, fsync: Any, opening: Callable[[pathlib.Path], object]
+) -> None:
+    """P110; repaired, it is what is left."""
+    with relive.Journal(tmp_path / "log", fsync=fsync, segment_bytes=120) as log:
+        log.begin(lambda: b"base")
+        for payload in PAYLOADS[:20]:
+            log.append(1, payload)
+    twin = read(tmp_path / "log")
+    num_closed = twin[-1][0] + 1 if fsync == "always" else int(segments(tmp_path / "log")[-1].stem[-20:]) + 1
+    left, gone = segments(tmp_path / "log")[:num_left], segments(tmp_path / "log")[num_left:]
+    for each in gone:
+        each.unlink()
+    before, num_records = contents(tmp_path / "log"), int(gone[0].stem[-20:])
+    what = f"it ends before record {num_records}, and the journal was closed with {num_closed} records"
+    message = f"{left[-1].name} is damaged at byte .*: {what}" if left else "segment-0+.relive is damaged .*missing"
+    with pytest.raises(errors.CheckpointError, match=message):
+        opening(tmp_path / "log")
+    assert contents(tmp_path / "log") == before
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
+    assert (report.num_records, report.set_aside) == (num_records, ())
+    assert str(report) == f"{num_records} whole records: {report.damage}"
+    assert read(tmp_path / "log") == twin[:num_records]
+    assert str(repair.repair_journal(tmp_path / "log")) == f"{num_records} whole records: nothing to repair"
+    relive.Journal(tmp_path / "log").close()
+
+
+@REFUSING
+def test_a_closed_journal_has_no_torn_tail(tmp_path: pathlib.Path, opening: Callable[[pathlib.Path], object]) -> None:
+    """A flipped bit in its last record is damage; set aside, not cut off."""
+    with relive.Journal(tmp_path / "log") as log:
+        log.begin(lambda: b"base")
+        log.append(1, b"one")
+        log.append(1, b"two")
+    (segment,) = segments(tmp_path / "log")
+    content = segment.read_bytes()[:-1] + b"!"
+    segment.write_bytes(content)
+    message = "at byte 94: its record 2 has a wrong checksum, and the journal was closed with 3 records"
+    with pytest.raises(errors.CheckpointError, match=message):
+        opening(tmp_path / "log")
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
+    assert (report.num_records, report.set_aside) == (2, (f"{segment.name}.damaged",))
+    assert (tmp_path / "log" / report.set_aside[0]).read_bytes() == content
+    assert read(tmp_path / "log") == [(0, 0, b"base"), (1, 1, b"one")]
+
+
+def test_opening_reads_the_last_segment_alone(tmp_path: pathlib.Path) -> None:
+    """P103: what is damaged in another one is seen when that is read, unless its size is another."""
+    write(tmp_path / "log", PAYLOADS, segment_bytes=120)
+    second, content = segments(tmp_path / "log")[1], segments(tmp_path / "log")[1].read_bytes()
+    second.write_bytes(content[:53] + bytes(len(content) - 53))
+    relive.Journal(tmp_path / "log").close()
+    for name in ("records", "repair"):
+        with pytest.raises(errors.CheckpointError, match=f"{second.name} is damaged at byte 53: its record"):
+            OPENINGS[name](tmp_path / "log")
+    second.write_bytes(content[:-20])
+    before = contents(tmp_path / "log")
+    message = f"the segment before it has {len(content) - 20} bytes instead of {len(content)}$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        relive.Journal(tmp_path / "log")
+    second.write_bytes(content[:52])
+    with pytest.raises(errors.CheckpointError, match="it ends after 52 of the 53 bytes of its header$"):
+        relive.Journal(tmp_path / "log")
+    assert contents(tmp_path / "log") == before | {second.name: content[:52]}
+
+
+def test_a_reader_beside_an_opening_writer_sees_no_damage(tmp_path: pathlib.Path) -> None:
+    """What it has listed is closed; then the mark goes, segments are pruned, and another mark comes."""
+    for num_read in (1, 4, 12):
+        path = tmp_path / str(num_read)
+        write(path, PAYLOADS, segment_bytes=120)
+        reading = journal_reader.records(path)
+        got = [next(reading).number for _ in range(num_read)]
+        with relive.Journal(path, segment_bytes=120) as log:
+            log.begin(lambda: b"base")
+            for payload in PAYLOADS:
+                log.append(1, payload)
+            log.prune(log.num_records - 20)
+        got += [record.number for record in reading]
+        assert got == sorted(got)
+        assert got[-1] >= 36
 
 
 @REFUSING

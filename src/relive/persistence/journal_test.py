@@ -261,6 +261,100 @@ def test_pruning_that_fails_leaves_no_gap(
         assert log.prune(5) == 0
 
 
+def test_segments_are_released_with_their_newest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go up to the first whose newest is there; a call that failed is made again; so after a restart."""
+    gone: set[int] = set()
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        log.begin(lambda: b"base", newest=lambda: log.num_records)
+        for _ in range(10):
+            log.append(1, b"r" * 33)
+        for newest, left in ((6, [0, 3, 6, 9, 12]), (3, [6, 9, 12])):
+            gone.add(newest)
+            log.release(gone.__contains__)
+            assert segments(tmp_path / "log") == left
+        gone.add(12)
+        log.release(gone.__contains__)
+        gone.add(9)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", failing())
+            with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
+                log.release(gone.__contains__)
+        assert log.num_synced == log.num_records
+        log.release(gone.__contains__)
+        assert segments(tmp_path / "log") == [12]
+        log.append(1, b"r" * 33)
+        log.append(1, b"r" * 33)
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        log.begin(lambda: b"base", begun=[(12, 12), (15, 15)])
+        log.release(lambda newest: True)
+        assert segments(tmp_path / "log") == [15]
+
+
+# What closing leaves.
+
+
+def closed(path: pathlib.Path) -> list[int]:
+    return sorted(int(file.name[8:28]) for file in path.glob("*.closed"))
+
+
+def test_closing_marks_how_many_records_there_are(tmp_path: pathlib.Path) -> None:
+    """P110: the next opening takes the mark away; a process that does not close leaves none."""
+    relive.Journal(tmp_path / "log").close()
+    assert closed(tmp_path / "log") == []
+    for number in range(1, 4):
+        with begun(tmp_path / "log", fsync=relive.EveryRecords(100)) as log:
+            assert (closed(tmp_path / "log"), log.num_records) == ([], number)
+            log.append(1, b"x")
+        log.close()
+        assert closed(tmp_path / "log") == [number + 1]
+    relive.Journal(tmp_path / "log").close()
+    assert closed(tmp_path / "log") == [4]
+    with begun(tmp_path / "log") as log:
+        log.append(1, b"not synced")
+    assert closed(tmp_path / "log") == [4]
+    relive.Journal(tmp_path / "log")._held.close()
+    assert closed(tmp_path / "log") == []
+
+
+def test_an_opened_journal_has_lost_its_mark_before_it_writes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "log").close()
+    (segment,) = (tmp_path / "log").glob("*.relive")
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    steps: list[str] = []
+    for module, name in ((os, "unlink"), (files, "fsync_directory"), (os, "ftruncate"), (os, "write")):
+        real = getattr(module, name)
+
+        def watched(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            steps.append(f"{name} {os.path.basename(arguments[0])}" if isinstance(arguments[0], str) else name)
+            return real(*arguments)
+
+        monkeypatch.setattr(module, name, watched)
+    begun(tmp_path / "log")._held.close()
+    start = steps.index(f"unlink {journal_reader.segment_name(1)}.closed")
+    assert [step for step in steps[start:] if "_" in step or "nc" in step][1:3] == ["fsync_directory log", "ftruncate"]
+
+
+def test_a_mark_that_cannot_be_left_is_no_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is like one of a process that was killed."""
+    log = begun(tmp_path / "log", fsync="always")
+    log.append(1, b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(28, "No space left on device"))
+        log.close()
+    assert closed(tmp_path / "log") == []
+    log = begun(tmp_path / "log", fsync=relive.EveryRecords(9))
+    log.append(1, b"two")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "sync_file", failing())
+        with pytest.raises(errors.CheckpointError, match="log could not be synced"):
+            log.close()
+    assert closed(tmp_path / "log") == []
+    assert payloads(tmp_path / "log") == [b"one", b"two"]
+
+
 def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows deletes no open file: it goes when the journal is opened again."""
     real = os.unlink
