@@ -75,13 +75,6 @@ def check(fsync: object) -> None:
         )
 
 
-def most_unsynced(fsync: Policy) -> int:
-    """Return the number of unsynced records at which an append syncs."""
-    if isinstance(fsync, EveryRecords):
-        return int(fsync.count)
-    return 1 if fsync == "always" else validation.LARGEST
-
-
 def sync_file(descriptor: int) -> None:
     """Sync what was written to a segment to disk."""
     if hasattr(os, "fdatasync"):
@@ -97,14 +90,7 @@ def create(
     salt: int = 0,
     before: journal_reader.Segment | None = None,
 ) -> journal_reader.Segment:
-    """Create a segment, atomically; its directory is not synced.
-
-    Args:
-        path: The segment.
-        first: The number of its first record.
-        records: Kind and payload of its base, and of the records that are carried over.
-        salt: The number shared by all segments of the journal.
-        before: The segment before it.
+    """Create the segment at `path`, atomically, of its base and what is carried over; its directory is not synced.
 
     Raises:
         ArgumentError: A payload is not bytes or too long.
@@ -143,8 +129,9 @@ class Journal(duplicates.NeverCopied):
     once and then `append`. While it is open, it is locked for others.
 
     Args:
-        path: The directory. Created if missing. An existing journal is read to its end and continued after its last
-            complete record; a torn tail is cut off.
+        path: The directory. Created if missing. An existing journal is continued after its last complete record; a torn
+            tail is cut off. Of its segments, the last one is read, and the headers of the others: what is damaged in
+            those is found by whatever reads them, such as `recover`.
         fsync: When appended records are synced to disk: "always", before `append` returns; `EveryRecords(n)`;
             `EverySeconds(t)`; or "never", left to the system.
         segment_bytes: Number of bytes of records after which a new segment begins; more if its base and carried-over
@@ -155,16 +142,12 @@ class Journal(duplicates.NeverCopied):
             journal is open elsewhere.
 
     >>> import tempfile
-    >>> from relive.persistence import journal
-    >>> from relive.persistence import journal
-    >>> from relive.persistence import journal_reader
+    >>> import relive
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     with journal.Journal(f"{directory}/steps", fsync=EveryRecords(100)) as steps:
-    ...         steps.begin(lambda: b"all that came before")
-    ...         print(steps.append(1, b"a step"), steps.num_records, steps.num_synced)
-    ...     [(record.kind, record.payload) for record in journal_reader.records(steps.path)]
-    1 2 1
-    [(0, b'all that came before'), (1, b'a step')]
+    ...     with relive.Journal(f"{directory}/steps", fsync=relive.EveryRecords(100)) as journal:
+    ...         relive.RingReplayBuffer(1_000).attach(journal)
+    ...         print(journal.num_records, journal.num_synced)
+    1 1
     """
 
     _INSTEAD = "close it, and open its directory where it is needed"
@@ -180,7 +163,8 @@ class Journal(duplicates.NeverCopied):
         check(fsync)
         self._fsync = fsync
         self._segment_bytes = validation.positive_int("segment_bytes", segment_bytes)
-        self._most_unsynced = most_unsynced(fsync)
+        otherwise = 1 if fsync == "always" else validation.LARGEST
+        self._most_unsynced = fsync.count if isinstance(fsync, EveryRecords) else otherwise
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
         self._begun: tuple[Callable[[], bytes], Callable[[], Records], Callable[[], Any]] | None = None
@@ -189,7 +173,7 @@ class Journal(duplicates.NeverCopied):
         # The first records of the segments; for those after the oldest, what was the newest when they began.
         self._firsts: list[int] = []
         self._newest: list[tuple[int, Any]] = []
-        # The last segment, and the size at which an append begins another one.
+        # The last segment, and the size at which it is full: 0 before `begin`.
         self._segment: journal_reader.Segment | None = None
         self._file: io.FileIO | None = None
         self._limit = 0
@@ -238,11 +222,6 @@ class Journal(duplicates.NeverCopied):
             carried: Returns kind and payload of the records that follow it; called after `base`.
             newest: Returns what the owner stored last, for `release`; called when a segment begins.
             begun: What it returned for the segments that are there, each with the number of its first record.
-
-        Raises:
-            ArgumentError: The journal has begun before.
-            ClosedError: It was closed.
-            CheckpointError: The segment could not be written.
         """
         self._check_usable()
         if self._begun is not None:
@@ -251,18 +230,14 @@ class Journal(duplicates.NeverCopied):
         if self._segment is None:
             self._begin_segment(base, carried, newest)
         self._begun = base, carried, newest
-        self._limit = self._full_size()
+        self._set_limit()
         if isinstance(self._fsync, EverySeconds):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
 
     def save_base(self, state: state_lib.State) -> None:
-        """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it.
-
-        Raises:
-            CheckpointError: It could not be written, or something cannot be saved.
-        """
+        """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it."""
         path = journal_reader.checkpoint_of(self.path)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -271,12 +246,9 @@ class Journal(duplicates.NeverCopied):
         checkpoint.save(state, path)
 
     def append(self, kind: int, payload: bytes, *, sync: bool = True) -> int:
-        """Write a record, and return its number.
+        """Write a record of a kind in [1, 256), and return its number.
 
-        Args:
-            kind: An integer in [1, 256), chosen by the owner.
-            payload: At most 2^32 - 1 bytes.
-            sync: Whether to sync if due; if False, await `synced` when `is_due`.
+        Unless `sync`, no sync is made though one may be due: await `synced` when `is_due`.
 
         Raises:
             ArgumentError: An argument is invalid, or `begin` was not called.
@@ -339,15 +311,9 @@ class Journal(duplicates.NeverCopied):
             await asyncio.shield(self._shared)
 
     def release(self, is_gone: Callable[[Any], bool]) -> None:
-        """Delete the segments before the last one at whose beginning the newest is gone by now.
+        """Delete the segments before the last one at whose beginning the newest is gone by now, and older things too.
 
-        The records so far are synced first, for they tell why it is gone.
-
-        Args:
-            is_gone: Whether the owner no longer holds what `newest` returned; whatever is older is gone then too.
-
-        Raises:
-            CheckpointError: As from `sync` and `prune`; the next call tries again.
+        The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
         """
         count = 0
         while count < len(self._newest) and is_gone(self._newest[count][1]):
@@ -360,12 +326,9 @@ class Journal(duplicates.NeverCopied):
     def prune(self, before: int) -> int:
         """Delete the segments that hold no record numbered `before` or later, and return how many.
 
-        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted.
-        Windows deletes none that a process reads: it goes when the journal is next opened.
-
-        Raises:
-            ClosedError: The journal was closed.
-            CheckpointError: A segment could not be deleted; it is no longer part of the journal in any case.
+        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted;
+        if one cannot be deleted, it is no longer part of the journal in any case. Windows deletes none that a process
+        reads: it goes when the journal is next opened.
         """
         self._check_usable()
         oldest = max((first for first in self._firsts if first <= before), default=0)
@@ -379,7 +342,7 @@ class Journal(duplicates.NeverCopied):
                     with contextlib.suppress(FileNotFoundError, PermissionError):
                         os.unlink(path)
                 self._firsts.remove(first)
-            self._forget_base()
+            self._drop_base()
         except OSError as error:
             raise self._failure("pruned", error) from error
         return len(gone)
@@ -435,7 +398,7 @@ class Journal(duplicates.NeverCopied):
             with contextlib.suppress(PermissionError):
                 os.unlink(os.path.join(self.path, name))
         if reading.oldest:
-            self._forget_base()
+            self._drop_base()
         # Their creator may have been killed before the names were on disk.
         files.fsync_directory(os.path.dirname(self.path))
         files.fsync_directory(self.path)
@@ -446,7 +409,7 @@ class Journal(duplicates.NeverCopied):
             sync_file(self._descriptor)
             self._num_records = self._num_synced = segment.number
 
-    def _forget_base(self) -> None:
+    def _drop_base(self) -> None:
         """Delete the checkpoint that the journal began with; retried at the next opening if that fails."""
         shutil.rmtree(os.path.join(self.path, journal_reader.CHECKPOINT), ignore_errors=True)
 
@@ -458,10 +421,9 @@ class Journal(duplicates.NeverCopied):
         self._segment, self._descriptor, self._file = segment, descriptor, io.FileIO(descriptor, "ab")
         return self._file
 
-    def _full_size(self) -> int:
-        """Return the size at which the last segment is full."""
+    def _set_limit(self) -> None:
         start = 0 if self._segment is None else self._segment.start
-        return start + max(self._segment_bytes, start)
+        self._limit = start + max(self._segment_bytes, start)
 
     def _begin_segment(
         self, base: Callable[[], bytes], carried: Callable[[], Records], newest: Callable[[], Any]
@@ -491,7 +453,8 @@ class Journal(duplicates.NeverCopied):
             if before is not None:
                 self._newest.append((first, newest()))
             self._num_records = self._num_synced = segment.number
-            self._limit, self._refusal = self._full_size(), None
+            self._refusal = None
+            self._set_limit()
 
     def _ready_segment(self) -> journal_reader.Segment:
         """Return a segment to append to, a new one if the last is full."""
@@ -541,8 +504,8 @@ class Journal(duplicates.NeverCopied):
         self._refusal = errors.CheckpointError, f"{why}; open it again"
 
     def _stop_in_a_fork(self) -> None:
-        why = f"it was opened by process {self._pid}, and this is its fork {os.getpid()}"
-        self._refusal = errors.CheckpointError, why
+        process = f"it was opened by process {self._pid}, and this is its fork {os.getpid()}"
+        self._refusal = errors.CheckpointError, process
 
     def _failure(self, verb: str, error: OSError) -> errors.CheckpointError:
         return errors.CheckpointError(f"{files.named(self.path)} could not be {verb}: {files.reason(error)}")
