@@ -43,7 +43,6 @@ class EveryRecords:
     count: int
 
     def __post_init__(self) -> None:
-        """Check that the count is at least 1."""
         validation.positive_int("count", self.count)
 
 
@@ -54,7 +53,6 @@ class EverySeconds:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Check that the seconds are above 0 and no longer than a thread can wait."""
         if not 0 < validation.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
             raise errors.ArgumentError(
                 f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, "
@@ -437,18 +435,14 @@ class Journal(duplicates.NeverCopied):
             self._refuse("making a segment was interrupted")
             try:
                 segment = create(self._place(first), first, records, salt, before)
+                files.fsync_directory(self.path)
+                self._use(segment)
             except BaseException as error:
                 if not os.path.lexists(self._place(first)):
                     self._refusal = None
                 if isinstance(error, OSError):
                     raise self._failure("written", error) from error
                 raise
-            try:
-                files.fsync_directory(self.path)
-                self._use(segment)
-            except OSError as error:
-                self._refuse(f"making a segment failed: {files.reason(error)}")
-                raise self._failure("written", error) from error
             self._firsts.append(first)
             if before is not None:
                 self._newest.append((first, newest()))

@@ -91,31 +91,18 @@ class Segment:
 
 
 def segment_name(first: int) -> str:
-    """Return the name of the segment whose first record has the number `first`.
-
-    >>> from relive.persistence import journal_reader
-    >>> journal_reader.segment_name(42)
-    'segment-00000000000000000042.relive'
-    """
+    """Return the name of the segment whose first record has that number."""
     return f"segment-{first:020}.relive"
 
 
 def first_of(name: str) -> int | None:
-    """Return the number of the first record of the segment of that name; None if it is not a segment's name.
-
-    >>> from relive.persistence import journal_reader
-    >>> journal_reader.first_of("segment-00000000000000000042.relive"), journal_reader.first_of("notes.txt")
-    (42, None)
-    """
+    """Return the number of the first record of the segment of that name; None if it is not a segment's name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and not match[2] else None
 
 
 def segment_header(first: int, salt: int, before: Segment | None = None) -> bytes:
-    """Return the header of a segment whose first record has the number `first`.
-
-    `salt` is random, in [0, 2^64), and the same in all segments of a journal; `before` is the segment before it.
-    """
+    """Return the header of a segment; `salt` is random, and the same in all segments of a journal."""
     chain = (0, 0) if before is None else (before.first, before.end)
     header = _SEGMENT.pack(MAGIC, first, salt, *chain)
     return header + _pack_checksum(_crc32(header))
@@ -162,14 +149,9 @@ def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
 
 
 class DamageError(errors.CheckpointError):
-    """A journal is damaged.
+    """A journal is damaged, in the segment at `path` that begins with record `first`.
 
-    Args:
-        path: The segment.
-        reason: What is wrong with it.
-        first: The number of its first record.
-        offset: The first bad byte.
-        whole: Number of valid bytes before it; 0 if the segment lacks its base.
+    The first bad byte is at `offset`; the segment can be cut to its first `whole` bytes, or has no base if that is 0.
     """
 
     def __init__(self, path: str, reason: str, *, first: int, offset: int = 0, whole: int = 0) -> None:
@@ -179,27 +161,24 @@ class DamageError(errors.CheckpointError):
 
 
 class Reading:
-    """A reading of a journal.
-
-    Args:
-        path: The absolute path of its directory.
-
-    Attributes:
-        firsts: The numbers of the first records of its segments, in order.
-        oldest: The number of the record that it begins with.
-        closed: How many records there were at least when it was closed; 0 if it was not.
-        left_over: The names of files that are not needed to go on: incomplete ones, those about to be deleted, and the
-            marks of having been closed.
-        num_records: How many whole records were read so far.
-        segment: The segment that was read last, as far as it was read; None if there is none.
-        damage: What is damaged and where, as found by `examine`; None if nothing is.
+    """Reads the journal in the directory at an absolute path, once.
 
     Raises:
         CheckpointError: The directory cannot be read, or holds foreign entries, or a mark that is not a file.
     """
 
+    firsts: list[int]
+    """The numbers of the first records of its segments, in order."""
+    oldest: int
+    """The number of the record that it begins with."""
+    closed: int
+    """How many records there were at least when it was closed; 0 if it was not."""
+    left_over: list[str]
+    """The names of what is not needed: incomplete files, those about to be deleted, marks of having been closed."""
+
     def __init__(self, path: str) -> None:
         self.path = path
+        # What was read so far: whole records, the last segment, and what `examine` found damaged.
         self.num_records = 0
         self.segment: Segment | None = None
         self.damage: DamageError | None = None
@@ -213,10 +192,7 @@ class Reading:
         return 0 if self.segment is None or self.damage is not None else self.segment.size - self.segment.end
 
     def records(self, *, only_last: bool = False) -> Iterator[Record]:
-        """Yield the complete records, once.
-
-        Args:
-            only_last: Whether to read the last segment alone, and of the others their headers and sizes.
+        """Yield the complete records, or only those of the last segment, and read of the others headers and sizes.
 
         Raises:
             CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
@@ -374,8 +350,7 @@ def locked(path: str) -> Iterator[None]:
     """Hold the lock of the journal at `path`, in a `with`: that of the directory itself, if `path` is a link to it.
 
     Raises:
-        CheckpointError: It is held elsewhere, the file system does not support locks, or something else is at `path`;
-            no lock file is created then.
+        CheckpointError: It is held elsewhere, or cannot be; or no journal is at `path`: no lock file is created then.
     """
     Reading(path)
     with files.locked(os.path.realpath(path)):
@@ -398,17 +373,17 @@ def _begun(file: BinaryIO, path: str, first: int, before: Segment | None) -> Seg
     except errors.CheckpointError as error:
         raise DamageError(path, f"it {error}", first=first) from None
     _, _, salt, before_first, before_end = _SEGMENT.unpack_from(header)
-    wrong = None
-    if before is not None and before.salt != salt:
-        wrong = "it is of another journal than the one before it"
-    elif before is not None and before.first != before_first:
-        wrong = f"the segment before it ends before record {before_first}"
-    elif before is not None and before.number != first:
-        wrong = f"the segment before it ends before record {before.number}"
-    elif before is not None and before.size != before_end:
-        wrong = f"the segment before it has {before.size} bytes instead of {before_end}"
-    if wrong is not None:
-        raise DamageError(path, wrong, first=first)
+    if before is not None:
+        ends = before_first if before_first != before.first else before.number
+        wrong = ""
+        if salt != before.salt:
+            wrong = "it is of another journal than the one before it"
+        elif ends != first or before_first != before.first:
+            wrong = f"the segment before it ends before record {ends}"
+        elif before_end != before.size:
+            wrong = f"the segment before it has {before.size} bytes instead of {before_end}"
+        if wrong:
+            raise DamageError(path, wrong, first=first)
     return Segment(path, first, salt, seed, size=os.fstat(file.fileno()).st_size)
 
 

@@ -15,6 +15,7 @@ repairing twice changes nothing.
 
 import dataclasses
 import os
+import shutil
 
 from relive import errors
 from relive.common import validation
@@ -22,8 +23,6 @@ from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import places
 from relive.persistence import state as state_lib
-
-_CHUNK = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,12 +61,7 @@ class Repair:
 
 
 def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repair:
-    """Repair the journal at `path`.
-
-    Args:
-        path: The journal's directory.
-        drop_damaged: Whether a damaged journal is to end with the last record before the damage. The files with what
-            was damaged and what followed stay in the directory, under names that end in ".damaged".
+    """Repair the journal at `path`; see `inspect.repair`.
 
     Raises:
         CheckpointError: The journal is damaged, and `drop_damaged` is False; or it is open elsewhere, cannot be read or
@@ -221,10 +215,6 @@ def _free_name(path: str, name: str) -> str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file and sync it; the target must not exist."""
-    descriptor = os.open(source, os.O_RDONLY | files.STRICT)
-    with open(descriptor, "rb") as old, open(target, "xb") as new:
-        while piece := old.read(_CHUNK):
-            new.write(piece)
-        new.flush()
-        files.fsync_file(new.fileno())
+    shutil.copyfile(source, target)
+    with open(target, "r+b") as file:
+        files.fsync_file(file.fileno())
