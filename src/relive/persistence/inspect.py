@@ -43,12 +43,12 @@ class Examination:
     """The result of examining a path."""
 
     path: str
+    kind: places.Kind
     place: str
     """Where it was read: at the path, or at the one that a crash left."""
-    kind: places.Kind
-    version: int
+    version: int = 1
     """The version of its format."""
-    values: dict[str, Any]
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The description of its buffer: `class`, `settings`, `generator` and more."""
     entries: dict[str, manifest.Entry] = dataclasses.field(default_factory=dict)
     """The file of each array of a checkpoint."""
@@ -106,13 +106,7 @@ class Examination:
                 }
                 for name, entry in self.entries.items()
             },
-            "records": None
-            if self.findings is None
-            else {
-                "segments": self.findings.num_segments,
-                "records": self.findings.num_records,
-                "torn_bytes": self.findings.num_torn_bytes,
-            },
+            "records": self.findings and self.findings.counts(),
             "faults": self.faults,
             "notes": self.notes,
         }
@@ -262,48 +256,38 @@ def examine(path: str, progress: state_lib.Progress | None = None) -> Examinatio
         CheckpointError: Nothing that relive wrote is there, or its manifest cannot be read.
         MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
-    examiners: dict[places.Kind, Callable[[str, state_lib.Progress | None], Examination]] = {
-        places.Kind.CHECKPOINT: _of_checkpoint,
-        places.Kind.JOURNAL: _of_journal,
-        places.Kind.MAP: _of_map,
-        places.Kind.PARQUET: _of_parquet,
-    }
-    return examiners[places.kind_of(path)](path, progress)
+    found = Examination(path=path, kind=places.kind_of(path), place=path)
+    _EXAMINERS[found.kind](found, progress)
+    return found
 
 
-def _of_checkpoint(path: str, progress: state_lib.Progress | None) -> Examination:
-    said = places.read_manifest(path)
-    found = Examination(
-        path=path,
-        place=said.place,
-        kind=places.Kind.CHECKPOINT,
-        version=manifest.VERSION,
-        values=said.values,
-        entries=said.entries,
-        faults=places.faults(path, progress),
-    )
+def _read_checkpoint(found: Examination, progress: state_lib.Progress | None) -> None:
+    said = places.read_manifest(found.path)
+    found.place, found.values, found.entries = said.place, said.values, said.entries
+    found.version = manifest.VERSION
+    found.faults = places.faults(found.path, progress)
     if not found.faults:
         found.reason = why_not(said.values) or _why_too_large(_needed_bytes(said))
     if not found.faults and not found.reason:
         try:
-            found.buffer = load(path, codec=_codec(said.values))
-            if hasattr(found.buffer, "check"):  # A rollout has no invariants to check.
-                found.buffer.check()
+            buffer = load(found.path, codec=_codec(said.values))
+            if hasattr(buffer, "check"):  # A rollout has no invariants to check.
+                buffer.check()
+            found.buffer = buffer
         except errors.ReplayError as error:
-            found.faults, found.buffer = [f"{files.named(path)} cannot be loaded: {error}"], None
-    return found
+            found.faults = [f"{files.named(found.path)} cannot be loaded: {error}"]
 
 
-def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
-    findings = journal_reader.examine(path)
-    version = int(journal_reader.MAGIC.split()[-1])
-    found = Examination(path=path, place=path, kind=places.Kind.JOURNAL, version=version, values={}, findings=findings)
+def _read_journal(found: Examination, progress: state_lib.Progress | None) -> None:
+    path = found.path
+    found.version = int(journal_reader.MAGIC.split()[-1])
+    found.findings = findings = journal_reader.examine(path)
     try:
         base = _base(path) if findings.num_records else {}
         found.values = {name: base[name] for name in base if name != "arrays"}
         if findings.damage is not None:
             found.faults = [str(findings.damage)]
-            return found
+            return
         found.reason = _why_not_rebuilt(path, findings) or why_not(base)
         if found.reason:
             found.faults = _base_faults(path)
@@ -311,7 +295,31 @@ def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
             found.buffer = recover.recover(path, codec=_codec(base), progress=progress)
     except errors.ReplayError as error:
         found.faults = [f"{files.named(path)} cannot be recovered: {error}"]
-    return found
+
+
+def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
+    with memmap.MemmapStorage(found.path, mode="r") as storage:
+        found.version = memmap.VERSION
+        found.values = {"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}}
+        found.stats = {"generation": storage.generation, "is_dirty": storage.is_dirty}
+
+
+def _read_parquet(found: Examination, progress: state_lib.Progress | None) -> None:
+    said = arrow.describe(found.path)
+    found.version, found.stats = arrow.VERSION, {"size": said.num_steps}
+    found.values = {"settings": {"schema": said.schema.description(), "streams": said.streams}}
+    found.reason = _why_too_large(said.num_steps * said.schema.nbytes)
+    if not found.reason:
+        buffer = ring.RingReplayBuffer(max(said.num_steps, said.streams, 1), said.schema, streams=said.streams)
+        arrow.add_parquet(buffer, found.path, progress=progress)
+
+
+_EXAMINERS: dict[places.Kind, Callable[[Examination, state_lib.Progress | None], None]] = {
+    places.Kind.CHECKPOINT: _read_checkpoint,
+    places.Kind.JOURNAL: _read_journal,
+    places.Kind.MAP: _read_map,
+    places.Kind.PARQUET: _read_parquet,
+}
 
 
 def _base(path: str) -> dict[str, Any]:
@@ -339,35 +347,6 @@ def _why_not_rebuilt(path: str, findings: journal_reader.Reading) -> str:
             return ""
     except errors.CheckpointError as error:
         return str(error)
-
-
-def _of_map(path: str, progress: state_lib.Progress | None) -> Examination:
-    with memmap.MemmapStorage(path, mode="r") as storage:
-        return Examination(
-            path=path,
-            place=path,
-            kind=places.Kind.MAP,
-            version=memmap.VERSION,
-            values={"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}},
-            stats={"generation": storage.generation, "is_dirty": storage.is_dirty},
-        )
-
-
-def _of_parquet(path: str, progress: state_lib.Progress | None) -> Examination:
-    said = arrow.describe(path)
-    reason = _why_too_large(said.num_steps * said.schema.nbytes)
-    if not reason:
-        capacity = max(said.num_steps, said.streams, 1)
-        arrow.add_parquet(ring.RingReplayBuffer(capacity, said.schema, streams=said.streams), path, progress=progress)
-    return Examination(
-        path=path,
-        place=path,
-        kind=places.Kind.PARQUET,
-        version=arrow.VERSION,
-        values={"settings": {"schema": said.schema.description(), "streams": said.streams}},
-        reason=reason,
-        stats={"size": said.num_steps},
-    )
 
 
 def _stats(buffer: Any) -> dict[str, Any]:

@@ -191,6 +191,10 @@ class Reading:
         """The bytes of a torn tail; 0 if the journal ends with a whole record, or is damaged."""
         return 0 if self.segment is None or self.damage is not None else self.segment.size - self.segment.end
 
+    def counts(self) -> dict[str, int]:
+        """Return how many segments, records and torn bytes there are, by name."""
+        return {"segments": self.num_segments, "records": self.num_records, "torn_bytes": self.num_torn_bytes}
+
     def records(self, *, only_last: bool = False) -> Iterator[Record]:
         """Yield the complete records, or only those of the last segment, and read of the others headers and sizes.
 
