@@ -146,7 +146,8 @@ def _played_back(
         read += len(record.payload)
         if progress is not None and record.number % 1024 == 0:
             progress(read, total)
-    num_records = record.number + 1
+    assert journal.segment is not None
+    num_records = journal.segment.number
     if skipped > num_records:
         raise errors.CheckpointError(
             f"{checkpoint} is newer than the journal, which ends before record {num_records}: "
@@ -159,13 +160,10 @@ def _played_back(
         raise errors.CheckpointError(f"{label} {error}") from error
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"{label}: {error}") from error
-    buffer._restarted()
     repair.cut_tail(journal)
+    buffer._recovered(journal_id, num_records, replay)
     if num_records > skipped:
         buffer._limited.forgive()
-    buffer._position = checkpointable.Position(
-        journal_id=journal_id, num_records=num_records, replay=replay, written=buffer._written()
-    )
     if progress is not None:
         progress(total, total)
     return buffer
