@@ -2,9 +2,10 @@
 
     base/checkpoint                                          the contents before the first record, if any
     segment-...42.relive.oldest                              what came before 42 was pruned
-    segment-...42.relive   base | record | record | ...      as long as they are needed: `prune`
+    segment-...42.relive   base | record | record | ...      as long as they are needed: `release`
     segment-...51.relive   base | record | record | ...
     segment-...57.relive   base | record | record |          records are appended here
+    segment-...63.relive.closed                              records up to 62 were on disk when it was closed
 
 A record is written immediately with one system call, so a killed process loses no appended record; when records are on
 disk, and so survive a power loss, depends on the `fsync` policy. A segment begins with a base, and possibly records
@@ -118,6 +119,9 @@ def create(
 
 class _ClosedJournalError(errors.CheckpointError, errors.ClosedError):
     """A closed journal was written to: a CheckpointError, too, as of any call that cannot be journaled."""
+
+
+_CLOSED = _ClosedJournalError, "it was closed"
 
 
 class Journal(duplicates.NeverCopied):
@@ -362,6 +366,7 @@ class Journal(duplicates.NeverCopied):
                 with self._lock:
                     self._sync_and_mark()
         finally:
+            self._refusal = _CLOSED
             if self._file is not None:
                 self._file.close()
             self._held.close()
@@ -378,7 +383,7 @@ class Journal(duplicates.NeverCopied):
             if self._fsync != "never":
                 self._sync()
         finally:
-            self._refusal = _ClosedJournalError, "it was closed"
+            self._refusal = _CLOSED
         if self._num_synced:
             with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
                 self._mark(self._num_synced, journal_reader.CLOSED)

@@ -195,8 +195,10 @@ class Reading:
         """Return how many segments, records and torn bytes there are, by name."""
         return {"segments": self.num_segments, "records": self.num_records, "torn_bytes": self.num_torn_bytes}
 
-    def records(self, *, only_last: bool = False) -> Iterator[Record]:
-        """Yield the complete records, or only those of the last segment, and read of the others headers and sizes.
+    def records(self, *, only_last: bool = False) -> Iterator[tuple[int, int, bytes]]:
+        """Yield number, kind and payload of each complete record.
+
+        If `only_last`, of those in the last segment alone; of the others, headers and sizes are read.
 
         Raises:
             CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
@@ -228,7 +230,7 @@ class Reading:
                     reason = files.reason(error)
                     raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
 
-    def _read(self, file: BinaryIO, segment: Segment, *, is_last: bool) -> Iterator[Record]:
+    def _read(self, file: BinaryIO, segment: Segment, *, is_last: bool) -> Iterator[tuple[int, int, bytes]]:
         """Yield the complete records of a segment whose header was read."""
         read, unpack, seed = file.read, _RECORD.unpack, segment.seed
         number, left, wrong = segment.first, segment.size - SEGMENT_HEADER_BYTES, ""
@@ -251,7 +253,7 @@ class Reading:
             if (kind == BASE) != (number == segment.first):
                 wrong = f"its record {number} is of kind {kind}"
                 break
-            yield Record(number, kind, payload)
+            yield number, kind, payload
             left -= RECORD_HEADER_BYTES + length
             if kind == BASE:
                 segment.start = segment.size - left
@@ -326,7 +328,7 @@ def records(path: str | os.PathLike[str]) -> Iterator[Record]:
     Raises:
         CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
     """
-    yield from Reading(files.absolute("path", path)).records()
+    yield from map(Record._make, Reading(files.absolute("path", path)).records())
 
 
 def examine(path: str | os.PathLike[str]) -> Reading:

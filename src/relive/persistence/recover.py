@@ -108,11 +108,12 @@ def _played_back(
     label, total, read = files.named(path), _num_bytes(path), 0
     journal = journal_reader.Reading(path)
     records = _undamaged(journal)
-    first = next(records, None)
-    if first is None:
+    start = next(records, None)
+    if start is None:
         raise errors.CheckpointError(f"{label} holds no record")
+    first, _, base = start
     try:
-        state = base_state(first.payload)
+        state = base_state(base)
         given = state_lib.StateReader(state, state.get("arrays"))
         journal_id = given.text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
@@ -124,27 +125,27 @@ def _played_back(
         buffer: Any = kind._loaded(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with an invalid record: {error}") from error
-    skipped = first.number + 1
+    skipped = first + 1
     if buffer is None:
         assert checkpoint is not None
         with checkpoint_lib.opened(checkpoint) as saved:
-            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first.number)
-            if is_base and skipped != first.number + 1:
+            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first)
+            if is_base and skipped != first + 1:
                 raise errors.CheckpointError(f"{checkpoint} is not what the journal begins with")
             buffer = kind._loaded(saved, instead, **options)
     replay = buffer._replay(**options)
-    for record in itertools.chain([first], records):
+    for number, record_kind, payload in itertools.chain([start], records):
         try:
-            if record.kind == journal_reader.BASE:
-                replay.base(record.number)
-            elif record.number >= skipped:
-                replay.apply(record.kind, record.payload)
+            if record_kind == journal_reader.BASE:
+                replay.base(number)
+            elif number >= skipped:
+                replay.apply(record_kind, payload)
         except errors.CheckpointError as error:
-            raise errors.CheckpointError(f"{label}: record {record.number} {error}") from error
+            raise errors.CheckpointError(f"{label}: record {number} {error}") from error
         except (MemoryError, OverflowError, ValueError) as error:  # Raised for impossible settings.
-            raise errors.CheckpointError(f"{label}: record {record.number} cannot be played back: {error}") from error
-        read += len(record.payload)
-        if progress is not None and record.number % 1024 == 0:
+            raise errors.CheckpointError(f"{label}: record {number} cannot be played back: {error}") from error
+        read += len(payload)
+        if progress is not None and number % 1024 == 0:
             progress(read, total)
     assert journal.segment is not None
     num_records = journal.segment.number
@@ -169,7 +170,7 @@ def _played_back(
     return buffer
 
 
-def _undamaged(journal: journal_reader.Reading) -> Iterator[journal_reader.Record]:
+def _undamaged(journal: journal_reader.Reading) -> Iterator[tuple[int, int, bytes]]:
     """Yield the records of a journal; if it is damaged, the error says how it can be repaired."""
     try:
         yield from journal.records()
