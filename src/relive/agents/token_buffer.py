@@ -535,7 +535,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return (*counts, -1 if store.policy_version is None else store.policy_version)
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
-        return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun[1:])
+        return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
         return token_journal.Replay(self._store, queue_journal.QueueReplay(self))

@@ -40,30 +40,24 @@ class TokenJournal(commands.Writer):
     Args:
         journal: The journal.
         store: The episodes of the buffer.
-        begun: For each segment after the oldest: its first record, and the key of the first sequence that is not in an
-            earlier segment.
+        begun: For each segment, its first record, and the key of the first sequence that is in none before it.
     """
 
     def __init__(
         self, journal: journal_lib.Journal, store: token_store.TokenStore, begun: Sequence[tuple[int, int]]
     ) -> None:
-        self._journal, self._store, self._begun = journal, store, list(begun)
+        self._journal, self._store, self._begun = journal, store, begun
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-
-        def based() -> bytes:
-            payload = base()
-            self._begun.append((self._journal.num_records, self._store.inserted))
-            return payload
-
-        self._journal.begin(based)
+        self._journal.begin(base, newest=lambda: self._store.inserted, begun=self._begun)
 
     def add(
         self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
     ) -> None:
         """Journal an episode that is about to be stored."""
-        self._prune()
+        # Before the call that may fail.
+        self._journal.release(lambda next_key: next_key <= self._store.inserted - len(self._store))
         plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
         self.write(ADD, plain, joined.lengths, joined.columns, dict(sequence_extras))
 
@@ -75,17 +69,6 @@ class TokenJournal(commands.Writer):
     def clear(self) -> None:
         """Journal that every episode is removed."""
         self.write(CLEAR, self._store.evicted)
-
-    def _prune(self) -> None:
-        """Delete segments of which no sequence is left.
-
-        It runs before the record that may fail, and the records that evicted the sequences are on disk first.
-        """
-        oldest_key = self._store.inserted - len(self._store)
-        while self._begun and self._begun[0][1] <= oldest_key:
-            self._journal.sync()
-            self._journal.prune(self._begun[0][0])
-            del self._begun[0]
 
 
 class Replay:

@@ -49,23 +49,16 @@ class ColumnJournal(checkpointable.Bound):
         priorities: bool = False,
     ) -> None:
         self._journal, self._store, self._writes_priorities = journal, store, priorities
-        # For each segment after the oldest: its first record, and the key of the first row not in an earlier segment.
-        self._begun = list(begun)
+        self._begun = begun
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-
-        def based() -> bytes:
-            payload = base()
-            self._begun.append((self._journal.num_records, self._store.next_key))
-            return payload
-
-        self._journal.begin(based)
+        self._journal.begin(base, newest=lambda: self._store.next_key, begun=self._begun)
 
     def write(self, steps: encoding.Steps) -> None:
         """Journal steps that are about to be stored; with their schema, if it is new."""
-        if self._begun:
-            self._prune()
+        # Before the call that may fail.
+        self._journal.release(self._is_gone)
         encoder, streams, events, rows, next_rows, is_run = steps
         streams = streams[:1] if is_run else streams
         flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
@@ -97,16 +90,9 @@ class ColumnJournal(checkpointable.Bound):
             sampler.check_priorities(priorities)
             self._journal.append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
-    def _prune(self) -> None:
-        """Delete segments of which no row is left.
-
-        It runs before the call that may fail, and the records that evicted the rows are on disk first.
-        """
-        oldest_key = self._store.oldest_key
-        while self._begun and self._begun[0][1] <= oldest_key:
-            self._journal.sync()
-            self._journal.prune(self._begun[0][0])
-            del self._begun[0]
+    def _is_gone(self, next_key: int) -> bool:
+        """Return whether all rows before that key are gone."""
+        return next_key <= self._store.oldest_key
 
 
 class Replay:

@@ -19,7 +19,6 @@ needs an earlier segment, and old segments can be deleted with the finished epis
 
 from collections.abc import Callable, Iterator
 import contextlib
-import itertools
 from typing import Any, TypeAlias
 
 from relive import errors
@@ -64,26 +63,13 @@ class EpisodeJournal(commands.Writer):
     ) -> None:
         self._journal, self._store, self._codec = journal, store, codec
         self._evicted: list[Episode] = []
-        # For each segment after the oldest: its first record, and the episode that finished last before it. Once that
-        # episode is evicted, no earlier segment is needed.
-        self._begun: list[tuple[int, str | None]] = []
-        if replay is not None:
-            if replay.codec_name != codec.name:
-                raise errors.ArgumentError(
-                    f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}"
-                )
-            self._begun = replay.begun[1:]
+        if replay is not None and replay.codec_name != codec.name:
+            raise errors.ArgumentError(f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}")
+        self._begun = [] if replay is None else replay.begun
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-
-        def based() -> bytes:
-            payload = base()
-            if self._journal.num_records:
-                self._begun.append((self._journal.num_records, _finished_last(self._store)))
-            return payload
-
-        self._journal.begin(based, self._carried)
+        self._journal.begin(base, self._carried, newest=lambda: _finished_last(self._store), begun=self._begun)
         self._store.listeners.append(self)
 
     def start(self, episode: Episode) -> None:
@@ -107,9 +93,8 @@ class EpisodeJournal(commands.Writer):
     def clear(self) -> None:
         """Journal that every episode is removed."""
         self.write(CLEAR)
-        self._begun = [(first, None) for first, _ in self._begun]
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
-            self._prune()
+            self._journal.release(lambda episode_id: True)
 
     # Listener of the store.
 
@@ -137,15 +122,7 @@ class EpisodeJournal(commands.Writer):
                 with self.syncing_later():
                     self.write(EVICT, self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._evicted.clear()
-            self._prune()
-
-    def _prune(self) -> None:
-        """Delete segments that no episode needs, after syncing the evictions."""
-        gone = list(itertools.takewhile(lambda begun: begun[1] not in self._store.by_id, self._begun))
-        if gone:
-            self._journal.sync()
-            self._journal.prune(gone[-1][0])
-            del self._begun[: len(gone)]
+            self._journal.release(lambda episode_id: episode_id not in self._store.by_id)
 
     def _carried(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the open episodes; none if the base already has them."""

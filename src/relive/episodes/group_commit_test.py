@@ -24,17 +24,17 @@ class Disk:
         self.may_end = threading.Event()
         self.may_end.set()
         self.threads: set[int] = set()
-        sync = journal_lib.SegmentFile.sync
+        sync = journal_lib.sync_file
 
-        def counted(segment: journal_lib.SegmentFile) -> None:
+        def counted(descriptor: int) -> None:
             self.num_syncs += 1
             self.threads.add(threading.get_ident())
             assert self.may_end.wait(PATIENCE)
             if self.error is not None:
                 raise self.error
-            sync(segment)
+            sync(descriptor)
 
-        patch.setattr(journal_lib.SegmentFile, "sync", counted)
+        patch.setattr(journal_lib, "sync_file", counted)
 
 
 @pytest.fixture

@@ -101,5 +101,4 @@ def _has_begun(path: str) -> bool:
     """Return whether there is a journal; a process may have died before creating its first segment."""
     if not os.path.isdir(path):
         return False
-    with journal_reader.opened(path) as directory:
-        return bool(journal_reader.listed(directory).firsts)
+    return bool(journal_reader.Reading(path).firsts)

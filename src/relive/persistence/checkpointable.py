@@ -395,6 +395,13 @@ class Journalable(Checkpointable):
     def _replay(self, **options: Any) -> Replay:
         """Return an object that replays a journal into the buffer."""
 
+    def _recovered(self, journal_id: str, num_records: int, replay: Replay) -> None:
+        """Go on as after a restart, from so many records of a journal, which `replay` has replayed."""
+        self._restarted()
+        self._position = Position(
+            journal_id=journal_id, num_records=num_records, replay=replay, written=self._written()
+        )
+
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
         self._journal = self._attached = self._position = None

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import shutil
 import struct
 from typing import Any, TypeAlias, get_args
 import zlib
@@ -138,14 +139,17 @@ def records_at(path: pathlib.Path) -> list[Record]:
     oldest = f"segment-{max(marks, default=0):020}.relive"
     segments = sorted(each for each in path.iterdir() if each.name.endswith(".relive") and each.name >= oldest)
     assert segments[0].name == oldest
+    before = None
     for segment in segments:
         content = segment.read_bytes()
-        magic, first, salt, seed = struct.unpack_from("<17sQQI", content)
-        assert (magic, zlib.crc32(content[:33])) == (b"relive journal 1\n", seed)
+        magic, first, salt, before_first, before_size, seed = struct.unpack_from("<17sQQQQI", content)
+        assert (magic, zlib.crc32(content[:49])) == (b"relive journal 1\n", seed)
         salts.add(salt)
         assert segment.name == f"segment-{first:020}.relive"
+        assert before in ((before_first, before_size), None)
+        before = first, len(content)
         assert first == (records[-1][0] + 1 if records else first)
-        place = 37
+        place = 53
         while place + 17 <= len(content):
             length, kind, number, crc32 = struct.unpack_from("<IBQI", content, place)
             payload = content[place + 17 : place + 17 + length]
@@ -157,6 +161,9 @@ def records_at(path: pathlib.Path) -> list[Record]:
             place += 17 + length
         assert segment == segments[-1] or place == len(content)
     assert len(salts) == 1
+    closed = [int(each.name[8:28]) for each in path.iterdir() if each.name.endswith(".relive.closed")]
+    assert len(closed) <= 1
+    assert max(closed, default=0) <= records[-1][0] + 1
     return records
 
 
@@ -563,11 +570,11 @@ def test_a_record_that_is_cut_short_is_left_out(tmp_path: pathlib.Path) -> None:
         buffer.attach(journal)
         for t in range(5):
             buffer.add(t, t, 1.0)
-    (segment,) = (tmp_path / "journal").iterdir()
-    whole = segment.read_bytes()
-    segment.write_bytes(whole[:-3])
-    assert len(played(tmp_path / "journal", Columns).steps()) == 4
-    assert len(relive.recover(tmp_path / "journal")) == 4
+        shutil.copytree(tmp_path / "journal", tmp_path / "killed")
+    (segment,) = (tmp_path / "killed").iterdir()
+    segment.write_bytes(segment.read_bytes()[:-3])
+    assert len(played(tmp_path / "killed", Columns).steps()) == 4
+    assert len(relive.recover(tmp_path / "killed")) == 4
 
 
 def test_a_memory_map_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:

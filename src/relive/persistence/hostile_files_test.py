@@ -33,7 +33,6 @@ from relive.persistence import checkpoint
 from relive.persistence import checkpoint_test
 from relive.persistence import dtypes_test
 from relive.persistence import files as files_lib
-from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import manifest_test
@@ -300,18 +299,19 @@ def forge_records(path: pathlib.Path, rng: random.Random) -> None:
     assert first is not None
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         rng.choice(RECORD_FORGERIES)(segments, rng)
-    for each in path.glob("*.relive"):
+    for each in [*path.glob("*.relive"), *path.glob("*.closed")]:
         each.unlink()
+    before = None
     for segment in segments:
-        place = path / journal_reader.segment_name(first)
-        journal_lib.create(str(place), first, segment[0][1] if segment else b"")
-        header = place.read_bytes()[: journal_reader.SEGMENT_HEADER_BYTES]
+        header = journal_reader.segment_header(first, 0, before)
         seed = journal_reader.seed_of(header, first)
         framed = [
             journal_reader.framed(number, kind, payload, seed)
             for number, (kind, payload) in enumerate(segment, start=first)
         ]
-        place.write_bytes(b"".join([header, *framed]))
+        content = b"".join([header, *framed])
+        (path / journal_reader.segment_name(first)).write_bytes(content)
+        before = journal_reader.Segment("", first, 0, seed, len(content), end=len(content))
         first += len(segment)
 
 

@@ -12,12 +12,12 @@ Memory maps and Parquet files hold no buffer, and are read by their own modules.
 from collections.abc import Callable
 import contextlib
 import dataclasses
-import importlib
 import math
 import os
 from typing import Any
 
 from relive import errors
+from relive.common import imports
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
@@ -30,38 +30,38 @@ from relive.persistence import registry
 from relive.persistence import repair as repair_lib
 from relive.persistence import state as state_lib
 
+# Imports only go down; these look up.
+arrow: Any = imports.lazy_module("relive.integrations.arrow")
+memmap: Any = imports.lazy_module("relive.storage.memmap")
+ring: Any = imports.lazy_module("relive.buffers.ring")
+tokens: Any = imports.lazy_module("relive.agents.tokens")
 _REMEDY = "import its module"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Examination:
-    """The result of examining a path.
-
-    Attributes:
-        path: The path that was examined.
-        place: The path it was read from: the same, or the one that a crash left.
-        kind: What is at the path.
-        version: The version of its format.
-        values: The description of its buffer: `class`, `settings`, `generator` and more.
-        entries: The file of each array of a checkpoint.
-        findings: The findings in a journal; None otherwise.
-        buffer: The loaded buffer; None if none could be loaded.
-        reason: Why no buffer was loaded, although nothing is broken.
-        faults: The faults, one line each.
-        stats: Statistics of the contents if they are not a buffer.
-    """
+    """The result of examining a path."""
 
     path: str
-    place: str
     kind: places.Kind
-    version: int
+    place: str
+    """Where it was read: at the path, or at the one that a crash left."""
+    version: int = 1
+    """The version of its format."""
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The description of its buffer: `class`, `settings`, `generator` and more."""
     entries: dict[str, manifest.Entry] = dataclasses.field(default_factory=dict)
-    findings: journal_reader.Findings | None = None
+    """The file of each array of a checkpoint."""
+    findings: journal_reader.Reading | None = None
+    """The reading of a journal."""
     buffer: Any = None
+    """The loaded buffer; None if none could be loaded."""
     reason: str = ""
+    """Why no buffer was loaded, although nothing is broken."""
     faults: list[str] = dataclasses.field(default_factory=list)
+    """The faults, one line each."""
     stats: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Statistics of the contents if they are not a buffer."""
 
     @property
     def notes(self) -> list[str]:
@@ -106,13 +106,7 @@ class Examination:
                 }
                 for name, entry in self.entries.items()
             },
-            "records": None
-            if self.findings is None
-            else {
-                "segments": self.findings.num_segments,
-                "records": self.findings.num_records,
-                "torn_bytes": self.findings.num_torn_bytes,
-            },
+            "records": self.findings and self.findings.counts(),
             "faults": self.faults,
             "notes": self.notes,
         }
@@ -262,51 +256,70 @@ def examine(path: str, progress: state_lib.Progress | None = None) -> Examinatio
         CheckpointError: Nothing that relive wrote is there, or its manifest cannot be read.
         MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
-    examiners: dict[places.Kind, Callable[[str, state_lib.Progress | None], Examination]] = {
-        places.Kind.CHECKPOINT: _of_checkpoint,
-        places.Kind.JOURNAL: _of_journal,
-        places.Kind.MAP: _of_map,
-        places.Kind.PARQUET: _of_parquet,
-    }
-    return examiners[places.kind_of(path)](path, progress)
+    found = Examination(path=path, kind=places.kind_of(path), place=path)
+    _EXAMINERS[found.kind](found, progress)
+    return found
 
 
-def _of_checkpoint(path: str, progress: state_lib.Progress | None) -> Examination:
-    said = places.read_manifest(path)
-    found = Examination(
-        path=path,
-        place=said.place,
-        kind=places.Kind.CHECKPOINT,
-        version=manifest.VERSION,
-        values=said.values,
-        entries=said.entries,
-        reason=why_not(said.values) or _why_too_large(_needed_bytes(said)),
-        faults=places.faults(path, progress),
-    )
-    if found.faults or found.reason:
-        return dataclasses.replace(found, reason="" if found.faults else found.reason)
+def _read_checkpoint(found: Examination, progress: state_lib.Progress | None) -> None:
+    said = places.read_manifest(found.path)
+    found.place, found.values, found.entries = said.place, said.values, said.entries
+    found.version = manifest.VERSION
+    found.faults = places.faults(found.path, progress)
+    if not found.faults:
+        found.reason = why_not(said.values) or _why_too_large(_needed_bytes(said))
+    if not found.faults and not found.reason:
+        try:
+            buffer = load(found.path, codec=_codec(said.values))
+            if hasattr(buffer, "check"):  # A rollout has no invariants to check.
+                buffer.check()
+            found.buffer = buffer
+        except errors.ReplayError as error:
+            found.faults = [f"{files.named(found.path)} cannot be loaded: {error}"]
+
+
+def _read_journal(found: Examination, progress: state_lib.Progress | None) -> None:
+    path = found.path
+    found.version = int(journal_reader.MAGIC.split()[-1])
+    found.findings = findings = journal_reader.examine(path)
     try:
-        return dataclasses.replace(found, buffer=_checked(load(path, codec=_codec(said.values))))
-    except errors.ReplayError as error:
-        return dataclasses.replace(found, faults=[f"{files.named(path)} cannot be loaded: {error}"])
-
-
-def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
-    findings = journal_reader.examine(path)
-    version = int(journal_reader.MAGIC.split()[-1])
-    found = Examination(path=path, place=path, kind=places.Kind.JOURNAL, version=version, findings=findings)
-    try:
-        values = _base(path) if findings.num_records else {}
-        found = dataclasses.replace(found, values={name: values[name] for name in values if name != "arrays"})
+        base = _base(path) if findings.num_records else {}
+        found.values = {name: base[name] for name in base if name != "arrays"}
         if findings.damage is not None:
-            return dataclasses.replace(found, faults=[str(findings.damage)])
-        reason = _why_not_rebuilt(path, findings) or why_not(values)
-        if reason:
-            return dataclasses.replace(found, reason=reason, faults=_base_faults(path))
-        buffer = recover.recover(path, codec=_codec(values), progress=progress)
-        return dataclasses.replace(found, buffer=buffer)
+            found.faults = [str(findings.damage)]
+            return
+        found.reason = _why_not_rebuilt(path, findings) or why_not(base)
+        if found.reason:
+            found.faults = _base_faults(path)
+        else:
+            found.buffer = recover.recover(path, codec=_codec(base), progress=progress)
     except errors.ReplayError as error:
-        return dataclasses.replace(found, faults=[f"{files.named(path)} cannot be recovered: {error}"])
+        found.faults = [f"{files.named(path)} cannot be recovered: {error}"]
+
+
+def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
+    with memmap.MemmapStorage(found.path, mode="r") as storage:
+        found.version = memmap.VERSION
+        found.values = {"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}}
+        found.stats = {"generation": storage.generation, "is_dirty": storage.is_dirty}
+
+
+def _read_parquet(found: Examination, progress: state_lib.Progress | None) -> None:
+    said = arrow.describe(found.path)
+    found.version, found.stats = arrow.VERSION, {"size": said.num_steps}
+    found.values = {"settings": {"schema": said.schema.description(), "streams": said.streams}}
+    found.reason = _why_too_large(said.num_steps * said.schema.nbytes)
+    if not found.reason:
+        buffer = ring.RingReplayBuffer(max(said.num_steps, said.streams, 1), said.schema, streams=said.streams)
+        arrow.add_parquet(buffer, found.path, progress=progress)
+
+
+_EXAMINERS: dict[places.Kind, Callable[[Examination, state_lib.Progress | None], None]] = {
+    places.Kind.CHECKPOINT: _read_checkpoint,
+    places.Kind.JOURNAL: _read_journal,
+    places.Kind.MAP: _read_map,
+    places.Kind.PARQUET: _read_parquet,
+}
 
 
 def _base(path: str) -> dict[str, Any]:
@@ -323,7 +336,7 @@ def _base_faults(path: str) -> list[str]:
     return places.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
 
 
-def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
+def _why_not_rebuilt(path: str, findings: journal_reader.Reading) -> str:
     """Return why a journal is not replayed, as that would modify it or block its writer; empty if it can be."""
     if findings.num_torn_bytes:
         return f"it ends with a torn record of {findings.num_torn_bytes} B: relive repair cuts it off"
@@ -334,49 +347,6 @@ def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
             return ""
     except errors.CheckpointError as error:
         return str(error)
-
-
-def _of_map(path: str, progress: state_lib.Progress | None) -> Examination:
-    with _relive().MemmapStorage(path, mode="r") as storage:
-        return Examination(
-            path=path,
-            place=path,
-            kind=places.Kind.MAP,
-            version=importlib.import_module("relive.storage.memmap").VERSION,
-            values={"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}},
-            stats={"generation": storage.generation, "is_dirty": storage.is_dirty},
-        )
-
-
-def _of_parquet(path: str, progress: state_lib.Progress | None) -> Examination:
-    arrow: Any = importlib.import_module("relive.integrations.arrow")  # Imports only go down; this looks up.
-    said = arrow.describe(path)
-    reason = _why_too_large(said.num_steps * said.schema.nbytes)
-    if not reason:
-        capacity = max(said.num_steps, said.streams, 1)
-        buffer = _relive().RingReplayBuffer(capacity, said.schema, streams=said.streams)
-        arrow.add_parquet(buffer, path, progress=progress)
-    return Examination(
-        path=path,
-        place=path,
-        kind=places.Kind.PARQUET,
-        version=arrow.VERSION,
-        values={"settings": {"schema": said.schema.description(), "streams": said.streams}},
-        reason=reason,
-        stats={"size": said.num_steps},
-    )
-
-
-def _relive() -> Any:
-    """Return the package, looked up at run time since imports only go down."""
-    return importlib.import_module("relive")
-
-
-def _checked(buffer: Any) -> Any:
-    """Return a buffer after its `check`."""
-    if hasattr(buffer, "check"):  # A rollout has no invariants to check.
-        buffer.check()
-    return buffer
 
 
 def _stats(buffer: Any) -> dict[str, Any]:
@@ -402,7 +372,7 @@ def _codec(values: dict[str, Any]) -> codec_lib.Codec | None:
     """Return the codec of a state of objects, if built-in; None also for a state without objects."""
     if "codec" not in values:
         return None
-    ours: list[codec_lib.Codec] = [codec_lib.PlainCodec(), _relive().TokenStepCodec()]
+    ours: list[codec_lib.Codec] = [codec_lib.PlainCodec(), tokens.TokenStepCodec()]
     return next((codec for codec in ours if codec.name == values["codec"]), None)
 
 

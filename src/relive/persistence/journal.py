@@ -2,9 +2,10 @@
 
     base/checkpoint                                          the contents before the first record, if any
     segment-...42.relive.oldest                              what came before 42 was pruned
-    segment-...42.relive   base | record | record | ...      as long as they are needed: `prune`
+    segment-...42.relive   base | record | record | ...      as long as they are needed: `release`
     segment-...51.relive   base | record | record | ...
     segment-...57.relive   base | record | record |          records are appended here
+    segment-...63.relive.closed                              records up to 62 were on disk when it was closed
 
 A record is written immediately with one system call, so a killed process loses no appended record; when records are on
 disk, and so survive a power loss, depends on the `fsync` policy. A segment begins with a base, and possibly records
@@ -24,7 +25,7 @@ import itertools
 import os
 import shutil
 import threading
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 import weakref
 
 from relive import errors
@@ -43,7 +44,6 @@ class EveryRecords:
     count: int
 
     def __post_init__(self) -> None:
-        """Check that the count is at least 1."""
         validation.positive_int("count", self.count)
 
 
@@ -54,7 +54,6 @@ class EverySeconds:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Check that the seconds are above 0 and no longer than a thread can wait."""
         if not 0 < validation.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
             raise errors.ArgumentError(
                 f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, "
@@ -62,6 +61,7 @@ class EverySeconds:
             )
 
 
+Records: TypeAlias = Iterable[tuple[int, bytes]]
 Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
 
 
@@ -74,91 +74,37 @@ def check(fsync: object) -> None:
         )
 
 
-def most_unsynced(fsync: Policy) -> int:
-    """Return the number of unsynced records at which an append syncs."""
-    if isinstance(fsync, EveryRecords):
-        return int(fsync.count)
-    return 1 if fsync == "always" else validation.LARGEST
-
-
-class SegmentFile:
-    """An open segment, written to at its end.
-
-    Args:
-        ending: The end of its complete records; anything after it is cut off.
-
-    Raises:
-        OSError: It cannot be opened or cut.
-    """
-
-    def __init__(self, ending: journal_reader.Ending) -> None:
-        self.path = path = ending.path
-        self.seed, self.salt = ending.seed, ending.salt
-        """Where the checksums of its records start, and the number that all segments of its journal have."""
-        self.start = ending.start
-        """How many of its bytes are header, base and what was carried over."""
-        self.size = ending.offset
-        """How many bytes it has, up to the last whole record."""
-        self._file = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | files.STRICT), "ab")
-        self.descriptor = self._file.fileno()
-        if ending.size > ending.offset:
-            try:
-                self.cut(ending.offset)
-            except OSError:
-                self.close()
-                raise
-
-    def cut(self, size: int) -> None:
-        """Cut off all but the first `size` bytes."""
-        os.ftruncate(self.descriptor, size)
-        self.size = size
-
-    def sync(self) -> None:
-        """Sync its bytes to disk."""
-        if hasattr(os, "fdatasync"):
-            os.fdatasync(self.descriptor)
-        else:
-            files.fsync_file(self.descriptor)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+def sync_file(descriptor: int) -> None:
+    """Sync what was written to a segment to disk."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        files.fsync_file(descriptor)
 
 
 def create(
-    path: str, first: int, base: bytes, carried: Iterable[tuple[int, bytes]] = (), salt: int = 0
-) -> journal_reader.Ending:
-    """Create a segment of `base` and the records after it, atomically.
-
-    Its directory is not synced.
-
-    Args:
-        path: The segment.
-        first: The number of its first record.
-        base: That record.
-        carried: Kind and payload of the records after it.
-        salt: The number shared by all segments of the journal.
-
-    Returns:
-        The size of the segment.
+    path: str,
+    first: int,
+    records: Records,
+    salt: int = 0,
+    before: journal_reader.Segment | None = None,
+) -> journal_reader.Segment:
+    """Create the segment at `path`, atomically, of its base and what is carried over; its directory is not synced.
 
     Raises:
         ArgumentError: A payload is not bytes or too long.
         OSError: It could not be written; it does not exist, unless it could not be deleted either.
     """
-    header = journal_reader.segment_header(first, salt)
-    seed = journal_reader.seed_of(header, first)
-    new = f"{path}{journal_reader.NEW}"
+    header = journal_reader.segment_header(first, salt, before)
+    seed, number, new = journal_reader.seed_of(header, first), first, f"{path}{journal_reader.NEW}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
-    number = first
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.STRICT
         with open(os.open(new, flags, 0o666), "wb") as file:
             file.write(header)
-            for kind, payload in itertools.chain([(journal_reader.BASE, base)], carried):
+            for number, (kind, payload) in enumerate(records, first):
                 file.write(journal_reader.framed(number, kind, payload, seed))
-                number += 1
             size = file.tell()
             file.flush()
             files.fsync_file(file.fileno())
@@ -168,11 +114,14 @@ def create(
             with contextlib.suppress(OSError):
                 os.unlink(name)
         raise
-    return journal_reader.Ending(path, number, size, size, size, seed, salt)
+    return journal_reader.Segment(path, first, salt, seed, size, start=size, end=size, number=number + 1)
 
 
 class _ClosedJournalError(errors.CheckpointError, errors.ClosedError):
     """A closed journal was written to: a CheckpointError, too, as of any call that cannot be journaled."""
+
+
+_CLOSED = _ClosedJournalError, "it was closed"
 
 
 class Journal(duplicates.NeverCopied):
@@ -182,8 +131,9 @@ class Journal(duplicates.NeverCopied):
     once and then `append`. While it is open, it is locked for others.
 
     Args:
-        path: The directory. Created if missing. An existing journal is read to its end and continued after its last
-            complete record; a torn tail is cut off.
+        path: The directory. Created if missing. An existing journal is continued after its last complete record; a torn
+            tail is cut off. Of its segments, the last one is read, and the headers of the others: what is damaged in
+            those is found by whatever reads them, such as `recover`.
         fsync: When appended records are synced to disk: "always", before `append` returns; `EveryRecords(n)`;
             `EverySeconds(t)`; or "never", left to the system.
         segment_bytes: Number of bytes of records after which a new segment begins; more if its base and carried-over
@@ -194,16 +144,12 @@ class Journal(duplicates.NeverCopied):
             journal is open elsewhere.
 
     >>> import tempfile
-    >>> from relive.persistence import journal
-    >>> from relive.persistence import journal
-    >>> from relive.persistence import journal_reader
+    >>> import relive
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     with journal.Journal(f"{directory}/steps", fsync=EveryRecords(100)) as steps:
-    ...         steps.begin(lambda: b"all that came before")
-    ...         print(steps.append(1, b"a step"), steps.num_records, steps.num_synced)
-    ...     [(record.kind, record.payload) for record in journal_reader.records(steps.path)]
-    1 2 1
-    [(0, b'all that came before'), (1, b'a step')]
+    ...     with relive.Journal(f"{directory}/steps", fsync=relive.EveryRecords(100)) as journal:
+    ...         relive.RingReplayBuffer(1_000).attach(journal)
+    ...         print(journal.num_records, journal.num_synced)
+    1 1
     """
 
     _INSTEAD = "close it, and open its directory where it is needed"
@@ -219,15 +165,20 @@ class Journal(duplicates.NeverCopied):
         check(fsync)
         self._fsync = fsync
         self._segment_bytes = validation.positive_int("segment_bytes", segment_bytes)
-        self._most_unsynced = most_unsynced(fsync)
+        otherwise = 1 if fsync == "always" else validation.LARGEST
+        self._most_unsynced = fsync.count if isinstance(fsync, EveryRecords) else otherwise
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
-        self._begun: tuple[Callable[[], bytes], Callable[[], Iterable[tuple[int, bytes]]]] | None = None
-        self._syncs, self._is_closed = True, False
-        self._refusal: str | None = None
-        # The first records of the segments, the last segment, and the size at which an append must do more than write.
+        self._syncs = True
+        self._begun: tuple[Callable[[], bytes], Callable[[], Records], Callable[[], Any]] | None = None
+        # Why it cannot be written, if it cannot.
+        self._refusal: tuple[type[errors.CheckpointError], str] | None = None
+        # The first records of the segments; for those after the oldest, what was the newest when they began.
         self._firsts: list[int] = []
-        self._segment: SegmentFile | None = None
+        self._newest: list[tuple[int, Any]] = []
+        # The last segment, and the size at which it is full: 0 before `begin`.
+        self._segment: journal_reader.Segment | None = None
+        self._file: io.FileIO | None = None
         self._limit = 0
         # Held during a sync, and while the file to sync changes.
         self._lock = threading.Lock()
@@ -258,37 +209,38 @@ class Journal(duplicates.NeverCopied):
         """Whether the policy requires a sync now."""
         return self._num_records - self._num_synced >= self._most_unsynced
 
-    def begin(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]] = lambda: ()) -> None:
+    def begin(
+        self,
+        base: Callable[[], bytes],
+        carried: Callable[[], Records] = lambda: (),
+        *,
+        newest: Callable[[], Any] = lambda: None,
+        begun: Iterable[tuple[int, Any]] = (),
+    ) -> None:
         """Prepare the journal for appending to its last segment, or to a new one if there is none.
 
         Args:
             base: Returns a record from which the owner can continue without earlier ones. Called within this call or
                 within an `append`, before its record is written.
             carried: Returns kind and payload of the records that follow it; called after `base`.
-
-        Raises:
-            ArgumentError: The journal has begun before.
-            ClosedError: It was closed.
-            CheckpointError: The segment could not be written.
+            newest: Returns what the owner stored last, for `release`; called when a segment begins.
+            begun: What it returned for the segments that are there, each with the number of its first record.
         """
         self._check_usable()
         if self._begun is not None:
             raise errors.ArgumentError("begin was called before: a journal has one owner")
+        self._newest = [(first, mark) for first, mark in begun if first > self._firsts[0]]
         if self._segment is None:
-            self._begin_segment(base, carried)
-        self._begun = base, carried
-        self._allow()
+            self._begin_segment(base, carried, newest)
+        self._begun = base, carried, newest
+        self._set_limit()
         if isinstance(self._fsync, EverySeconds):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
 
     def save_base(self, state: state_lib.State) -> None:
-        """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it.
-
-        Raises:
-            CheckpointError: It could not be written, or something cannot be saved.
-        """
+        """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it."""
         path = journal_reader.checkpoint_of(self.path)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -297,11 +249,7 @@ class Journal(duplicates.NeverCopied):
         checkpoint.save(state, path)
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Write a record, and return its number.
-
-        Args:
-            kind: An integer in [1, 256), chosen by the owner.
-            payload: At most 2^32 - 1 bytes.
+        """Write a record of a kind in [1, 256), and return its number.
 
         Raises:
             ArgumentError: An argument is invalid, or `begin` was not called.
@@ -312,21 +260,21 @@ class Journal(duplicates.NeverCopied):
         segment = self._segment
         if kind == journal_reader.BASE:
             raise errors.ArgumentError("kind must be in [1, 256), got 0")
-        if segment is None or segment.size >= self._limit:
+        if self._refusal is not None or segment is None or segment.end >= self._limit:
             segment = self._ready_segment()
-        number, size = self._num_records, segment.size
+        number, end = self._num_records, segment.end
         record = journal_reader.framed(number, kind, payload, segment.seed)
         try:
-            written = os.write(segment.descriptor, record)
+            written = os.write(self._descriptor, record)
             if written != len(record):
                 raise OSError(f"only {written} of {len(record)} bytes fitted")
-            segment.size = size + written
+            segment.end = end + written
             self._num_records = number + 1
             if self._syncs and self.is_due:
                 self.sync()
         except BaseException as error:
             # Also on an interrupt, which may come between writing and counting.
-            self._take_back(segment, number, size)
+            self._take_back(segment, number, end)
             if isinstance(error, OSError):
                 raise self._failure("written", error) from error
             raise
@@ -373,15 +321,25 @@ class Journal(duplicates.NeverCopied):
                 self._shared = loop.run_in_executor(None, self._sync_in_background)
             await asyncio.shield(self._shared)
 
+    def release(self, is_gone: Callable[[Any], bool]) -> None:
+        """Delete the segments before the last one at whose beginning the newest is gone by now, and older things too.
+
+        The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
+        """
+        count = 0
+        while count < len(self._newest) and is_gone(self._newest[count][1]):
+            count += 1
+        if count:
+            self.sync()
+            self.prune(self._newest[count - 1][0])
+            del self._newest[:count]
+
     def prune(self, before: int) -> int:
         """Delete the segments that hold no record numbered `before` or later, and return how many.
 
-        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted.
-        Windows deletes none that a process reads: it goes when the journal is next opened.
-
-        Raises:
-            ClosedError: The journal was closed.
-            CheckpointError: A segment could not be deleted; it is no longer part of the journal in any case.
+        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted;
+        if one cannot be deleted, it is no longer part of the journal in any case. Windows deletes none that a process
+        reads: it goes when the journal is next opened.
         """
         self._check_usable()
         oldest = max((first for first in self._firsts if first <= before), default=0)
@@ -389,15 +347,13 @@ class Journal(duplicates.NeverCopied):
         if not gone:
             return 0
         try:
-            mark = os.open(self._mark(oldest), os.O_WRONLY | os.O_CREAT | files.STRICT, 0o666)
-            files.write_file(mark, journal_reader.MAGIC)
-            files.fsync_directory(self.path)
+            self._mark(oldest, journal_reader.OLDEST)
             for first in gone:
-                for path in (self._place(first), self._mark(first)):
+                for path in (self._place(first), self._place(first) + journal_reader.OLDEST):
                     with contextlib.suppress(FileNotFoundError, PermissionError):
                         os.unlink(path)
                 self._firsts.remove(first)
-            self._forget_base()
+            self._drop_base()
         except OSError as error:
             raise self._failure("pruned", error) from error
         return len(gone)
@@ -405,26 +361,23 @@ class Journal(duplicates.NeverCopied):
     def close(self) -> None:
         """Sync appended records, unless the policy is "never", and release the directory.
 
-        A second call does nothing; in a forked process, it only releases the directory.
+        A mark is left in it that says how many records are on disk, so that segments that are missing later are
+        noticed. A second call does nothing; in a forked process, it only releases the directory.
 
         Raises:
             CheckpointError: The disk failed to sync, now or before. The journal is closed in any case.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._limit = 0
         try:
-            if os.getpid() == self._pid:
+            if os.getpid() == self._pid and not self._closing.is_set():
                 self._closing.set()
                 if self._syncer is not None:
                     self._syncer.join()
                 with self._lock:
-                    if self._fsync != "never":
-                        self._sync()
+                    self._sync_and_mark()
         finally:
-            if self._segment is not None:
-                self._segment.close()
+            self._refusal = _CLOSED
+            if self._file is not None:
+                self._file.close()
             self._held.close()
 
     def __enter__(self) -> "Journal":
@@ -433,93 +386,112 @@ class Journal(duplicates.NeverCopied):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _sync_and_mark(self) -> None:
+        """Do what is left to do when the journal is closed, with the lock held."""
+        try:
+            if self._fsync != "never":
+                self._sync()
+        finally:
+            self._refusal = _CLOSED
+        if self._num_synced:
+            with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
+                self._mark(self._num_synced, journal_reader.CLOSED)
+
     def _open(self, stack: contextlib.ExitStack) -> None:
         """Take the lock, and continue at the end of the journal, if there is one."""
         if not os.path.lexists(self.path):
             os.mkdir(self.path)
-        with journal_reader.opened(self.path) as directory:
-            journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
-            stack.enter_context(journal_reader.locked(self.path))
-            self._firsts, oldest, left_over = journal_reader.listed(directory)
-            findings = journal_reader.examine(self.path)
-            if findings.damage is not None:
-                raise findings.damage
-            for name in left_over:
-                with contextlib.suppress(PermissionError):
-                    directory.unlink(name)
-            if oldest:
-                self._forget_base()
-            # Their creator may have been killed before the names were on disk.
-            files.fsync_directory(os.path.dirname(self.path))
-            files.fsync_directory(self.path)
-            if findings.ending is not None:
-                self._segment = SegmentFile(findings.ending)
-                stack.callback(self._segment.close)
-                self._segment.sync()
-                self._num_records = self._num_synced = findings.ending.number
+        stack.enter_context(journal_reader.locked(self.path))
+        reading = journal_reader.Reading(self.path)
+        for _ in reading.records(only_last=True):
+            pass
+        self._firsts, segment = reading.firsts, reading.segment
+        for name in reading.left_over:  # The mark of having been closed is among them.
+            with contextlib.suppress(PermissionError):
+                os.unlink(os.path.join(self.path, name))
+        if reading.oldest:
+            self._drop_base()
+        # Their creator may have been killed before the names were on disk.
+        files.fsync_directory(os.path.dirname(self.path))
+        files.fsync_directory(self.path)
+        if segment is not None:
+            stack.enter_context(self._use(segment))
+            if segment.size > segment.end:
+                os.ftruncate(self._descriptor, segment.end)
+            sync_file(self._descriptor)
+            self._num_records = self._num_synced = segment.number
 
-    def _forget_base(self) -> None:
+    def _drop_base(self) -> None:
         """Delete the checkpoint that the journal began with; retried at the next opening if that fails."""
         shutil.rmtree(os.path.join(self.path, journal_reader.CHECKPOINT), ignore_errors=True)
 
-    def _begin_segment(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
+    def _use(self, segment: journal_reader.Segment) -> io.FileIO:
+        """Append to a segment from now on, and return its file."""
+        descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND | files.STRICT)
+        if self._file is not None:
+            self._file.close()
+        self._segment, self._descriptor, self._file = segment, descriptor, io.FileIO(descriptor, "ab")
+        return self._file
+
+    def _set_limit(self) -> None:
+        start = 0 if self._segment is None else self._segment.start
+        self._limit = start + max(self._segment_bytes, start)
+
+    def _begin_segment(
+        self, base: Callable[[], bytes], carried: Callable[[], Records], newest: Callable[[], Any]
+    ) -> None:
         """Continue in a new segment; if it cannot be created, in the old one."""
-        first, payload, records = self._num_records, base(), carried()
-        salt = int.from_bytes(os.urandom(8), "little") if self._segment is None else self._segment.salt
+        first, before = self._num_records, self._segment
+        records = itertools.chain([(journal_reader.BASE, base())], carried())
+        salt = int.from_bytes(os.urandom(8), "little") if before is None else before.salt
         with self._lock:
             self._sync()
             self._refuse("making a segment was interrupted")
             try:
-                ending = create(self._place(first), first, payload, records, salt)
+                segment = create(self._place(first), first, records, salt, before)
+                files.fsync_directory(self.path)
+                self._use(segment)
             except BaseException as error:
                 if not os.path.lexists(self._place(first)):
-                    self._allow()
+                    self._refusal = None
                 if isinstance(error, OSError):
                     raise self._failure("written", error) from error
                 raise
-            try:
-                files.fsync_directory(self.path)
-                segment = SegmentFile(ending)
-            except OSError as error:
-                self._refuse(f"making a segment failed: {files.reason(error)}")
-                raise self._failure("written", error) from error
-            if self._segment is not None:
-                self._segment.close()
-            self._segment = segment
             self._firsts.append(first)
-            self._num_records = self._num_synced = ending.number
-            self._allow()
+            if before is not None:
+                self._newest.append((first, newest()))
+            self._num_records = self._num_synced = segment.number
+            self._refusal = None
+            self._set_limit()
 
-    def _ready_segment(self) -> SegmentFile:
+    def _ready_segment(self) -> journal_reader.Segment:
         """Return a segment to append to, a new one if the last is full."""
         self._check_usable()
         if self._begun is None:
             raise errors.ArgumentError("append has no segment to write to: call begin first")
         self._begin_segment(*self._begun)
-        return cast(SegmentFile, self._segment)
+        assert self._segment is not None
+        return self._segment
 
-    def _take_back(self, segment: SegmentFile, number: int, size: int) -> None:
+    def _take_back(self, segment: journal_reader.Segment, number: int, end: int) -> None:
         """Undo a record that was not completely written and counted."""
         with self._lock:
             earlier = self._refusal
             self._refuse("an append that failed left a part of its record in it")
             with contextlib.suppress(OSError):
-                segment.cut(size)
-                self._num_records = number
+                os.ftruncate(self._descriptor, end)
+                segment.end, self._num_records = end, number
                 self._num_synced = min(self._num_synced, number)
                 self._refusal = earlier
-            if self._refusal is None:
-                self._allow()
 
     def _sync(self) -> None:
         """Sync with the lock held."""
         number = self._num_records
-        if number == self._num_synced or self._segment is None:
+        if number == self._num_synced:
             return
-        if self._refusal is not None:
-            raise self._refused()
+        self._check_usable()
         try:
-            self._segment.sync()
+            sync_file(self._descriptor)
         except OSError as error:
             self._refuse(f"the disk failed to sync it: {files.reason(error)}")
             raise self._failure("synced", error) from error
@@ -532,32 +504,16 @@ class Journal(duplicates.NeverCopied):
 
     def _check_usable(self) -> None:
         """Raise the reason why the journal cannot be written, if any."""
-        if os.getpid() != self._pid:
-            raise errors.CheckpointError(
-                f"{files.named(self.path)} cannot be written: it was opened by process {self._pid}, "
-                f"and this is its fork {os.getpid()}"
-            )
-        if self._is_closed:
-            raise _ClosedJournalError(f"{files.named(self.path)} cannot be written: it was closed")
         if self._refusal is not None:
-            raise self._refused()
+            kind, why = self._refusal
+            raise kind(f"{files.named(self.path)} cannot be written: {why}")
+
+    def _refuse(self, why: str) -> None:
+        self._refusal = errors.CheckpointError, f"{why}; open it again"
 
     def _stop_in_a_fork(self) -> None:
-        """Make every append take the slow path, where it is refused."""
-        self._limit = 0
-
-    def _refuse(self, reason: str) -> None:
-        """Make every append take the slow path, where it is refused."""
-        self._refusal, self._limit = reason, 0
-
-    def _allow(self) -> None:
-        """Let appends take the fast path until the segment is full."""
-        self._refusal = None
-        if self._begun is not None and self._segment is not None:
-            self._limit = self._segment.start + max(self._segment_bytes, self._segment.start)
-
-    def _refused(self) -> errors.CheckpointError:
-        return errors.CheckpointError(f"{files.named(self.path)} cannot be written: {self._refusal}; open it again")
+        process = f"it was opened by process {self._pid}, and this is its fork {os.getpid()}"
+        self._refusal = errors.CheckpointError, process
 
     def _failure(self, verb: str, error: OSError) -> errors.CheckpointError:
         return errors.CheckpointError(f"{files.named(self.path)} could not be {verb}: {files.reason(error)}")
@@ -566,9 +522,11 @@ class Journal(duplicates.NeverCopied):
         """Return the path of the segment whose first record has that number."""
         return os.path.join(self.path, journal_reader.segment_name(first))
 
-    def _mark(self, first: int) -> str:
-        """Return the path of the file that marks the first segment of the journal."""
-        return self._place(first) + journal_reader.OLDEST
+    def _mark(self, number: int, kind: str) -> None:
+        """Put a file beside the segments, on disk, whose name says where the journal begins or how far it goes."""
+        mark = os.open(self._place(number) + kind, os.O_WRONLY | os.O_CREAT | files.STRICT, 0o666)
+        files.write_file(mark, journal_reader.MAGIC)
+        files.fsync_directory(self.path)
 
 
 _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()

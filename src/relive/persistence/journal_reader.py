@@ -5,18 +5,19 @@
     segment-...42.relive   ======x==========              damaged: complete records follow invalid bytes
 
 A process that dies while writing, or a power loss, leaves a torn tail, which is not an error: the journal ends before
-it. Anything else is damage: a bad record before whole ones or in an earlier segment, a segment without its base or of
-another journal, the first one missing, a gap between segments. Damage is an error that names the file and the byte;
-only an explicit repair sets it aside.
+it. Anything else is damage: a bad record before whole ones, in an earlier segment, or before the end at which the
+journal was closed; a segment without its base or of another journal; one that is missing. Damage is an error that
+names the file and the byte; only an explicit repair sets it aside.
 
 File contents are not trusted: lengths are checked against the rest of the file before anything is read, links are not
 followed, and only regular files are opened.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import errno
+import io
 import os
 import re
 import struct
@@ -35,16 +36,29 @@ LARGEST_PAYLOAD = 2**32 - 1
 """The most bytes a payload can have."""
 MAGIC = b"relive journal 1\n"
 _ANY_VERSION = b"relive journal "
-_SEGMENT = struct.Struct("<17sQQ")
-_RECORD = struct.Struct("<IBQ")
+_SEGMENT = struct.Struct("<17sQQQQ")
+_HEAD = struct.Struct("<IBQ")
+_RECORD = struct.Struct("<IBQI")
 _CHECKSUM = struct.Struct("<I")
-_NAME = re.compile(r"segment-([0-9]{20})\.relive")
 SEGMENT_HEADER_BYTES = _SEGMENT.size + _CHECKSUM.size
-RECORD_HEADER_BYTES = _RECORD.size + _CHECKSUM.size
-_pack_record = _RECORD.pack
+RECORD_HEADER_BYTES = _RECORD.size
+_pack_head = _HEAD.pack
 _pack_checksum = _CHECKSUM.pack
 _join = b"".join
 _crc32 = zlib.crc32
+
+NEW = ".new"
+"""Ends the name of a segment that is still being made."""
+DAMAGED = ".damaged"
+"""Ends the name of a segment that was set aside."""
+OLDEST = ".oldest"
+"""Ends the name of a file that marks the segment with which the journal begins, where those before it were deleted."""
+CLOSED = ".closed"
+"""Ends the name of a file that marks how many records were on disk when the journal was closed."""
+CHECKPOINT = "base"
+"""The directory of the checkpoint with which the first segment begins, if its buffer held steps."""
+_NAME = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|\.closed|(\.[0-9]{1,9})?\.damaged)?")
+_CHUNK = 1 << 18
 
 
 class Record(NamedTuple):
@@ -55,44 +69,42 @@ class Record(NamedTuple):
     payload: bytes
 
 
-class Head(NamedTuple):
-    """The header of a record."""
+@dataclasses.dataclass
+class Segment:
+    """A segment, as far as it was read or written."""
 
-    length: int
-    kind: int
-    number: int
-    checksum: int
-    proof: int
-    """What the checksum is if the payload is empty; with a payload, it goes on from here."""
+    path: str
+    first: int
+    """The number of its first record."""
+    salt: int
+    """The number that all segments of the journal have in their headers."""
+    seed: int
+    """Where the checksums of its records start."""
+    size: int
+    """The bytes of the file; what lies beyond `end` is torn."""
+    start: int = SEGMENT_HEADER_BYTES
+    """The byte after its base, and after what was carried over when it was made."""
+    end: int = SEGMENT_HEADER_BYTES
+    """The byte after its last whole record."""
+    number: int = 0
+    """The number that its next record has."""
 
 
 def segment_name(first: int) -> str:
-    """Return the name of the segment whose first record has the number `first`.
-
-    >>> from relive.persistence import journal_reader
-    >>> journal_reader.segment_name(42)
-    'segment-00000000000000000042.relive'
-    """
+    """Return the name of the segment whose first record has that number."""
     return f"segment-{first:020}.relive"
 
 
 def first_of(name: str) -> int | None:
-    """Return the number of the first record of the segment of that name; None if it is not a segment's name.
-
-    >>> from relive.persistence import journal_reader
-    >>> journal_reader.first_of("segment-00000000000000000042.relive"), journal_reader.first_of("notes.txt")
-    (42, None)
-    """
+    """Return the number of the first record of the segment of that name; None if it is not a segment's name."""
     match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and not match[2] else None
 
 
-def segment_header(first: int, salt: int) -> bytes:
-    """Return the header of a segment whose first record has the number `first`.
-
-    `salt` is random, in [0, 2^64), and the same in all segments of a journal.
-    """
-    header = _SEGMENT.pack(MAGIC, first, salt)
+def segment_header(first: int, salt: int, before: Segment | None = None) -> bytes:
+    """Return the header of a segment; `salt` is random, and the same in all segments of a journal."""
+    chain = (0, 0) if before is None else (before.first, before.end)
+    header = _SEGMENT.pack(MAGIC, first, salt, *chain)
     return header + _pack_checksum(_crc32(header))
 
 
@@ -110,7 +122,7 @@ def seed_of(header: bytes, first: int) -> int:
         raise errors.CheckpointError("does not begin with the header of a journal")
     if len(header) < SEGMENT_HEADER_BYTES:
         raise errors.CheckpointError(f"ends after {len(header)} of the {SEGMENT_HEADER_BYTES} bytes of its header")
-    _, own_first, _ = _SEGMENT.unpack_from(header)
+    own_first = _SEGMENT.unpack_from(header)[1]
     (checksum,) = _CHECKSUM.unpack_from(header, _SEGMENT.size)
     if checksum != _crc32(header[: _SEGMENT.size]):
         raise errors.CheckpointError("has a header whose checksum is wrong")
@@ -132,99 +144,179 @@ def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
         raise errors.ArgumentError(f"kind must be in [0, 256), got {validation.short_repr(kind)}")
     if len(payload) > LARGEST_PAYLOAD:
         raise errors.ArgumentError(f"payload must be at most {LARGEST_PAYLOAD} bytes, got {len(payload)}")
-    head = _pack_record(len(payload), kind, number)
+    head = _pack_head(len(payload), kind, number)
     return _join((head, _pack_checksum(_crc32(payload, _crc32(head, seed))), payload))
 
 
-def head_of(header: bytes, seed: int) -> Head:
-    """Return the header of a record [17 bytes], unverified: the checksum covers it together with the payload."""
-    length, kind, number = _RECORD.unpack_from(header)
-    (checksum,) = _CHECKSUM.unpack_from(header, _RECORD.size)
-    return Head(length, kind, number, checksum, _crc32(header[: _RECORD.size], seed))
-
-
-NEW = ".new"
-"""Ends the name of a segment that is still being made."""
-DAMAGED = ".damaged"
-"""Ends the name of a segment that was set aside."""
-CHECKPOINT = "base"
-"""The directory of the checkpoint with which the first segment begins, if its buffer held steps."""
-OLDEST = ".oldest"
-"""Ends the name of a file that marks the segment with which the journal begins, where those before it were deleted."""
-_BESIDE = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|(\.[0-9]{1,9})?\.damaged)")
-_CHUNK = 1 << 18
-_HEADER = RECORD_HEADER_BYTES
-
-
-class Ending(NamedTuple):
-    """Where the complete records of a segment end."""
-
-    path: str
-    """The segment."""
-    number: int
-    """The number that the next record has."""
-    offset: int
-    """The byte after the last whole record."""
-    size: int
-    """The bytes of the file; what lies beyond `offset` is torn."""
-    start: int
-    """The byte after the base."""
-    seed: int
-    """Where the checksums of the segment start."""
-    salt: int
-    """The number that all segments of the journal have in their headers."""
-
-
-class Listing(NamedTuple):
-    """The files of a journal."""
-
-    firsts: list[int]
-    """The numbers of the first records of its segments, in order."""
-    oldest: int
-    """The number of the record that it begins with."""
-    left_over: list[str]
-    """The names of files that are not needed: incomplete ones, and those about to be deleted."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the segment with which it begins is there, or there is none at all."""
-        return self.firsts[:1] == [self.oldest] or not (self.firsts or self.oldest)
-
-
 class DamageError(errors.CheckpointError):
-    """A journal is damaged.
+    """A journal is damaged, in the segment at `path` that begins with record `first`.
 
-    Args:
-        path: The segment.
-        reason: What is wrong with it.
-        first: The number of its first record.
-        offset: The first bad byte.
-        whole: Number of valid bytes before it; 0 if the segment lacks its base.
+    The first bad byte is at `offset`; the segment can be cut to its first `whole` bytes, or has no base if that is 0.
     """
 
-    def __init__(self, path: str, reason: str, *, first: int, offset: int, whole: int) -> None:
+    def __init__(self, path: str, reason: str, *, first: int, offset: int = 0, whole: int = 0) -> None:
         super().__init__(f"{files.named(path)} is damaged at byte {offset}: {reason}")
         self.first = first
         self.whole = whole
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Findings:
-    """The contents of a journal."""
+class Reading:
+    """Reads the journal in the directory at an absolute path, once.
 
-    num_segments: int
-    """The segment files there are."""
-    num_records: int
-    """The whole records, up to what is torn or damaged."""
-    ending: Ending | None
-    """Where the last segment's whole records end; None if there is no segment, or something is damaged."""
-    damage: DamageError | None
-    """What is damaged and where; None if nothing is."""
+    Raises:
+        CheckpointError: The directory cannot be read, or holds foreign entries, or a mark that is not a file.
+    """
+
+    firsts: list[int]
+    """The numbers of the first records of its segments, in order."""
+    oldest: int
+    """The number of the record that it begins with."""
+    closed: int
+    """How many records there were at least when it was closed; 0 if it was not."""
+    left_over: list[str]
+    """The names of what is not needed: incomplete files, those about to be deleted, marks of having been closed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        # What was read so far: whole records, the last segment, and what `examine` found damaged.
+        self.num_records = 0
+        self.segment: Segment | None = None
+        self.damage: DamageError | None = None
+        with _opened(path) as directory:
+            self._list(directory)
+        self.num_segments = len(self.firsts)
 
     @property
     def num_torn_bytes(self) -> int:
         """The bytes of a torn tail; 0 if the journal ends with a whole record, or is damaged."""
-        return 0 if self.ending is None else self.ending.size - self.ending.offset
+        return 0 if self.segment is None or self.damage is not None else self.segment.size - self.segment.end
+
+    def counts(self) -> dict[str, int]:
+        """Return how many segments, records and torn bytes there are, by name."""
+        return {"segments": self.num_segments, "records": self.num_records, "torn_bytes": self.num_torn_bytes}
+
+    def records(self, *, only_last: bool = False) -> Iterator[tuple[int, int, bytes]]:
+        """Yield number, kind and payload of each complete record.
+
+        If `only_last`, of those in the last segment alone; of the others, headers and sizes are read.
+
+        Raises:
+            CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
+        """
+        if self.firsts[:1] != [self.oldest] and (self.firsts or self.oldest or self.closed):
+            raise DamageError(self._place(self.oldest), "it is missing", first=self.oldest)
+        before, firsts = None, self.firsts[::-1]
+        with _opened(self.path) as directory:
+            while firsts:
+                first = firsts.pop()
+                try:
+                    descriptor = directory.open(segment_name(first))
+                except errors.CheckpointError:
+                    self._list(directory)
+                    if not self.firsts or self.firsts[0] <= first:
+                        raise
+                    # It was pruned meanwhile, and so was all before the segment that is the first now.
+                    before, firsts = None, self.firsts[::-1]
+                    continue
+                place = self._place(first)
+                try:
+                    with open(descriptor, "rb", _CHUNK) as file:
+                        self.segment = before = _begun(file, place, first, before)
+                        if firsts and only_last:
+                            before.number = firsts[-1]
+                        else:
+                            yield from self._read(file, before, is_last=not firsts)
+                except OSError as error:
+                    reason = files.reason(error)
+                    raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
+
+    def _read(self, file: BinaryIO, segment: Segment, *, is_last: bool) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the complete records of a segment whose header was read."""
+        read, unpack, seed = file.read, _RECORD.unpack, segment.seed
+        number, left, wrong = segment.first, segment.size - SEGMENT_HEADER_BYTES, ""
+        while left:
+            header = read(RECORD_HEADER_BYTES)
+            if len(header) < RECORD_HEADER_BYTES:
+                wrong = f"its record {number} ends after {left} bytes"
+                break
+            length, kind, own_number, checksum = unpack(header)
+            if length > left - RECORD_HEADER_BYTES:
+                wrong = f"its record {number} claims {length} bytes where {left - RECORD_HEADER_BYTES} are left"
+                break
+            payload = read(length)
+            if _crc32(payload, _crc32(header[: _HEAD.size], seed)) != checksum:
+                wrong = f"its record {number} has a wrong checksum"
+                break
+            if own_number != number:
+                wrong = f"its record {number} has the number {own_number}"
+                break
+            if (kind == BASE) != (number == segment.first):
+                wrong = f"its record {number} is of kind {kind}"
+                break
+            yield number, kind, payload
+            left -= RECORD_HEADER_BYTES + length
+            if kind == BASE:
+                segment.start = segment.size - left
+            number += 1
+        segment.number, segment.end = number, segment.size - left
+        self.num_records += number - segment.first
+        if number == segment.first:
+            reason = wrong or "it ends before its base"
+            raise DamageError(segment.path, reason, first=number, offset=segment.end)
+        follows = ""
+        if is_last and number < self.closed:
+            follows = f"the journal was closed with {self.closed} records"
+        elif left and not is_last:
+            follows = "another segment follows"
+        elif left and _has_record(io.FileIO(file.fileno(), closefd=False), segment):
+            follows = "whole records follow"
+        if follows:
+            reason = f"{wrong or f'it ends before record {number}'}, and {follows}"
+            raise DamageError(segment.path, reason, first=segment.first, offset=segment.end, whole=segment.end)
+
+    def _place(self, first: int) -> str:
+        return os.path.join(self.path, segment_name(first))
+
+    def _list(self, directory: files.Directory) -> None:
+        """List the files, until their names stay the same: a writer may prune the journal meanwhile."""
+        names: list[str] = []
+        while True:
+            try:
+                before, names = names, sorted(directory.names())
+            except OSError as error:
+                raise errors.CheckpointError(
+                    f"{files.named(self.path)} could not be read: {files.reason(error)}"
+                ) from error
+            try:
+                self._sort(directory, names)
+            except (FileNotFoundError, errors.CheckpointError):  # What was deleted after it was listed is missing.
+                if names == before:
+                    raise
+            else:
+                if names == before:
+                    return
+
+    def _sort(self, directory: files.Directory, names: list[str]) -> None:
+        """Tell the files of the journal from each other by their names."""
+        if files.MANIFEST in names:
+            raise errors.CheckpointError(f"{files.named(self.path)} is a checkpoint, not a journal: load it")
+        found: dict[str, list[int]] = {"": [], NEW: [], OLDEST: [], CLOSED: []}
+        for name in names:
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                end = match[2] or ""
+                found.setdefault(end, []).append(int(match[1]))
+                if end in (OLDEST, CLOSED):
+                    os.close(directory.open(name))
+            elif name != CHECKPOINT or not directory.is_directory(name):
+                raise errors.CheckpointError(
+                    f"{files.named(self.path)} holds {name!a}, which is not part of a journal: move it away"
+                )
+        *passed, self.oldest = [0, *found[OLDEST]]
+        self.closed = max(found[CLOSED], default=0)
+        self.firsts = [first for first in found[""] if first >= self.oldest]
+        found[""], found[OLDEST] = [first for first in found[""] if first < self.oldest], passed[1:]
+        self.left_over = [segment_name(first) + end for end in (NEW, CLOSED, "", OLDEST) for first in found[end]]
 
 
 def records(path: str | os.PathLike[str]) -> Iterator[Record]:
@@ -236,82 +328,22 @@ def records(path: str | os.PathLike[str]) -> Iterator[Record]:
     Raises:
         CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
     """
-    yield from walk(files.absolute("path", path))
+    yield from map(Record._make, Reading(files.absolute("path", path)).records())
 
 
-def examine(path: str | os.PathLike[str]) -> Findings:
-    """Read the journal at `path` to its end and return its contents; changes nothing.
+def examine(path: str | os.PathLike[str]) -> Reading:
+    """Read the journal at `path` to its end or to where it is damaged, and return the reading; changes nothing.
 
     Raises:
         CheckpointError: It cannot be read, or holds foreign files.
     """
-    path = files.absolute("path", path)
-    with opened(path) as directory:
-        num_segments = len(listed(directory).firsts)
-    reading, num_records = walk(path), 0
+    reading = Reading(files.absolute("path", path))
     try:
-        while True:
-            next(reading)
-            num_records += 1
-    except StopIteration as stop:
-        return Findings(num_segments=num_segments, num_records=num_records, ending=stop.value, damage=None)
-    except DamageError as error:
-        return Findings(num_segments=num_segments, num_records=num_records, ending=None, damage=error)
-
-
-def listed(directory: files.Directory) -> Listing:
-    """Return the files of the journal in a directory.
-
-    What looks wrong is looked at again until its names stay the same: a writer may prune the journal meanwhile.
-
-    Raises:
-        CheckpointError: It cannot be read, or holds foreign entries, or a mark that is not a file.
-    """
-    names: list[str] = []
-    while True:
-        before, names = names, _names(directory)
-        try:
-            listing = _listing(directory, names)
-        except (FileNotFoundError, errors.CheckpointError):  # What was deleted after it was listed is missing.
-            if names == before:
-                raise
-            continue
-        if listing.is_whole or names == before:
-            return listing
-
-
-def _names(directory: files.Directory) -> list[str]:
-    try:
-        return sorted(directory.names())
-    except OSError as error:
-        raise errors.CheckpointError(
-            f"{files.named(directory.path)} could not be read: {files.reason(error)}"
-        ) from error
-
-
-def _listing(directory: files.Directory, names: list[str]) -> Listing:
-    if files.MANIFEST in names:
-        raise errors.CheckpointError(f"{files.named(directory.path)} is a checkpoint, not a journal: load it")
-    firsts, begins, left_over = [], [0], []
-    for name in names:
-        first, beside = first_of(name), _BESIDE.fullmatch(name)
-        if first is not None:
-            firsts.append(first)
-        elif name == CHECKPOINT and directory.is_directory(name):
-            continue
-        elif beside is None:
-            raise errors.CheckpointError(
-                f"{files.named(directory.path)} holds {name!a}, which is not part of a journal: move it away"
-            )
-        elif beside[2] == OLDEST:
-            os.close(directory.open(name))
-            begins.append(int(beside[1]))
-        elif beside[2] == NEW:
-            left_over.append(name)
-    oldest = begins.pop()
-    left_over += [segment_name(first) for first in firsts if first < oldest]
-    left_over += [segment_name(first) + OLDEST for first in begins[1:]]
-    return Listing([first for first in firsts if first >= oldest], oldest, left_over)
+        for _ in reading.records():
+            pass
+    except DamageError as damage:
+        reading.damage = damage
+    return reading
 
 
 def checkpoint_of(path: str) -> str:
@@ -319,150 +351,84 @@ def checkpoint_of(path: str) -> str:
     return os.path.join(path, CHECKPOINT, "checkpoint")
 
 
-def locked(path: str) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
     """Hold the lock of the journal at `path`, in a `with`: that of the directory itself, if `path` is a link to it.
 
     Raises:
-        CheckpointError: It is held elsewhere, or the file system does not support locks.
+        CheckpointError: It is held elsewhere, or cannot be; or no journal is at `path`: no lock file is created then.
     """
-    return files.locked(os.path.realpath(path))
+    Reading(path)
+    with files.locked(os.path.realpath(path)):
+        yield
 
 
-def opened(path: str) -> files.Directory:
-    """Open the directory at `path`, which may be a link to one.
-
-    Raises:
-        CheckpointError: There is no such directory.
-    """
+def _opened(path: str) -> files.Directory:
+    """Open the directory at `path`, which may be a link to one."""
     try:
         return files.Directory(path, follow=True)
     except OSError as error:
         raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
-def _read_segment(
-    file: BinaryIO, path: str, first: int, before: Ending | None, *, is_last: bool
-) -> Generator[Record, None, Ending]:
-    """Yield the complete records of a segment, given the ending of the previous one, and return where they end."""
-    size = os.fstat(file.fileno()).st_size
+def _begun(file: BinaryIO, path: str, first: int, before: Segment | None) -> Segment:
+    """Read the header of a segment that follows another, if not None."""
     header = file.read(SEGMENT_HEADER_BYTES)
     try:
         seed = seed_of(header, first)
     except errors.CheckpointError as error:
-        raise DamageError(path, f"it {error}", first=first, offset=0, whole=0) from None
-    _, _, salt = _SEGMENT.unpack_from(header)
-    if before is not None and before.salt != salt:
-        raise DamageError(path, "it is of another journal than the one before it", first=first, offset=0, whole=0)
-    if before is not None and before.number != first:
-        reason = f"the segment before it ends before record {before.number}"
-        raise DamageError(path, reason, first=first, offset=0, whole=0)
-    start = offset = SEGMENT_HEADER_BYTES
-    number, wrong = first, "it ends before its base"
-    while offset < size:
-        record = _read_record(file, size - offset, number, seed)
-        if isinstance(record, str):
-            wrong = record
-            break
-        if (record.kind == BASE) != (number == first):
-            wrong = f"its record {number} is of kind {record.kind}"
-            break
-        yield record
-        offset += _HEADER + len(record.payload)
-        if number == first:
-            start = offset
-        number += 1
-    if number == first:
-        raise DamageError(path, wrong, first=first, offset=offset, whole=0)
-    if offset < size:
-        if not is_last:
-            raise DamageError(path, f"{wrong}, and another segment follows", first=first, offset=offset, whole=offset)
-        if _has_record(file, offset + 1, size, number, seed):
-            raise DamageError(path, f"{wrong}, and whole records follow", first=first, offset=offset, whole=offset)
-    return Ending(path, number, offset, size, start, seed, salt)
+        raise DamageError(path, f"it {error}", first=first) from None
+    _, _, salt, before_first, before_end = _SEGMENT.unpack_from(header)
+    if before is not None:
+        ends = before_first if before_first != before.first else before.number
+        wrong = ""
+        if salt != before.salt:
+            wrong = "it is of another journal than the one before it"
+        elif ends != first or before_first != before.first:
+            wrong = f"the segment before it ends before record {ends}"
+        elif before_end != before.size:
+            wrong = f"the segment before it has {before.size} bytes instead of {before_end}"
+        if wrong:
+            raise DamageError(path, wrong, first=first)
+    return Segment(path, first, salt, seed, size=os.fstat(file.fileno()).st_size)
 
 
-def walk(path: str) -> Generator[Record, None, Ending | None]:
-    """Yield the records of the journal at an absolute path; return where those of its last segment end, if it has one.
-
-    Raises:
-        CheckpointError: As `records`.
-    """
-    with opened(path) as directory:
-        listing = listed(directory)
-        if not listing.is_whole:
-            place = os.path.join(path, segment_name(listing.oldest))
-            raise DamageError(place, "it is missing", first=listing.oldest, offset=0, whole=0)
-        ending, firsts = None, listing.firsts
-        while firsts:
-            first, *later = firsts
-            place = os.path.join(path, segment_name(first))
-            try:
-                descriptor = directory.open(segment_name(first))
-            except errors.CheckpointError:
-                firsts = listed(directory).firsts
-                if not firsts or firsts[0] <= first:
-                    raise
-                # It was pruned meanwhile, and so was all before the segment that is the first now.
-                ending = ending and ending._replace(number=firsts[0])
-                continue
-            with open(descriptor, "rb") as file:
-                try:
-                    ending = yield from _read_segment(file, place, first, ending, is_last=not later)
-                except OSError as error:
-                    reason = files.reason(error)
-                    raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
-            firsts = later
-        return ending
-
-
-def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | str:
-    """Return the next record of a file with `left` bytes left, or what is wrong with it."""
-    header = file.read(_HEADER)
-    if left < _HEADER or len(header) < _HEADER:
-        return f"its record {number} ends after {left} bytes"
-    head = head_of(header, seed)
-    if head.length > left - _HEADER:
-        return f"its record {number} claims {head.length} bytes where {left - _HEADER} are left"
-    payload = file.read(head.length)
-    if zlib.crc32(payload, head.proof) != head.checksum:
-        return f"its record {number} has a wrong checksum"
-    if head.number != number:
-        return f"its record {number} has the number {head.number}"
-    return Record(number, head.kind, payload)
-
-
-def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -> bool:
-    """Return whether a complete record with that number or a later one begins at any byte in [start, size).
+def _has_record(file: io.FileIO, segment: Segment) -> bool:
+    """Return whether a complete record of a later number begins at any byte behind the end of a segment.
 
     Few bytes look like a header with a matching number, so this takes about the time of reading the file; zeros, which
     a crash may leave, and holes cannot be one. A malicious file could take quadratic time: after reading a few times
     its size, return True.
     """
+    start, size = segment.end + 1, segment.size
     patience = 4 * (size - start) + _CHUNK
-    most = (size - start) // _HEADER
+    most = (size - start) // RECORD_HEADER_BYTES
     begin = start - _CHUNK
     while (begin := _next_data(file, begin + _CHUNK)) < size:
         file.seek(begin)
-        chunk = file.read(_CHUNK + _HEADER - 1)
+        chunk = file.read(_CHUNK + RECORD_HEADER_BYTES - 1)
         if chunk == bytes(len(chunk)):
             continue
-        count = len(chunk) - _HEADER + 1
+        count = len(chunk) - RECORD_HEADER_BYTES + 1
         if count <= 0:
             break
         # The number in the header that would begin at each byte, as overlapping views.
         lengths = np.ndarray((count,), "<u4", chunk, 0, (1,))
         numbers = np.ndarray((count,), "<u8", chunk, 5, (1,))
-        left = np.arange(size - begin - _HEADER, size - begin - _HEADER - count, -1)
-        plausible = np.flatnonzero((numbers - np.uint64(number) <= most) & (lengths <= left))
+        end = size - begin - RECORD_HEADER_BYTES
+        left = np.arange(end, end - count, -1)
+        plausible = np.flatnonzero((numbers - np.uint64(segment.number) <= most) & (lengths <= left))
         for place in plausible.tolist():
-            head = head_of(chunk[place : place + _HEADER], seed)
-            patience -= head.length + 1024
-            if patience < 0 or _is_proven(file, begin + place + _HEADER, head):
+            length, _, _, checksum = _RECORD.unpack_from(chunk, place)
+            patience -= length + 1024
+            file.seek(begin + place + RECORD_HEADER_BYTES)
+            proof = _crc32(chunk[place : place + _HEAD.size], segment.seed)
+            if patience < 0 or _checksum(file, length, proof) == checksum:
                 return True
     return False
 
 
-def _next_data(file: BinaryIO, start: int) -> int:
+def _next_data(file: io.FileIO, start: int) -> int:
     """Return the first position from `start` on that may hold data, skipping holes.
 
     A header may begin in a hole, shortly before the data.
@@ -471,17 +437,12 @@ def _next_data(file: BinaryIO, start: int) -> int:
         place = os.lseek(file.fileno(), start, os.SEEK_DATA)
     except (AttributeError, OSError) as error:  # There is no more data, or the call is not supported.
         return validation.LARGEST if getattr(error, "errno", None) == errno.ENXIO else start
-    return max(start, place - _HEADER + 1)
+    return max(start, place - RECORD_HEADER_BYTES + 1)
 
 
-def _is_proven(file: BinaryIO, start: int, head: Head) -> bool:
-    """Return whether the payload at `start` matches the checksum in its header."""
-    file.seek(start)
-    proof, left = head.proof, head.length
-    while left:
-        piece = file.read(min(left, _CHUNK))
-        if not piece:
-            return False
-        proof = zlib.crc32(piece, proof)
-        left -= len(piece)
-    return proof == head.checksum
+def _checksum(file: io.FileIO, length: int, checksum: int) -> int:
+    """Return the checksum of the next `length` bytes of a file, or of all that are left, going on from another one."""
+    while length and (piece := file.read(min(length, _CHUNK))):
+        checksum = _crc32(piece, checksum)
+        length -= len(piece)
+    return checksum

@@ -216,6 +216,18 @@ def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathli
     assert read(tmp_path / "log") == twin
 
 
+def test_records_after_a_long_one_without_its_length_are_found(tmp_path: pathlib.Path) -> None:
+    """They begin beyond what a file buffers."""
+    for size in (9_000, 28_000, 300_000):
+        write(tmp_path / str(size), [b"x" * size] * 3)
+        (segment,) = segments(tmp_path / str(size))
+        content, end = bytearray(segment.read_bytes()), ends_of([(0, 0, b"base 0")])[0]
+        content[end + 3] ^= 1
+        segment.write_bytes(content)
+        with pytest.raises(errors.CheckpointError, match=f"at byte {end}: .*, and whole records follow$"):
+            read(tmp_path / str(size))
+
+
 def test_a_record_that_claims_4_gib_takes_no_memory(tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", PAYLOADS[:12], segment_bytes=120)
     files = segments(tmp_path / "log")
@@ -248,12 +260,12 @@ def test_a_tail_that_takes_long_to_search_is_damage(tmp_path: pathlib.Path) -> N
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) -> None:
-    big = b"x" * 20_000
+    big = b"x" * 200_000
     twin = write(tmp_path / "log", [big, big, big])
     (segment,) = segments(tmp_path / "log")
     walk = journal_reader.records(tmp_path / "log")
     got = [next(walk), next(walk)]
-    os.truncate(segment, 50_000)
+    os.truncate(segment, 500_000)
     got += walk
     assert got == twin[:3]
 
@@ -314,13 +326,14 @@ def test_a_segment_missing_while_reading_is_refused(tmp_path: pathlib.Path, monk
 
 def test_a_record_cut_while_it_is_checked_is_no_record(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"short")
-    with (tmp_path / "file").open("rb") as file:
-        assert not journal_reader._is_proven(file, 0, journal_reader.Head(6, 1, 1, 0, 0))
+    with (tmp_path / "file").open("rb", buffering=0) as file:
+        assert journal_reader._checksum(file, 6, 0) == zlib.crc32(b"short")
 
 
 def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
     forged(tmp_path / "log", *[(number, min(number, 1), b"") for number in range(5)])
-    journal.create(str(tmp_path / "log" / journal_reader.segment_name(3)), 3, b"", salt=1)
+    before = journal_reader.Segment("", 0, 1, 0, 0)
+    journal.create(str(tmp_path / "log" / journal_reader.segment_name(3)), 3, [(0, b"")], 1, before)
     with pytest.raises(
         errors.CheckpointError, match="is damaged at byte 0: the segment before it ends before record 5"
     ):
@@ -355,6 +368,92 @@ def test_a_segment_of_another_journal_is_refused(
     with pytest.raises(errors.CheckpointError, match=message):
         opening(tmp_path / "log")
     assert contents(tmp_path / "log") == before
+
+
+@REFUSING
+@pytest.mark.parametrize("fsync", ["always", "never"])
+@pytest.mark.parametrize("num_left", [0, 1, 3])
+def test_a_closed_journal_misses_its_newest_segments(
+    tmp_path: pathlib.Path, num_left: int, fsync: Any, opening: Callable[[pathlib.Path], object]
+) -> None:
+    """P110; repaired, it is what is left."""
+    with relive.Journal(tmp_path / "log", fsync=fsync, segment_bytes=120) as log:
+        log.begin(lambda: b"base")
+        for payload in PAYLOADS[:20]:
+            log.append(1, payload)
+    twin = read(tmp_path / "log")
+    num_closed = twin[-1][0] + 1 if fsync == "always" else int(segments(tmp_path / "log")[-1].stem[-20:]) + 1
+    left, gone = segments(tmp_path / "log")[:num_left], segments(tmp_path / "log")[num_left:]
+    for each in gone:
+        each.unlink()
+    before, num_records = contents(tmp_path / "log"), int(gone[0].stem[-20:])
+    what = f"it ends before record {num_records}, and the journal was closed with {num_closed} records"
+    message = f"{left[-1].name} is damaged at byte .*: {what}" if left else "segment-0+.relive is damaged .*missing"
+    with pytest.raises(errors.CheckpointError, match=message):
+        opening(tmp_path / "log")
+    assert contents(tmp_path / "log") == before
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
+    assert (report.num_records, report.set_aside) == (num_records, ())
+    assert str(report) == f"{num_records} whole records: {report.damage}"
+    assert read(tmp_path / "log") == twin[:num_records]
+    assert str(repair.repair_journal(tmp_path / "log")) == f"{num_records} whole records: nothing to repair"
+    relive.Journal(tmp_path / "log").close()
+
+
+@REFUSING
+def test_a_closed_journal_has_no_torn_tail(tmp_path: pathlib.Path, opening: Callable[[pathlib.Path], object]) -> None:
+    """A flipped bit in its last record is damage; set aside, not cut off."""
+    with relive.Journal(tmp_path / "log") as log:
+        log.begin(lambda: b"base")
+        log.append(1, b"one")
+        log.append(1, b"two")
+    (segment,) = segments(tmp_path / "log")
+    content = segment.read_bytes()[:-1] + b"!"
+    segment.write_bytes(content)
+    message = "at byte 94: its record 2 has a wrong checksum, and the journal was closed with 3 records"
+    with pytest.raises(errors.CheckpointError, match=message):
+        opening(tmp_path / "log")
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
+    assert (report.num_records, report.set_aside) == (2, (f"{segment.name}.damaged",))
+    assert (tmp_path / "log" / report.set_aside[0]).read_bytes() == content
+    assert read(tmp_path / "log") == [(0, 0, b"base"), (1, 1, b"one")]
+
+
+def test_opening_reads_the_last_segment_alone(tmp_path: pathlib.Path) -> None:
+    """P103: what is damaged in another one is seen when that is read, unless its size is another."""
+    write(tmp_path / "log", PAYLOADS, segment_bytes=120)
+    second, content = segments(tmp_path / "log")[1], segments(tmp_path / "log")[1].read_bytes()
+    second.write_bytes(content[:53] + bytes(len(content) - 53))
+    relive.Journal(tmp_path / "log").close()
+    for name in ("records", "repair"):
+        with pytest.raises(errors.CheckpointError, match=f"{second.name} is damaged at byte 53: its record"):
+            OPENINGS[name](tmp_path / "log")
+    second.write_bytes(content[:-20])
+    before = contents(tmp_path / "log")
+    message = f"the segment before it has {len(content) - 20} bytes instead of {len(content)}$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        relive.Journal(tmp_path / "log")
+    second.write_bytes(content[:52])
+    with pytest.raises(errors.CheckpointError, match="it ends after 52 of the 53 bytes of its header$"):
+        relive.Journal(tmp_path / "log")
+    assert contents(tmp_path / "log") == before | {second.name: content[:52]}
+
+
+def test_a_reader_beside_an_opening_writer_sees_no_damage(tmp_path: pathlib.Path) -> None:
+    """What it has listed is closed; then the mark goes, segments are pruned, and another mark comes."""
+    for num_read in (1, 4, 12):
+        path = tmp_path / str(num_read)
+        write(path, PAYLOADS, segment_bytes=120)
+        reading = journal_reader.records(path)
+        got = [next(reading).number for _ in range(num_read)]
+        with relive.Journal(path, segment_bytes=120) as log:
+            log.begin(lambda: b"base")
+            for payload in PAYLOADS:
+                log.append(1, payload)
+            log.prune(log.num_records - 20)
+        got += [record.number for record in reading]
+        assert got == sorted(got)
+        assert got[-1] >= 36
 
 
 @REFUSING
@@ -405,7 +504,8 @@ def test_segments_about_to_be_deleted_are_not_read(tmp_path: pathlib.Path) -> No
     assert read(tmp_path / "log") == expected
     with relive.Journal(tmp_path / "log", fsync="never"):
         pass
-    assert sorted(contents(tmp_path / "log")) == sorted([f"{files[3].name}.oldest", *(each.name for each in files[3:])])
+    kept = [f"{files[3].name}.oldest", *(each.name for each in files[3:])]
+    assert sorted(name for name in contents(tmp_path / "log") if not name.endswith(".closed")) == sorted(kept)
     assert read(tmp_path / "log") == expected
 
 
@@ -422,12 +522,12 @@ def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:
 @pytest.mark.parametrize(
     ("framed", "found"),
     [
-        ([], "is damaged at byte 37: it ends before its base$"),
-        ([(0, 1, b"")], "is damaged at byte 37: its record 0 is of kind 1$"),
-        ([(1, 0, b"")], "is damaged at byte 37: its record 0 has the number 1$"),
+        ([], "is damaged at byte 53: it ends before its base$"),
+        ([(0, 1, b"")], "is damaged at byte 53: its record 0 is of kind 1$"),
+        ([(1, 0, b"")], "is damaged at byte 53: its record 0 has the number 1$"),
         ([(0, 0, b""), (1, 0, b"")], 1),
         ([(0, 0, b""), (2, 1, b"")], 1),
-        ([(0, 0, b""), (1, 0, b""), (2, 1, b"")], "at byte 54: its record 1 is of kind 0, and whole records follow$"),
+        ([(0, 0, b""), (1, 0, b""), (2, 1, b"")], "at byte 70: its record 1 is of kind 0, and whole records follow$"),
     ],
 )
 def test_a_segment_begins_with_exactly_one_base(tmp_path: pathlib.Path, framed: Twin, found: Any) -> None:
@@ -468,10 +568,10 @@ def test_links_pipes_and_directories_are_no_segments(tmp_path: pathlib.Path) -> 
 def test_a_read_that_fails_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
 
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(journal_reader, "_read_record", failing)
+    monkeypatch.setattr(journal_reader.Reading, "_read", failing)
     with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive could not be read: Input/output error$"):
         read(path)
     monkeypatch.setattr(os, "listdir", failing)
@@ -523,12 +623,12 @@ def test_a_directory_without_segments_has_no_records(tmp_path: pathlib.Path) -> 
 # The bytes of records.
 
 
-HEADER = journal_reader.segment_header(42, 7)
+HEADER = journal_reader.segment_header(42, 7, journal_reader.Segment("", 40, 7, 0, 0, end=99))
 SEED = journal_reader.seed_of(HEADER, 42)
 
 
 def test_records_have_the_documented_bytes() -> None:
-    start = b"relive journal 1\n" + struct.pack("<QQ", 42, 7)
+    start = b"relive journal 1\n" + struct.pack("<QQQQ", 42, 7, 40, 99)
     assert start + struct.pack("<I", zlib.crc32(start)) == HEADER
     record = journal_reader.framed(43, 9, b"abc", SEED)
     head = struct.pack("<IBQ", 3, 9, 43)
@@ -549,8 +649,8 @@ def test_each_flipped_bit_of_a_record_is_found() -> None:
     record = journal_reader.framed(43, 9, b"abc", SEED)
     other = journal_reader.seed_of(journal_reader.segment_header(42, 8), 42)
     for content, seed in [*((flipped, SEED) for flipped in flips(record)), (record, other)]:
-        head = journal_reader.head_of(content[:17], seed)
-        assert zlib.crc32(content[17:], head.proof) != head.checksum
+        (checksum,) = struct.unpack_from("<I", content, 13)
+        assert zlib.crc32(content[17:], zlib.crc32(content[:13], seed)) != checksum
     for header in flips(HEADER):
         with pytest.raises(errors.CheckpointError):
             journal_reader.seed_of(header, 42)
@@ -561,7 +661,7 @@ def test_each_flipped_bit_of_a_record_is_found() -> None:
     [
         (b"{}", 42, "does not begin with the header of a journal"),
         (HEADER.replace(b"1\n", b"2\n"), 42, "is a journal of format '2', and this relive reads format '1'"),
-        (HEADER[:-1], 42, "ends after 36 of the 37 bytes of its header"),
+        (HEADER[:-1], 42, "ends after 52 of the 53 bytes of its header"),
         (HEADER[:-1] + b"!", 42, "has a header whose checksum is wrong"),
         (HEADER, 43, "has a header that says its first record is 42"),
         (journal_reader.segment_header(2**62 + 1, 0), 2**62 + 1, "has a header that says its first record is 461168.*"),

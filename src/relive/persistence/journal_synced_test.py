@@ -25,7 +25,7 @@ class Disk:
         self.error: OSError | None = None
         self.begun, self.may_end, self._one = threading.Event(), threading.Event(), threading.Lock()
         self.may_end.set()
-        patch.setattr(journal.SegmentFile, "sync", lambda segment: self.sync(os.fstat(segment.descriptor)))
+        patch.setattr(journal, "sync_file", lambda descriptor: self.sync(os.fstat(descriptor)))
 
     def sync(self, _: object) -> None:
         assert self._one.acquire(blocking=False)

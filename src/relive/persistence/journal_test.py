@@ -88,8 +88,8 @@ def test_every_three_records_syncs_the_third(tmp_path: pathlib.Path) -> None:
 
 
 def test_never_syncs_only_when_a_segment_begins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[journal.SegmentFile] = []
-    monkeypatch.setattr(journal.SegmentFile, "sync", lambda segment: calls.append(segment))
+    calls: list[int] = []
+    monkeypatch.setattr(journal, "sync_file", calls.append)
     with begun(tmp_path / "log", segment_bytes=10) as log:
         log.append(1, b"x" * 60)
         assert (log.num_records, log.num_synced, calls) == (2, 1, [])
@@ -104,17 +104,17 @@ class Syncs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = threading.Semaphore(0)
         self.is_broken = False
-        real = journal.SegmentFile.sync
+        real = journal.sync_file
 
-        def sync(segment: journal.SegmentFile) -> None:
+        def sync(descriptor: int) -> None:
             try:
                 if self.is_broken:
                     failing()()
-                real(segment)
+                real(descriptor)
             finally:
                 self.calls.release()
 
-        monkeypatch.setattr(journal.SegmentFile, "sync", sync)
+        monkeypatch.setattr(journal, "sync_file", sync)
 
     def until_synced(self, log: relive.Journal) -> None:
         """Return when a sync in the background is over."""
@@ -172,7 +172,7 @@ def test_a_sync_that_fails_takes_its_record_back(tmp_path: pathlib.Path, monkeyp
     log = begun(tmp_path / "log", fsync="always")
     log.append(1, b"kept")
     with monkeypatch.context() as patch:
-        patch.setattr(journal.SegmentFile, "sync", failing())
+        patch.setattr(journal, "sync_file", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be synced: Input/output error$"):
             log.append(1, b"lost")
     assert (log.num_records, log.num_synced) == (2, 2)
@@ -194,8 +194,7 @@ def test_segments_sync_with_fdatasync_or_fsync(
             monkeypatch.delattr(os, "fdatasync", raising=False)
             monkeypatch.setattr(os, "fsync", calls.append)
         log.append(1, b"")
-        assert log._segment is not None
-        assert calls == [log._segment.descriptor]
+        assert calls == [log._descriptor]
 
 
 # Segments.
@@ -217,7 +216,7 @@ def test_a_segment_begins_when_the_last_is_full(tmp_path: pathlib.Path) -> None:
 
 def test_bases_never_take_up_more_than_half(tmp_path: pathlib.Path) -> None:
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
-        log.begin(lambda: b"b" * 946)  # With headers, 1,000 bytes.
+        log.begin(lambda: b"b" * 930)  # With headers, 1,000 bytes.
         for _ in range(50):
             log.append(1, b"r" * 33)
     assert segments(tmp_path / "log") == [0, 21, 42]
@@ -255,10 +254,105 @@ def test_pruning_that_fails_leaves_no_gap(
         journal_reader.segment_name(9),
         f"{journal_reader.segment_name(9)}.oldest",
         journal_reader.segment_name(12),
+        f"{journal_reader.segment_name(13)}.closed",
     ]
     assert [record.number for record in journal_reader.records(tmp_path / "log")] == list(range(9, 15))
     with relive.Journal(tmp_path / "new") as log:
         assert log.prune(5) == 0
+
+
+def test_segments_are_released_with_their_newest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go up to the first whose newest is there; a call that failed is made again; so after a restart."""
+    gone: set[int] = set()
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        log.begin(lambda: b"base", newest=lambda: log.num_records)
+        for _ in range(10):
+            log.append(1, b"r" * 33)
+        for newest, left in ((6, [0, 3, 6, 9, 12]), (3, [6, 9, 12])):
+            gone.add(newest)
+            log.release(gone.__contains__)
+            assert segments(tmp_path / "log") == left
+        gone.add(12)
+        log.release(gone.__contains__)
+        gone.add(9)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", failing())
+            with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
+                log.release(gone.__contains__)
+        assert log.num_synced == log.num_records
+        log.release(gone.__contains__)
+        assert segments(tmp_path / "log") == [12]
+        log.append(1, b"r" * 33)
+        log.append(1, b"r" * 33)
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        log.begin(lambda: b"base", begun=[(12, 12), (15, 15)])
+        log.release(lambda newest: True)
+        assert segments(tmp_path / "log") == [15]
+
+
+# What closing leaves.
+
+
+def closed(path: pathlib.Path) -> list[int]:
+    return sorted(int(file.name[8:28]) for file in path.glob("*.closed"))
+
+
+def test_closing_marks_how_many_records_there_are(tmp_path: pathlib.Path) -> None:
+    """P110: the next opening takes the mark away; a process that does not close leaves none."""
+    relive.Journal(tmp_path / "log").close()
+    assert closed(tmp_path / "log") == []
+    for number in range(1, 4):
+        with begun(tmp_path / "log", fsync=relive.EveryRecords(100)) as log:
+            assert (closed(tmp_path / "log"), log.num_records) == ([], number)
+            log.append(1, b"x")
+        log.close()
+        assert closed(tmp_path / "log") == [number + 1]
+    relive.Journal(tmp_path / "log").close()
+    assert closed(tmp_path / "log") == [4]
+    with begun(tmp_path / "log") as log:
+        log.append(1, b"not synced")
+    assert closed(tmp_path / "log") == [4]
+    relive.Journal(tmp_path / "log")._held.close()
+    assert closed(tmp_path / "log") == []
+
+
+def test_an_opened_journal_has_lost_its_mark_before_it_writes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "log").close()
+    (segment,) = (tmp_path / "log").glob("*.relive")
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    steps: list[str] = []
+    for module, name in ((os, "unlink"), (files, "fsync_directory"), (os, "ftruncate"), (os, "write")):
+        real = getattr(module, name)
+
+        def watched(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            steps.append(f"{name} {os.path.basename(arguments[0])}" if isinstance(arguments[0], str) else name)
+            return real(*arguments)
+
+        monkeypatch.setattr(module, name, watched)
+    begun(tmp_path / "log")._held.close()
+    start = steps.index(f"unlink {journal_reader.segment_name(1)}.closed")
+    assert [step for step in steps[start:] if "_" in step or "nc" in step][1:3] == ["fsync_directory log", "ftruncate"]
+
+
+def test_a_mark_that_cannot_be_left_is_no_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is like one of a process that was killed."""
+    log = begun(tmp_path / "log", fsync="always")
+    log.append(1, b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(28, "No space left on device"))
+        log.close()
+    assert closed(tmp_path / "log") == []
+    log = begun(tmp_path / "log", fsync=relive.EveryRecords(9))
+    log.append(1, b"two")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "sync_file", failing())
+        with pytest.raises(errors.CheckpointError, match="log could not be synced"):
+            log.close()
+    assert closed(tmp_path / "log") == []
+    assert payloads(tmp_path / "log") == [b"one", b"two"]
 
 
 def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +378,7 @@ def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, mon
 
 def test_carried_records_are_created_with_their_segment(tmp_path: pathlib.Path) -> None:
     """It is part of what the records of a segment must exceed."""
-    carried = [(7, b"one"), (8, b"x" * 929)]
+    carried = [(7, b"one"), (8, b"x" * 913)]
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
         log.begin(lambda: b"base", lambda: iter(carried))
         assert (log.num_records, log.num_synced) == (3, 3)
@@ -495,8 +589,8 @@ def test_a_segment_is_on_the_disk_before_it_has_its_name(
 def test_a_segment_is_whole_when_it_is_synced(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(files, "fsync_file", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
-    begun(tmp_path / "log").close()
-    assert sizes == [(tmp_path / "log" / journal_reader.segment_name(0)).stat().st_size]
+    with begun(tmp_path / "log"):
+        assert sizes == [(tmp_path / "log" / journal_reader.segment_name(0)).stat().st_size]
 
 
 def test_files_of_a_journal_have_the_usual_permissions(tmp_path: pathlib.Path) -> None:
@@ -506,7 +600,7 @@ def test_files_of_a_journal_have_the_usual_permissions(tmp_path: pathlib.Path) -
         log.append(1, b"y")
         assert log.prune(2) == 1
     files_of_log = list((tmp_path / "log").glob("segment-*"))
-    assert sorted(file.suffix for file in files_of_log) == [".oldest", ".relive"]
+    assert sorted(file.suffix for file in files_of_log) == [".closed", ".oldest", ".relive"]
     assert {file.stat().st_mode for file in files_of_log} == {(tmp_path / "usual").stat().st_mode}
 
 
@@ -577,7 +671,7 @@ def test_closing_in_another_process_only_unlocks(tmp_path: pathlib.Path, monkeyp
         for call in (lambda: log.append(1, b"two"), log.sync, lambda: log.prune(9), lambda: log.begin(lambda: b"")):
             with pytest.raises(errors.CheckpointError, match=f"it was opened by process {pid}, and this is its fork"):
                 call()
-        patch.setattr(journal.SegmentFile, "sync", failing())
+        patch.setattr(journal, "sync_file", failing())
         log.close()
     assert payloads(tmp_path / "log") == [b"one"]
 
@@ -587,7 +681,7 @@ def test_closing_in_another_process_only_unlocks(tmp_path: pathlib.Path, monkeyp
 
 def test_a_torn_tail_that_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path / "log").close()
-    (segment,) = (tmp_path / "log").iterdir()
+    (segment,) = (tmp_path / "log").glob("*.relive")
     with segment.open("ab") as file:
         file.write(b"torn")
     with monkeypatch.context() as patch:
@@ -595,7 +689,7 @@ def test_a_torn_tail_that_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monk
         with pytest.raises(errors.CheckpointError, match="log c.*: Read-only file system$"):
             relive.Journal(tmp_path / "log")
     begun(tmp_path / "log").close()
-    assert segment.stat().st_size == 37 + 17 + 4
+    assert segment.stat().st_size == 53 + 17 + 4
 
 
 def test_opening_syncs_the_directories(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,7 +701,7 @@ def test_opening_syncs_the_directories(tmp_path: pathlib.Path, monkeypatch: pyte
         with relive.Journal(tmp_path / "log") as log:
             assert log.num_synced == 1
             assert synced == [str(tmp_path), str(tmp_path / "log")]
-    for owner, name in ((files, "fsync_directory"), (journal.SegmentFile, "sync")):
+    for owner, name in ((files, "fsync_directory"), (journal, "sync_file")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, failing())
             with pytest.raises(errors.CheckpointError, match="log could not be opened: Input/output error$"):

@@ -30,7 +30,6 @@ import pytest
 import relive
 from relive import errors
 from relive.episodes import episode_journal
-from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import recover_test
@@ -179,14 +178,16 @@ def lose_power(directory: pathlib.Path, rng: random.Random) -> None:
 
 def note_syncs(path: str) -> None:
     """Keep in a file which segment was synced last, and how many of its bytes."""
-    sync, descriptor = journal_lib.SegmentFile.sync, os.open(path, os.O_WRONLY | os.O_CREAT)
+    sync, descriptor = relive.Journal._sync, os.open(path, os.O_WRONLY | os.O_CREAT)
 
-    def noting(segment: journal_lib.SegmentFile) -> None:
-        size = segment.size
-        sync(segment)
-        os.pwrite(descriptor, f"{os.path.basename(segment.path)} {size:20}".encode(), 0)
+    def noting(journal: relive.Journal) -> None:
+        segment = journal._segment
+        size = 0 if segment is None else segment.end
+        sync(journal)
+        if segment is not None:
+            os.pwrite(descriptor, f"{os.path.basename(segment.path)} {size:20}".encode(), 0)
 
-    mock.patch.object(journal_lib.SegmentFile, "sync", noting).start()
+    mock.patch.object(relive.Journal, "_sync", noting).start()
 
 
 @posix_test.FORKS

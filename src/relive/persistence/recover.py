@@ -92,8 +92,6 @@ def recover(
     path = files.absolute("path", path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
-    with journal_reader.opened(path) as directory:
-        journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
     with journal_reader.locked(path):
         return _played_back(path, checkpoint, buffer_class, codec, progress, instead)
 
@@ -108,13 +106,14 @@ def _played_back(
 ) -> Any:
     """Do what `recover` does, with the lock of the journal held."""
     label, total, read = files.named(path), _num_bytes(path), 0
-    journal = _Reading(path)
-    records = journal.records()
-    first = next(records, None)
-    if first is None:
+    journal = journal_reader.Reading(path)
+    records = _undamaged(journal)
+    start = next(records, None)
+    if start is None:
         raise errors.CheckpointError(f"{label} holds no record")
+    first, _, base = start
     try:
-        state = base_state(first.payload)
+        state = base_state(base)
         given = state_lib.StateReader(state, state.get("arrays"))
         journal_id = given.text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
@@ -126,31 +125,33 @@ def _played_back(
         buffer: Any = kind._loaded(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with an invalid record: {error}") from error
-    skipped = first.number + 1
+    skipped = first + 1
     if buffer is None:
         assert checkpoint is not None
         with checkpoint_lib.opened(checkpoint) as saved:
-            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first.number)
-            if is_base and skipped != first.number + 1:
+            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first)
+            if is_base and skipped != first + 1:
                 raise errors.CheckpointError(f"{checkpoint} is not what the journal begins with")
             buffer = kind._loaded(saved, instead, **options)
     replay = buffer._replay(**options)
-    for record in itertools.chain([first], records):
+    for number, record_kind, payload in itertools.chain([start], records):
         try:
-            if record.kind == journal_reader.BASE:
-                replay.base(record.number)
-            elif record.number >= skipped:
-                replay.apply(record.kind, record.payload)
+            if record_kind == journal_reader.BASE:
+                replay.base(number)
+            elif number >= skipped:
+                replay.apply(record_kind, payload)
         except errors.CheckpointError as error:
-            raise errors.CheckpointError(f"{label}: record {record.number} {error}") from error
+            raise errors.CheckpointError(f"{label}: record {number} {error}") from error
         except (MemoryError, OverflowError, ValueError) as error:  # Raised for impossible settings.
-            raise errors.CheckpointError(f"{label}: record {record.number} cannot be played back: {error}") from error
-        read += len(record.payload)
-        if progress is not None and record.number % 1024 == 0:
+            raise errors.CheckpointError(f"{label}: record {number} cannot be played back: {error}") from error
+        read += len(payload)
+        if progress is not None and number % 1024 == 0:
             progress(read, total)
-    if skipped > journal.num_records:
+    assert journal.segment is not None
+    num_records = journal.segment.number
+    if skipped > num_records:
         raise errors.CheckpointError(
-            f"{checkpoint} is newer than the journal, which ends before record {journal.num_records}: "
+            f"{checkpoint} is newer than the journal, which ends before record {num_records}: "
             "load it, and attach a new journal"
         )
     try:
@@ -160,43 +161,21 @@ def _played_back(
         raise errors.CheckpointError(f"{label} {error}") from error
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"{label}: {error}") from error
-    buffer._restarted()
-    repair.cut_tail(path, journal.ending)
-    if journal.num_records > skipped:
+    repair.cut_tail(journal)
+    buffer._recovered(journal_id, num_records, replay)
+    if num_records > skipped:
         buffer._limited.forgive()
-    buffer._position = checkpointable.Position(
-        journal_id=journal_id, num_records=journal.num_records, replay=replay, written=buffer._written()
-    )
     if progress is not None:
         progress(total, total)
     return buffer
 
 
-class _Reading:
-    """A reading of a journal.
-
-    Attributes:
-        num_records: The number of the record after the last one read.
-        ending: The end of the records, once all were read.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._walk = journal_reader.walk(path)
-        self.num_records = 0
-        self.ending: journal_reader.Ending | None = None
-
-    def records(self) -> Iterator[journal_reader.Record]:
-        """Yield the records, once."""
-        count = 0
-        try:
-            while True:
-                record = next(self._walk)
-                count, self.num_records = count + 1, record.number + 1
-                yield record
-        except StopIteration as stop:
-            self.ending = stop.value
-        except journal_reader.DamageError as damage:
-            raise repair.refusal(damage, count) from damage
+def _undamaged(journal: journal_reader.Reading) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the records of a journal; if it is damaged, the error says how it can be repaired."""
+    try:
+        yield from journal.records()
+    except journal_reader.DamageError as damage:
+        raise repair.refusal(damage, journal.num_records) from damage
 
 
 def _checked_class(buffer_class: Any) -> Any:

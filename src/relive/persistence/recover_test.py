@@ -85,7 +85,7 @@ class TestEveryBuffer:
         buffer = make()
         zoo.work(buffer, random.Random(1), 30)
         written(tmp_path / "log", buffer, seed=2)
-        assert sorted(os.listdir(tmp_path / "log")) == ["base", journal_reader.segment_name(0)]
+        assert sorted(os.listdir(tmp_path / "log"))[:2] == ["base", journal_reader.segment_name(0)]
         other: Any = relive.recover(tmp_path / "log")
         assert content(other) == content(buffer)
         with opened(tmp_path / "log") as log:
@@ -344,6 +344,7 @@ def test_a_checkpoint_newer_than_the_journal_is_refused(tmp_path: pathlib.Path) 
         buffer = filled(tmp_path / "saved", log)
         buffer.add(5.0, 0, 0.0, 6.0)
         buffer.save(tmp_path / "saved")
+    (tmp_path / "log" / f"{journal_reader.segment_name(3)}.closed").unlink()  # As if it had been killed.
     place = tmp_path / "log" / segments(tmp_path / "log")[0]
     os.truncate(place, place.stat().st_size - 1)
     message = "saved is newer than the journal, which ends before record 2: load it, and attach a new journal$"

@@ -15,6 +15,7 @@ repairing twice changes nothing.
 
 import dataclasses
 import os
+import shutil
 
 from relive import errors
 from relive.common import validation
@@ -22,8 +23,6 @@ from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import places
 from relive.persistence import state as state_lib
-
-_CHUNK = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,8 @@ class Repair:
         done = [f"renamed {files.named(source)} to {files.named(target)}" for source, target in self.renamed]
         done += [f"deleted {files.named(path)}" for path in self.deleted]
         if self.damage is not None:
-            done.append(f"{self.damage}; set aside as {', '.join(self.set_aside)}")
+            done.append(self.damage)
+            done += [f"set aside as {', '.join(self.set_aside)}"] if self.set_aside else []
         if self.num_bytes_cut:
             done.append(f"cut {self.num_bytes_cut} bytes after them, which are no record")
         records = "" if self.num_records is None else f"{self.num_records} whole records: "
@@ -61,12 +61,7 @@ class Repair:
 
 
 def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repair:
-    """Repair the journal at `path`.
-
-    Args:
-        path: The journal's directory.
-        drop_damaged: Whether a damaged journal is to end with the last record before the damage. The files with what
-            was damaged and what followed stay in the directory, under names that end in ".damaged".
+    """Repair the journal at `path`; see `inspect.repair`.
 
     Raises:
         CheckpointError: The journal is damaged, and `drop_damaged` is False; or it is open elsewhere, cannot be read or
@@ -74,41 +69,36 @@ def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) 
     """
     validation.boolean("drop_damaged", drop_damaged)
     path = files.absolute("path", path)
-    with journal_reader.opened(path) as directory:
-        journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
-        with journal_reader.locked(path):
-            listing = journal_reader.listed(directory)
-            findings = journal_reader.examine(path)
-            damage = findings.damage
-            if damage is not None and not drop_damaged:
-                raise refusal(damage, findings.num_records)
-            set_aside: list[str] = []
-            try:
-                if damage is not None:
-                    set_aside = _set_aside(path, listing, damage)
-            except OSError as error:
-                raise _failed(path, error) from error
-            cut_tail(path, findings.ending)
+    with journal_reader.locked(path):
+        found = journal_reader.examine(path)
+        if found.damage is not None and not drop_damaged:
+            raise refusal(found.damage, found.num_records)
+        try:
+            set_aside = _set_aside(found, found.damage) if found.damage is not None else ()
+        except OSError as error:
+            raise _failed(path, error) from error
+        num_bytes_cut = cut_tail(found)
     return Repair(
         place=path,
-        num_records=findings.num_records,
-        num_bytes_cut=findings.num_torn_bytes,
-        damage=None if damage is None else str(damage),
-        set_aside=tuple(set_aside),
+        num_records=found.num_records,
+        num_bytes_cut=num_bytes_cut,
+        damage=None if found.damage is None else str(found.damage),
+        set_aside=set_aside,
     )
 
 
-def cut_tail(path: str, ending: journal_reader.Ending | None) -> None:
-    """Cut off a torn tail of the journal at `path`, if any.
+def cut_tail(reading: journal_reader.Reading) -> int:
+    """Cut off a torn tail of a journal that was read to its end, and return its bytes.
 
     Raises:
         CheckpointError: The journal could not be written.
     """
-    if ending is not None and ending.size > ending.offset:
+    if reading.num_torn_bytes and reading.segment is not None:
         try:
-            cut(ending.path, ending.offset)
+            cut(reading.segment.path, reading.segment.end)
         except OSError as error:
-            raise _failed(path, error) from error
+            raise _failed(reading.path, error) from error
+    return reading.num_torn_bytes
 
 
 def _failed(path: str, error: OSError) -> errors.CheckpointError:
@@ -188,29 +178,32 @@ def cut(path: str, size: int) -> None:
         os.close(descriptor)
 
 
-def _set_aside(path: str, listing: journal_reader.Listing, damage: journal_reader.DamageError) -> list[str]:
+def _set_aside(found: journal_reader.Reading, damage: journal_reader.DamageError) -> tuple[str, ...]:
     """End the journal before the damage, and return the names of the files that hold what followed.
 
     The newest files are renamed first, so that at any moment the journal is either damaged as before or repaired.
     """
-    names = []
-    for first in reversed([first for first in listing.firsts if first >= damage.first]):
+    path, names = found.path, []
+    for first in reversed([first for first in found.firsts if first >= damage.first]):
         name = journal_reader.segment_name(first)
-        source = os.path.join(path, name)
-        aside = _free_name(path, name)
-        if first == damage.first and damage.whole:
+        source, aside = os.path.join(path, name), _free_name(path, name)
+        if first > damage.first or not damage.whole:
+            os.rename(source, os.path.join(path, aside))
+        elif os.path.getsize(source) > damage.whole:
             _copy(source, os.path.join(path, aside))
             files.fsync_directory(path)
             cut(source, damage.whole)
         else:
-            os.rename(source, os.path.join(path, aside))
-            files.fsync_directory(path)
+            continue
+        files.fsync_directory(path)
         names.append(aside)
-    if 0 < listing.oldest == damage.first and not damage.whole:  # The next segment begins with record 0.
-        for name in (*listing.left_over, journal_reader.segment_name(listing.oldest) + journal_reader.OLDEST):
-            os.unlink(os.path.join(path, name))
-            files.fsync_directory(path)
-    return names[::-1]
+    left_over = found.left_over  # With the marks of having been closed.
+    if 0 < found.oldest == damage.first and not damage.whole:  # The next segment begins with record 0.
+        left_over = [*left_over, journal_reader.segment_name(found.oldest) + journal_reader.OLDEST]
+    for name in left_over:
+        os.unlink(os.path.join(path, name))
+        files.fsync_directory(path)
+    return tuple(names[::-1])
 
 
 def _free_name(path: str, name: str) -> str:
@@ -222,10 +215,6 @@ def _free_name(path: str, name: str) -> str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file and sync it; the target must not exist."""
-    descriptor = os.open(source, os.O_RDONLY | files.STRICT)
-    with open(descriptor, "rb") as old, open(target, "xb") as new:
-        while piece := old.read(_CHUNK):
-            new.write(piece)
-        new.flush()
-        files.fsync_file(new.fileno())
+    shutil.copyfile(source, target)
+    with open(target, "r+b") as file:
+        files.fsync_file(file.fileno())
