@@ -261,6 +261,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         return weights
 
     def state_dict(self, slots: arrays.Slots) -> state.State:
+        """Return the priorities, the largest so far and the number of draws; see Sampler."""
         self.catch_up()
         priorities = self._raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = np.nan
@@ -268,6 +269,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         return {**values, "arrays": {"priorities": priorities}}
 
     def load_state_dict(self, given: state.StateReader, slots: arrays.Slots) -> None:
+        """Load priorities; see Sampler."""
         self._ticks, most = given.integer("ticks"), given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(slots)

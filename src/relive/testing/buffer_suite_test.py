@@ -283,7 +283,7 @@ def evict_all(buffer: relive.ColumnReplayBuffer[Any]) -> None:
     """Evict every row, and leave the episodes open."""
     kept = buffer._store.rows_state().without_rows()
     relive.ColumnReplayBuffer.clear(buffer)
-    buffer._store.restore(kept)
+    buffer._store.load_state_dict(kept)
 
 
 class KeepsEpisodesOpenAndSaysNothing(relive.SequenceReplayBuffer):
