@@ -490,10 +490,10 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return {**super()._encoded_settings(), **extras}
 
     @classmethod
-    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+    def _loaded(cls, state: state_lib.State, overrides: dict[str, Any], **options: Any) -> Self:
         saved = cls._given(state).part("settings")
         extras = {name: token_state.fields_of(saved, name) for name in ("token_extras", "sequence_extras")}
-        return super()._loaded(state, {**extras, **instead}, **options)
+        return super()._loaded(state, {**extras, **overrides}, **options)
 
     def _state_dict(self, **options: Any) -> state_lib.State:
         state = token_state.state_dict(self._store)

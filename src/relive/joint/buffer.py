@@ -171,8 +171,8 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     # As a whole.
 
     @classmethod
-    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
-        return super()._loaded(state, {"agents": _saved_names(cls._given(state)), **instead}, **options)
+    def _loaded(cls, state: state_lib.State, overrides: dict[str, Any], **options: Any) -> Self:
+        return super()._loaded(state, {"agents": _saved_names(cls._given(state)), **overrides}, **options)
 
     def _state_dict(self, **options: Any) -> state_lib.State:
         return {**self._of_agents(), **super()._state_dict(**options)}

@@ -181,33 +181,33 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         checkpoint.save(self._full_state(), path, keep=keep, progress=progress)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **instead: Any) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **overrides: Any) -> Self:
         """Load the buffer that was saved at `path`.
 
         Args:
             path: The directory.
             progress: Called periodically with the number of bytes read so far and the total.
-            instead: Constructor arguments that override the saved ones, and those that are not saved, such as a
+            overrides: Constructor arguments that override the saved ones, and those that are not saved, such as a
                 storage. Objects of custom classes are restored if the class is defined.
 
         Raises:
             CheckpointError: There is no checkpoint, or it is damaged, of another class, or of a newer version.
         """
         with checkpoint.opened(path, progress=progress) as state:
-            return cls.from_state(state, **instead)
+            return cls.from_state(state, **overrides)
 
     @classmethod
-    def from_state(cls, state: state_lib.State, **instead: Any) -> Self:
+    def from_state(cls, state: state_lib.State, **overrides: Any) -> Self:
         """Return a new buffer with a state from `state_dict`, which is copied.
 
         Args:
             state: The state.
-            instead: As in `load`.
+            overrides: As in `load`.
 
         Raises:
             CheckpointError: The state is invalid, or of another class.
         """
-        return cls._loaded(state, instead)._restarted()
+        return cls._loaded(state, overrides)._restarted()
 
     def state_dict(self) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
@@ -299,13 +299,13 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         return None
 
     @classmethod
-    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+    def _loaded(cls, state: state_lib.State, overrides: dict[str, Any], **options: Any) -> Self:
         given = cls._given(state)
         saved = given.part("settings")
-        names = registry.parameters(cls).keys() - cls._NOT_KEPT - instead.keys()
+        names = registry.parameters(cls).keys() - cls._NOT_KEPT - overrides.keys()
         arguments = {name: settings_lib.load(saved, name) for name in sorted(names)}
         rng = cls._generator(given)
-        arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
+        arguments = {**({} if rng is None else {"seed": rng}), **overrides, **arguments}
         try:
             buffer = cls(**arguments)
         except (errors.ArgumentError, MemoryError, OverflowError, TypeError, ValueError) as error:

@@ -43,7 +43,7 @@ class Registry(Generic[T]):
             CheckpointError: There are several.
         """
         kind = self._defined(name)
-        if kind is None and name in relive.__all__:
+        if kind is None and name in vars(relive)["__all__"]:
             getattr(relive, name)  # Public names are imported on first use, and register themselves then.
             kind = self._defined(name)
         return kind

@@ -39,7 +39,7 @@ def _passed_on(
 ) -> "Callable[Concatenate[Shell[Any], Arguments], Answer]":
     """Return a method of the wrapper that is the one of the wrapped buffer of that name, documentation included."""
 
-    def call(self: "Shell[Any]", *values: Arguments.args, **named: Arguments.kwargs) -> Answer:
+    def call(self: "Shell[Any]", /, *values: Arguments.args, **named: Arguments.kwargs) -> Answer:
         make: Callable[[], Answer] = functools.partial(getattr(self._buffer, method.__name__), *values, **named)
         return self._change(make) if changes else self._look(make)
 
