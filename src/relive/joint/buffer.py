@@ -196,18 +196,13 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
                     raise given.refused("schema", f"{own} for agent {agent!r}", saved.get(agent))
         return schema
 
-    def _twin(self) -> Self:
-        twin = super()._twin()
-        twin._rows = joint_rows.JointRows(self.agents)
-        twin._rows.bind(twin._store)
-        twin._rows.update()
-        return twin
-
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         names = _saved_names(given)
         if names != list(self.agents):
             raise given.refused("agents", f"those of {', '.join(self.agents)}", names)
         super()._load_state_dict(given, **options)
+        self._rows = joint_rows.JointRows(self.agents)
+        self._rows.bind(self._store)
         self._rows.update()
         self._rows.next_episode = given.integer("next_episode")
         wrong = self._wrong()
@@ -215,9 +210,9 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             raise errors.CheckpointError(wrong)
 
     def _swap(self, twin: Any) -> None:
-        rows = self._rows
         super()._swap(twin)
-        self._rows = checkpointable.become(rows, twin._rows)
+        window: Any = self._window
+        self._rows = checkpointable.become(window.layout, twin._rows)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         known: Any = {} if self.schema is None else self.schema.fields
