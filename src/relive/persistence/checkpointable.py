@@ -181,7 +181,9 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         checkpoint.save(self._full_state(), path, keep=keep, progress=progress)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **overrides: Any) -> Self:
+    def load(
+        cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **overrides: Any
+    ) -> Self:
         """Load the buffer that was saved at `path`.
 
         Args:

@@ -17,7 +17,7 @@ or a sync has failed, the journal refuses further writes: a later sync could suc
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 import contextlib
 import dataclasses
 import io
@@ -124,6 +124,18 @@ class _ClosedJournalError(errors.CheckpointError, errors.ClosedError):
 _CLOSED = _ClosedJournalError, "it was closed"
 
 
+class _Later(contextlib.AbstractContextManager[None]):
+    """Blocks in which no append syncs, one in another."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
 class Journal(duplicates.NeverCopied):
     """An append-only log of the changes of a buffer, in a directory; pass it to `attach`, and load it with `recover`.
 
@@ -169,7 +181,7 @@ class Journal(duplicates.NeverCopied):
         self._most_unsynced = fsync.count if isinstance(fsync, EveryRecords) else otherwise
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
-        self._syncs = True
+        self._later = _Later()
         self._begun: tuple[Callable[[], bytes], Callable[[], Records], Callable[[], Any]] | None = None
         # Why it cannot be written, if it cannot.
         self._refusal: tuple[type[errors.CheckpointError], str] | None = None
@@ -270,7 +282,7 @@ class Journal(duplicates.NeverCopied):
                 raise OSError(f"only {written} of {len(record)} bytes fitted")
             segment.end = end + written
             self._num_records = number + 1
-            if self._syncs and self.is_due:
+            if self.is_due and not self._later.depth:
                 self.sync()
         except BaseException as error:
             # Also on an interrupt, which may come between writing and counting.
@@ -280,14 +292,9 @@ class Journal(duplicates.NeverCopied):
             raise
         return number
 
-    @contextlib.contextmanager
-    def syncing_later(self) -> Iterator[None]:
+    def syncing_later(self) -> contextlib.AbstractContextManager[None]:
         """Append the records of a `with` block without syncing: then await `synced` when `is_due`."""
-        before, self._syncs = self._syncs, False
-        try:
-            yield
-        finally:
-            self._syncs = before
+        return self._later
 
     def sync(self) -> None:
         """Sync all appended records to disk.
