@@ -162,9 +162,9 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             ClosedError: The buffer is closed.
             CheckpointError: The journal could not be written or synced.
         """
-        self._gate.begin_write()
+        self._gate.bind_to_loop()
         if self._gate.should_yield():
-            await asyncio.sleep(0)
+            await self._gate.give_way()
         if self._journal is None:
             return self._start(agent_id, group_id, policy_version, ticket)
         with self._journal.syncing_later():
@@ -235,7 +235,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
                 integer of at least that of the previous step.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        self._gate.begin_write()
+        self._gate.bind_to_loop()
         step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
             self._store[episode_id].check_next_step(policy_version)

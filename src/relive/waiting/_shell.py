@@ -16,7 +16,6 @@ from relive.common import validation
 from relive.common import words
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
-from relive.waiting import gate
 from relive.waiting import rate_limiters
 from relive.windows import window as window_lib
 
@@ -26,7 +25,7 @@ Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 
 
-class Sharable(gate.Rules, Protocol[Batch_co]):
+class Sharable(rate_limiters.Rules, Protocol[Batch_co]):
     """What the wrappers require of a buffer beside `add` and its other inserts."""
 
     def sample(self, batch_size: int, /) -> Batch_co:

@@ -189,7 +189,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         self, insert: Callable[..., Answer], values: tuple[Any, ...], fields: Mapping[str, Any]
     ) -> Answer:
         """Wait for the turn of a call, and make it."""
-        self._gate.begin_write()
+        self._gate.bind_to_loop()
         can_insert = self._gate.can_insert()
         if self._gate.must_wait_to_insert(can_insert):
             if not can_insert:

@@ -6,9 +6,9 @@
 A buffer belongs to an event loop until that loop is closed. Then the next one takes it over, and callers still waiting
 in the first, which never run again, are dropped.
 
-A turn must be used at once: nothing may be awaited between the final check and the action. Every draw, and one in 32 of
-the other awaited calls, yields to other tasks first, so that a loop of calls that need not wait cannot starve the event
-loop.
+A turn must be used at once: nothing may be awaited between the final check and the action. Every draw yields to other
+tasks first, and so does an insert once 32 awaited calls have not, so that a loop of calls that need not wait cannot
+starve the event loop.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ import collections
 from collections.abc import Callable, Iterable
 import itertools
 import time
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from relive import errors
+from relive.waiting import rate_limiters
 
 
 def _always() -> bool:
@@ -112,18 +113,6 @@ class FairCondition:
 _CALLS_A_TURN = 32
 
 
-class Rules(Protocol):
-    """Decides without waiting."""
-
-    def can_insert(self) -> bool:
-        """Return whether a step may be inserted now."""
-        ...
-
-    def can_sample(self, batch_size: int, /) -> bool:
-        """Return whether a batch may be drawn now."""
-        ...
-
-
 class Gate:
     """Lets inserts and samples pass when the rules allow them.
 
@@ -132,7 +121,7 @@ class Gate:
         still_there: The calls that still work after the gate is closed; for error messages.
     """
 
-    def __init__(self, rules: Rules, still_there: str) -> None:
+    def __init__(self, rules: rate_limiters.Rules, still_there: str) -> None:
         self.is_closed = False
         self._rules = rules
         self._still_there = still_there
@@ -148,11 +137,12 @@ class Gate:
         return {**vars(self), "_loop": None, "_wanted": {}}
 
     def bind_to_loop(self) -> None:
-        """Bind the gate to the running event loop, replacing a closed one.
+        """Begin an awaited call: count it, and bind the gate to the running event loop, replacing a closed one.
 
         Raises:
             EventLoopError: The gate belongs to another event loop that is not closed.
         """
+        self._calls += 1
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -161,11 +151,6 @@ class Gate:
                 )
             self._loop = loop
             self._wanted.clear()
-
-    def begin_write(self) -> None:
-        """Begin an awaited start or insert: bind the gate as `bind_to_loop` does, and count the call."""
-        self._calls += 1
-        self.bind_to_loop()
 
     def close(self) -> None:
         """Close permanently; waiting callers raise ClosedError."""
@@ -188,8 +173,13 @@ class Gate:
         return self._rules.can_sample(batch_size)
 
     def should_yield(self) -> bool:
-        """Return whether the write that was begun last should yield to other tasks."""
-        return self._calls % _CALLS_A_TURN == 0
+        """Return whether so many awaited calls have begun that one should yield to other tasks."""
+        return self._calls >= _CALLS_A_TURN
+
+    async def give_way(self) -> None:
+        """Yield to other tasks."""
+        self._calls = 0
+        await asyncio.sleep(0)
 
     def must_wait_to_insert(self, can_insert: bool) -> bool:
         """Return whether `wait_to_insert` has to be awaited before a step is inserted, given what `can_insert` said."""
@@ -197,7 +187,7 @@ class Gate:
 
     async def wait_to_insert(self) -> None:
         """Wait until one step may be inserted."""
-        await asyncio.sleep(0)
+        await self.give_way()
         await self._inserters.wait_for(self.can_insert)
 
     async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
@@ -206,7 +196,7 @@ class Gate:
         While only the extra condition is missing, batches behind it may pass, and inserts pass whatever the rules say,
         since otherwise the condition might never become true.
         """
-        await asyncio.sleep(0)
+        await self.give_way()
         may = False
 
         def is_ready() -> bool:

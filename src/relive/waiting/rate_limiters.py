@@ -137,6 +137,18 @@ class SampleToInsertRatio(RateLimiter):
         return self._insert_units * (inserted - self.min_size) - self._sample_units * sampled
 
 
+class Rules(Protocol):
+    """Decides without waiting."""
+
+    def can_insert(self) -> bool:
+        """Return whether a step may be inserted now."""
+        ...
+
+    def can_sample(self, batch_size: int, /) -> bool:
+        """Return whether a batch may be drawn now."""
+        ...
+
+
 class Counts(Protocol):
     """The counts that a limiter decides from."""
 
