@@ -350,7 +350,7 @@ class LearnerQueue:
         return unit is not None and unit.is_delivered and episode in unit.episodes
 
     def delivery_states(self, episodes: Iterable[Episode]) -> list[State | None]:
-        """Return the state of each stored episode; None if it is open, or dropped, or nobody has asked for it."""
+        """Return the state of each stored episode; None if it is open, was dropped, or is not waited for."""
         found = [(self.unit_of(episode), episode) for episode in episodes]
         return [None if unit is None or each not in unit.episodes else unit.state for unit, each in found]
 

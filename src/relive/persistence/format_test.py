@@ -349,7 +349,8 @@ class Episodes:
             (self.learner,) = value_of(payload)
         if kind > 8:
             return
-        name, *values = value_of(payload) or [""]
+        arguments: list[Any] = list(value_of(payload)) or [""]
+        name, *values = arguments
         if kind == 7:
             self.is_carried = name not in self.episodes
         if kind in (7, 8):

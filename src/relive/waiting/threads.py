@@ -241,7 +241,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         return super().__getattr__(name)
 
     def _until_ready(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:
-        """Make a call of a method of episodes, whose turn nobody can ask for."""
+        """Make a call of a method of episodes, whose turn cannot be asked for."""
 
         def call() -> Answer:
             try:
