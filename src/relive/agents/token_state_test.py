@@ -164,6 +164,12 @@ def test_forged_states_of_tokens_are_refused(change: Any, text: str) -> None:
     assert token_buffer_test.snapshot(buffer) == before
 
 
+def test_the_largest_version_of_the_learner_is_loaded() -> None:
+    buffer = token_buffer_test.filled()
+    buffer.set_policy_version(2**62)
+    assert relive.TokenReplayBuffer.from_state(buffer.state_dict()).policy_version == 2**62
+
+
 def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
     state = token_buffer_test.filled().state_dict()
     state["sequences"]["log_probability_dtype"] = None

@@ -89,19 +89,15 @@ class GrowingCounts(Generic[H]):
         Raises:
             CorruptionError: A shelf or the total disagrees with its items.
         """
-        for number, shelf in enumerate(self._shelves):
-            rows = [self._rows.get(item) for item in shelf.items]
-            is_sound = (
-                shelf.width == 2 << number
-                and len(shelf.items) == len(shelf.counts)
-                and all(shelf.width // 2 <= count < shelf.width for count in shelf.counts)
-                and shelf.units == sum(shelf.counts)
-                and rows == [(shelf, row) for row in range(len(rows))]
-            )
-            if not is_sound:
-                raise errors.CorruptionError(f"shelf {number} of growing counts does not agree with its items")
-        if len(self._rows) != sum(len(shelf.items) for shelf in self._shelves):
-            raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
+        twin: GrowingCounts[H] = GrowingCounts()
+        for item in dict.fromkeys(self):
+            twin.put(item, max(self[item], 1))
+        if self._contents() != twin._contents():
+            raise errors.CorruptionError(f"growing counts of {len(self._rows)} items do not agree with their shelves")
+
+    def _contents(self) -> tuple[Any, ...]:
+        shelves = [(each.width, each.items, each.counts, each.units) for each in self._shelves if each.items]
+        return shelves, {item: (shelf.width, row) for item, (shelf, row) in self._rows.items()}, self.total
 
     def put(self, item: H, count: int) -> None:
         """Add a new item with `count` >= 1 units; adding items in the order of `iter` restores the same order."""

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from relive import errors
 from relive import testing
 from relive.episodes import counts
 
@@ -199,6 +200,13 @@ def test_growing_counts_forget_what_left() -> None:
     left = weakref.ref(thing)
     del thing
     assert left() is None
+
+
+def test_an_item_that_is_counted_twice_is_found() -> None:
+    growing = counts_of({"a": 3, "b": 2})
+    growing.put("b", 2)
+    with pytest.raises(errors.CorruptionError, match="^growing counts of 2 items do not agree with their shelves$"):
+        growing.check()
 
 
 @hypothesis.given(steps=st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60))

@@ -10,13 +10,13 @@ has just ended stays until the next insert needs its place.
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 import dataclasses
 import itertools
 import math
 import operator
 import time
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import uuid
 
 import numpy as np
@@ -99,6 +99,8 @@ class EpisodeBufferStats(statistics.Statistics):
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
+Draws: TypeAlias = list[tuple[episode_lib.Episode[Obs, Act], int]]
+"""Transitions, each as its episode and step."""
 _FINISHED_AT_LEAST = 1000
 """So many finished episodes are kept at least, however small max_transitions is."""
 
@@ -239,16 +241,11 @@ class EpisodeStore(Generic[Obs, Act]):
         self.aborted_steps += bool(episode.actions)
         self._finish(episode)
 
-    def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Return `size` independent transitions, uniform among all, each as its episode and start step.
-
-        The store must hold a transition. O(size log episodes).
-        """
+    def draw(self, size: int, rng: np.random.Generator) -> Draws[Obs, Act]:
+        """Return `size` independent transitions, uniform among all; there must be one. O(size log episodes)."""
         return self.versions.all.draw(rng.integers(len(self), size=size), rng)
 
-    def checked_draws(
-        self, draws: Iterable[tuple[Any, Any]], size: int
-    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+    def checked_draws(self, draws: Iterable[tuple[Any, Any]], size: int) -> Draws[Obs, Act]:
         """Validate the draws of a custom sampler, and return them with start steps as ints.
 
         Raises:
@@ -269,7 +266,7 @@ class EpisodeStore(Generic[Obs, Act]):
                 )
         return pairs
 
-    def note(self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]]) -> None:
+    def note(self, draws: Draws[Obs, Act]) -> None:
         """Record that those stored episodes were sampled."""
         self.sampled += len(draws)
         self.drawn.update([episode.episode_id for episode, _ in draws])
@@ -283,9 +280,7 @@ class EpisodeStore(Generic[Obs, Act]):
         learner, known = self.policy_version, self.versions.known
         return learner is not None and bool(known) and (lags.max_lag is None or learner - known[-1] <= lags.max_lag)
 
-    def draw_within(
-        self, size: int, rng: np.random.Generator, lags: versions_lib.Lags
-    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+    def draw_within(self, size: int, rng: np.random.Generator, lags: versions_lib.Lags) -> Draws[Obs, Act]:
         """Return `size` independent transitions within those lags; there must be one. See VersionCounts.draw."""
         assert self.policy_version is not None
         return self.versions.draw(size, rng, self.policy_version, lags)

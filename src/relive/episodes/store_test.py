@@ -328,14 +328,17 @@ def break_finished_identity(store: Any) -> None:
         ),
         (lambda store: setattr(store.finished, "total", 6), "transitions by policy version must be "),
         (lambda store: store._growing.grow(next(iter(store.open.values()))), "transitions by policy version must be "),
-        (lambda store: setattr(store._growing, "total", 3), "transitions by policy version must be "),
+        (
+            lambda store: setattr(store._growing, "total", 3),
+            "growing counts of 1 items do not agree with their shelves",
+        ),
         (
             lambda store: setattr(store._growing._shelves[1], "units", store._growing._shelves[1].units + 1),
-            "shelf 1 of growing counts does not agree with its items",
+            "growing counts of 1 items do not agree with their shelves",
         ),
         (
             lambda store: store._growing._rows.update(ghost=(store._growing._shelves[0], 0)),
-            "growing counts have 2 items, but not on their shelves",
+            "growing counts of 2 items do not agree with their shelves",
         ),
         (
             lambda store: store.drawn.add("ghost"),
