@@ -361,6 +361,25 @@ def test_a_system_that_refuses_leaves_the_old_one(
     assert loaded(path) == whole(numbered(2))
 
 
+def test_a_file_that_cannot_be_synced_leaves_the_old_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is synced beside the writing of others."""
+    path, fsync, calls = tmp_path / "state", os.fsync, []
+    checkpoint.save(numbered(1), path)
+
+    def refuse_once(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_once)
+    with pytest.raises(errors.CheckpointError, match=f"^{path} cannot be saved: {os.strerror(errno.EIO)}$"):
+        checkpoint.save(numbered(2), path)
+    assert loaded(path) == whole(numbered(1))
+
+
 LIMITED = """
 import resource, sys
 import numpy as np

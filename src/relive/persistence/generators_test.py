@@ -62,6 +62,24 @@ def test_what_is_missing_is_refused(kind: str) -> None:
             made({other: value for other, value in state.items() if other != name})
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *(("MT19937", "pos", value) for value in (-1, 625, 2**31 - 1)),
+        *(("Philox", "buffer_pos", value) for value in (-1, 5, 2**31 - 1)),
+        *(("PCG64", "has_uint32", value) for value in (-1, 2)),
+    ],
+)
+def test_numbers_that_numpy_takes_unseen_are_refused(kind: str, name: str, value: int) -> None:
+    """With them, it would read what lies behind its array."""
+    state = generators.state_of(used(kind))
+    (state["state"] if name == "pos" else state)[name] = value
+    with pytest.raises(
+        errors.CheckpointError, match=f"^generator must have a (valid state of {kind}$|state that numpy)"
+    ):
+        made(state)
+
+
 def test_a_state_that_is_not_json_is_refused() -> None:
     state = generators.state_of(used("PCG64"))
     with pytest.raises(errors.CheckpointError, match="^generator must have a state that numpy accepts: Object of type"):

@@ -146,6 +146,18 @@ def assert_same(columns: dict[str, arrays.Array], expected: dict[str, arrays.Arr
         assert column.tobytes() == expected[path].tobytes(), path
 
 
+@pytest.mark.parametrize("dtype", ["<i8", ">i2"])
+def test_a_run_of_rows_wraps_around(dtype: str) -> None:
+    storage = relive.ColumnStorage(relive.Schema(relive.Field(2, dtype), relive.Field((), int)), 5)
+    values = np.arange(10).reshape(5, 2).astype(dtype)
+    storage.write(np.arange(5), {"observation": values, "action": np.arange(5), "reward": np.zeros(5)})
+    for slot in range(5):
+        for count in range(6):
+            run = storage.run("observation", slot, count)
+            assert run.dtype == np.dtype(dtype)
+            assert run.tolist() == np.concatenate([values, values])[slot : slot + count].tolist()
+
+
 def test_every_field_is_allocated_once_in_their_order() -> None:
     calls: list[tuple[tuple[int, ...], Any]] = []
 
