@@ -61,7 +61,7 @@ INTERNAL = {
     "Schema": "columns description from_description leaves named_fields observation_paths rows",
     "ColumnStorage": "gather prepare rewards write_rows",
     "MemmapStorage": "id",
-    "Sampler": "attach catch_up draw drawn exponent has_hooks importance is_tracking restore state weights",
+    "Sampler": "attach begin_telling catch_up draw drawn exponent has_hooks importance is_tracking weights",
     "PrioritizedSampler": "check_priorities least_weight note_priority ticks total_weight tree",
     "SumTree": "draw settle write",
     "TransitionWindow": "assembled",
