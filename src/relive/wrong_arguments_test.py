@@ -148,7 +148,7 @@ DELIVERY: dict[str, dict[str, Any]] = {
     "ack": {"version": 0},
     "set_policy_version": {"version": 1},
     "admit_nowait": {"count": 1},
-    "next_episodes_nowait": {"count": 1, "max_lag": None, "accept": None, "quotas": {"a": 1}},
+    "next_episodes_nowait": {"count": 1, "max_lag": None, "accept": None},
 }
 DESCRIBED = {"agent_id": "a", "group_id": "g", "policy_version": 1, "ticket": None}
 APPENDED = {"episode_id": "e", "observation": 1, "action": 1, "reward": 1.0, "policy_version": 1}
