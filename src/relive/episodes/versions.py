@@ -64,10 +64,10 @@ def runs(episode: Episode) -> list[tuple[int, int]]:
     """Return ALL and the versions of an episode's transitions, in order, with the number of transitions of each."""
     most = len(episode)
     found = [(ALL, most)]
-    if episode.policy_version is not None or episode.version_changes:
-        of_steps = episode.version_runs()
-        found += [(v, min(stop, most) - start) for start, stop, v in of_steps if v is not None and start < most]
-    return found
+    if not episode.version_changes:  # Most often.
+        return [*found, (episode.policy_version, most)] if most and episode.policy_version is not None else found
+    of_steps = episode.version_runs()
+    return found + [(v, min(stop, most) - start) for start, stop, v in of_steps if v is not None and start < most]
 
 
 class VersionCounts:
@@ -115,7 +115,7 @@ class VersionCounts:
         for version, _ in runs(episode):
             pool = self.pools[version]
             pool.finished.popleft()
-            if not pool.total and version != ALL:
+            if version != ALL and not pool.total:
                 del self.pools[version]
                 del self.known[bisect.bisect_left(self.known, version)]
         return episode
