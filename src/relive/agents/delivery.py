@@ -41,11 +41,9 @@ if TYPE_CHECKING:
     from relive.agents import queue_journal
     from relive.agents import queue_state
     from relive.persistence import journal as journal_lib
-    from relive.persistence import settings
 else:
     queue_journal = imports.lazy_module("relive.agents.queue_journal")
     queue_state = imports.lazy_module("relive.agents.queue_state")
-    settings = imports.lazy_module("relive.persistence.settings")
 
 _STARTS_A_TURN = 32
 Accept: TypeAlias = Callable[[Any], object]
@@ -181,12 +179,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         return self._queue
 
     def _new_queue(self) -> queue_lib.LearnerQueue:
-        return queue_lib.LearnerQueue(
-            self._admission,
-            self._groups,
-            self._redeliver,
-            self._waiters,
-        )
+        return queue_lib.LearnerQueue(self._admission, self._groups, self._redeliver, self._waiters)
 
     def _follow(self, queue: queue_lib.LearnerQueue | None) -> None:
         """Set the queue, and let the store tell it what starts, ends and is evicted."""
@@ -234,7 +227,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             return self._can_admit(count) or self._warn_if_stuck(self._waiters.episodes, self._waiters.groups)
 
         with self._learner().places.waiting():
-            await self._waiters.wait_for(self._waiters.starts, ready, self._due)
+            await self._waiters.wait_for(self._waiters.starts, ready, lambda: self._learner().due)
         return self._learner().places.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
@@ -490,27 +483,13 @@ class Delivering(checkpointable.Journalable, Generic[E]):
 
     def _base_queue_state(self) -> dict[str, Any]:
         """Return the state of the queue as if everything stored had just been evicted."""
-        return queue_state.snapshot(self._queue, self._store.sums.with_stored(self._store), is_empty=True).state_dict(
-            []
-        )
+        sums = self._store.sums.with_stored(self._store)
+        return queue_state.snapshot(self._queue, sums, is_empty=True).state_dict([])
 
     def _loaded_queue(self, given: state_lib.StateReader, store: Any) -> queue_lib.LearnerQueue | None:
         """Return the queue of a state, if it has one, given the episodes of that state."""
-        saved = given.part("settings")
-        own = {"admission": self._admission, "groups": self._groups}
-        return queue_state.load(
-            given,
-            store,
-            list(store),
-            store.sums,
-            self._new_queue,
-            policy_version=store.policy_version,
-            has_rules=any(rule is not None for rule in own.values()),
-            is_same_rule=all(
-                settings.are_same(settings.encoded(rule), saved.value(name)) for name, rule in own.items()
-            ),
-            was_grouped=saved.value("groups") is not None,
-        )
+        rules = {"admission": self._admission, "groups": self._groups}
+        return queue_state.load(given, store, self._new_queue, rules)
 
     def _swap(self, twin: Any) -> None:
         super()._swap(twin)
@@ -548,10 +527,6 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         if self._admission is not None and self._admission.max_running is not None:
             self._waiters.wake_starts()
 
-    def _due(self) -> float | None:
-        """Return when the next group falls due, by the monotonic clock."""
-        return self._learner().due
-
     async def _next(self, condition: gate_lib.FairCondition, request: Request) -> list[list[E]]:
         """Wait in a queue until a request can be met, and deliver it."""
 
@@ -562,7 +537,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             request.kept = min([bound for bound in bounds if bound is not None], default=None)
             return self._num_ready(request) >= request.count or self._warn_if_stuck(self._waiters.starts)
 
-        await self._waiters.wait_for(condition, ready, self._due, request)
+        await self._waiters.wait_for(condition, ready, lambda: self._learner().due, request)
         return self._take(request)
 
     def _next_nowait(self, request: Request, call: str, missing: str) -> list[list[E]]:
@@ -616,12 +591,8 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _warn_if_stuck(self, *others: gate_lib.FairCondition) -> bool:
         """Return False, after a warning if the caller and others wait for what is never finished."""
         queue = self._learner()
-        if (
-            self._is_warned
-            or queue.places.is_running
-            or queue.places.reserved
-            or not any(each.waiting for each in others)
-        ):
+        is_alone = not any(each.waiting for each in others)
+        if self._is_warned or is_alone or queue.places.is_running or queue.places.reserved:
             return False
         unfinished = [f"episode {episode_id}" for episode_id in itertools.islice(self._open_ids(), 1)]
         if queue.groups is not None and queue.due is None:

@@ -12,7 +12,7 @@ Units that gather, wait or were delivered are in that order, each among its kind
 may have any name, and a sum of versions may exceed 64 bits.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import fractions
 import itertools
@@ -28,11 +28,11 @@ from relive.agents import units as units_lib
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import codec
+from relive.persistence import settings
 from relive.persistence import state
 
 Episode: TypeAlias = queue_lib.Episode
 LearnerQueue: TypeAlias = queue_lib.LearnerQueue
-Store: TypeAlias = queue_lib.Store
 
 _COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
 _MOST_SUM = validation.LARGEST**2
@@ -97,30 +97,18 @@ def snapshot(queue: LearnerQueue | None, sums: bias.Sums, *, is_empty: bool = Fa
 
 
 def load(
-    given: state.StateReader,
-    store: Store,
-    episodes: Sequence[Episode],
-    sums: bias.Sums,
-    make_queue: Callable[[], LearnerQueue],
-    *,
-    policy_version: int | None,
-    has_rules: bool,
-    is_same_rule: bool,
-    was_grouped: bool,
+    given: state.StateReader, store: Any, make_queue: Callable[[], LearnerQueue], rules: Mapping[str, Any]
 ) -> LearnerQueue | None:
-    """Return the queue of a state, if it has one, and restore sums.
+    """Return the queue of a state, if there must be one, and restore the sums of a store.
+
+    If the rules are others than those of the state, its units tell no more than which episodes were delivered or
+    dropped.
 
     Args:
         given: The state.
-        store: The episodes.
-        episodes: All of them, in the order of the state.
-        sums: New sums.
+        store: The episodes, with new sums.
         make_queue: Returns a new queue.
-        policy_version: The learner's policy version.
-        has_rules: Whether the buffer must have a queue.
-        is_same_rule: Whether admission and groups are those of the state. If not, its units tell no more than which
-            episodes were delivered or dropped.
-        was_grouped: Whether the state has a rule for groups.
+        rules: The rules for admission and groups, by name.
 
     Raises:
         CheckpointError: The state is inconsistent.
@@ -130,27 +118,29 @@ def load(
         rest = state.StateReader(codec.PlainCodec().decode(content), {}, "learner/")
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"array learner cannot be decoded: {error}") from error
+    sums: bias.Sums = store.sums
     sums.produced, sums.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(sums.trained, name) > getattr(sums.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("learner/trained must be a part of learner/produced")
-    has_queue = rest.value("queue") is not None
-    if not has_queue:
+    if rest.value("queue") is None:
         given.array("unit_state", np.uint8, (0,))
-    if not has_queue and not has_rules:
-        return None
-    queue = make_queue()
+        if all(rule is None for rule in rules.values()):
+            return None
+    queue, episodes, before = make_queue(), list(store), given.part("settings")
+    is_same_rule = all(settings.are_same(settings.encoded(rule), before.value(name)) for name, rule in rules.items())
     try:
-        if not has_queue:
+        if rest.value("queue") is None:
             queue.rebuild(store, episodes, [], {each for each in store.finished if queue_lib.why_not(each) is None})
         else:
             saved = rest.part("queue")
             _put_drops(saved, queue)
             found = _units(given, saved, episodes)
+            queue.line = units_lib.Line() if saved.boolean("has_line") else None
             if is_same_rule:
-                _fill(queue, found, episodes, has_line=saved.boolean("has_line"))
-                _put_counts(saved, queue, policy_version)
+                _fill(queue, found, episodes)
+                _put_counts(saved, queue, store.policy_version)
             else:
-                _rebuild(queue, found, store, episodes, has_line=saved.boolean("has_line"), was_grouped=was_grouped)
+                _rebuild(queue, found, store, episodes, was_grouped=before.value("groups") is not None)
         queue.check(episodes)
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"arrays of units and learner cannot be: {error}") from error
@@ -196,9 +186,8 @@ def _units(given: state.StateReader, saved: state.StateReader, episodes: Sequenc
     return found
 
 
-def _fill(queue: LearnerQueue, found: Sequence[units_lib.Unit], episodes: Sequence[Episode], *, has_line: bool) -> None:
+def _fill(queue: LearnerQueue, found: Sequence[units_lib.Unit], episodes: Sequence[Episode]) -> None:
     """Put units into a new queue, whose `check` judges them."""
-    queue.line = units_lib.Line() if has_line else None
     for unit in found:
         line = queue.line
         if unit.is_group:
@@ -228,20 +217,17 @@ def _fill(queue: LearnerQueue, found: Sequence[units_lib.Unit], episodes: Sequen
 def _rebuild(
     queue: LearnerQueue,
     found: Sequence[units_lib.Unit],
-    store: Store,
+    store: queue_lib.Store,
     episodes: Sequence[Episode],
     *,
-    has_line: bool,
     was_grouped: bool,
 ) -> None:
     """Fill a new queue by other rules than those of the state."""
     delivered = {each for unit in found if unit.is_delivered for each in unit.episodes}
     pending = {each for unit in found if unit.is_pending for each in unit.episodes}
-    if not has_line:
-        singles = [each for each in store.finished if not (was_grouped and each.group_id is not None)]
-        pending |= {each for each in singles if queue_lib.why_not(each) is None}
+    if queue.line is None:
+        pending |= {each for each in store.finished if each.group_id is None or not was_grouped}
     trainable = {each for each in store.finished if queue_lib.why_not(each) is None}
-    queue.line = units_lib.Line() if has_line else None
     queue.rebuild(store, episodes, delivered & trainable, (pending & trainable) - delivered)
 
 
