@@ -139,17 +139,14 @@ def records_at(path: pathlib.Path) -> list[Record]:
     oldest = f"segment-{max(marks, default=0):020}.relive"
     segments = sorted(each for each in path.iterdir() if each.name.endswith(".relive") and each.name >= oldest)
     assert segments[0].name == oldest
-    before = None
     for segment in segments:
         content = segment.read_bytes()
-        magic, first, salt, before_first, before_size, seed = struct.unpack_from("<17sQQQQI", content)
-        assert (magic, zlib.crc32(content[:49])) == (b"relive journal 1\n", seed)
+        magic, first, salt, seed = struct.unpack_from("<17sQQI", content)
+        assert (magic, zlib.crc32(content[:33])) == (b"relive journal 1\n", seed)
         salts.add(salt)
         assert segment.name == f"segment-{first:020}.relive"
-        assert before in ((before_first, before_size), None)
-        before = first, len(content)
         assert first == (records[-1][0] + 1 if records else first)
-        place = 53
+        place = 37
         while place + 17 <= len(content):
             length, kind, number, crc32 = struct.unpack_from("<IBQI", content, place)
             payload = content[place + 17 : place + 17 + length]

@@ -82,20 +82,14 @@ def sync_file(descriptor: int) -> None:
         files.fsync_file(descriptor)
 
 
-def create(
-    path: str,
-    first: int,
-    records: Records,
-    salt: int = 0,
-    before: journal_reader.Segment | None = None,
-) -> journal_reader.Segment:
+def create(path: str, first: int, records: Records, salt: int = 0) -> journal_reader.Segment:
     """Create the segment at `path`, atomically, of its base and what is carried over; its directory is not synced.
 
     Raises:
         ArgumentError: A payload is not bytes or too long.
         OSError: It could not be written; it does not exist, unless it could not be deleted either.
     """
-    header = journal_reader.segment_header(first, salt, before)
+    header = journal_reader.segment_header(first, salt)
     seed, number, new = journal_reader.seed_of(header, first), first, f"{path}{journal_reader.NEW}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
@@ -455,7 +449,7 @@ class Journal(duplicates.NeverCopied):
             self._sync()
             self._refuse("making a segment was interrupted")
             try:
-                segment = create(self._place(first), first, records, salt, before)
+                segment = create(self._place(first), first, records, salt)
                 files.fsync_directory(self.path)
                 self._use(segment)
             except BaseException as error:

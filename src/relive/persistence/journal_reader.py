@@ -36,7 +36,7 @@ LARGEST_PAYLOAD = 2**32 - 1
 """The most bytes a payload can have."""
 MAGIC = b"relive journal 1\n"
 _ANY_VERSION = b"relive journal "
-_SEGMENT = struct.Struct("<17sQQQQ")
+_SEGMENT = struct.Struct("<17sQQ")
 _HEAD = struct.Struct("<IBQ")
 _RECORD = struct.Struct("<IBQI")
 _CHECKSUM = struct.Struct("<I")
@@ -101,10 +101,9 @@ def first_of(name: str) -> int | None:
     return int(match[1]) if match and not match[2] else None
 
 
-def segment_header(first: int, salt: int, before: Segment | None = None) -> bytes:
+def segment_header(first: int, salt: int) -> bytes:
     """Return the header of a segment; `salt` is random, and the same in all segments of a journal."""
-    chain = (0, 0) if before is None else (before.first, before.end)
-    header = _SEGMENT.pack(MAGIC, first, salt, *chain)
+    header = _SEGMENT.pack(MAGIC, first, salt)
     return header + _pack_checksum(_crc32(header))
 
 
@@ -198,7 +197,7 @@ class Reading:
     def records(self, *, only_last: bool = False) -> Iterator[tuple[int, int, bytes]]:
         """Yield number, kind and payload of each complete record.
 
-        If `only_last`, of those in the last segment alone; of the others, headers and sizes are read.
+        If `only_last`, of those in the last segment alone; of the others, headers are read.
 
         Raises:
             CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
@@ -378,18 +377,11 @@ def _begun(file: BinaryIO, path: str, first: int, before: Segment | None) -> Seg
         seed = seed_of(header, first)
     except errors.CheckpointError as error:
         raise DamageError(path, f"it {error}", first=first) from None
-    _, _, salt, before_first, before_end = _SEGMENT.unpack_from(header)
-    if before is not None:
-        ends = before_first if before_first != before.first else before.number
-        wrong = ""
-        if salt != before.salt:
-            wrong = "it is of another journal than the one before it"
-        elif ends != first or before_first != before.first:
-            wrong = f"the segment before it ends before record {ends}"
-        elif before_end != before.size:
-            wrong = f"the segment before it has {before.size} bytes instead of {before_end}"
-        if wrong:
-            raise DamageError(path, wrong, first=first)
+    _, _, salt = _SEGMENT.unpack_from(header)
+    if before is not None and salt != before.salt:
+        raise DamageError(path, "it is of another journal than the one before it", first=first)
+    if before is not None and before.number != first:
+        raise DamageError(path, f"the segment before it ends before record {before.number}", first=first)
     return Segment(path, first, salt, seed, size=os.fstat(file.fileno()).st_size)
 
 
