@@ -27,8 +27,8 @@ NOT_HELD = (
     "effective_sample_size",
 )
 """What `get_stats` says and a journal does not."""
-DRAWS = ("times_sampled", "episode_drawn", "unit_state", "unit_age", "learner")
-"""The arrays about what was drawn."""
+DRAWS = ("times_sampled", "episode_drawn", "learner")
+"""The arrays about what was drawn, and sums of what is gone."""
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7))]
 
 NOT_DEFINED = "a class that is not defined here: give buffer_class="
@@ -40,8 +40,13 @@ def content(buffer: Any) -> Any:
     arrays = {
         name: array
         for name, array in state["arrays"].items()
-        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing")
+        if not name.startswith(("sampler", "unit_")) and name not in (*DRAWS, "open_age", "growing")
     }
+    queue = getattr(buffer, "_queue", None)
+    # Of groups, a later segment does not know what was given up before it.
+    waiting = [] if queue is None else [unit.key for unit in queue.line or ()]
+    delivered = [] if queue is None else [each.episode_id for unit in queue.delivered for each in unit.episodes]
+    arrays["units"] = waiting, sorted(delivered)
     stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
     return zoo.plain([state["settings"], arrays, stats])
 
