@@ -445,7 +445,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             self._journal.write(queue_journal.LEARN, version)
         self._store.policy_version = version
         if self._queue is not None:
-            self._queue.places.move_on(0 if before is None else version - before)
+            self._queue.move_on(self._store, 0 if before is None else version - before)
         self._gate.wake()
         self._waiters.wake_learner()
 

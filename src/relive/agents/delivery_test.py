@@ -305,6 +305,21 @@ def test_lost_deliveries_come_first_and_only_whole() -> None:
         buffer.next_groups_nowait(1)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_learner_may_train_before_it_sets_a_version(first: int) -> None:
+    """What it has trained on until then makes room for the next batch."""
+    buffer = Buffer(admission=relive.Admission(0, 2))
+    for version in range(first, first + 3):
+        for _ in range(2):
+            live(buffer, ticket=buffer.admit_nowait())
+        with pytest.raises(relive.NotReadyError):
+            buffer.admit_nowait()
+        trained = ids(buffer.next_episodes_nowait(2))
+        buffer.set_policy_version(version)
+    assert buffer.reject(trained) == 2
+    assert buffer.admit_nowait(2).left == 2
+
+
 def test_what_is_not_acknowledged_comes_again_in_order() -> None:
     buffer = Buffer(groups=relive.Groups(1), redeliver=True)
     lived = []

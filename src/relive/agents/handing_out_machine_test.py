@@ -307,10 +307,10 @@ class Naive:
     def said(self, version: int) -> None:
         self.version = version
         if self.first_version is None:
-            self.first_version = version
+            self.begin_count()
 
     def begin_count(self) -> None:
-        """Count places anew after a recovery: of what was delivered before, none comes back."""
+        """Count places anew at the first version, or after a recovery: of what was delivered before, none comes back."""
         self.first_version = self.version
         ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
         untrained = sum(r.turn == "waits" or (not r.turn and not self.is_grouped(r)) for r in ended)

@@ -361,6 +361,16 @@ class LearnerQueue:
             waiting += sum(self.unit_of(each) is None and why_not(each) is None for each in store.finished)
         return self.places.running + waiting
 
+    def move_on(self, store: Store, versions: int) -> None:
+        """Record that the learner has set its first version, or one that is newer by so many.
+
+        What was delivered before the first version was trained on before it.
+        """
+        if self.places.versions is None:
+            self.recount(store, has_version=True)
+        else:
+            self.places.move_on(versions)
+
     def recount(self, store: Store, *, has_version: bool) -> None:
         """Count places anew, with the episodes that are open or may still be delivered; each new version frees some."""
         for unit in self.delivered:

@@ -3,7 +3,7 @@
 GATHERING    a group of which some episodes are open or have ended; another may start
 COMPLETE     it waits for the learner: it is in a line
 DELIVERED    the learner has it
-SETTLED      likewise, before a restart that counted the places of an Admission anew: it holds none
+SETTLED      likewise, before places of an Admission were counted anew, at a restart or the first version: it holds none
 CLOSED       a group that was dropped
 EVICTED      likewise, because one of its episodes had to make room
 """
