@@ -320,6 +320,16 @@ def test_a_learner_may_train_before_it_sets_a_version(first: int) -> None:
     assert buffer.admit_nowait(2).left == 2
 
 
+def test_nothing_is_acknowledged_or_given_up_without_a_queue() -> None:
+    buffer = Buffer(redeliver=True)
+    buffer.set_policy_version(0)
+    buffer.ack(0)
+    assert buffer._queue is None
+    buffer = Buffer(admission=relive.Admission(0, 1))
+    buffer.start_episode_nowait("a", ticket=buffer.admit_nowait())
+    assert buffer.abort_open_episodes() == 1
+
+
 def test_what_is_not_acknowledged_comes_again_in_order() -> None:
     buffer = Buffer(groups=relive.Groups(1), redeliver=True)
     lived = []

@@ -77,6 +77,14 @@ def test_more_that_run_than_are_stored_are_found() -> None:
         tracker.check()
 
 
+def test_gathering_groups_keep_the_order_of_their_starts() -> None:
+    tracker = tracker_of(2)
+    tracker.started("g", 2.0)
+    tracker.started("h", 1.0)
+    with pytest.raises(errors.CorruptionError, match="^groups that gather must be in the order of their starts$"):
+        tracker.check()
+
+
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["append", "prepend"]), st.none() | st.integers(0, 4))
     | st.tuples(st.just("remove"), st.integers(0, 9))

@@ -310,7 +310,7 @@ class Naive:
             self.begin_count()
 
     def begin_count(self) -> None:
-        """Count places anew at the first version, or after a recovery: of what was delivered before, none comes back."""
+        """Count places anew at the first version, or after a recovery: none comes back of what was delivered before."""
         self.first_version = self.version
         ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
         untrained = sum(r.turn == "waits" or (not r.turn and not self.is_grouped(r)) for r in ended)
@@ -695,6 +695,13 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if naive.admission is not None:
             assert own.places.admitted == naive.admitted
         assert [unit.key for unit in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
+        stored = {episode.episode_id: episode for episode in self.buffer._store}
+        states = dict(zip(stored, own.delivery_states(stored.values()), strict=True))
+        turns = {"waits": ["GATHERING", "COMPLETE"], "handed": ["DELIVERED", "SETTLED"]}
+        for record in naive.records:
+            if record.is_stored:
+                state = states[record.episode_id]
+                assert (None if state is None else state.name) in turns.get(record.turn, [None])
         names = {record.group for record in naive.records if record.is_stored and naive.is_grouped(record)}
         assert own.groups is None or own.groups.groups.keys() == names
         if own.groups is not None:

@@ -48,6 +48,27 @@ def test_other_rules_take_over_what_episodes_say(tmp_path: pathlib.Path) -> None
     assert other.reject(handed) == 2
 
 
+def test_rules_are_given_to_a_state_without_a_queue() -> None:
+    buffer = Buffer()
+    lived = [live(buffer, group_id=group_id) for group_id in "ggh"]
+    live(buffer, status="ABORTED")
+    other = Buffer.from_state(buffer.state_dict(), groups=relive.Groups(2))
+    other.check()
+    assert ids(other.next_groups_nowait(1)[0]) == lived[:2]
+    assert other.get_drops() == {}
+
+
+def test_a_line_of_single_episodes_goes_on_by_other_rules() -> None:
+    buffer = Buffer()
+    lived = [live(buffer) for _ in range(3)]
+    assert ids(buffer.next_episodes_nowait(1)) == lived[:1]
+    buffer.reject(lived[1:2])
+    other = Buffer.from_state(buffer.state_dict(), groups=relive.Groups(2))
+    other.check()
+    assert ids(other.next_episodes_nowait(1)) == lived[2:]
+    assert other.reject(lived) == 2
+
+
 # Journals.
 
 
@@ -248,6 +269,20 @@ def test_forged_deliveries_are_refused_or_work(change: Any, message: str | None)
             Buffer.from_state(state)
         assert zoo.plain(buffer.state_dict()) == before
         buffer.check()
+
+
+def test_groups_without_a_rule_are_refused() -> None:
+    buffer = Buffer()
+    with pytest.raises(relive.NotReadyError):
+        buffer.next_episodes_nowait(1)
+    state = buffer.state_dict()
+    rest = relive.PlainCodec().decode(state["arrays"]["learner"].tobytes())
+    rest["queue"]["keys"] = ["g"]
+    state["arrays"]["learner"] = np.frombuffer(relive.PlainCodec().encode(rest), np.uint8)
+    for name, array in (("state", np.uint8), ("version", np.int64), ("age", np.float64), ("size", np.int64)):
+        state["arrays"][f"unit_{name}"] = np.zeros(1, array)
+    with pytest.raises(errors.CheckpointError, match="^arrays of .* cannot be: group 'g' is there without a rule$"):
+        Buffer.from_state(state)
 
 
 def test_a_setting_without_default_must_be_there() -> None:

@@ -501,3 +501,11 @@ def test_deliveries_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> N
     buffer = forged(tmp_path / "log", started(), appended(), ended(), handed([[UUID, OTHER], [], ""]))
     buffer.check()
     assert buffer.get_training_bias().trained.episodes == 1
+
+
+def test_what_was_dropped_before_is_passed_over_without_effect(tmp_path: pathlib.Path) -> None:
+    lived = [started(), appended(), ended()]
+    rejected = queue_journal.REJECT, commands.encoded([UUID], "mine")
+    buffer = forged(tmp_path / "log", *lived, rejected, handed([[], [UUID], "stale"]))
+    buffer.check()
+    assert buffer.get_drops() == {"mine": {"agent": 1}}

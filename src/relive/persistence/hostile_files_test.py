@@ -301,9 +301,8 @@ def forge_records(path: pathlib.Path, rng: random.Random) -> None:
         rng.choice(RECORD_FORGERIES)(segments, rng)
     for each in [*path.glob("*.relive"), *path.glob("*.closed")]:
         each.unlink()
-    before = None
     for segment in segments:
-        header = journal_reader.segment_header(first, 0, before)
+        header = journal_reader.segment_header(first, 0)
         seed = journal_reader.seed_of(header, first)
         framed = [
             journal_reader.framed(number, kind, payload, seed)
@@ -311,7 +310,6 @@ def forge_records(path: pathlib.Path, rng: random.Random) -> None:
         ]
         content = b"".join([header, *framed])
         (path / journal_reader.segment_name(first)).write_bytes(content)
-        before = journal_reader.Segment("", first, 0, seed, len(content), end=len(content))
         first += len(segment)
 
 
