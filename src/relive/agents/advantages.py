@@ -58,8 +58,7 @@ def group_advantages(
     values = _floats("returns", returns)
     if values.ndim != 1:
         raise errors.ArgumentError(f"returns must be of shape [B], got {list(values.shape)}")
-    if not np.isfinite(values).all():
-        place = int(np.flatnonzero(~np.isfinite(values))[0])
+    for place in np.flatnonzero(~np.isfinite(values)):
         raise errors.ArgumentError(f"returns must be finite, got {values[place]} at position {place}")
     numbers = values.tolist()
     groups = _ids("group_ids", group_ids, len(numbers))
@@ -122,10 +121,10 @@ def truncated_importance_weights(
             )
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         differences = np.where(is_used, current - behaviour, 0.0)
-        if np.isnan(differences).any():
-            place = tuple(np.argwhere(np.isnan(differences))[0].tolist())
+        for place in np.argwhere(np.isnan(differences)).tolist():
             raise errors.ArgumentError(
-                f"logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position {place}"
+                "logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position "
+                f"{tuple(place)}"
             )
         return np.where(is_used, np.minimum(np.exp(differences), limit), 0.0)
 
@@ -158,11 +157,7 @@ def _floats(name: str, value: Any) -> arrays.Floats:
 
 def _ids(name: str, values: Any, count: int) -> Sequence[Any]:
     """Return ids as a list of `count` hashable values."""
-    if isinstance(values, np.ndarray):
-        values = values.tolist()
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise errors.ArgumentTypeError(f"{name} must be a list of ids, got {validation.short_repr(values)}")
-    ids = list(values)
+    ids = validation.items(name, values.tolist() if isinstance(values, np.ndarray) else values, "ids")
     if len(ids) != count:
         raise errors.ArgumentError(f"{name} must be one for each of {count} returns, got {len(ids)}")
     for place, each in enumerate(ids):
@@ -174,9 +169,8 @@ def _ids(name: str, values: Any, count: int) -> Sequence[Any]:
 
 
 def _is_hashable(value: object) -> bool:
-    """Return whether `value` has a hash; a tuple that holds a list has none, though it is a Hashable."""
     try:
         hash(value)
-    except TypeError:
+    except TypeError:  # A tuple that holds a list has none, though it is a Hashable.
         return False
     return True
