@@ -23,7 +23,6 @@ from relive.agents import tokens
 from relive.common import arrays
 from relive.persistence import commands
 from relive.persistence import journal as journal_lib
-from relive.schema import schema
 
 ADD, UPDATE, CLEAR = range(1, 4)
 _is_array, _is_dict = commands.is_a(np.ndarray), commands.is_a(dict)
@@ -35,13 +34,7 @@ COMMANDS: commands.Table = {
 
 
 class TokenJournal(commands.Writer):
-    """Writes the changes of a buffer to a journal, before they are applied.
-
-    Args:
-        journal: The journal.
-        store: The episodes of the buffer.
-        begun: For each segment, its first record, and the key of the first sequence that is in none before it.
-    """
+    """Writes the changes of a buffer to a journal, before they are applied; `begun` is that of the Replay, if any."""
 
     def __init__(
         self, journal: journal_lib.Journal, store: token_store.TokenStore, begun: Sequence[tuple[int, int]]
@@ -72,15 +65,11 @@ class TokenJournal(commands.Writer):
 
 
 class Replay:
-    """Replays the records of a journal.
+    """Replays the records of a journal into a TokenReplayBuffer."""
 
-    Args:
-        store: The episodes.
-        queue: Replays the records of the queue.
-    """
-
-    def __init__(self, store: token_store.TokenStore, queue: queue_journal.QueueReplay) -> None:
-        self._store, self._queue = store, queue
+    def __init__(self, buffer: Any) -> None:
+        self._store: token_store.TokenStore = buffer._store
+        self._queue = queue_journal.QueueReplay(buffer)
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first sequence that is in none before it."""
 
@@ -89,11 +78,7 @@ class Replay:
         self.begun.append((number, self._store.inserted))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Apply a record.
-
-        Raises:
-            CheckpointError: The record is unknown or malformed.
-        """
+        """Apply a record, or raise CheckpointError if it is unknown or malformed."""
         is_own = kind in COMMANDS
         commands.replay(COMMANDS if is_own else queue_journal.COMMANDS, self if is_own else self._queue, kind, payload)
 
@@ -118,23 +103,15 @@ class Replay:
         is_sound = is_float and lengths.dtype == np.int64 and lengths.shape == (count,) and (lengths >= 1).all()
         if not is_sound or store.find(checked["episode_id"]) is not None:
             raise errors.CheckpointError("adds an invalid episode")
-        of_tokens, of_sequences = store.fields(logprobs.dtype)
-        _check_columns(columns, of_tokens, sum(lengths.tolist()))
-        _check_columns(sequence_extras, {name: of_sequences[name] for name in store.sequence_extras}, count)
+        _check_columns(columns, store.fields(logprobs.dtype)[0], sum(lengths.tolist()))
+        _check_columns(sequence_extras, store.sequence_extras, count)
         try:
             token_store.check_tokens(columns)
-            rewards = itertools.chain.from_iterable(token_store.step_rewards(columns, lengths))
-            joined = tokens.TokenEpisode(
-                columns=columns,
-                logprobs_dtype=logprobs.dtype,
-                lengths=lengths,
-                mismatches=mismatches,
-                rewards=tuple(rewards),
-            )
-            joined = store.fitted(joined)
+            rewards = tuple(itertools.chain.from_iterable(token_store.step_rewards(columns, lengths)))
+            joined, rows = store.fitted(tokens.TokenEpisode(columns, logprobs.dtype, lengths, mismatches, rewards))
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
-        store.add(checked, joined, sequence_extras, store.rows_for(joined))
+        store.add(checked, joined, rows, sequence_extras)
 
     def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
         """Overwrite extras."""
@@ -157,11 +134,8 @@ class Replay:
         store.stale_keys = stale_keys
 
 
-def _check_columns(columns: dict[str, Any], fields: Mapping[str, Any], count: int) -> None:
+def _check_columns(columns: dict[str, Any], fields: token_store.Fields, count: int) -> None:
     """Raise CheckpointError unless there is an array [count, ...] for each field, and no other."""
-    kinds = {
-        name: field if isinstance(field, schema.Field) else schema.Field((), field) for name, field in fields.items()
-    }
     found = {name: isinstance(each, np.ndarray) and (each.dtype, each.shape) for name, each in columns.items()}
-    if found != {name: (field.dtype, (count, *field.shape)) for name, field in kinds.items()}:
+    if found != {name: (field.dtype, (count, *field.shape)) for name, field in fields.items()}:
         raise errors.CheckpointError("has other columns than the buffer")

@@ -32,19 +32,19 @@ from relive.windows import returns
 
 Fields: TypeAlias = Mapping[str, schema.Field]
 
-FIELDS: dict[str, np.dtype[Any]] = {
-    "tokens": np.dtype(np.int32),
-    "loss_mask": np.dtype(np.bool_),
-    "policy_versions": np.dtype(np.int64),
-    "rewards": np.dtype(np.float64),
-    "steps": np.dtype(np.int32),
+FIELDS = {
+    "tokens": schema.Field((), np.int32),
+    "loss_mask": schema.Field((), np.bool_),
+    "policy_versions": schema.Field((), np.int64),
+    "rewards": schema.Field((), np.float64),
+    "steps": schema.Field((), np.int32),
 }
 """What is stored of each token beside its log-probability."""
-SEQUENCE_FIELDS: dict[str, np.dtype[Any]] = {
-    "returns": np.dtype(np.float64),
-    "is_exact": np.dtype(np.bool_),
-    "trained": np.dtype(np.int64),
-    "oldest_version": np.dtype(np.int64),
+SEQUENCE_FIELDS = {
+    "returns": schema.Field((), np.float64),
+    "is_exact": schema.Field((), np.bool_),
+    "trained": schema.Field((), np.int64),
+    "oldest_version": schema.Field((), np.int64),
 }
 """What is stored of each sequence: the return of its episode, whether that is exact, how many tokens are in the loss
 mask, and the oldest policy version of those, -1 for none."""
@@ -142,7 +142,7 @@ class TokenStore(duplicates.CopiedWhole):
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
         validation.require_function("allocate", allocate)
         self.allocate, self.logprobs_dtype = allocate, logprobs_dtype
-        widths = [dtype.itemsize for dtype in FIELDS.values()] + [field.nbytes for field in token_extras.values()]
+        widths = [field.nbytes for field in (*FIELDS.values(), *token_extras.values())]
         self._token_bytes = sum(widths)
         with self._room():
             if allocate is np.zeros:
@@ -200,65 +200,48 @@ class TokenStore(duplicates.CopiedWhole):
         """Return the counters by name."""
         return {name: getattr(self, name) for name in COUNTERS}
 
-    def fields(self, logprob_dtype: np.dtype[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def fields(self, logprobs_dtype: np.dtype[Any]) -> tuple[Fields, Fields]:
         """Return the fields of a token, and those of a sequence."""
-        of_tokens = {**FIELDS, "logprobs": logprob_dtype, **self.token_extras}
+        of_tokens = {**FIELDS, "logprobs": schema.Field((), logprobs_dtype), **self.token_extras}
         return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
 
-    def fitted(self, joined: tokens.TokenEpisode) -> tokens.TokenEpisode:
-        """Return an episode that can be added: its log-probabilities have the dtype of the others.
+    def fitted(self, joined: tokens.TokenEpisode) -> tuple[tokens.TokenEpisode, ragged.RaggedColumns]:
+        """Return an episode whose log-probabilities have the dtype of the others, and the rows, with room for it.
 
         Raises:
-            ArgumentError: It has more than max_tokens tokens.
+            ArgumentError: It has more than max_tokens tokens, memory does not hold them, or this process is a fork.
             SchemaError: Its log-probabilities do not fit that dtype.
+            CheckpointError: There is no room on disk.
         """
         total = int(joined.lengths.sum())
         if total > self.max_tokens:
             raise errors.ArgumentError(
                 f"steps must have at most max_tokens = {self.max_tokens} tokens when they are joined, got {total}"
             )
-        given, logprobs = joined.logprobs_dtype, joined.columns["logprobs"]
+        rows, given, logprobs = self.rows, joined.logprobs_dtype, joined.columns["logprobs"]
         first = self.logprobs_dtype or given or np.dtype(np.float32)
-        dtype = first if self.rows is None else self.rows.dtype("logprobs")
+        dtype = first if rows is None else rows.dtype("logprobs")
         if given is not None and not np.can_cast(given, dtype, "safe"):
             remedy = f"cast them with .astype({dtype.name!r}), or give the buffer logprobs_dtype={given.name!r}"
             raise errors.SchemaError(f"logprobs must fit {dtype}, as in the whole buffer, got {given}: {remedy}")
         logprobs = casting.cast_exact("logprobs", logprobs, logprobs.shape, dtype, is_weak=True)
-        return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs})
-
-    def rows_for(self, joined: tokens.TokenEpisode) -> ragged.RaggedColumns:
-        """Return the rows, or new ones before the first episode, with room for an episode from `fitted`.
-
-        Raises:
-            ArgumentError: Memory does not hold them, or this process is a fork, which must not write.
-            CheckpointError: There is no room for them on disk.
-        """
-        rows = self.rows
         with self._room():
             if rows is None:
-                fields = self.fields(joined.columns["logprobs"].dtype)
-                rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
+                rows = ragged.RaggedColumns(self.max_tokens, *self.fields(dtype), allocate=self.allocate)
             rows.reserve(len(joined.lengths))
-        return rows
+        return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs}), rows
 
     def add(
         self,
         names: Mapping[str, Any],
         joined: tokens.TokenEpisode,
-        sequence_extras: Mapping[str, arrays.Array],
         rows: ragged.RaggedColumns,
+        sequence_extras: Mapping[str, arrays.Array],
     ) -> EpisodeFacts:
-        """Store an episode from `fitted`, in the rows from `rows_for`, evict the oldest ones for it, and return it.
-
-        Args:
-            names: Its episode_id, agent_id, group_id and status.
-            joined: Its sequences; their columns include the extras of tokens.
-            sequence_extras: The extras of its sequences [S, ...].
-            rows: The rows.
-        """
+        """Store an episode of those names in the rows, both from `fitted`, evict the oldest for it, and return it."""
         self.rows, count = rows, len(joined.lengths)
         while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
-            self._evict()
+            self._evict(rows)
         counts = _counted(joined.columns, joined.lengths)
         own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
         rows.extend(joined.columns, joined.lengths, own | dict(sequence_extras))
@@ -280,7 +263,7 @@ class TokenStore(duplicates.CopiedWhole):
         rewards: tuple[float, ...],
         oldest: arrays.Ints,
     ) -> EpisodeFacts:
-        """Put an episode whose sequences are stored into the tables, given these sequences and its names."""
+        """Put an episode, whose sequences are stored, into the tables."""
         episode = EpisodeFacts(
             **names,
             policy_version=min((version for version in oldest.tolist() if version >= 0), default=None),
@@ -292,14 +275,13 @@ class TokenStore(duplicates.CopiedWhole):
         self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
         return episode
 
-    def _evict(self) -> None:
+    def _evict(self, rows: ragged.RaggedColumns) -> None:
         """Evict the oldest episode."""
-        assert self.rows is not None
         episode = next(iter(self._episodes.values()))
         self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
-        self.rows.evict(len(episode.mismatches))
+        rows.evict(len(episode.mismatches))
         self.evicted += len(episode.mismatches)
         del self._episodes[episode.episode_id]
         self._drawn.discard(episode)
@@ -337,11 +319,7 @@ class TokenStore(duplicates.CopiedWhole):
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> int:
         """Overwrite extras of sequences, and return how many of the keys are stored; count the others.
 
-        Args:
-            keys: Keys of sequences [k].
-            lengths: How many values of each extra of tokens each has [k]; for a stored sequence, one for each token.
-            values: The extras by name, in the dtypes of their fields: of tokens [sum of lengths, ...], and of sequences
-                [k, ...].
+        `values` are in the dtypes of their fields: of tokens [sum of lengths, ...], of sequences [k, ...].
 
         Raises:
             ArgumentError: A stored sequence has another length. Nothing has changed.
@@ -363,12 +341,7 @@ class TokenStore(duplicates.CopiedWhole):
     def fill(
         self, rows: ragged.RaggedColumns | None, names: Sequence[Mapping[str, Any]], drawn: Sequence[bool]
     ) -> None:
-        """Load sequences and the names of their episodes into an empty store; counters are set separately.
-
-        Args:
-            rows: The sequences.
-            names: The episode_id, agent_id, group_id, status and mismatches of each episode, in their order.
-            drawn: Whether each was sampled.
+        """Load sequences into an empty store, with the NAMES of each episode, and whether it was sampled.
 
         Raises:
             CorruptionError: The episodes have other sequences.

@@ -268,7 +268,7 @@ class TokenMismatch:
     found: int | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TokenEpisode:
     """The steps of one episode, joined: one sequence if they are exact, else more.
 
