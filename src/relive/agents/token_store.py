@@ -112,15 +112,7 @@ class EpisodeFacts:
 
 
 class TokenStore(duplicates.CopiedWhole):
-    """The episodes of one buffer, first in, first out.
-
-    Args:
-        max_tokens: Maximum number of stored tokens.
-        token_extras: The fields of the extras of tokens.
-        sequence_extras: Those of sequences.
-        allocate: Returns the array of a field of the tokens.
-        logprobs_dtype: That of log-probabilities; None for that of the first array that is added, or float32 if a list
-            comes first.
+    """The episodes of one buffer, first in, first out; its arguments are those of the buffer, checked.
 
     Attributes:
         rows: The sequences; None before the first episode.
@@ -387,12 +379,9 @@ class TokenStore(duplicates.CopiedWhole):
         twin.fill(rows, [each.names for each in self], [False] * len(self._episodes))
         if list(map(dataclasses.astuple, self)) != list(map(dataclasses.astuple, twin)):
             raise errors.CorruptionError("episodes must be what their tokens make them")
-        parts = [len(each.mismatches) for each in self]
-        of_episodes: dict[str, list[Any]] = {
-            "returns": [each.total_reward for each in self],
-            "is_exact": [count == 1 for count in parts],
-        }
-        _check_rows(rows, {name: np.repeat(values, parts) for name, values in of_episodes.items()})
+        parts = np.array([len(each.mismatches) for each in self], np.int64)
+        totals = np.array([each.total_reward for each in self], np.float64)
+        _check_rows(rows, {"returns": totals.repeat(parts), "is_exact": (parts == 1).repeat(parts)})
         owners = [(key, self.find(episode.episode_id)) for key, episode in twin.owners.items()]
         if list(self.owners.items()) != owners:
             raise errors.CorruptionError("each sequence must belong to an episode, in their order")
@@ -443,8 +432,7 @@ def check_tokens(columns: Mapping[str, arrays.Array]) -> None:
 
 def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
     """Return the two counts for sequences of those lengths [S], whose tokens are concatenated in columns [N]."""
-    starts = np.cumsum(lengths) - lengths
-    mask = columns["loss_mask"]
+    starts, mask = np.cumsum(lengths) - lengths, columns["loss_mask"]
     trained = np.add.reduceat(mask, starts, dtype=np.int64)
     versions = np.where(mask, columns["policy_versions"], np.iinfo(np.int64).max)
     oldest = np.minimum.reduceat(versions, starts)
