@@ -27,6 +27,7 @@ from relive.persistence import journal as journal_lib
 ADD, UPDATE, CLEAR = range(1, 4)
 _is_array, _is_dict = commands.is_a(np.ndarray), commands.is_a(dict)
 COMMANDS: commands.Table = {
+    **queue_journal.COMMANDS,
     ADD: ("add", (commands.is_a(tuple), _is_array, _is_dict, _is_dict)),
     UPDATE: ("update", (_is_array, _is_array, _is_dict, commands.is_count)),
     CLEAR: ("clear", (commands.is_count,)),
@@ -64,12 +65,11 @@ class TokenJournal(commands.Writer):
         self.write(CLEAR, self._store.evicted)
 
 
-class Replay:
+class Replay(queue_journal.QueueReplay):
     """Replays the records of a journal into a TokenReplayBuffer."""
 
     def __init__(self, buffer: Any) -> None:
-        self._store: token_store.TokenStore = buffer._store
-        self._queue = queue_journal.QueueReplay(buffer)
+        super().__init__(buffer)
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first sequence that is in none before it."""
 
@@ -79,12 +79,7 @@ class Replay:
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Apply a record, or raise CheckpointError if it is unknown or malformed."""
-        is_own = kind in COMMANDS
-        commands.replay(COMMANDS if is_own else queue_journal.COMMANDS, self if is_own else self._queue, kind, payload)
-
-    def end(self) -> None:
-        """Finish the replay: there are no more records."""
-        self._queue.end()
+        commands.replay(COMMANDS, self, kind, payload)
 
     def clear(self, evicted: int) -> None:
         """Remove every episode."""
@@ -116,18 +111,16 @@ class Replay:
     def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
         """Overwrite extras."""
         store = self._store
-        columns: dict[str, arrays.Array] = {}
         is_sound = keys.dtype == lengths.dtype == np.int64 and keys.ndim == 1 and keys.shape == lengths.shape
         if not is_sound or (lengths < 0).any():
             raise errors.CheckpointError("updates something that is not a sequence")
-        for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
-            given = {name: values.pop(name) for name in fields if name in values}
-            _check_columns(given, {name: fields[name] for name in given}, count)
-            columns |= given
-        if values:
+        if not values.keys() <= {*store.token_extras, *store.sequence_extras}:
             raise errors.CheckpointError("updates something that is not an extra")
+        for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
+            given = {name: column for name, column in values.items() if name in fields}
+            _check_columns(given, {name: fields[name] for name in given}, count)
         try:
-            store.update(keys, lengths, columns)
+            store.update(keys, lengths, values)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"is an invalid update: {error}") from error
         # The update counts as stale here what is only missing because it was not in the first base.

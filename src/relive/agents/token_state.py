@@ -32,7 +32,14 @@ from relive.schema import schema
 from relive.storage import ragged
 
 _PLAIN = codec_lib.PlainCodec()
-_MISMATCH = [field.name for field in dataclasses.fields(tokens.TokenMismatch)]
+_CHECKS = (
+    commands.is_text,
+    commands.is_text,
+    commands.or_none(commands.is_text),
+    commands.one_of(*episode_lib.FINAL_STATUSES),
+    lambda value: type(value) is tuple and len(value) > 0 and value[0] is None,
+)
+_OF_MISMATCH = (commands.is_count, commands.is_count, commands.is_count, commands.or_none(commands.is_count))
 
 
 def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is_base: bool = False) -> state_lib.State:
@@ -120,26 +127,11 @@ def plain_names(names: Mapping[str, Any]) -> tuple[Any, ...]:
 def checked_names(value: Any) -> dict[str, Any]:
     """Return the names of an episode, given the tuple, which is untrusted, or raise CheckpointError."""
     *names, (_, *others) = commands.checked("an episode is one", _CHECKS, value)
-    mismatches = [tokens.TokenMismatch(**dict(zip(_MISMATCH, each, strict=True))) for each in others]
-    return dict(zip(token_store.NAMES, (*names, (None, *mismatches)), strict=True))
-
-
-def _are_mismatches(value: Any) -> bool:
-    """Return whether that is None, and tuples of four integers, the last of which may be None."""
-    if type(value) is not tuple or not value or value[0] is not None:
-        return False
-    tuples = [each for each in value[1:] if type(each) is tuple and len(each) == len(_MISMATCH)]
-    are_counts = all(all(map(commands.is_count, (*each[:3], each[3] or 0))) for each in tuples)
-    return len(tuples) == len(value) - 1 and are_counts
-
-
-_CHECKS = (
-    commands.is_text,
-    commands.is_text,
-    commands.or_none(commands.is_text),
-    commands.one_of(*episode_lib.FINAL_STATUSES),
-    _are_mismatches,
-)
+    mismatches: list[tokens.TokenMismatch | None] = [None]
+    for each in others:
+        step, position, expected, found = commands.checked("an episode is one", _OF_MISMATCH, each)
+        mismatches.append(tokens.TokenMismatch(step=step, position=position, expected=expected, found=found))
+    return dict(zip(token_store.NAMES, (*names, tuple(mismatches)), strict=True))
 
 
 def described(fields: Mapping[str, schema.Field]) -> list[Any]:

@@ -239,30 +239,18 @@ class TokenStore(duplicates.CopiedWhole):
         rows.extend(joined.columns, joined.lengths, own | dict(sequence_extras))
         self.episodes += 1
         self.inexact_episodes += not joined.is_exact
-        names = {**names, "mismatches": joined.mismatches}
-        episode = self._register(names, self.inserted - count, joined.lengths, joined.rewards, counts["oldest_version"])
+        facts = {"first_key": self.inserted - count, "rewards": joined.rewards, "mismatches": joined.mismatches}
+        episode = self._register({**names, **facts}, joined.lengths, counts["oldest_version"])
         for listener in self.listeners:
             listener.started(self, episode)
         for listener in self.listeners:
             listener.ended(self, episode)
         return episode
 
-    def _register(
-        self,
-        names: Mapping[str, Any],
-        first_key: int,
-        lengths: arrays.Ints,
-        rewards: tuple[float, ...],
-        oldest: arrays.Ints,
-    ) -> EpisodeFacts:
+    def _register(self, facts: Mapping[str, Any], lengths: arrays.Ints, oldest: arrays.Ints) -> EpisodeFacts:
         """Put an episode, whose sequences are stored, into the tables."""
-        episode = EpisodeFacts(
-            **names,
-            policy_version=min((version for version in oldest.tolist() if version >= 0), default=None),
-            num_tokens=int(lengths.sum()),
-            first_key=first_key,
-            rewards=rewards,
-        )
+        version = min((version for version in oldest.tolist() if version >= 0), default=None)
+        episode = EpisodeFacts(**facts, policy_version=version, num_tokens=int(lengths.sum()))
         self._episodes[episode.episode_id] = episode
         self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
         return episode
@@ -349,8 +337,8 @@ class TokenStore(duplicates.CopiedWhole):
             raise errors.CorruptionError(f"episodes must have the {len(rewards)} sequences that are stored")
         for of_episode, is_drawn in zip(names, drawn, strict=True):
             own = slice(place, place + len(of_episode["mismatches"]))
-            joined = tuple(itertools.chain.from_iterable(rewards[own]))
-            episode = self._register(of_episode, first_key + place, lengths[own], joined, oldest[own])
+            facts = {"first_key": first_key + place, "rewards": tuple(itertools.chain.from_iterable(rewards[own]))}
+            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own])
             self._drawn.update([episode] if is_drawn else [])
             place = own.stop
         if len(self._episodes) != len(names):
