@@ -539,8 +539,9 @@ def _checked_extras(
     if extras is None:
         return {}
     if not isinstance(extras, Mapping):
-        shown = validation.short_repr(extras)
-        raise errors.ArgumentTypeError(f"{name} must be a mapping from names to Fields, got {shown}")
+        raise errors.ArgumentTypeError(
+            f"{name} must be a mapping from names to Fields, got {validation.short_repr(extras)}"
+        )
     for extra, field in extras.items():
         if not validation.non_empty_string(f"each name in {name}", extra).isidentifier() or extra in refused:
             rule = "names that are identifiers and that are not taken"
