@@ -67,10 +67,8 @@ def group_advantages(
     by_group: dict[Any, dict[Any, float]] = {}
     for member, group, number in zip(members, groups, numbers, strict=True):
         if found.setdefault(member, (group, number)) != (group, number):
-            raise errors.ArgumentError(
-                f"sequences of one episode must have one group and one return, got {found[member]} and "
-                f"{(group, number)} for {validation.short_repr(member)}"
-            )
+            given = f"{found[member]} and {(group, number)} for {validation.short_repr(member)}"
+            raise errors.ArgumentError(f"sequences of one episode must have one group and one return, got {given}")
         by_group.setdefault(group, {})[member] = number
     advantages = {group: _relative(of_members, normalize) for group, of_members in by_group.items()}
     result = np.array([advantages[group][member] for group, member in zip(groups, members, strict=True)], np.float64)
@@ -116,15 +114,14 @@ def truncated_importance_weights(
         raise errors.ArgumentTypeError(f"mask must be bools, got {validation.short_repr(mask)}")
     for name, array in (("behaviour_logprobs", behaviour), ("mask", is_used)):
         if array.shape != current.shape:
-            raise errors.ArgumentError(
-                f"{name} must be of the shape of logprobs, {list(current.shape)}, got {list(array.shape)}"
-            )
+            rule = f"of the shape of logprobs, {list(current.shape)}"
+            raise errors.ArgumentError(f"{name} must be {rule}, got {list(array.shape)}")
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         differences = np.where(is_used, current - behaviour, 0.0)
         for place in np.argwhere(np.isnan(differences)).tolist():
+            rule = "a number where the mask is True"
             raise errors.ArgumentError(
-                "logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position "
-                f"{tuple(place)}"
+                f"logprobs - behaviour_logprobs must be {rule}, got nan at position {tuple(place)}"
             )
         return np.where(is_used, np.minimum(np.exp(differences), limit), 0.0)
 
@@ -162,9 +159,8 @@ def _ids(name: str, values: Any, count: int) -> Sequence[Any]:
         raise errors.ArgumentError(f"{name} must be one for each of {count} returns, got {len(ids)}")
     for place, each in enumerate(ids):
         if each is None or not _is_hashable(each):
-            raise errors.ArgumentTypeError(
-                f"{name} must be ids, such as strings, got {validation.short_repr(each)} at position {place}"
-            )
+            shown = validation.short_repr(each)
+            raise errors.ArgumentTypeError(f"{name} must be ids, such as strings, got {shown} at position {place}")
     return ids
 
 

@@ -108,7 +108,7 @@ class TokenBatch(batches.Batch[batches.A]):
         validation.require_instance("episodes", episodes, Sequence)
         for number, each in enumerate(episodes):
             validation.require_instance(f"episode {number}", each, episode_lib.Episode)
-        pad_token_id, multiple = checked_padding(pad_token_id, pad_to_multiple_of)
+        padding = checked_padding(pad_token_id, pad_to_multiple_of)
         lived = [each for each in episodes if each.actions]
         if not lived:
             raise errors.ArgumentError(f"episodes must have a step in one of them, got {len(episodes)} without")
@@ -117,15 +117,14 @@ class TokenBatch(batches.Batch[batches.A]):
         return TokenBatch.of(
             {name: np.concatenate([each.columns[name] for each in joined]) for name in tokens_lib.FIELDS},
             np.concatenate([each.lengths for each in joined]),
+            {},
+            padding,
             keys=np.full(sum(parts), -1),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
-            names=names_of(
+            **names_of(
                 [(each, mismatch) for each, whole in zip(lived, joined, strict=True) for mismatch in whole.mismatches]
             ),
-            extras={},
-            pad_token_id=pad_token_id,
-            pad_to_multiple_of=multiple,
         )
 
     @classmethod
@@ -133,20 +132,17 @@ class TokenBatch(batches.Batch[batches.A]):
         cls,
         columns: Mapping[str, arrays.Array],
         lengths: arrays.Ints,
-        *,
-        keys: arrays.Ints,
-        returns: arrays.Floats,
-        is_exact: arrays.Bools,
-        names: Mapping[str, Any],
         extras: Mapping[str, arrays.Array],
-        pad_token_id: int,
-        pad_to_multiple_of: int,
+        padding: tuple[int, int],
+        **of_rows: Any,
     ) -> "TokenBatch[arrays.Array]":
         """Return a batch of sequences of those lengths [B], given the concatenated columns [N] of their tokens.
 
-        `columns` include the extras of tokens, `extras` are those of sequences, and `names` are the lists of the batch.
+        `columns` include the extras of tokens, `extras` are those of sequences, `padding` is from `checked_padding`,
+        and `of_rows` are the other fields of the batch.
         """
-        mask = np.arange(_width(lengths, pad_to_multiple_of)) < lengths[:, np.newaxis]
+        pad_token_id, multiple = padding
+        mask = np.arange(_width(lengths, multiple)) < lengths[:, np.newaxis]
         columns = {**columns, "tokens": columns["tokens"].astype(np.int64)}
         nothing = {"tokens": pad_token_id, "policy_versions": -1, "steps": -1}
         padded: dict[str, Any] = {name: _padded(column, mask, nothing.get(name, 0)) for name, column in columns.items()}
@@ -154,11 +150,8 @@ class TokenBatch(batches.Batch[batches.A]):
         return TokenBatch(
             attention_mask=mask,
             lengths=lengths,
-            keys=keys,
-            returns=returns,
-            is_exact=is_exact,
             **padded,
-            **names,
+            **of_rows,
             extras=of_tokens | dict(extras),
         )
 

@@ -157,7 +157,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         for name, field in of_sequences.items():
             if field.shape:
                 raise errors.ArgumentError(f"sequence_extras must be of shape (), got {field.shape} for {name!r}")
-        self._pad_token_id, self._pad_to_multiple_of = packing.checked_padding(pad_token_id, pad_to_multiple_of)
+        self._padding = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
         dtype = None if logprobs_dtype is None else _checked_logprobs_dtype(logprobs_dtype)
         self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate, dtype)
@@ -417,13 +417,12 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return packing.TokenBatch.of(
             store.rows.read(names)[0],
             lengths,
+            {name: store.rows.row_values(name, names) for name in store.sequence_extras},
+            self._padding,
             keys=names.copy(),
             returns=store.rows.row_values("returns", names),
             is_exact=store.rows.row_values("is_exact", names),
-            names=packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
-            extras={name: store.rows.row_values(name, names) for name in store.sequence_extras},
-            pad_token_id=self._pad_token_id,
-            pad_to_multiple_of=self._pad_to_multiple_of,
+            **packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
         )
 
     def _why_none(self) -> str:

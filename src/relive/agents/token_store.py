@@ -207,9 +207,8 @@ class TokenStore(duplicates.CopiedWhole):
         """
         total = int(joined.lengths.sum())
         if total > self.max_tokens:
-            raise errors.ArgumentError(
-                f"steps must have at most max_tokens = {self.max_tokens} tokens when they are joined, got {total}"
-            )
+            rule = f"at most max_tokens = {self.max_tokens} tokens when they are joined"
+            raise errors.ArgumentError(f"steps must have {rule}, got {total}")
         rows, given, logprobs = self.rows, joined.logprobs_dtype, joined.columns["logprobs"]
         first = self.logprobs_dtype or given or np.dtype(np.float32)
         dtype = first if rows is None else rows.dtype("logprobs")
