@@ -83,11 +83,9 @@ class Holdable:
     __slots__ = ("_has_come_back", "_holder")
 
     def _hold(self) -> None:
-        """Record that the running task holds the ticket, and no other."""
         self._has_come_back, self._holder = False, _runner()
 
     def _use(self) -> None:
-        """Record that the running task uses the ticket."""
         self._hold()
         _HELD.set(frozenset([*(each for each in _HELD.get() if each() is not None), weakref.ref(self)]))
 
@@ -99,10 +97,9 @@ class Holdable:
 
 def _runner() -> object:
     """Return a reference to the running task, or to the thread if there is none."""
-    task = None
     with contextlib.suppress(RuntimeError):  # No event loop runs.
-        task = asyncio.current_task()
-    return weakref.ref(task or threading.current_thread())
+        return weakref.ref(asyncio.current_task() or threading.current_thread())
+    return weakref.ref(threading.current_thread())
 
 
 class Ticket(Holdable):
@@ -169,30 +166,24 @@ class AdmissionCounter:
     Attributes:
         admitted: Number of admitted episodes that have not given their place back, including open and trained ones.
         running: Number of episodes that are open.
+        reserved: Number of episodes that unused tickets admit.
         versions: How many versions the policy has moved on since the first one that was set; None before that.
     """
 
     def __init__(self, rule: Admission | None, came_back: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._rule, self._came_back, self._lost = rule, came_back, lost
+        self._rule, self._came_back, self._lost, self._is_warned = rule, came_back, lost, False
         self._lost_tickets: list[int] = []
         self._open: set[weakref.ref[Ticket]] = set()
         # The tickets that those who wait for one hold themselves.
         self._waiting: list[frozenset[Any]] = []
-        self._is_warned = False
         # The ticket of each open episode that was started in this process, if it had one.
-        self._started: dict[str, Callable[[], Ticket | None]] = {}
-        self._reserved = 0
-        self.admitted = self.running = 0
+        self._started: dict[str, weakref.ref[Ticket] | None] = {}
+        self.admitted = self.running = self.reserved = 0
         self.versions: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy; tickets belong to the original."""
-        return {**vars(self), "_lost_tickets": [], "_open": set(), "_waiting": [], "_started": {}, "_reserved": 0}
-
-    @property
-    def reserved(self) -> int:
-        """Number of episodes that unused tickets admit."""
-        return self._reserved
+        return {**vars(self), "_lost_tickets": [], "_open": set(), "_waiting": [], "_started": {}, "reserved": 0}
 
     @property
     def is_running(self) -> bool:
@@ -202,44 +193,38 @@ class AdmissionCounter:
     # Tickets.
 
     def checked_count(self, count: object) -> int:
-        """Return the checked number of episodes for a ticket.
-
-        Raises:
-            ArgumentError: It is not an integer of at least 1, or more than can ever be admitted at once.
-        """
+        """Return the number of episodes for a ticket, which must not be more than can ever be admitted at once."""
         checked = validation.positive_int("count", count)
         if self._rule is not None and checked > self._rule.most_at_once:
-            raise errors.ArgumentError(
-                f"count must be at most {self._rule.most_at_once} with {self._rule!r}, got {checked}"
-            )
+            rule = f"at most {self._rule.most_at_once} with {self._rule!r}"
+            raise errors.ArgumentError(f"count must be {rule}, got {checked}")
         return checked
 
     def can_admit(self, count: int) -> bool:
         """Return whether that many more episodes may start."""
         while self._lost_tickets:
-            self._reserved -= self._lost_tickets.pop()
+            self.reserved -= self._lost_tickets.pop()
         if self._rule is None:
             return True
-        if self._is_crowded(count):
-            return False
-        return self.admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
+        is_within = self.admitted + self.reserved + count <= self._rule.most_admitted(self.versions or 0)
+        return is_within and not self._is_crowded(count)
 
     def _is_crowded(self, count: int) -> bool:
         most = None if self._rule is None else self._rule.max_running
-        return most is not None and self.running + self._reserved + count > most
+        return most is not None and self.running + self.reserved + count > most
 
     def held_back(self, call: str, count: int = 1) -> errors.NotReadyError:
         """Return the error for a call that would have to wait to admit `count` episodes."""
         if self._is_crowded(count):
-            what, remedy = f"{self.running + self._reserved} episodes running", "end one"
+            what, remedy = f"{self.running + self.reserved} episodes running", "end one"
         else:
-            what = f"{self.admitted + self._reserved} episodes admitted"
+            what = f"{self.admitted + self.reserved} episodes admitted"
             remedy = "set_policy_version as the learner moves on"
         return errors.NotReadyError(f"{call} held back by {self._rule!r} with {what}: {remedy}, or await admit")
 
     def admit(self, count: int) -> Ticket:
         """Return a ticket for that many episodes; they must be admissible now."""
-        self._reserved += count
+        self.reserved += count
         ticket = Ticket(self, count)
         self._open.add(weakref.ref(ticket, self._open.discard))
         return ticket
@@ -259,17 +244,18 @@ class AdmissionCounter:
 
     def use(self, ticket: Ticket | None, episode_id: str) -> None:
         """Record that an episode starts with a ticket that `check` let pass, or without one."""
-        self._started[episode_id] = _no_ticket if ticket is None else weakref.ref(ticket)
+        self._started[episode_id] = None
         if ticket is not None:
+            self._started[episode_id] = weakref.ref(ticket)
             ticket._left -= 1
-            self._reserved -= 1
+            self.reserved -= 1
             ticket._use()
 
     def release_ticket(self, ticket: Ticket, count: int) -> None:
         """Close a ticket, which was released when it admitted `count` episodes more."""
         self._open.discard(weakref.ref(ticket))
         if count:
-            self._reserved -= count
+            self.reserved -= count
             self._came_back()
 
     def release_all(self) -> None:
@@ -277,14 +263,13 @@ class AdmissionCounter:
         for ticket in self._tickets():
             ticket.release()
 
+    def _tickets(self) -> list[Ticket]:
+        return [ticket for ticket in [each() for each in self._open] if ticket is not None]
+
     def report_lost(self, count: int) -> None:
         """Record, in any thread, that a ticket for that many episodes was lost."""
         self._lost_tickets.append(count)
         self._lost()
-
-    def _tickets(self) -> list[Ticket]:
-        """Return the open tickets."""
-        return [ticket for ticket in [each() for each in self._open] if ticket is not None]
 
     # Places.
 
@@ -296,13 +281,12 @@ class AdmissionCounter:
     def ended(self, episode_id: str, *, is_wasted: bool) -> None:
         """Record that an open episode has ended.
 
-        Args:
-            episode_id: The episode.
-            is_wasted: Whether it can never be trained on. Then its place comes back: to its ticket if that is open,
-                otherwise to all.
+        If it is wasted, since it can never be trained on, its place comes back: to its ticket if that is open,
+        otherwise to all.
         """
         self.running -= 1
-        ticket = self._started.pop(episode_id, _no_ticket)()
+        reference = self._started.pop(episode_id, None)
+        ticket = None if reference is None else reference()
         if not is_wasted:
             return
         if ticket is None or weakref.ref(ticket) not in self._open:
@@ -310,7 +294,7 @@ class AdmissionCounter:
             return
         self.admitted = max(self.admitted - 1, 0)
         ticket._left += 1
-        self._reserved += 1
+        self.reserved += 1
         ticket._has_come_back = True
         if self._waiting:
             with contextlib.suppress(RuntimeError):  # No event loop runs.
@@ -337,10 +321,6 @@ class AdmissionCounter:
         """Restart counting, with `admitted` episodes that the learner may still train on.
 
         The number is capped at the number of places, since otherwise nothing could start for a long time.
-
-        Args:
-            versions: Number of policy updates since the first version; None if no version was set.
-            admitted: The number of those episodes.
         """
         self.versions = versions
         self.admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))
@@ -370,7 +350,3 @@ class AdmissionCounter:
             yield
         finally:
             self._waiting.remove(held)
-
-
-def _no_ticket() -> None:
-    return None

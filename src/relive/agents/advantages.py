@@ -58,8 +58,7 @@ def group_advantages(
     values = _floats("returns", returns)
     if values.ndim != 1:
         raise errors.ArgumentError(f"returns must be of shape [B], got {list(values.shape)}")
-    if not np.isfinite(values).all():
-        place = int(np.flatnonzero(~np.isfinite(values))[0])
+    for place in np.flatnonzero(~np.isfinite(values)):
         raise errors.ArgumentError(f"returns must be finite, got {values[place]} at position {place}")
     numbers = values.tolist()
     groups = _ids("group_ids", group_ids, len(numbers))
@@ -68,10 +67,8 @@ def group_advantages(
     by_group: dict[Any, dict[Any, float]] = {}
     for member, group, number in zip(members, groups, numbers, strict=True):
         if found.setdefault(member, (group, number)) != (group, number):
-            raise errors.ArgumentError(
-                f"sequences of one episode must have one group and one return, got {found[member]} and "
-                f"{(group, number)} for {validation.short_repr(member)}"
-            )
+            given = f"{found[member]} and {(group, number)} for {validation.short_repr(member)}"
+            raise errors.ArgumentError(f"sequences of one episode must have one group and one return, got {given}")
         by_group.setdefault(group, {})[member] = number
     advantages = {group: _relative(of_members, normalize) for group, of_members in by_group.items()}
     result = np.array([advantages[group][member] for group, member in zip(groups, members, strict=True)], np.float64)
@@ -117,15 +114,14 @@ def truncated_importance_weights(
         raise errors.ArgumentTypeError(f"mask must be bools, got {validation.short_repr(mask)}")
     for name, array in (("behaviour_logprobs", behaviour), ("mask", is_used)):
         if array.shape != current.shape:
-            raise errors.ArgumentError(
-                f"{name} must be of the shape of logprobs, {list(current.shape)}, got {list(array.shape)}"
-            )
+            rule = f"of the shape of logprobs, {list(current.shape)}"
+            raise errors.ArgumentError(f"{name} must be {rule}, got {list(array.shape)}")
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         differences = np.where(is_used, current - behaviour, 0.0)
-        if np.isnan(differences).any():
-            place = tuple(np.argwhere(np.isnan(differences))[0].tolist())
+        for place in np.argwhere(np.isnan(differences)).tolist():
+            rule = "a number where the mask is True"
             raise errors.ArgumentError(
-                f"logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position {place}"
+                f"logprobs - behaviour_logprobs must be {rule}, got nan at position {tuple(place)}"
             )
         return np.where(is_used, np.minimum(np.exp(differences), limit), 0.0)
 
@@ -158,25 +154,19 @@ def _floats(name: str, value: Any) -> arrays.Floats:
 
 def _ids(name: str, values: Any, count: int) -> Sequence[Any]:
     """Return ids as a list of `count` hashable values."""
-    if isinstance(values, np.ndarray):
-        values = values.tolist()
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise errors.ArgumentTypeError(f"{name} must be a list of ids, got {validation.short_repr(values)}")
-    ids = list(values)
+    ids = validation.items(name, values.tolist() if isinstance(values, np.ndarray) else values, "ids")
     if len(ids) != count:
         raise errors.ArgumentError(f"{name} must be one for each of {count} returns, got {len(ids)}")
     for place, each in enumerate(ids):
         if each is None or not _is_hashable(each):
-            raise errors.ArgumentTypeError(
-                f"{name} must be ids, such as strings, got {validation.short_repr(each)} at position {place}"
-            )
+            shown = validation.short_repr(each)
+            raise errors.ArgumentTypeError(f"{name} must be ids, such as strings, got {shown} at position {place}")
     return ids
 
 
 def _is_hashable(value: object) -> bool:
-    """Return whether `value` has a hash; a tuple that holds a list has none, though it is a Hashable."""
     try:
         hash(value)
-    except TypeError:
+    except TypeError:  # A tuple that holds a list has none, though it is a Hashable.
         return False
     return True

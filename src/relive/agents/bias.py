@@ -1,14 +1,9 @@
 """TrainingBias: how the episodes that a learner trained on differ from those produced.
 
-Dropping stale episodes and stragglers selects: the remaining ones may be shorter or better than average. Both sides are
-summed up here to make the difference visible.
-
-    produced    every episode that has ended
-    trained     those that were sampled, or delivered and not rejected
+Dropping stale episodes and stragglers selects: the remaining ones may be shorter or better than average.
 """
 
 from collections.abc import Sequence
-import copy
 import dataclasses
 import fractions
 import math
@@ -18,16 +13,7 @@ from relive.episodes import episode as episode_lib
 
 
 class EndedEpisode(Protocol):
-    """What the queue of a learner reads of an episode, whichever buffer stores it.
-
-    Attributes:
-        episode_id, agent_id: Its names.
-        group_id: Its group; None for none.
-        status: Whether it is in progress, or how it ended.
-        rewards: The reward of each step.
-        policy_version: The policy version at its start; None if unknown.
-        version_changes: The first steps of later versions, with these; see Episode.
-    """
+    """What the queue of a learner reads of an Episode, or of the EpisodeFacts of a token buffer."""
 
     @property
     def episode_id(self) -> str: ...  # noqa: D102
@@ -61,11 +47,10 @@ class Drops:
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {}
-        self._reasons = {*REASONS, OTHERS}
-        self._sources = {OTHERS}
+        self._reasons, self._sources = {*REASONS, OTHERS}, {OTHERS}
 
     def count(self, reason: str, source: str, episodes: int = 1) -> None:
-        """Count that many episodes more. O(1)."""
+        """Count episodes. O(1)."""
         by_source = self._counts.setdefault(_named(reason, self._reasons, MOST_REASONS + len(REASONS)), {})
         source = _named(source, self._sources, MOST_SOURCES)
         by_source[source] = by_source.get(source, 0) + episodes
@@ -137,12 +122,8 @@ class Tally:
     """Sums over episodes that have ended, without rounding.
 
     Attributes:
-        episodes: Number of episodes.
-        transitions: Number of transitions.
-        completed: Number of episodes that ended as COMPLETED.
-        truncated: Number that ended as TRUNCATED.
-        aborted: Number that ended as ABORTED.
-        with_version: Number with a known policy version.
+        completed, truncated, aborted: Number of episodes that ended so.
+        with_version: Number of episodes with a known policy version.
         versions: The sum of their oldest versions.
         returns: The sum of the sums of rewards.
     """
@@ -168,10 +149,6 @@ class Tally:
             self.with_version += 1
             self.versions += version
         self.returns += _total(episode.rewards)
-
-    def copy(self) -> Self:
-        """Return an independent copy."""
-        return copy.deepcopy(self)
 
     def totals(self) -> EpisodeTotals:
         """Return the means of the sums so far."""
@@ -210,7 +187,8 @@ class Sums:
     def with_stored(self, store: Any) -> Self:
         """Return the sums over all ended episodes, stored or not. O(stored steps)."""
         sums = type(self)()
-        sums.produced, sums.trained, sums.queue = self.produced.copy(), self.trained.copy(), self.queue
+        sums.produced, sums.trained = dataclasses.replace(self.produced), dataclasses.replace(self.trained)
+        sums.queue = self.queue
         for episode in store.finished:
             sums.add(episode, was_drawn=store.was_drawn(episode))
         return sums

@@ -3,8 +3,7 @@
     tokens     1 5 6 7 2 9 9 8 2        mask    T T T T T T T T T
                1 5 6 4 0 0 0 0 0                T T T T . . . . .
 
-Padding exists only in batches: stored sequences have none. `micro_batches` divides sequences by their lengths, so that
-each part fits on a device.
+Padding exists only in batches. `micro_batches` divides sequences by their lengths, so that each part fits on a device.
 """
 
 import bisect
@@ -22,8 +21,6 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.storage import memory
 from relive.windows import batches
-
-_PADDING = {"loss_mask": False, "logprobs": 0.0, "policy_versions": -1, "rewards": 0.0, "steps": -1}
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
@@ -111,7 +108,7 @@ class TokenBatch(batches.Batch[batches.A]):
         validation.require_instance("episodes", episodes, Sequence)
         for number, each in enumerate(episodes):
             validation.require_instance(f"episode {number}", each, episode_lib.Episode)
-        pad_token_id, multiple = checked_padding(pad_token_id, pad_to_multiple_of)
+        padding = checked_padding(pad_token_id, pad_to_multiple_of)
         lived = [each for each in episodes if each.actions]
         if not lived:
             raise errors.ArgumentError(f"episodes must have a step in one of them, got {len(episodes)} without")
@@ -120,15 +117,14 @@ class TokenBatch(batches.Batch[batches.A]):
         return TokenBatch.of(
             {name: np.concatenate([each.columns[name] for each in joined]) for name in tokens_lib.FIELDS},
             np.concatenate([each.lengths for each in joined]),
+            {},
+            padding,
             keys=np.full(sum(parts), -1),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
-            names=names_of(
+            **names_of(
                 [(each, mismatch) for each, whole in zip(lived, joined, strict=True) for mismatch in whole.mismatches]
             ),
-            extras={},
-            pad_token_id=pad_token_id,
-            pad_to_multiple_of=multiple,
         )
 
     @classmethod
@@ -136,40 +132,26 @@ class TokenBatch(batches.Batch[batches.A]):
         cls,
         columns: Mapping[str, arrays.Array],
         lengths: arrays.Ints,
-        *,
-        keys: arrays.Ints,
-        returns: arrays.Floats,
-        is_exact: arrays.Bools,
-        names: Mapping[str, Any],
         extras: Mapping[str, arrays.Array],
-        pad_token_id: int,
-        pad_to_multiple_of: int,
+        padding: tuple[int, int],
+        **of_rows: Any,
     ) -> "TokenBatch[arrays.Array]":
         """Return a batch of sequences of those lengths [B], given the concatenated columns [N] of their tokens.
 
-        Args:
-            columns: The FIELDS of tokens, and the extras of tokens.
-            lengths: The lengths.
-            keys: As in the batch, like the next two.
-            returns: The returns.
-            is_exact: Whether the episodes are exact.
-            names: The episode_ids, agent_ids, group_ids and mismatches, as in the batch.
-            extras: The extras of sequences.
-            pad_token_id: The token used as padding.
-            pad_to_multiple_of: L is a multiple of this.
+        `columns` include the extras of tokens, `extras` are those of sequences, `padding` is from `checked_padding`,
+        and `of_rows` are the other fields of the batch.
         """
-        mask = np.arange(_width(lengths, pad_to_multiple_of)) < lengths[:, np.newaxis]
-        of_tokens = {name: _padded(columns[name], mask, 0) for name in columns if name not in tokens_lib.FIELDS}
-        padded: dict[str, Any] = {name: _padded(columns[name], mask, nothing) for name, nothing in _PADDING.items()}
+        pad_token_id, multiple = padding
+        mask = np.arange(_width(lengths, multiple)) < lengths[:, np.newaxis]
+        columns = {**columns, "tokens": columns["tokens"].astype(np.int64)}
+        nothing = {"tokens": pad_token_id, "policy_versions": -1, "steps": -1}
+        padded: dict[str, Any] = {name: _padded(column, mask, nothing.get(name, 0)) for name, column in columns.items()}
+        of_tokens = {name: padded.pop(name) for name in columns if name not in tokens_lib.FIELDS}
         return TokenBatch(
-            tokens=_padded(columns["tokens"].astype(np.int64), mask, pad_token_id),
             attention_mask=mask,
             lengths=lengths,
-            keys=keys,
-            returns=returns,
-            is_exact=is_exact,
             **padded,
-            **names,
+            **of_rows,
             extras=of_tokens | dict(extras),
         )
 
@@ -184,11 +166,10 @@ class TokenBatch(batches.Batch[batches.A]):
             ArgumentTypeError: The batch holds arrays of a framework: pack first, then convert.
         """
         self._require_numpy("packed")
-        columns: dict[str, arrays.Array] = {
-            name: getattr(self, name)[self.attention_mask] for name in tokens_lib.FIELDS
-        }
-        columns |= {name: each[self.attention_mask] for name, each in self.extras.items() if each.ndim > 1}
-        return columns | {"cu_seqlens": np.append(0, np.cumsum(self.lengths))}
+        columns: dict[str, arrays.Array] = {name: getattr(self, name) for name in tokens_lib.FIELDS}
+        columns |= {name: each for name, each in self.extras.items() if each.ndim > 1}
+        packed = {name: column[self.attention_mask] for name, column in columns.items()}
+        return packed | {"cu_seqlens": np.append(0, np.cumsum(self.lengths))}
 
     def micro_batches(
         self: "TokenBatch[arrays.Array]", *, max_tokens: int, ranks: int = 1, pad_to_multiple_of: int = 1
@@ -216,22 +197,17 @@ class TokenBatch(batches.Batch[batches.A]):
         width = _width(self.lengths[rows], multiple)
 
         def taken(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: taken(each) for name, each in value.items()}
             if isinstance(value, list):
                 return [value[row] for row in rows.tolist()]
             return value[rows] if value.ndim == 1 else value[rows, :width]
 
-        names = [field.name for field in dataclasses.fields(self) if field.name != "extras"]
-        return TokenBatch(
-            **{name: taken(getattr(self, name)) for name in names},
-            extras={name: taken(value) for name, value in self.extras.items()},
-        )
+        return TokenBatch(**{field.name: taken(getattr(self, field.name)) for field in dataclasses.fields(self)})
 
 
 def names_of(sources: Sequence[tuple[Any, tokens_lib.TokenMismatch | None]]) -> dict[str, list[Any]]:
-    """Return the names of a batch, given the episode of each sequence, and why it does not continue the previous one.
-
-    An episode has the ids of an Episode.
-    """
+    """Return the names of a batch, given the episode of each row and why it does not continue the previous one."""
     return {
         "episode_ids": [each.episode_id for each, _ in sources],
         "agent_ids": [each.agent_id for each, _ in sources],
@@ -268,9 +244,8 @@ def micro_batches(lengths: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) ->
         raise errors.ArgumentError("lengths must have at least 1 sequence, got 0")
     for place, size in enumerate(sizes):
         if not 1 <= size <= max_tokens:
-            raise errors.ArgumentError(
-                f"lengths must be in [1, max_tokens = {max_tokens}], got {size} for sequence {place}"
-            )
+            rule = f"in [1, max_tokens = {max_tokens}]"
+            raise errors.ArgumentError(f"lengths must be {rule}, got {size} for sequence {place}")
     order = sorted(range(len(sizes)), key=lambda place: -sizes[place])
     parts = _packed(sizes, order, max_tokens)
     count = -(-len(parts) // ranks) * ranks
@@ -301,13 +276,7 @@ def micro_batches(lengths: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) ->
 
 
 def _packed(sizes: Sequence[int], order: Sequence[int], room: int) -> list[list[int]]:
-    """Return the bins of best-fit decreasing: each item goes where the least room is left after it.
-
-    Args:
-        sizes: The size of each item, at most `room`.
-        order: The items, the largest first.
-        room: The room of a bin.
-    """
+    """Return the bins of best-fit decreasing: each item, the largest first, goes where it leaves the least room."""
     bins: list[list[int]] = []
     left: list[tuple[int, int]] = []  # How much room each bin has, and which it is, in ascending order.
     for item in order:
@@ -322,27 +291,19 @@ def _packed(sizes: Sequence[int], order: Sequence[int], room: int) -> list[list[
 
 
 def _width(lengths: arrays.Ints, multiple: int) -> int:
-    """Return how long rows of those lengths are, padded to the longest of them, up to a multiple."""
+    """Return the longest of some lengths, rounded up to a multiple."""
     return -(-int(lengths.max(initial=0)) // multiple) * multiple
 
 
 def _padded(values: arrays.Array, mask: arrays.Bools, padding: object) -> arrays.Array:
-    """Return values of rows, one after the other [N, ...], as a rectangle [B, L, ...], padded where the mask is False.
-
-    The mask [B, L] has N entries that are True: those of a row come first in it.
-    """
+    """Return concatenated rows [N, ...] as a rectangle [B, L, ...], padded where the mask is False."""
     rectangle: arrays.Array = np.full(mask.shape + values.shape[1:], padding, values.dtype)
     rectangle[mask] = values
     return rectangle
 
 
 def checked_padding(pad_token_id: object, pad_to_multiple_of: object) -> tuple[int, int]:
-    """Return both as ints.
-
-    Raises:
-        ArgumentError: `pad_token_id` is not an integer of at least 0, or `pad_to_multiple_of` is not one of at least 1,
-            or more than memory holds in a row.
-    """
+    """Return both as ints."""
     padding = validation.non_negative_int("pad_token_id", pad_token_id)
     multiple = validation.positive_int("pad_to_multiple_of", pad_to_multiple_of)
     memory.check_room("pad_to_multiple_of", multiple, np.dtype(np.int64).itemsize, "tokens")

@@ -6,8 +6,7 @@
     next_episodes(count)  deliver each episode once, with its keys      delivery
     update(keys, ...)     write extras back
 
-Invariant: an episode is joined and checked before anything is stored, tokens are returned unchanged, and every sequence
-ever added is stored, evicted or cleared.
+Invariant: an episode is joined and checked before anything is stored, and tokens are returned unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,28 +40,18 @@ from relive.storage import ragged
 from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
-    from relive.agents import queue_journal
     from relive.agents import token_journal
     from relive.agents import token_state
     from relive.persistence import journal as journal_lib
 else:
-    queue_journal = imports.lazy_module("relive.agents.queue_journal")
     token_journal = imports.lazy_module("relive.agents.token_journal")
     token_state = imports.lazy_module("relive.agents.token_state")
 
-_RESERVED = frozenset(
-    (
-        "agent_id",
-        "cu_seqlens",
-        "group_id",
-        "keys",
-        "status",
-        "ticket",
-        *token_store.SEQUENCE_FIELDS,
-        *(field.name for field in dataclasses.fields(packing.TokenBatch)),
-    )
+_RESERVED = frozenset(("agent_id", "cu_seqlens", "group_id", "status", "ticket", *token_store.SEQUENCE_FIELDS)).union(
+    field.name for field in dataclasses.fields(packing.TokenBatch)
 )
 """Names that an extra cannot have: something else of a sequence is called so."""
+_EXTRAS = ("token_extras", "sequence_extras")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +133,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     """
 
     _HAS_WHOLE_EPISODES = True
-    _NOT_KEPT = delivery.Delivering._NOT_KEPT | {"token_extras", "sequence_extras"}
+    _NOT_KEPT = delivery.Delivering._NOT_KEPT.union(_EXTRAS)
     _store: token_store.TokenStore
 
     def __init__(
@@ -168,7 +157,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         for name, field in of_sequences.items():
             if field.shape:
                 raise errors.ArgumentError(f"sequence_extras must be of shape (), got {field.shape} for {name!r}")
-        self._pad_token_id, self._pad_to_multiple_of = packing.checked_padding(pad_token_id, pad_to_multiple_of)
+        self._padding = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
         dtype = None if logprobs_dtype is None else _checked_logprobs_dtype(logprobs_dtype)
         self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate, dtype)
@@ -261,17 +250,19 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         names |= {"status": status, "episode_id": str(uuid.uuid4())}
         self._check_names(extras)
         of_tokens = _token_columns(self._store.token_extras, extras, joined)
-        joined = self._store.fitted(dataclasses.replace(joined, columns=joined.columns | of_tokens))
-        of_sequences = _sequence_columns(self._store.sequence_extras, extras, len(joined.lengths))
+        of_sequences = {
+            name: np.repeat(casting.cast_exact(name, extras.get(name, 0), (), field.dtype), len(joined.lengths))
+            for name, field in self._store.sequence_extras.items()
+        }
         queue = self._queue if ticket is None else self._learner()
         if queue is not None:
             queue.check_start(names["group_id"], ticket, "add_episode")
-        rows = self._store.rows_for(joined)
+        joined, rows = self._store.fitted(dataclasses.replace(joined, columns=joined.columns | of_tokens))
         if self._journal is not None:
             self._journal.add(names, joined, of_sequences)
         if queue is not None:
             queue.places.use(ticket, names["episode_id"])
-        episode = self._store.add(names, joined, of_sequences, rows)
+        episode = self._store.add(names, joined, rows, of_sequences)
         if queue is not None:
             self._wake_ended()
         return episode.keys
@@ -426,13 +417,12 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return packing.TokenBatch.of(
             store.rows.read(names)[0],
             lengths,
+            {name: store.rows.row_values(name, names) for name in store.sequence_extras},
+            self._padding,
             keys=names.copy(),
             returns=store.rows.row_values("returns", names),
             is_exact=store.rows.row_values("is_exact", names),
-            names=packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
-            extras={name: store.rows.row_values(name, names) for name in store.sequence_extras},
-            pad_token_id=self._pad_token_id,
-            pad_to_multiple_of=self._pad_to_multiple_of,
+            **packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
         )
 
     def _why_none(self) -> str:
@@ -484,30 +474,23 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return {"logprobs_dtype": None if dtype is None else dtype.name}
 
     def _encoded_settings(self) -> dict[str, Any]:
-        extras = {
-            name: token_state.described(getattr(self._store, name)) for name in ("token_extras", "sequence_extras")
-        }
+        extras = {name: token_state.described(getattr(self._store, name)) for name in _EXTRAS}
         return {**super()._encoded_settings(), **extras}
 
     @classmethod
     def _loaded(cls, state: state_lib.State, overrides: dict[str, Any], **options: Any) -> Self:
         saved = cls._given(state).part("settings")
-        extras = {name: token_state.fields_of(saved, name) for name in ("token_extras", "sequence_extras")}
+        extras = {name: token_state.fields_of(saved, name) for name in _EXTRAS}
         return super()._loaded(state, {**extras, **overrides}, **options)
 
     def _state_dict(self, **options: Any) -> state_lib.State:
-        state = token_state.state_dict(self._store)
-        return {**state, "arrays": {**state["arrays"], **self._queue_snapshot().state_dict(self._store)}}
+        return token_state.state_dict(self._store, self._queue_snapshot().state_dict(self._store))
 
     def _base_state(self, **options: Any) -> state_lib.State:
-        state = token_state.state_dict(self._store, is_base=True)
-        return {**state, "arrays": {**state["arrays"], **self._base_queue_state()}}
+        return token_state.state_dict(self._store, self._base_queue_state(), is_base=True)
 
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
-        own = self._store
-        fields = (own.token_extras, own.sequence_extras)
-        store = token_store.TokenStore(own.max_tokens, *fields, own.allocate, own.logprobs_dtype)
-        token_state.load(given, store)
+        store = token_state.load(given, self._store)
         queue = self._loaded_queue(given, store)
         self._store = store
         self._follow(queue)
@@ -531,14 +514,14 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
 
     def _written(self) -> tuple[int, ...]:
         store = self._store
-        counts = (store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates)
-        return (*counts, -1 if store.policy_version is None else store.policy_version)
+        version = -1 if store.policy_version is None else store.policy_version
+        return store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates, version
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return token_journal.Replay(self._store, queue_journal.QueueReplay(self))
+        return token_journal.Replay(self)
 
     def _check_names(self, extras: Mapping[str, Any]) -> None:
         """Raise SchemaError unless every extra is declared."""
@@ -560,9 +543,8 @@ def _checked_extras(
         )
     for extra, field in extras.items():
         if not validation.non_empty_string(f"each name in {name}", extra).isidentifier() or extra in refused:
-            raise errors.ArgumentError(
-                f"{name} must have names that are identifiers and that are not taken, got {extra!r}"
-            )
+            rule = "names that are identifiers and that are not taken"
+            raise errors.ArgumentError(f"{name} must have {rule}, got {extra!r}")
         validation.require_instance(f"{name} {extra!r}", field, schema.Field)
         if field.dtype.kind not in "biufc":
             raise errors.ArgumentError(f"{name} must be of numbers or bools, got {field.dtype} for {extra!r}")
@@ -575,9 +557,8 @@ def _checked_logprobs_dtype(value: Any) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(value).newbyteorder("=")
         if dtype.type in tokens.FLOATS:
             return dtype
-    raise errors.ArgumentError(
-        f"logprobs_dtype must be float16, float32 or float64, got {validation.short_repr(value)}"
-    )
+    shown = validation.short_repr(value)
+    raise errors.ArgumentError(f"logprobs_dtype must be float16, float32 or float64, got {shown}")
 
 
 def _token_columns(
@@ -592,31 +573,19 @@ def _token_columns(
         if name in given:
             if validation.leading_length(name, given[name]) != len(counts):
                 raise errors.SchemaError(f"{name} must be one for each of {len(counts)} steps, got {len(given[name])}")
-            column[is_response] = np.concatenate(
-                [
-                    casting.cast_exact(f"{name} of step {t}", row, (count, *field.shape), field.dtype)
-                    for t, (row, count) in enumerate(zip(given[name], counts, strict=True))
-                ]
-            )
+            rows = [
+                casting.cast_exact(f"{name} of step {t}", row, (count, *field.shape), field.dtype)
+                for t, (row, count) in enumerate(zip(given[name], counts, strict=True))
+            ]
+            column[is_response] = np.concatenate(rows)
     return columns
-
-
-def _sequence_columns(
-    fields: Mapping[str, schema.Field], given: Mapping[str, Any], count: int
-) -> dict[str, arrays.Array]:
-    """Return the extras of all sequences of an episode [count], given one number of each."""
-    return {
-        name: np.repeat(casting.cast_exact(name, given.get(name, 0), (), field.dtype), count)
-        for name, field in fields.items()
-    }
 
 
 def _row(name: str, key: int, given: Any, length: int, field: schema.Field) -> arrays.Array:
     """Return the first `length` values of an extra of tokens, for the sequence with that key."""
-    row = casting.as_array(name, given)
+    row, what = casting.as_array(name, given), f"{name} of key {key}"
     if row.ndim == 0 or len(row) < length:
-        raise errors.SchemaError(
-            f"{name} of key {key} must be a row of at least {length} values, one for each token, got shape {row.shape}"
-        )
+        rule = f"a row of at least {length} values, one for each token"
+        raise errors.SchemaError(f"{what} must be {rule}, got shape {row.shape}")
     given = given[:length] if isinstance(given, list | tuple) else row[:length]
-    return casting.cast_exact(f"{name} of key {key}", given, (length, *field.shape), field.dtype)
+    return casting.cast_exact(what, given, (length, *field.shape), field.dtype)

@@ -23,11 +23,11 @@ from relive.agents import tokens
 from relive.common import arrays
 from relive.persistence import commands
 from relive.persistence import journal as journal_lib
-from relive.schema import schema
 
 ADD, UPDATE, CLEAR = range(1, 4)
 _is_array, _is_dict = commands.is_a(np.ndarray), commands.is_a(dict)
 COMMANDS: commands.Table = {
+    **queue_journal.COMMANDS,
     ADD: ("add", (commands.is_a(tuple), _is_array, _is_dict, _is_dict)),
     UPDATE: ("update", (_is_array, _is_array, _is_dict, commands.is_count)),
     CLEAR: ("clear", (commands.is_count,)),
@@ -35,13 +35,7 @@ COMMANDS: commands.Table = {
 
 
 class TokenJournal(commands.Writer):
-    """Writes the changes of a buffer to a journal, before they are applied.
-
-    Args:
-        journal: The journal.
-        store: The episodes of the buffer.
-        begun: For each segment, its first record, and the key of the first sequence that is in none before it.
-    """
+    """Writes the changes of a buffer to a journal, before they are applied; `begun` is that of the Replay, if any."""
 
     def __init__(
         self, journal: journal_lib.Journal, store: token_store.TokenStore, begun: Sequence[tuple[int, int]]
@@ -71,16 +65,11 @@ class TokenJournal(commands.Writer):
         self.write(CLEAR, self._store.evicted)
 
 
-class Replay:
-    """Replays the records of a journal.
+class Replay(queue_journal.QueueReplay):
+    """Replays the records of a journal into a TokenReplayBuffer."""
 
-    Args:
-        store: The episodes.
-        queue: Replays the records of the queue.
-    """
-
-    def __init__(self, store: token_store.TokenStore, queue: queue_journal.QueueReplay) -> None:
-        self._store, self._queue = store, queue
+    def __init__(self, buffer: Any) -> None:
+        super().__init__(buffer)
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first sequence that is in none before it."""
 
@@ -89,17 +78,8 @@ class Replay:
         self.begun.append((number, self._store.inserted))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Apply a record.
-
-        Raises:
-            CheckpointError: The record is unknown or malformed.
-        """
-        is_own = kind in COMMANDS
-        commands.replay(COMMANDS if is_own else queue_journal.COMMANDS, self if is_own else self._queue, kind, payload)
-
-    def end(self) -> None:
-        """Finish the replay: there are no more records."""
-        self._queue.end()
+        """Apply a record, or raise CheckpointError if it is unknown or malformed."""
+        commands.replay(COMMANDS, self, kind, payload)
 
     def clear(self, evicted: int) -> None:
         """Remove every episode."""
@@ -118,50 +98,37 @@ class Replay:
         is_sound = is_float and lengths.dtype == np.int64 and lengths.shape == (count,) and (lengths >= 1).all()
         if not is_sound or store.find(checked["episode_id"]) is not None:
             raise errors.CheckpointError("adds an invalid episode")
-        of_tokens, of_sequences = store.fields(logprobs.dtype)
-        _check_columns(columns, of_tokens, sum(lengths.tolist()))
-        _check_columns(sequence_extras, {name: of_sequences[name] for name in store.sequence_extras}, count)
+        _check_columns(columns, store.fields(logprobs.dtype)[0], sum(lengths.tolist()))
+        _check_columns(sequence_extras, store.sequence_extras, count)
         try:
             token_store.check_tokens(columns)
-            rewards = itertools.chain.from_iterable(token_store.step_rewards(columns, lengths))
-            joined = tokens.TokenEpisode(
-                columns=columns,
-                logprobs_dtype=logprobs.dtype,
-                lengths=lengths,
-                mismatches=mismatches,
-                rewards=tuple(rewards),
-            )
-            joined = store.fitted(joined)
+            rewards = tuple(itertools.chain.from_iterable(token_store.step_rewards(columns, lengths)))
+            joined, rows = store.fitted(tokens.TokenEpisode(columns, logprobs.dtype, lengths, mismatches, rewards))
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
-        store.add(checked, joined, sequence_extras, store.rows_for(joined))
+        store.add(checked, joined, rows, sequence_extras)
 
     def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
         """Overwrite extras."""
         store = self._store
-        columns: dict[str, arrays.Array] = {}
         is_sound = keys.dtype == lengths.dtype == np.int64 and keys.ndim == 1 and keys.shape == lengths.shape
         if not is_sound or (lengths < 0).any():
             raise errors.CheckpointError("updates something that is not a sequence")
-        for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
-            given = {name: values.pop(name) for name in fields if name in values}
-            _check_columns(given, {name: fields[name] for name in given}, count)
-            columns |= given
-        if values:
+        if not values.keys() <= {*store.token_extras, *store.sequence_extras}:
             raise errors.CheckpointError("updates something that is not an extra")
+        for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
+            given = {name: column for name, column in values.items() if name in fields}
+            _check_columns(given, {name: fields[name] for name in given}, count)
         try:
-            store.update(keys, lengths, columns)
+            store.update(keys, lengths, values)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"is an invalid update: {error}") from error
         # The update counts as stale here what is only missing because it was not in the first base.
         store.stale_keys = stale_keys
 
 
-def _check_columns(columns: dict[str, Any], fields: Mapping[str, Any], count: int) -> None:
+def _check_columns(columns: dict[str, Any], fields: token_store.Fields, count: int) -> None:
     """Raise CheckpointError unless there is an array [count, ...] for each field, and no other."""
-    kinds = {
-        name: field if isinstance(field, schema.Field) else schema.Field((), field) for name, field in fields.items()
-    }
     found = {name: isinstance(each, np.ndarray) and (each.dtype, each.shape) for name, each in columns.items()}
-    if found != {name: (field.dtype, (count, *field.shape)) for name, field in kinds.items()}:
+    if found != {name: (field.dtype, (count, *field.shape)) for name, field in fields.items()}:
         raise errors.CheckpointError("has other columns than the buffer")

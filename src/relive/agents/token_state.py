@@ -32,11 +32,18 @@ from relive.schema import schema
 from relive.storage import ragged
 
 _PLAIN = codec_lib.PlainCodec()
-_MISMATCH = [field.name for field in dataclasses.fields(tokens.TokenMismatch)]
+_CHECKS = (
+    commands.is_text,
+    commands.is_text,
+    commands.or_none(commands.is_text),
+    commands.one_of(*episode_lib.FINAL_STATUSES),
+    lambda value: type(value) is tuple and len(value) > 0 and value[0] is None,
+)
+_OF_MISMATCH = (commands.is_count, commands.is_count, commands.is_count, commands.or_none(commands.is_count))
 
 
-def state_dict(store: token_store.TokenStore, *, is_base: bool = False) -> state_lib.State:
-    """Return the state of a store; where `is_base`, as if everything stored had just been evicted."""
+def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is_base: bool = False) -> state_lib.State:
+    """Return the state of a store, and the arrays of the queue; `is_base` as if everything had just been evicted."""
     episodes, kept = list(store), {} if store.rows is None else store.rows.state_dict()
     evicted, dtype = store.evicted, None if store.rows is None else dtypes.described(store.rows.dtype("logprobs"))
     if is_base:
@@ -52,16 +59,20 @@ def state_dict(store: token_store.TokenStore, *, is_base: bool = False) -> state
             "episodes": np.frombuffer(b"".join(contents), np.uint8),
             "episode_end": np.cumsum([len(content) for content in contents], dtype=np.int64),
             "episode_drawn": np.array([store.was_drawn(episode) for episode in episodes], np.bool_),
+            **of_queue,
         },
     }
 
 
-def load(given: state_lib.StateReader, store: token_store.TokenStore) -> None:
-    """Restore an empty store.
+def load(given: state_lib.StateReader, own: token_store.TokenStore) -> token_store.TokenStore:
+    """Return a store like this one with the contents of a state.
 
     Raises:
         CheckpointError: The state is invalid.
     """
+    store = token_store.TokenStore(
+        own.max_tokens, own.token_extras, own.sequence_extras, own.allocate, own.logprobs_dtype
+    )
     counters = given.part("counters")
     for name in token_store.COUNTERS:
         setattr(store, name, counters.integer(name))
@@ -74,6 +85,7 @@ def load(given: state_lib.StateReader, store: token_store.TokenStore) -> None:
         store.check()
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"sequences cannot be: {error}") from error
+    return store
 
 
 def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged.RaggedColumns | None:
@@ -113,32 +125,13 @@ def plain_names(names: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def checked_names(value: Any) -> dict[str, Any]:
-    """Return the names of an episode, given the tuple, which is untrusted.
-
-    Raises:
-        CheckpointError: It is invalid.
-    """
+    """Return the names of an episode, given the tuple, which is untrusted, or raise CheckpointError."""
     *names, (_, *others) = commands.checked("an episode is one", _CHECKS, value)
-    mismatches = [tokens.TokenMismatch(**dict(zip(_MISMATCH, each, strict=True))) for each in others]
-    return dict(zip(token_store.NAMES, (*names, (None, *mismatches)), strict=True))
-
-
-def _are_mismatches(value: Any) -> bool:
-    """Return whether that is None, and tuples of four integers, the last of which may be None."""
-    if type(value) is not tuple or not value or value[0] is not None:
-        return False
-    tuples = [each for each in value[1:] if type(each) is tuple and len(each) == len(_MISMATCH)]
-    are_counts = all(all(map(commands.is_count, (*each[:3], each[3] or 0))) for each in tuples)
-    return len(tuples) == len(value) - 1 and are_counts
-
-
-_CHECKS = (
-    commands.is_text,
-    commands.is_text,
-    commands.or_none(commands.is_text),
-    commands.one_of(*episode_lib.FINAL_STATUSES),
-    _are_mismatches,
-)
+    mismatches: list[tokens.TokenMismatch | None] = [None]
+    for each in others:
+        step, position, expected, found = commands.checked("an episode is one", _OF_MISMATCH, each)
+        mismatches.append(tokens.TokenMismatch(step=step, position=position, expected=expected, found=found))
+    return dict(zip(token_store.NAMES, (*names, tuple(mismatches)), strict=True))
 
 
 def described(fields: Mapping[str, schema.Field]) -> list[Any]:
@@ -147,19 +140,16 @@ def described(fields: Mapping[str, schema.Field]) -> list[Any]:
 
 
 def fields_of(given: state_lib.StateReader, name: str) -> dict[str, schema.Field]:
-    """Return the fields of extras from their description, which is untrusted.
-
-    Raises:
-        CheckpointError: The description is invalid.
-    """
+    """Return the fields of extras from their description, which is untrusted, or raise CheckpointError."""
     fields: dict[str, schema.Field] = {}
     rows = given.value(name)
     for row in rows if type(rows) is list else [rows]:
-        is_row = type(row) is list and len(row) == 3 and type(row[0]) is str and type(row[2]) is list
-        if not is_row or row[0] in fields:
-            raise given.refused(name, "a list of a name, a dtype and a shape each", row)
-        try:
-            fields[row[0]] = schema.Field(row[2], npy.dtype_of(row[1]))
-        except (errors.ArgumentError, errors.CheckpointError) as error:
-            raise errors.CheckpointError(f"settings/{name} has an invalid field: {error}") from error
+        match row:
+            case [str(extra), dtype, list(shape)] if extra not in fields:
+                try:
+                    fields[extra] = schema.Field(shape, npy.dtype_of(dtype))
+                except (errors.ArgumentError, errors.CheckpointError) as error:
+                    raise errors.CheckpointError(f"settings/{name} has an invalid field: {error}") from error
+            case _:
+                raise given.refused(name, "a list of a name, a dtype and a shape each", row)
     return fields

@@ -32,19 +32,19 @@ from relive.windows import returns
 
 Fields: TypeAlias = Mapping[str, schema.Field]
 
-FIELDS: dict[str, np.dtype[Any]] = {
-    "tokens": np.dtype(np.int32),
-    "loss_mask": np.dtype(np.bool_),
-    "policy_versions": np.dtype(np.int64),
-    "rewards": np.dtype(np.float64),
-    "steps": np.dtype(np.int32),
+FIELDS = {
+    "tokens": schema.Field((), np.int32),
+    "loss_mask": schema.Field((), np.bool_),
+    "policy_versions": schema.Field((), np.int64),
+    "rewards": schema.Field((), np.float64),
+    "steps": schema.Field((), np.int32),
 }
 """What is stored of each token beside its log-probability."""
-SEQUENCE_FIELDS: dict[str, np.dtype[Any]] = {
-    "returns": np.dtype(np.float64),
-    "is_exact": np.dtype(np.bool_),
-    "trained": np.dtype(np.int64),
-    "oldest_version": np.dtype(np.int64),
+SEQUENCE_FIELDS = {
+    "returns": schema.Field((), np.float64),
+    "is_exact": schema.Field((), np.bool_),
+    "trained": schema.Field((), np.int64),
+    "oldest_version": schema.Field((), np.int64),
 }
 """What is stored of each sequence: the return of its episode, whether that is exact, how many tokens are in the loss
 mask, and the oldest policy version of those, -1 for none."""
@@ -112,15 +112,7 @@ class EpisodeFacts:
 
 
 class TokenStore(duplicates.CopiedWhole):
-    """The episodes of one buffer, first in, first out.
-
-    Args:
-        max_tokens: Maximum number of stored tokens.
-        token_extras: The fields of the extras of tokens.
-        sequence_extras: Those of sequences.
-        allocate: Returns the array of a field of the tokens.
-        logprobs_dtype: That of log-probabilities; None for that of the first array that is added, or float32 if a list
-            comes first.
+    """The episodes of one buffer, first in, first out; its arguments are those of the buffer, checked.
 
     Attributes:
         rows: The sequences; None before the first episode.
@@ -142,7 +134,7 @@ class TokenStore(duplicates.CopiedWhole):
         self.max_tokens, self.token_extras, self.sequence_extras = max_tokens, token_extras, sequence_extras
         validation.require_function("allocate", allocate)
         self.allocate, self.logprobs_dtype = allocate, logprobs_dtype
-        widths = [dtype.itemsize for dtype in FIELDS.values()] + [field.nbytes for field in token_extras.values()]
+        widths = [field.nbytes for field in (*FIELDS.values(), *token_extras.values())]
         self._token_bytes = sum(widths)
         with self._room():
             if allocate is np.zeros:
@@ -200,106 +192,75 @@ class TokenStore(duplicates.CopiedWhole):
         """Return the counters by name."""
         return {name: getattr(self, name) for name in COUNTERS}
 
-    def fields(self, logprob_dtype: np.dtype[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def fields(self, logprobs_dtype: np.dtype[Any]) -> tuple[Fields, Fields]:
         """Return the fields of a token, and those of a sequence."""
-        of_tokens = {**FIELDS, "logprobs": logprob_dtype, **self.token_extras}
+        of_tokens = {**FIELDS, "logprobs": schema.Field((), logprobs_dtype), **self.token_extras}
         return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
 
-    def fitted(self, joined: tokens.TokenEpisode) -> tokens.TokenEpisode:
-        """Return an episode that can be added: its log-probabilities have the dtype of the others.
+    def fitted(self, joined: tokens.TokenEpisode) -> tuple[tokens.TokenEpisode, ragged.RaggedColumns]:
+        """Return an episode whose log-probabilities have the dtype of the others, and the rows, with room for it.
 
         Raises:
-            ArgumentError: It has more than max_tokens tokens.
+            ArgumentError: It has more than max_tokens tokens, memory does not hold them, or this process is a fork.
             SchemaError: Its log-probabilities do not fit that dtype.
+            CheckpointError: There is no room on disk.
         """
         total = int(joined.lengths.sum())
         if total > self.max_tokens:
-            raise errors.ArgumentError(
-                f"steps must have at most max_tokens = {self.max_tokens} tokens when they are joined, got {total}"
-            )
-        given, logprobs = joined.logprobs_dtype, joined.columns["logprobs"]
+            rule = f"at most max_tokens = {self.max_tokens} tokens when they are joined"
+            raise errors.ArgumentError(f"steps must have {rule}, got {total}")
+        rows, given, logprobs = self.rows, joined.logprobs_dtype, joined.columns["logprobs"]
         first = self.logprobs_dtype or given or np.dtype(np.float32)
-        dtype = first if self.rows is None else self.rows.dtype("logprobs")
+        dtype = first if rows is None else rows.dtype("logprobs")
         if given is not None and not np.can_cast(given, dtype, "safe"):
             remedy = f"cast them with .astype({dtype.name!r}), or give the buffer logprobs_dtype={given.name!r}"
             raise errors.SchemaError(f"logprobs must fit {dtype}, as in the whole buffer, got {given}: {remedy}")
         logprobs = casting.cast_exact("logprobs", logprobs, logprobs.shape, dtype, is_weak=True)
-        return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs})
-
-    def rows_for(self, joined: tokens.TokenEpisode) -> ragged.RaggedColumns:
-        """Return the rows, or new ones before the first episode, with room for an episode from `fitted`.
-
-        Raises:
-            ArgumentError: Memory does not hold them, or this process is a fork, which must not write.
-            CheckpointError: There is no room for them on disk.
-        """
-        rows = self.rows
         with self._room():
             if rows is None:
-                fields = self.fields(joined.columns["logprobs"].dtype)
-                rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
+                rows = ragged.RaggedColumns(self.max_tokens, *self.fields(dtype), allocate=self.allocate)
             rows.reserve(len(joined.lengths))
-        return rows
+        return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs}), rows
 
     def add(
         self,
         names: Mapping[str, Any],
         joined: tokens.TokenEpisode,
-        sequence_extras: Mapping[str, arrays.Array],
         rows: ragged.RaggedColumns,
+        sequence_extras: Mapping[str, arrays.Array],
     ) -> EpisodeFacts:
-        """Store an episode from `fitted`, in the rows from `rows_for`, evict the oldest ones for it, and return it.
-
-        Args:
-            names: Its episode_id, agent_id, group_id and status.
-            joined: Its sequences; their columns include the extras of tokens.
-            sequence_extras: The extras of its sequences [S, ...].
-            rows: The rows.
-        """
+        """Store an episode of those names in the rows, both from `fitted`, evict the oldest for it, and return it."""
         self.rows, count = rows, len(joined.lengths)
         while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
-            self._evict()
+            self._evict(rows)
         counts = _counted(joined.columns, joined.lengths)
         own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
         rows.extend(joined.columns, joined.lengths, own | dict(sequence_extras))
         self.episodes += 1
         self.inexact_episodes += not joined.is_exact
-        names = {**names, "mismatches": joined.mismatches}
-        episode = self._register(names, self.inserted - count, joined.lengths, joined.rewards, counts["oldest_version"])
+        facts = {"first_key": self.inserted - count, "rewards": joined.rewards, "mismatches": joined.mismatches}
+        episode = self._register({**names, **facts}, joined.lengths, counts["oldest_version"])
         for listener in self.listeners:
             listener.started(self, episode)
         for listener in self.listeners:
             listener.ended(self, episode)
         return episode
 
-    def _register(
-        self,
-        names: Mapping[str, Any],
-        first_key: int,
-        lengths: arrays.Ints,
-        rewards: tuple[float, ...],
-        oldest: arrays.Ints,
-    ) -> EpisodeFacts:
-        """Put an episode whose sequences are stored into the tables, given these sequences and its names."""
-        episode = EpisodeFacts(
-            **names,
-            policy_version=min((version for version in oldest.tolist() if version >= 0), default=None),
-            num_tokens=int(lengths.sum()),
-            first_key=first_key,
-            rewards=rewards,
-        )
+    def _register(self, facts: Mapping[str, Any], lengths: arrays.Ints, oldest: arrays.Ints) -> EpisodeFacts:
+        """Put an episode, whose sequences are stored, into the tables."""
+        version = min((version for version in oldest.tolist() if version >= 0), default=None)
+        episode = EpisodeFacts(**facts, policy_version=version, num_tokens=int(lengths.sum()))
         self._episodes[episode.episode_id] = episode
         self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
         return episode
 
-    def _evict(self) -> None:
+    def _evict(self, rows: ragged.RaggedColumns) -> None:
         """Evict the oldest episode."""
-        assert self.rows is not None
         episode = next(iter(self._episodes.values()))
         self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
-        self.rows.evict(len(episode.mismatches))
+        rows.evict(len(episode.mismatches))
         self.evicted += len(episode.mismatches)
         del self._episodes[episode.episode_id]
         self._drawn.discard(episode)
@@ -337,11 +298,7 @@ class TokenStore(duplicates.CopiedWhole):
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> int:
         """Overwrite extras of sequences, and return how many of the keys are stored; count the others.
 
-        Args:
-            keys: Keys of sequences [k].
-            lengths: How many values of each extra of tokens each has [k]; for a stored sequence, one for each token.
-            values: The extras by name, in the dtypes of their fields: of tokens [sum of lengths, ...], and of sequences
-                [k, ...].
+        `values` are in the dtypes of their fields: of tokens [sum of lengths, ...], of sequences [k, ...].
 
         Raises:
             ArgumentError: A stored sequence has another length. Nothing has changed.
@@ -363,12 +320,7 @@ class TokenStore(duplicates.CopiedWhole):
     def fill(
         self, rows: ragged.RaggedColumns | None, names: Sequence[Mapping[str, Any]], drawn: Sequence[bool]
     ) -> None:
-        """Load sequences and the names of their episodes into an empty store; counters are set separately.
-
-        Args:
-            rows: The sequences.
-            names: The episode_id, agent_id, group_id, status and mismatches of each episode, in their order.
-            drawn: Whether each was sampled.
+        """Load sequences into an empty store, with the NAMES of each episode, and whether it was sampled.
 
         Raises:
             CorruptionError: The episodes have other sequences.
@@ -384,8 +336,8 @@ class TokenStore(duplicates.CopiedWhole):
             raise errors.CorruptionError(f"episodes must have the {len(rewards)} sequences that are stored")
         for of_episode, is_drawn in zip(names, drawn, strict=True):
             own = slice(place, place + len(of_episode["mismatches"]))
-            joined = tuple(itertools.chain.from_iterable(rewards[own]))
-            episode = self._register(of_episode, first_key + place, lengths[own], joined, oldest[own])
+            facts = {"first_key": first_key + place, "rewards": tuple(itertools.chain.from_iterable(rewards[own]))}
+            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own])
             self._drawn.update([episode] if is_drawn else [])
             place = own.stop
         if len(self._episodes) != len(names):
@@ -414,12 +366,9 @@ class TokenStore(duplicates.CopiedWhole):
         twin.fill(rows, [each.names for each in self], [False] * len(self._episodes))
         if list(map(dataclasses.astuple, self)) != list(map(dataclasses.astuple, twin)):
             raise errors.CorruptionError("episodes must be what their tokens make them")
-        parts = [len(each.mismatches) for each in self]
-        of_episodes: dict[str, list[Any]] = {
-            "returns": [each.total_reward for each in self],
-            "is_exact": [count == 1 for count in parts],
-        }
-        _check_rows(rows, {name: np.repeat(values, parts) for name, values in of_episodes.items()})
+        parts = np.array([len(each.mismatches) for each in self], np.int64)
+        totals = np.array([each.total_reward for each in self], np.float64)
+        _check_rows(rows, {"returns": totals.repeat(parts), "is_exact": (parts == 1).repeat(parts)})
         owners = [(key, self.find(episode.episode_id)) for key, episode in twin.owners.items()]
         if list(self.owners.items()) != owners:
             raise errors.CorruptionError("each sequence must belong to an episode, in their order")
@@ -470,8 +419,7 @@ def check_tokens(columns: Mapping[str, arrays.Array]) -> None:
 
 def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
     """Return the two counts for sequences of those lengths [S], whose tokens are concatenated in columns [N]."""
-    starts = np.cumsum(lengths) - lengths
-    mask = columns["loss_mask"]
+    starts, mask = np.cumsum(lengths) - lengths, columns["loss_mask"]
     trained = np.add.reduceat(mask, starts, dtype=np.int64)
     versions = np.where(mask, columns["policy_versions"], np.iinfo(np.int64).max)
     oldest = np.minimum.reduceat(versions, starts)

@@ -13,6 +13,7 @@ These cannot be reconstructed later: another tokenizer, chat template or policy 
 from collections.abc import Sequence
 import copy
 import dataclasses
+import itertools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,12 +29,8 @@ from relive.windows import returns
 
 _MARK = b"\0"
 _NAMES = ("prompt", "response", "logprobs", "policy_version", "loss_mask", "reward")
-
-
 FIELDS = ("tokens", "loss_mask", "logprobs", "policy_versions", "rewards", "steps")
 """What there is of each token."""
-
-
 Tokens: TypeAlias = npt.NDArray[np.int32]
 _MOST_ROUNDED = 0.01
 """No log-probability is larger: above 0 there is only what rounding makes of 0, in the coarsest floats."""
@@ -102,14 +99,13 @@ class TokenStep:
         count = len(tokens)
         if not count:
             raise errors.ArgumentError("response must have at least 1 token, got 0")
+        mask = [True] * count if loss_mask is None else loss_mask
         values = {
             "prompt": _tokens("prompt", prompt),
             "response": tokens,
             "logprobs": _logprobs(logprobs, count),
             "policy_version": _versions(policy_version, count),
-            "loss_mask": validation.flags(
-                "loss_mask", [True] * count if loss_mask is None else loss_mask, count
-            ).copy(),
+            "loss_mask": validation.flags("loss_mask", mask, count).copy(),
         }
         for name, array in values.items():
             array.flags.writeable = False
@@ -132,26 +128,23 @@ def _array(value: Any) -> arrays.Array | None:
         return None
 
 
-def _row(name: str, value: Any, kind: str) -> arrays.Array:
-    """Return `value` as an array [k] of that kind, without a copy."""
+def _row(name: str, value: Any, what: str, kinds: str, count: int | None) -> arrays.Array:
+    """Return `value` as an array [count] of one of those kinds of dtype, without a copy; of any length if None."""
     array = _array(value)
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
     # numpy converts True among numbers to 1.
     has_bools = isinstance(value, list | tuple) and not _BOOLS.isdisjoint(map(type, value))
-    if array is None or array.ndim != 1 or has_mask or has_bools:
-        raise _not_a_row(name, value, kind)
+    is_wrong = array is None or array.ndim != 1 or (array.dtype.kind not in kinds and array.size)
+    if array is None or is_wrong or has_mask or has_bools:
+        shown, remedy = validation.short_repr(value), validation.tensor_remedy(value)
+        raise errors.ArgumentTypeError(f"{name} must be a row of {what}, got {shown}{remedy}")
+    if count not in (None, len(array)):
+        raise errors.ArgumentError(f"{name} must be one for each of {count} tokens of the response, got {len(array)}")
     return array
 
 
-def _not_a_row(name: str, value: Any, kind: str) -> errors.ArgumentTypeError:
-    shown, remedy = validation.short_repr(value), validation.tensor_remedy(value)
-    return errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {shown}{remedy}")
-
-
-def _integers(name: str, value: Any, most: int) -> arrays.Array:
-    array = _row(name, value, "integers")
-    if array.dtype.kind not in "iu" and array.size:
-        raise _not_a_row(name, value, "integers")
+def _integers(name: str, value: Any, most: int, count: int | None = None) -> arrays.Array:
+    array = _row(name, value, "integers", "iu", count)
     _check(name, array, (array >= 0) & (array <= most), f"integers in [0, {most}]")
     return array
 
@@ -166,38 +159,27 @@ def are_logprobs(array: arrays.Array) -> arrays.Bools:
 
 
 def _logprobs(value: Any, count: int) -> arrays.Array:
-    name = "logprobs"
-    array = _row(name, value, "floats")
+    array = _row("logprobs", value, "floats", "iuf", count)
     is_float = array.dtype.kind == "f"
-    if array.dtype.kind in "iu" or (is_float and not hasattr(value, "dtype")):
-        array = casting.cast_exact(name, array, array.shape, np.dtype(np.float64), is_weak=is_float)
+    if not is_float or not hasattr(value, "dtype"):
+        array = casting.cast_exact("logprobs", array, array.shape, np.dtype(np.float64), is_weak=is_float)
     if array.dtype.type not in FLOATS:
-        raise _not_a_row(name, value, "floats")
-    _check_count(name, array, count)
+        raise errors.ArgumentTypeError(f"logprobs must be a row of floats, got {validation.short_repr(value)}")
     rule = f"finite numbers of at most 0, up to {_MOST_ROUNDED} for rounding"
-    _check(name, array, are_logprobs(array), rule)
+    _check("logprobs", array, are_logprobs(array), rule)
     return array.astype(array.dtype.newbyteorder("="))
 
 
 def _versions(value: Any, count: int) -> arrays.Ints:
-    name = "policy_version"
     single = _array(value)
     if single is not None and single.ndim == 0:
-        return np.full(count, validation.non_negative_int(name, value), np.int64)
-    array = _integers(name, value, validation.LARGEST)
-    _check_count(name, array, count)
-    return array.astype(np.int64)
-
-
-def _check_count(name: str, array: arrays.Array, count: int) -> None:
-    if len(array) != count:
-        raise errors.ArgumentError(f"{name} must be one for each of {count} tokens of the response, got {len(array)}")
+        return np.full(count, validation.non_negative_int("policy_version", value), np.int64)
+    return _integers("policy_version", value, validation.LARGEST, count).astype(np.int64)
 
 
 def _check(name: str, array: arrays.Array, holds: arrays.Bools, rule: str) -> None:
     """Raise ArgumentError unless the rule holds for every entry of an array [k]."""
-    if not holds.all():
-        place = int(np.flatnonzero(~holds)[0])
+    for place in np.flatnonzero(~holds):
         raise errors.ArgumentError(f"{name} must be {rule}, got {array[place]} at position {place}")
 
 
@@ -242,9 +224,8 @@ class TokenStepCodec:
             return self._plain.decode(content)
         values = self._plain.decode(content[1:])
         if type(values) is not tuple or len(values) != len(_NAMES):
-            raise errors.CheckpointError(
-                f"a TokenStep must be {', '.join(_NAMES)}, got {validation.short_repr(values)}"
-            )
+            shown = validation.short_repr(values)
+            raise errors.CheckpointError(f"a TokenStep must be {', '.join(_NAMES)}, got {shown}")
         try:
             return TokenStep(**dict(zip(_NAMES, values, strict=True)))
         except errors.ArgumentError as error:
@@ -268,14 +249,13 @@ class TokenMismatch:
     found: int | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TokenEpisode:
     """The steps of one episode, joined: one sequence if they are exact, else more.
 
     Attributes:
         columns: The FIELDS by name, for the concatenated tokens of all sequences [N].
-        logprobs_dtype: The widest dtype of log-probabilities that were given as arrays; None if all were lists. In the
-            columns they have a dtype that holds them all.
+        logprobs_dtype: The widest dtype of log-probabilities that were given as arrays; None if all were lists.
         lengths: Number of tokens of each sequence [S].
         mismatches: Why each sequence does not continue the previous one [S]; None for the first.
         rewards: The reward of each step [K].
@@ -299,9 +279,7 @@ class TokenEpisode:
 
 
 def join(steps: Sequence[TokenStep]) -> TokenEpisode:
-    """Join the steps of an episode into as few sequences of tokens as possible.
-
-    O(tokens of all prompts and responses).
+    """Join the steps of an episode into as few sequences of tokens as possible. O(tokens of prompts and responses).
 
     Raises:
         ArgumentTypeError: `steps` is not a sequence, or one of them is not a TokenStep.
@@ -327,36 +305,17 @@ def join(steps: Sequence[TokenStep]) -> TokenEpisode:
     for number, step in enumerate(steps):
         validation.require_instance(f"step {number}", step, TokenStep)
     mismatches: list[TokenMismatch | None] = [None]
-    pieces: list[arrays.Array] = []
-    sizes: list[int] = []
-    starts, total = [0], 0
-    for number, step in enumerate(steps):
-        seen = 0
-        if number:
-            before = steps[number - 1]
-            mismatch = _mismatch(number, before, step)
-            if mismatch is None:
-                seen = len(before.prompt) + len(before.response)
-            else:
-                mismatches.append(mismatch)
-                starts.append(total)
+    pieces = [steps[0].prompt, steps[0].response]  # Of each step what is new of its prompt, and its response.
+    starts = [0]
+    for number, (before, step) in enumerate(itertools.pairwise(steps), 1):
+        seen, mismatch = len(before.prompt) + len(before.response), _mismatch(number, before, step)
+        if mismatch is not None:
+            mismatches.append(mismatch)
+            starts.append(len(pieces))
+            seen = 0
         pieces += step.prompt[seen:], step.response
-        sizes += len(step.prompt) - seen, len(step.response)
-        total += sizes[-2] + sizes[-1]
-    given = [step.logprobs.dtype for step in steps if not step._is_weak]
-    return TokenEpisode(
-        columns=_columns(steps, pieces, sizes),
-        logprobs_dtype=np.result_type(*given) if given else None,
-        lengths=np.diff(starts, append=total),
-        mismatches=tuple(mismatches),
-        rewards=tuple(step.reward for step in steps),
-    )
-
-
-def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list[int]) -> dict[str, arrays.Array]:
-    """Return the columns [N] of steps [K], given their new prompts and responses as pieces of those sizes [2 K]."""
-    is_response = np.repeat(np.tile([False, True], len(steps)), sizes)
-    ends = np.cumsum(sizes)
+    sizes = np.array([len(piece) for piece in pieces])
+    is_response, ends = np.repeat(np.tile([False, True], len(steps)), sizes), np.cumsum(sizes)
     logprobs = np.concatenate([step.logprobs for step in steps])
     columns = {
         "tokens": np.concatenate(pieces),
@@ -369,8 +328,11 @@ def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list
     columns["loss_mask"][is_response] = np.concatenate([step.loss_mask for step in steps])
     columns["logprobs"][is_response] = logprobs
     columns["policy_versions"][is_response] = np.concatenate([step.policy_version for step in steps])
-    columns["rewards"][ends[1::2] - 1] = [step.reward for step in steps]
-    return columns
+    rewards = tuple(step.reward for step in steps)
+    columns["rewards"][ends[1::2] - 1] = rewards
+    given = [step.logprobs.dtype for step in steps if not step._is_weak]
+    widest = np.result_type(*given) if given else None
+    return TokenEpisode(columns, widest, np.add.reduceat(sizes, starts), tuple(mismatches), rewards)
 
 
 def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch | None:
@@ -398,12 +360,11 @@ def steps_of(episode: episode_lib.Episode[Any, TokenStep]) -> list[TokenStep]:
     """
     steps = []
     for number, (step, reward) in enumerate(zip(episode.actions, episode.rewards, strict=True)):
-        validation.require_instance(f"action {number} of episode {episode.episode_id}", step, TokenStep)
+        name = f"action {number} of episode {episode.episode_id}"
+        validation.require_instance(name, step, TokenStep)
         if step.reward not in (0, reward):
-            raise errors.ArgumentError(
-                f"action {number} of episode {episode.episode_id} must have the reward {reward} of its step, or 0, "
-                f"got {step.reward}"
-            )
+            rule = f"the reward {reward} of its step, or 0"
+            raise errors.ArgumentError(f"{name} must have {rule}, got {step.reward}")
         twin = copy.copy(step)
         object.__setattr__(twin, "reward", reward)
         steps.append(twin)

@@ -190,17 +190,16 @@ def joined_tokens(
     whole = packing.TokenBatch.of(
         {name: np.concatenate([each[name] for each in packed]) for name in packed[0] if name != "cu_seqlens"},
         np.concatenate([batch.lengths for batch in batches]),
-        keys=np.concatenate([batch.keys for batch in batches]),
-        returns=np.concatenate([batch.returns for batch in batches]),
-        is_exact=np.concatenate([batch.is_exact for batch in batches]),
-        names={name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
-        extras={
+        {
             name: np.concatenate([batch.extras[name] for batch in batches])
             for name, column in batches[0].extras.items()
             if column.ndim == 1
         },
-        pad_token_id=padding[0],
-        pad_to_multiple_of=padding[1],
+        padding,
+        keys=np.concatenate([batch.keys for batch in batches]),
+        returns=np.concatenate([batch.returns for batch in batches]),
+        is_exact=np.concatenate([batch.is_exact for batch in batches]),
+        **{name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
     )
     return whole._rows(order, padding[1])
 

@@ -26,7 +26,7 @@ class TokenAdapter(adapter.Adapter):
             has_columns=False,
             is_independent=True,
             has_groups=self._buffer.groups is not None,
-            padding=(self._buffer._pad_token_id, self._buffer._pad_to_multiple_of),
+            padding=self._buffer._padding,
         )
 
     def insert(self, writer: Hashable, chunk: chunks.TokenChunk) -> None:
