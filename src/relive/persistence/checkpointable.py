@@ -77,7 +77,7 @@ class Position:
     journal_id: str
     """16 random bytes, in hexadecimal."""
     num_records: int
-    replay: Replay
+    replay: Replay | None
     written: tuple[int, ...]
     """The result of the buffer's `_written` at that time."""
     abandoned: tuple[list[str], ...] = ()
@@ -375,27 +375,26 @@ class Journalable(Checkpointable):
         validation.require_instance("journal", journal, journal_lib.Journal)
         if self._journal is not None:
             raise errors.ArgumentError("a journal is attached already: detach it first")
-        position = self._position
-        if position is not None and position.written != self._written():
+        position = self._position or Position(os.urandom(16).hex(), 0, None, self._written())
+        if position.written != self._written():
             raise errors.ArgumentError(
                 "the buffer was written to since it was recovered, and the journal has no record of that: "
                 "recover it again, or detach it and attach a new journal"
             )
-        if journal.num_records != (0 if position is None else position.num_records):
+        if journal.num_records != position.num_records:
             raise errors.ArgumentError(
                 f"journal must hold what the buffer does, got one of {journal.num_records} records: "
                 "relive.recover(path) returns its buffer"
             )
-        journal_id = os.urandom(16).hex() if position is None else position.journal_id
-        bound = self._journaled(journal, None if position is None else position.replay, **options)
-        first, has_checkpoint = None, False
-        if position is None:
+        bound = self._journaled(journal, position.replay, **options)
+        first: state_lib.State | None = None
+        journal_id, has_checkpoint = position.journal_id, False
+        if self._position is None:
             first = self._described(self._state_dict, **options)
             nbytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in first["arrays"].values())
-            has_checkpoint = nbytes > state_lib.CHUNK
-        if has_checkpoint:
-            journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
-            first = None
+            if nbytes > state_lib.CHUNK:
+                journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
+                first, has_checkpoint = None, True
 
         def base() -> bytes:
             nonlocal first, has_checkpoint

@@ -50,7 +50,7 @@ def checked(what: str, checks: tuple[Check, ...], values: Any) -> tuple[Any, ...
         wrong = [value for check, value in zip(checks, values, strict=True) if not check(value)]
     if wrong:
         raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(wrong[0])}")
-    return values
+    return tuple(values)
 
 
 def is_a(*kinds: type) -> Check:
