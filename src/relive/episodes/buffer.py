@@ -567,7 +567,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         Raises:
             CheckpointError: Something cannot be saved.
         """
-        return self._in_memory(self._full_state(codec=codec_lib.checked(codec)))
+        return state_lib.whole(self._full_state(codec=codec_lib.checked(codec)))
 
     def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
         """Restore the buffer to a state from `state_dict`, which is copied.

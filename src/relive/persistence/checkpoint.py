@@ -3,15 +3,14 @@
     buffer/manifest.json          everything but arrays, and the dtype, shape and CRC-32 of each array
     buffer/rows.reward.npy        the array "rows/reward"
 
-A reader sees either the old or the new directory, complete. See `manifest` for the manifest, `npy` for the array files,
-and `files` for crash safety.
+See `manifest` for the manifest, `npy` for the array files, and `files` for crash safety.
 """
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
+import dataclasses
 import io
-import operator
 import os
 from typing import Any, TypeAlias
 
@@ -38,18 +37,7 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     """Save a state as the directory `path`, and keep the `keep` - 1 before it as `path`.1, `path`.2 and so on.
 
     The old directory is kept until the new one is complete and on disk; a crash leaves either. Memory use beyond the
-    state is one chunk of `state.CHUNK` bytes.
-
-    Args:
-        state: JSON values, and under "arrays" an array or column by name, each with at least one axis.
-        path: A directory that relive saved, or a free path; its parent must exist.
-        keep: Number of directories to keep, including the new one.
-        progress: Called after each chunk, and at the end.
-
-    Raises:
-        ArgumentError: An argument is invalid; nothing has changed.
-        CheckpointError: The path is in use by another writer, is something else, or cannot be written, as on a full
-            disk; the old contents are kept.
+    state, in which arrays and columns have at least one axis, is one chunk of `state.CHUNK` bytes.
 
     >>> import os, tempfile
     >>> import numpy as np
@@ -72,15 +60,17 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     values = {name: value for name, value in state.items() if name != "arrays"}
     manifest.check_values(values)
     # Use the longest possible checksums: if that manifest is not too large, none is.
-    entries = {name: _entry(name, column, 2**32 - 1) for name, column in arrays.items()}
+    entries = {
+        name: manifest.Entry(manifest.file_name(name), column.dtype, npy.shape_of(column), 2**32 - 1)
+        for name, column in arrays.items()
+    }
     manifest.encoded(values, entries)
     total = sum(entry.nbytes for entry in entries.values())
-    report = _Report(total, progress)
     try:
         with files_lib.locked(path):
             new = files_lib.new_directory(path)
             try:
-                _write(new, values, arrays, report)
+                _write(new, values, arrays, entries, _Report(total, progress))
                 files_lib.replace_directory(new, path, keep)
             except BaseException:
                 with contextlib.suppress(OSError, errors.CheckpointError):
@@ -100,17 +90,8 @@ def opened(
     """Yield the state in the directory `path`; its arrays are lazy columns, open until the end of the `with` block.
 
     A concurrent save to the same path does not affect it. After a crash between two renames, which left only `path`.1,
-    it reads that. Opening reads only the manifest.
-
-    Args:
-        path: A directory made by `save`.
-        verify: Whether to read all files once and compare checksums. Otherwise a column raises at its end if it is read
-            in order and its checksum differs.
-        progress: Called after each chunk that is read for the first time.
-
-    Raises:
-        ArgumentError: An argument is invalid.
-        CheckpointError: The path is missing, or not a checkpoint, or damaged, forged, or of another format version.
+    it reads that. Opening reads only the manifest, unless all files are to be verified. Otherwise a column raises at
+    its end if it is read in order and its checksum differs.
     """
     path = files_lib.absolute("path", path)
     verify = validation.boolean("verify", verify)
@@ -136,12 +117,12 @@ class _Report:
 
 
 def _checked_arrays(state: object) -> dict[str, Any]:
-    """Return the checked arrays and columns of a state."""
     if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
         raise errors.ArgumentTypeError(
             f"state must be a dict with a dict of arrays, got {validation.short_repr(state)}"
         )
     arrays: dict[str, Any] = state["arrays"]
+    files: dict[str, str] = {}
     for name, column in arrays.items():
         if type(name) is not str or not name or not manifest.is_text(name):
             raise errors.ArgumentError(
@@ -157,29 +138,28 @@ def _checked_arrays(state: object) -> dict[str, Any]:
         if not 1 <= len(column.shape) <= dtypes.MOST_AXES:
             rule = f"must have 1 to {dtypes.MOST_AXES} axes"
             raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
-    files = {manifest.file_name(name): name for name in arrays}
-    for name in arrays:
-        other = files[manifest.file_name(name)]
+        other = files.setdefault(manifest.file_name(name), name)
         if other != name:
-            raise errors.ArgumentError(f"array {name!r} must have another name: its file is that of {other!r}")
+            raise errors.ArgumentError(f"{label} must have another name: its file is that of {other!r}")
     return arrays
 
 
-def _entry(name: str, column: Any, crc32: int) -> manifest.Entry:
-    shape = tuple(map(operator.index, column.shape))
-    return manifest.Entry(manifest.file_name(name), column.dtype, shape, crc32)
-
-
-def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Callable[[int], None]) -> None:
-    """Write all files into the directory `new`, and sync them and it."""
-    entries: dict[str, manifest.Entry] = {}
+def _write(
+    new: str,
+    values: dict[str, Any],
+    arrays: dict[str, Any],
+    entries: dict[str, manifest.Entry],
+    report: Callable[[int], None],
+) -> None:
+    """Write all files into the directory `new`, and sync them and it; their checksums are put into the entries."""
     with files_lib.Directory(new) as directory:
         # One file is synced while the next one is written.
         with contextlib.ExitStack() as opened, futures.ThreadPoolExecutor(1) as executor:
             synced = []
             for name, column in arrays.items():
-                file = opened.enter_context(open(directory.create(manifest.file_name(name)), "wb", buffering=0))
-                entries[name] = _entry(name, column, npy.write(file.fileno(), f"array {name!r}", column, report))
+                file = opened.enter_context(open(directory.create(entries[name].file), "wb", buffering=0))
+                crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
+                entries[name] = dataclasses.replace(entries[name], crc32=crc32)
                 synced.append(executor.submit(_sync, file))
             for each in synced:
                 each.result()
@@ -188,7 +168,6 @@ def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Cal
 
 
 def _sync(file: io.FileIO) -> None:
-    """Sync a file to disk, and close it."""
     with file:
         files_lib.fsync_file(file.fileno())
 
@@ -245,11 +224,7 @@ def reader_of(
 
 
 def read_manifest(directory: files_lib.Directory) -> tuple[dict[str, Any], dict[str, manifest.Entry]]:
-    """Return the values and entries of the manifest in a directory.
-
-    Raises:
-        CheckpointError: It is missing, too large, of another version, or damaged.
-    """
+    """Return the values and entries of the manifest in a directory; raise CheckpointError if it is not valid."""
     label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:
         try:

@@ -316,7 +316,7 @@ def test_values_may_lie_deep_but_not_too_deep(tmp_path: pathlib.Path) -> None:
 
 def test_two_arrays_with_one_file_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "file_name", lambda name: "a.npy")
-    with pytest.raises(errors.ArgumentError, match="^array 'a' must have another name: its file is that of 'b'$"):
+    with pytest.raises(errors.ArgumentError, match="^array 'b' must have another name: its file is that of 'a'$"):
         checkpoint.save({"arrays": {"a": np.zeros(1), "b": np.zeros(1)}}, tmp_path / "state")
 
 

@@ -43,15 +43,12 @@ class Replay(Protocol):
 
     def base(self, number: int) -> None:
         """Begin a segment whose first record has that number."""
-        ...
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Apply a record, or raise CheckpointError."""
-        ...
 
     def end(self) -> None:
         """Finish: there are no more records."""
-        ...
 
 
 class Bound(abc.ABC):
@@ -73,23 +70,18 @@ class Bound(abc.ABC):
             await self._journal.synced()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Position:
-    """The position of a buffer in a journal.
-
-    Attributes:
-        journal_id: The id of the journal: 16 random bytes, in hexadecimal.
-        num_records: Number of its records that the buffer has applied.
-        replay: The object that replayed them.
-        written: The result of the buffer's `_written` at that time.
-        abandoned: The groups given up by each call of `abort_open_episodes` since, to be journaled by `attach`.
-    """
+    """The position of a buffer in a journal: the records of it that the buffer has applied, and what replayed them."""
 
     journal_id: str
+    """16 random bytes, in hexadecimal."""
     num_records: int
-    replay: Replay
+    replay: Replay | None
     written: tuple[int, ...]
+    """The result of the buffer's `_written` at that time."""
     abandoned: tuple[list[str], ...] = ()
+    """The groups given up by each call of `abort_open_episodes` since, to be journaled by `attach`."""
 
 
 class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
@@ -122,7 +114,6 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         raise validation.ambiguous_truth(self)
 
     def _repr_html_(self) -> str:
-        """Return the HTML shown in notebooks: the `repr`, and the fields with their dtypes, shapes and bytes."""
         return notebook.table(repr(self), self._described_fields())
 
     def _described_fields(self) -> list[notebook.Row]:
@@ -136,21 +127,13 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
 
     @abc.abstractmethod
     def _state_dict(self, **options: Any) -> state_lib.State:
-        """Return the state apart from settings and random generator.
-
-        Args:
-            options: Further arguments of the class's `save` and `load`, such as a codec.
-        """
+        """Return the state apart from settings and generator; `save` and `load` pass on options, such as a codec."""
 
     @abc.abstractmethod
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
-        """Restore a state apart from the generator; `_swap` follows.
+        """Restore a state apart from the generator, possibly damaged or forged; `_swap` follows.
 
         The buffer is new, or one of `_twin`: if CheckpointError is raised, since the state is invalid, it is dropped.
-
-        Args:
-            given: A state from `_state_dict`, possibly damaged or forged.
-            options: As in `_state_dict`.
         """
 
     def _twin(self) -> Self:
@@ -219,7 +202,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         Raises:
             CheckpointError: Something cannot be saved.
         """
-        return self._in_memory(self._full_state())
+        return state_lib.whole(self._full_state())
 
     def load_state_dict(self, state: state_lib.State) -> None:
         """Restore the buffer to a state from `state_dict`, which is copied.
@@ -250,11 +233,6 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
             "generator": generators.state_of(self._rng) if self._DRAWS else None,
             **state(**options),
         }
-
-    @staticmethod
-    def _in_memory(state: state_lib.State) -> state_lib.State:
-        arrays = {name: state_lib.in_memory(array) for name, array in state["arrays"].items()}
-        return {**state, "arrays": arrays}
 
     def _load_state(self, state: state_lib.State, **options: Any) -> None:
         given = self._given(state)
@@ -333,15 +311,7 @@ def become(own: T, other: T) -> T:
 
 
 def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
-    """Return the class of the buffer of a state, which may lack its arrays.
-
-    Args:
-        state: The state.
-        remedy: What to do if the class is not defined, for the error.
-
-    Raises:
-        CheckpointError: The state names no class, or one that is not defined.
-    """
+    """Return the class of the buffer of a state, which may lack its arrays; errors end with the remedy."""
     name = state_lib.StateReader(state, {}).text("class")
     kind = BUFFERS.find(name)
     if kind is None:
@@ -355,11 +325,6 @@ def check_codec(kind: type[Checkpointable], codec: object) -> None:
     """Raise ArgumentError if a codec is given for a class of buffers that does not use one."""
     if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
         raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
-
-
-def _nbytes(state: state_lib.State) -> int:
-    """Return the bytes of the arrays of a state."""
-    return sum(math.prod(array.shape) * array.dtype.itemsize for array in state["arrays"].values())
 
 
 def sync(attached: "tuple[journal_lib.Journal, str] | None") -> None:
@@ -400,9 +365,7 @@ class Journalable(Checkpointable):
     def _recovered(self, journal_id: str, num_records: int, replay: Replay) -> None:
         """Go on as after a restart, from so many records of a journal, which `replay` has replayed."""
         self._restarted()
-        self._position = Position(
-            journal_id=journal_id, num_records=num_records, replay=replay, written=self._written()
-        )
+        self._position = Position(journal_id, num_records, replay, self._written())
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
@@ -412,31 +375,33 @@ class Journalable(Checkpointable):
         validation.require_instance("journal", journal, journal_lib.Journal)
         if self._journal is not None:
             raise errors.ArgumentError("a journal is attached already: detach it first")
-        position = self._position
-        if position is not None and position.written != self._written():
+        position = self._position or Position(os.urandom(16).hex(), 0, None, self._written())
+        if position.written != self._written():
             raise errors.ArgumentError(
                 "the buffer was written to since it was recovered, and the journal has no record of that: "
                 "recover it again, or detach it and attach a new journal"
             )
-        if journal.num_records != (0 if position is None else position.num_records):
+        if journal.num_records != position.num_records:
             raise errors.ArgumentError(
                 f"journal must hold what the buffer does, got one of {journal.num_records} records: "
                 "relive.recover(path) returns its buffer"
             )
-        journal_id = os.urandom(16).hex() if position is None else position.journal_id
-        bound = self._journaled(journal, None if position is None else position.replay, **options)
-        first = None if position is not None else self._described(self._state_dict, **options)
-        has_checkpoint = first is not None and _nbytes(first) > state_lib.CHUNK
-        if first is not None and has_checkpoint:
-            journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
-            first = None
+        bound = self._journaled(journal, position.replay, **options)
+        first: state_lib.State | None = None
+        journal_id, has_checkpoint = position.journal_id, False
+        if self._position is None:
+            first = self._described(self._state_dict, **options)
+            nbytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in first["arrays"].values())
+            if nbytes > state_lib.CHUNK:
+                journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
+                first, has_checkpoint = None, True
 
         def base() -> bytes:
             nonlocal first, has_checkpoint
             state = self._described(self._base_state, **options) if first is None else first
             head = {"journal_id": journal_id, "has_checkpoint": has_checkpoint}
             first, has_checkpoint = None, False
-            return codec.PlainCodec().encode({**head, **self._in_memory(state)})
+            return codec.PlainCodec().encode({**head, **state_lib.whole(state)})
 
         bound.begin(base)
         self._journal, self._attached, self._position = bound, (journal, journal_id), None

@@ -25,6 +25,7 @@ from relive.persistence import dtypes
 
 _DEEPEST = 100
 """Levels of values within values."""
+_TOO_DEEP = f"is nested more than {_DEEPEST} levels deep"
 _MOST_ALIKE = 100
 """Keys of a dict with one hash: more of them were made to take for ever."""
 _MOST_EMPTY = 2**16
@@ -48,15 +49,12 @@ class Codec(Protocol):
     @property
     def name(self) -> str:
         """The name stored in files; another codec refuses to read them."""
-        ...
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of a value."""
-        ...
 
     def decode(self, content: bytes) -> Any:
         """Return the value of the bytes."""
-        ...
 
 
 class PlainCodec:
@@ -140,9 +138,7 @@ def _head(tag: bytes, size: int) -> bytes:
     return bytes(head)
 
 
-_INT_HEADS, _STR_HEADS, _LIST_HEADS, _TUPLE_HEADS, _DICT_HEADS = (
-    tuple(_head(tag, size) for size in range(128)) for tag in (b"i", b"s", b"l", b"t", b"d")
-)
+_INT_HEADS, _STR_HEADS, _DICT_HEADS = (tuple(_head(tag, size) for size in range(128)) for tag in (b"i", b"s", b"d"))
 
 
 def _int(value: int, levels: int) -> bytes:
@@ -160,16 +156,16 @@ def _sized(tag: bytes, content: bytes) -> bytes:
     return _head(tag, len(content)) + content
 
 
-def _list(values: list[Any], levels: int) -> bytes:
-    size = len(values)
-    run = _run(b"r", values, levels) if size >= _SHORTEST_RUN else None
-    return run or _joined(_LIST_HEADS[size] if size < 128 else _head(b"l", size), values, levels)
+def _sequence(run_tag: bytes, tag: bytes) -> Callable[[Any, int], bytes]:
+    """Return the encoder of lists or of tuples."""
+    heads = tuple(_head(tag, size) for size in range(128))
 
+    def encode(values: list[Any] | tuple[Any, ...], levels: int) -> bytes:
+        size = len(values)
+        run = _run(run_tag, values, levels) if size >= _SHORTEST_RUN else None
+        return run or _joined(heads[size] if size < 128 else _head(tag, size), values, levels)
 
-def _tuple(values: tuple[Any, ...], levels: int) -> bytes:
-    size = len(values)
-    run = _run(b"R", values, levels) if size >= _SHORTEST_RUN else None
-    return run or _joined(_TUPLE_HEADS[size] if size < 128 else _head(b"t", size), values, levels)
+    return encode
 
 
 def _set(tag: bytes, values: Collection[Any], levels: int) -> bytes:
@@ -259,7 +255,6 @@ def _refusal(path: str, value: Any, around: tuple[Any, ...]) -> errors.ArgumentE
 
 
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value with their paths, in the order of encoding."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"a key of {path}", key
@@ -274,8 +269,7 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _not_plain(path: str, value: Any) -> errors.ArgumentTypeError:
     kind = type(value)
-    module = "" if kind.__module__ == "builtins" else kind.__module__ + "."
-    what = f"{module}{kind.__qualname__} {validation.short_repr(value)}"
+    what = f"{kind.__module__}.{kind.__qualname__} {validation.short_repr(value)}".removeprefix("builtins.")
     if isinstance(value, np.ndarray | np.generic) and kind in _ENCODERS:
         what = f"{what} of {validation.short_repr(value.dtype)}"
     rule = "be None, bool, int, float, complex, str, bytes, list, tuple, dict, set, or an array or a number of numpy"
@@ -290,8 +284,8 @@ _ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
     complex: lambda value, levels: b"c" + _COMPLEX.pack(value.real, value.imag),
     str: _str,
     bytes: lambda value, levels: _sized(b"y", value),
-    list: _list,
-    tuple: _tuple,
+    list: _sequence(b"r", b"l"),
+    tuple: _sequence(b"R", b"t"),
     dict: _dict,
     set: lambda values, levels: _set(b"e", values, levels),
     frozenset: lambda values, levels: _set(b"E", values, levels),
@@ -342,14 +336,10 @@ def _take_str(content: bytes, offset: int, levels: int) -> tuple[str, int]:
         _break("has text that is not UTF-8", offset)
 
 
-def _check_levels(levels: int, offset: int) -> None:
-    if not levels:
-        _break(f"is nested more than {_DEEPEST} levels deep", offset)
-
-
 def _take_list(content: bytes, offset: int, levels: int, unit: int = 1) -> tuple[list[Any], int]:
     """Return a list of values, `unit` of them for each item of the size."""
-    _check_levels(levels, offset)
+    if not levels:
+        _break(_TOO_DEEP, offset)
     size, offset = _size(content, offset, unit)
     values = []
     for _ in range(size * unit):
@@ -359,7 +349,8 @@ def _take_list(content: bytes, offset: int, levels: int, unit: int = 1) -> tuple
 
 
 def _take_run(content: bytes, offset: int, levels: int) -> tuple[tuple[Any, ...], int]:
-    _check_levels(levels, offset)
+    if not levels:
+        _break(_TOO_DEEP, offset)
     code = content[offset]
     if code not in _WIDTHS:
         _break(f"has a run of numbers of code {code}", offset)

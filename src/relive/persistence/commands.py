@@ -36,11 +36,7 @@ class Writer(checkpointable.Bound):
 
 
 def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:
-    """Make the call of a record, which is untrusted, to a target.
-
-    Raises:
-        CheckpointError: The record is malformed, or none of the table.
-    """
+    """Make the call of a record, which is untrusted, to a target; raise CheckpointError if it is malformed."""
     if kind not in table:
         raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
     method, checks = table[kind]
@@ -48,17 +44,13 @@ def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:
 
 
 def checked(what: str, checks: tuple[Check, ...], values: Any) -> tuple[Any, ...]:
-    """Return the values of a tuple, which is untrusted.
-
-    Raises:
-        CheckpointError: It is none, or cannot have one of its values; the error begins with `what`.
-    """
-    if type(values) is not tuple or len(values) != len(checks):
-        raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(values)}")
-    for check, value in zip(checks, values, strict=True):
-        if not check(value):
-            raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(value)}")
-    return values
+    """Return the values of a tuple, which is untrusted; the CheckpointError for others begins with `what`."""
+    wrong = [values]
+    if type(values) is tuple and len(values) == len(checks):
+        wrong = [value for check, value in zip(checks, values, strict=True) if not check(value)]
+    if wrong:
+        raise errors.CheckpointError(f"{what}, which cannot be with {validation.short_repr(wrong[0])}")
+    return tuple(values)
 
 
 def is_a(*kinds: type) -> Check:

@@ -22,7 +22,7 @@ from relive.common import validation
 
 DType: TypeAlias = np.dtype[Any]
 
-LARGEST_ITEM = 2**31 - 1
+_LARGEST_ITEM = 2**31 - 1
 """Bytes of one item."""
 LONGEST_TEXT = 2**16 - 1
 """Characters of the text of a dtype."""
@@ -40,9 +40,6 @@ _SIMPLE = re.compile(r"[<>|][biufcSUVmM][0-9]+(\[([1-9][0-9]*)?[A-Za-z]+\])?")
 
 def described(dtype: DType) -> Any:
     """Return the description of a dtype, a str or a list of fields; that of another dtype if it has none.
-
-    Raises:
-        ValueError: Its fields overlap, or are out of order.
 
     >>> import numpy as np
     >>> from relive.persistence import dtypes
@@ -71,17 +68,7 @@ def has_description(dtype: DType) -> bool:
 
 
 def text(dtype: DType) -> str:
-    """Return the text of a dtype, in ASCII.
-
-    Raises:
-        ArgumentError: It has none: it holds objects, belongs to another library, or its fields overlap, have titles or
-            are out of order.
-
-    >>> import numpy as np
-    >>> from relive.persistence import dtypes
-    >>> dtypes.text(np.dtype([("x", "<f4"), ("image", "u1", (8, 8))]))
-    '[["x","<f4"],["image","|u1",[8,8]]]'
-    """
+    """Return the text of a dtype, in ASCII; raise ArgumentError if it has no description."""
     written = json.dumps(described(dtype), separators=(",", ":")) if has_description(dtype) else ""
     if not 0 < len(written) <= LONGEST_TEXT:
         rule = "be of bools, numbers, text, bytes, dates, durations, or fields of these that lie one behind another"
@@ -90,11 +77,7 @@ def text(dtype: DType) -> str:
 
 
 def from_description(description: object) -> DType:
-    """Return the dtype that is described by a str or by lists of fields.
-
-    Raises:
-        CheckpointError: It is invalid.
-    """
+    """Return the dtype that is described by a str or by lists of fields; raise CheckpointError if they are invalid."""
     try:
         dtype = np.lib.format.descr_to_dtype(_in_tuples(description, DEEPEST))
         if _is_readable(dtype) and described(dtype) == description:
@@ -107,12 +90,10 @@ def from_description(description: object) -> DType:
 
 def _in_tuples(description: Any, levels: int) -> Any:
     """Return a description that numpy can be given safely, for numpy."""
-    if isinstance(description, str) and not _SIMPLE.fullmatch(description):
-        raise ValueError("not the text of single values")
-    if isinstance(description, str):
+    if isinstance(description, str) and _SIMPLE.fullmatch(description):
         return description
-    if not levels:
-        raise ValueError("too many levels")
+    if isinstance(description, str) or not levels:
+        raise ValueError("not the text of single values, or too many levels")
     return [(name, _in_tuples(part, levels - 1), *map(tuple, shape)) for name, part, *shape in description]
 
 
@@ -123,16 +104,12 @@ def _is_readable(dtype: DType) -> bool:
     """
     if dtype.subdtype is not None:
         nbytes = math.prod(max(size, 1) for size in dtype.shape) * dtype.base.itemsize
-        return 0 < nbytes <= LARGEST_ITEM and len(dtype.shape) <= MOST_AXES and _is_readable(dtype.base)
+        return 0 < nbytes <= _LARGEST_ITEM and len(dtype.shape) <= MOST_AXES and _is_readable(dtype.base)
     return dtype.names is None or ("" not in dtype.names and all(_is_readable(dtype[name]) for name in dtype.names))
 
 
 def read_json(written: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        CheckpointError: It is invalid.
-    """
+    """Return the value of a JSON text; raise CheckpointError if it is invalid."""
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
@@ -160,10 +137,6 @@ def are_values(array: npt.NDArray[Any]) -> bool:
 
 
 def check_values(array: npt.NDArray[Any]) -> None:
-    """Check values that were read as bytes.
-
-    Raises:
-        CheckpointError: A bool is neither 0 nor 1, or a character lies beyond 0x10FFFF.
-    """
+    """Raise CheckpointError unless `are_values`."""
     if not are_values(array):
         raise errors.CheckpointError(f"an array {VALUES}")

@@ -192,16 +192,6 @@ def test_a_text_that_is_not_json_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 3, "3", [], {}, [3.0], [True], ["3"], [-1], [2**63], [None], [[3]], [1] * 33, (3,)]
-)
-def test_what_is_no_shape_is_refused(value: Any) -> None:
-    with pytest.raises(errors.CheckpointError, match="^shape must "):
-        npy.shape_of(value)
-    for shape in ([2**63 - 1, 0, 3], [1] * 32):
-        assert npy.shape_of(shape) == tuple(shape)
-
-
-@pytest.mark.parametrize(
     ("description", "nbytes"),
     [
         ("|S2147483647", 2**31 - 1), ("<U536870911", 2**31 - 4), ([["x", "<f4", [536870911]]], 2**31 - 4),

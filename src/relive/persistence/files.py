@@ -33,12 +33,7 @@ _HAS_DIRECTORIES = os.open in os.supports_dir_fd
 
 
 def absolute(name: str, path: Any) -> str:
-    """Return a path as an absolute one with a last part.
-
-    Raises:
-        ArgumentTypeError: `path` is not a path.
-        ArgumentError: `path` is empty, holds a NUL or what no name of a file can hold, or is a root.
-    """
+    """Return a path as an absolute one with a last part; raise ArgumentError if it cannot be one, or is a root."""
     text: str = path
     try:
         text = os.fsdecode(path)
@@ -108,15 +103,7 @@ class Directory:
     """An open directory: it stays the same even if its name is reused; links in it are not followed."""
 
     def __init__(self, path: str, *, follow: bool = False) -> None:
-        """Open a directory.
-
-        Args:
-            path: Its absolute path.
-            follow: Whether the path itself may be a link.
-
-        Raises:
-            OSError: It is missing, or not a directory.
-        """
+        """Open the directory at an absolute path, which may itself be a link if that is to be followed."""
         self.path = path
         self._descriptor: int | None = None
         flags = os.O_RDONLY | _DIRECTORY | (0 if follow else STRICT)
@@ -164,11 +151,7 @@ class Directory:
         return os.open(self._place(name), flags, 0o666, dir_fd=self._descriptor)
 
     def open(self, name: str) -> int:
-        """Return the descriptor of a regular file, for reading.
-
-        Raises:
-            CheckpointError: It is missing, or a link, a pipe or a directory.
-        """
+        """Return the descriptor of a regular file, for reading; raise CheckpointError if there is none."""
         label = named(os.path.join(self.path, name))
         if not hasattr(os, "O_NOFOLLOW") and os.path.islink(self._place(name)):  # On Windows, opening follows it.
             raise errors.CheckpointError(f"{label} is a link")
@@ -215,9 +198,7 @@ def newest(path: str) -> str:
 def new_directory(path: str) -> str:
     """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted.
 
-    Raises:
-        CheckpointError: Something foreign is at `path`, or at a target of a rename; nothing has changed.
-        OSError: It cannot be created.
+    CheckpointError is raised, and nothing has changed, if something foreign is at `path`, or at a target of a rename.
     """
     list(_older(path))
     new = beside(path, "new")
@@ -230,12 +211,9 @@ def new_directory(path: str) -> str:
 def replace_directory(new: str, path: str, keep: int) -> None:
     """Rename the directory `new` to `path`, atomically for readers, and keep `keep` directories in all.
 
-    Whatever fails, `newest(path)` is complete. Older directories that cannot be deleted, such as those with foreign
-    files, stay, and the next call tries again.
-
-    Raises:
-        CheckpointError: Something foreign is in the way; nothing was renamed.
-        OSError: Renaming failed; what was at `path` is there again, unless renaming it back failed too.
+    Whatever fails, `newest(path)` is complete. CheckpointError says that something foreign is in the way, and nothing
+    was renamed. Older directories that cannot be deleted, such as those with foreign files, stay, and the next call
+    tries again.
     """
     places = [path, *_older(path)]
     _vacate(path)
@@ -253,8 +231,11 @@ def replace_directory(new: str, path: str, keep: int) -> None:
                 os.rename(places[1], path)
         raise
     fsync_directory(os.path.dirname(path))
+    too_many: list[str] = []
+    with contextlib.suppress(errors.CheckpointError):
+        too_many.extend(_older(path, keep))  # Up to what others wrote.
     with contextlib.suppress(OSError, errors.CheckpointError):
-        for place in _behind(path, keep):
+        for place in reversed(too_many):
             if strange_name(place) is None:
                 os.rename(place, beside(path, "old"))  # What is at that name is complete, until it is gone.
                 remove_directory(beside(path, "old"))
@@ -263,9 +244,7 @@ def replace_directory(new: str, path: str, keep: int) -> None:
 def remove_directory(path: str) -> None:
     """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing.
 
-    Raises:
-        CheckpointError: It holds foreign files, or is not a directory; nothing was deleted.
-        OSError: Deleting failed.
+    CheckpointError is raised, and nothing was deleted, if it holds foreign files or is not a directory.
     """
     if not os.path.lexists(path):
         return
@@ -292,11 +271,7 @@ def strange_name(path: str) -> str | None:
 
 
 def _older(path: str, number: int = 1) -> Iterator[str]:
-    """Yield the older directories of that name, from that number on.
-
-    Raises:
-        CheckpointError: Something foreign is at `path` or behind the last one.
-    """
+    """Yield the older directories of that name, from that number on, up to something foreign: CheckpointError."""
     _check_ours(path)
     while _check_ours(older := f"{path}.{number}"):
         if os.path.lexists(beside(older, "lock")):
@@ -305,21 +280,8 @@ def _older(path: str, number: int = 1) -> Iterator[str]:
         number += 1
 
 
-def _behind(path: str, keep: int) -> list[str]:
-    """Return the directories of that name that are too many, the oldest first, up to what others wrote."""
-    behind: list[str] = []
-    with contextlib.suppress(errors.CheckpointError):
-        for older in _older(path, keep):
-            behind.insert(0, older)
-    return behind
-
-
 def _check_ours(path: str) -> bool:
-    """Return whether the path is a directory of ours; False if it is missing or empty.
-
-    Raises:
-        CheckpointError: Something else is there.
-    """
+    """Return whether a directory of ours is there; False if it is missing or empty, CheckpointError for all else."""
     if not os.path.lexists(path):
         return False
     is_link = os.path.islink(path)
@@ -338,7 +300,7 @@ def _check_ours(path: str) -> bool:
 
 
 def _vacate(path: str) -> None:
-    """Delete an empty directory, if one is there."""
+    """Delete a directory if it is empty."""
     with contextlib.suppress(OSError):
         os.rmdir(path)
 
@@ -346,13 +308,10 @@ def _vacate(path: str) -> None:
 # Locking.
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the lock of a path, an exclusive lock on a file beside it, within and across processes.
+    """Hold the lock of a path, an exclusive lock on a file beside it; raise CheckpointError if it is held elsewhere.
 
     The system releases the lock when the process ends. The file stays: if it were deleted, one process could hold the
     lock of the deleted file while another locks a new one.
-
-    Raises:
-        CheckpointError: The lock is held elsewhere, or the file system does not support locks.
     """
     path = absolute("path", path)
     label, place = named(path), beside(path, "lock")
@@ -378,7 +337,6 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _lock(descriptor: int, label: str) -> None:
-    """Take the lock of an open file, or raise at once."""
     fcntl = module("fcntl")
     try:
         if fcntl is not None:

@@ -8,26 +8,14 @@ import numpy as np
 from relive import errors
 from relive.persistence import state as state_lib
 
-_KINDS: dict[str, type[np.random.BitGenerator]] = {
-    kind.__name__: kind
-    for kind in (
-        np.random.MT19937,
-        np.random.PCG64,
-        np.random.PCG64DXSM,
-        np.random.Philox,
-        np.random.SFC64,
-    )
-}
+_NAMES = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+_KINDS: dict[str, type[np.random.BitGenerator]] = {name: getattr(np.random, name) for name in _NAMES}
 _MOST = {"has_uint32": 1, "pos": 624, "buffer_pos": 4}
 """What numpy takes as it is, and would read beyond an array with: what these numbers are at most."""
 
 
 def state_of(rng: np.random.Generator) -> dict[str, Any]:
-    """Return the state of a generator.
-
-    Raises:
-        CheckpointError: It is not one of numpy's own.
-    """
+    """Return the state of a generator; raise CheckpointError if it is not one of numpy's own."""
     kind = type(rng.bit_generator)
     if _KINDS.get(kind.__name__) is not kind:
         raise errors.CheckpointError(
@@ -38,11 +26,7 @@ def state_of(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def load(given: state_lib.StateReader) -> np.random.Generator:
-    """Return a generator of that state.
-
-    Raises:
-        CheckpointError: numpy does not take the state, or says afterwards that it is another one.
-    """
+    """Return a generator of that state; raise CheckpointError if numpy does not take it, or makes another one of it."""
     kind = _KINDS[given.one_of("bit_generator", *_KINDS)]
     bits = kind(0)
     saved = {name: given.value(name) for name in bits.state}

@@ -11,9 +11,8 @@
      "crc32": 123456789                         of all bytes before the comma above
     }
 
-It is a sealed object: JSON in UTF-8 whose last member is the CRC-32 of all bytes before it, to detect damage. The first
-two members of a manifest and the last one are on separate lines, so that format, version and checksum are checked
-before parsing, which takes time and memory bounded by the size.
+The first two members of a manifest and the last one are on separate lines, so that format, version and checksum are
+checked before parsing, which takes time and memory bounded by the size.
 """
 
 from collections.abc import Mapping
@@ -39,6 +38,7 @@ _MOST_NAME_CHARACTERS = 100
 _MOST_CONTAINERS = 100_000
 _MOST_DEPTH = 64
 _MOST_DIGITS = 320
+_MOST_LENGTH = 2**63 - 1
 _LARGEST = 1 << 1024
 """No integer is larger: reading one with many digits takes long."""
 _RESERVED = ("format", "version", "relive", "arrays", "crc32")
@@ -63,11 +63,7 @@ def sealed(members: dict[str, Any]) -> bytes:
 
 
 def unsealed(label: str, raw: bytes) -> dict[str, Any]:
-    """Return the members of a sealed object, the inverse of `sealed`.
-
-    Raises:
-        CheckpointError: `raw` is damaged or something else; the message begins with `label`.
-    """
+    """Return the members of a sealed object; raise CheckpointError, which begins with `label`, if it is damaged."""
     comma = raw.rfind(b",", max(0, len(raw) - _MOST_END))
     end = _END.fullmatch(raw, max(0, comma))
     if end is None or int(end[1]) != zlib.crc32(memoryview(raw)[:comma]):
@@ -206,11 +202,7 @@ def file_name(name: str) -> str:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Check that the values of a state, without its arrays, can be stored in a manifest.
-
-    Raises:
-        ArgumentError: A value is not JSON, or has a reserved name.
-    """
+    """Raise ArgumentError if the values of a state, without its arrays, are not JSON or have a reserved name."""
     fault = _fault(values, _MOST_DEPTH)
     if fault is not None:
         raise errors.ArgumentError(f"state{fault[0]} must be {fault[1]}")
@@ -220,11 +212,7 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
-    """Return the manifest of a state checked by `check_values`.
-
-    Raises:
-        ArgumentError: It is larger than `decoded` reads.
-    """
+    """Return the manifest of a state checked by `check_values`; raise ArgumentError if `decoded` would refuse it."""
     arrays = {name: entry.members() for name, entry in entries.items()}
     raw = sealed({"format": _FORMAT, "version": VERSION, "relive": relive.__version__, **values, "arrays": arrays})
     if len(raw) > MOST_BYTES or not _is_flat(raw):
@@ -236,12 +224,7 @@ def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
 def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
     """Return the values of a state and the entry of each of its arrays.
 
-    Args:
-        raw: The manifest, of at most `MOST_BYTES`.
-        label: Its name in errors.
-
-    Raises:
-        CheckpointError: It is not a manifest, of another version, damaged or invalid.
+    CheckpointError, which begins with `label`, is raised for what is no manifest, of another version or damaged.
     """
     require_version(label, raw, _FORMAT, VERSION)
     members = unsealed(label, raw)
@@ -258,16 +241,21 @@ def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
 
 
 def _entry(name: str, value: object) -> Entry:
-    """Return the checked entry of an array."""
     members = value if isinstance(value, dict) else {}
     if sorted(members) != ["crc32", "dtype", "file", "nbytes", "shape"]:
         raise errors.CheckpointError("it must have crc32, dtype, file, nbytes and shape")
-    file, crc32 = file_name(name), members["crc32"]
-    if not name or members["file"] != file:
-        raise errors.CheckpointError(f"file must be {file}, got {validation.short_repr(members['file'])}")
-    if type(crc32) is not int or not 0 <= crc32 < 1 << 32:
-        raise errors.CheckpointError(f"crc32 must be an integer in [0, 2**32), got {validation.short_repr(crc32)}")
-    entry = Entry(file, npy.dtype_of(members["dtype"]), npy.shape_of(members["shape"]), crc32)
-    if type(members["nbytes"]) is not int or members["nbytes"] != entry.nbytes:
-        raise errors.CheckpointError(f"nbytes must be {entry.nbytes}, got {validation.short_repr(members['nbytes'])}")
+
+    def require(is_right: bool, member: str, rule: str) -> None:
+        if not is_right:
+            raise errors.CheckpointError(f"{member} must {rule}, got {validation.short_repr(members[member])}")
+
+    file, crc32, shape, nbytes = file_name(name), members["crc32"], members["shape"], members["nbytes"]
+    require(bool(name) and members["file"] == file, "file", f"be {file}")
+    require(type(crc32) is int and 0 <= crc32 < 1 << 32, "crc32", "be an integer in [0, 2**32)")
+    dtype, most = npy.dtype_of(members["dtype"]), dtypes.MOST_AXES
+    require(type(shape) is list and 1 <= len(shape) <= most, "shape", f"be a list of 1 to {most} lengths")
+    are_lengths = all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in shape)
+    require(are_lengths, "shape", "hold lengths of at least 0")
+    entry = Entry(file, dtype, tuple(shape), crc32)
+    require(type(nbytes) is int and nbytes == entry.nbytes, "nbytes", f"be {entry.nbytes}")
     return entry

@@ -1,6 +1,8 @@
+import json
 import re
 import sys
 import tracemalloc
+from typing import Any
 import zlib
 
 import hypothesis
@@ -151,6 +153,20 @@ def test_brackets_in_strings_are_no_lists() -> None:
 def test_a_forged_entry_is_refused(arrays: str, rule: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^{rule}"):
         manifest.decoded(forged("", arrays), "m")
+
+
+@pytest.mark.parametrize(
+    "shape", [None, 3, "3", [], {}, [3.0], [True], ["3"], [-1], [2**63], [None], [[3]], [1] * 33], ids=str
+)
+def test_what_is_no_shape_is_refused(shape: Any) -> None:
+    with pytest.raises(errors.CheckpointError, match="^m: array 'a': shape must "):
+        manifest.decoded(forged("", entry(shape=json.dumps(shape))), "m")
+
+
+@pytest.mark.parametrize(("shape", "nbytes"), [([2**63 - 1, 0, 3], 128), ([1] * 32, 196)])
+def test_long_shapes_and_those_of_many_axes_are_read(shape: list[int], nbytes: int) -> None:
+    raw = forged("", entry(shape=json.dumps(shape), nbytes=str(nbytes)))
+    assert manifest.decoded(raw, "m")[1]["a"].shape == tuple(shape)
 
 
 # A manifest of anything takes a bounded memory: 64 MiB for 2 MiB, measured on a small part of them.

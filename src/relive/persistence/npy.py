@@ -5,7 +5,7 @@ dtype and shape, and requires the header to match byte for byte. So no header is
 memory is allocated for rows that the file does not have.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import io
 import math
 import operator
@@ -22,15 +22,12 @@ from relive.persistence import dtypes
 from relive.persistence import files
 from relive.persistence import state
 
-_MOST_LENGTH = 2**63 - 1
+_PIECE = 1 << 18
+"""Bytes that are still in the cache of the processor when they have been moved."""
 
 
 def dtype_of(description: object) -> np.dtype[Any]:
-    """Return the dtype of a description.
-
-    Raises:
-        CheckpointError: It is not a description from `dtypes.described`, or has no bytes.
-    """
+    """Return the dtype of a description; raise CheckpointError if it is not valid, or values of it have no bytes."""
     dtype = dtypes.from_description(description)
     if not dtype.itemsize:
         raise errors.CheckpointError(f"dtype must have bytes, got {validation.short_repr(description)}")
@@ -38,29 +35,15 @@ def dtype_of(description: object) -> np.dtype[Any]:
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
-    """Check that a file can hold values of a dtype.
-
-    Raises:
-        ArgumentError: The values are objects or have no size, or the fields have titles, overlap or are out of order.
-    """
+    """Raise ArgumentError if a file cannot hold values of a dtype, as it cannot hold objects or overlapping fields."""
     if not dtype.itemsize or not dtypes.has_description(dtype):
         rule = "hold no Python objects" if dtype.hasobject else "be of a dtype that a .npy file can hold"
         raise errors.ArgumentError(f"{name} must {rule}, got dtype {validation.short_repr(dtype)}")
 
 
-def shape_of(value: object) -> tuple[int, ...]:
-    """Return a list of lengths as a shape.
-
-    Raises:
-        CheckpointError: It is none.
-    """
-    if type(value) is not list or not 1 <= len(value) <= dtypes.MOST_AXES:
-        raise errors.CheckpointError(
-            f"shape must be a list of 1 to {dtypes.MOST_AXES} lengths, got {validation.short_repr(value)}"
-        )
-    if not all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in value):
-        raise errors.CheckpointError(f"shape must hold lengths of at least 0, got {validation.short_repr(value)}")
-    return tuple(value)
+def shape_of(column: arrays.Array | state.ChunkedArray) -> tuple[int, ...]:
+    """Return the shape of a column as plain integers."""
+    return tuple(map(operator.index, column.shape))
 
 
 class _InAscii:
@@ -89,12 +72,7 @@ def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return len(header(dtype, shape)) + dtype.itemsize * math.prod(shape)
 
 
-_PIECE = 1 << 18
-"""Bytes that are still in the cache of the processor when they have been moved."""
-
-
 def _bytes_of(array: arrays.Array) -> memoryview:
-    """Return the memory of an array in the order of C."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -112,20 +90,16 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
     """Write an array or column to a new file, and return the CRC-32 of the file.
 
     Memory use beyond the column is one chunk of `state.CHUNK` bytes, or one row; a C-ordered array is not copied.
+    ArgumentError is raised if the column returns rows of another shape or dtype, or invalid values.
 
     Args:
         descriptor: The descriptor of the file.
         name: The name of the column in errors.
         column: The column, of a dtype accepted by `check_dtype` and with at least one axis.
         wrote: Called with the number of bytes of each chunk after it was written.
-
-    Raises:
-        ArgumentError: The column returns rows of another shape or dtype, or invalid values.
-        OSError: The system cannot write.
     """
-    shape, dtype = tuple(map(operator.index, column.shape)), column.dtype
-    head = header(dtype, shape)
-    crc32 = _append(descriptor, memoryview(head), 0, wrote)
+    shape, dtype = shape_of(column), column.dtype
+    crc32 = _append(descriptor, memoryview(header(dtype, shape)), 0, wrote)
     for start, stop in state.chunks(shape[0], dtype.itemsize * math.prod(shape)):
         rows = np.asarray(column[start:stop] if isinstance(column, np.ndarray) else column.read(start, stop))
         if rows.shape != (stop - start, *shape[1:]) or rows.dtype != dtype:
@@ -155,6 +129,14 @@ class Reader:
     """The rows of a file as a column; rows read in order from the first are checked against the CRC-32.
 
     Rows read in another order are only checked by `verify`.
+
+    Args:
+        descriptor: The descriptor of a regular file, which is closed with the reader, or if size or header are wrong.
+        label: The name of the file in errors.
+        dtype: The dtype of the values, without objects.
+        shape: The shape of the array.
+        crc32: The CRC-32 of the whole file.
+        report: Called with the number of bytes of rows that were read for the first time.
     """
 
     def __init__(
@@ -166,38 +148,23 @@ class Reader:
         crc32: int,
         report: Callable[[int], None],
     ) -> None:
-        """Take over the descriptor of a regular file, and check size and header; no row is read.
-
-        Args:
-            descriptor: The descriptor of the file, which is closed with the reader, or on error.
-            label: The name of the file in errors.
-            dtype: The dtype of the values, without objects.
-            shape: The shape of the array.
-            crc32: The CRC-32 of the whole file.
-            report: Called with the number of bytes of rows that were read for the first time.
-
-        Raises:
-            CheckpointError: The file has another size or header, or has no rows and another CRC-32.
-        """
         self._file = os.fdopen(descriptor, "rb", buffering=0)
         self._label, self._expected_crc32, self._report = label, crc32, report
         self.dtype, self.shape = dtype, shape
-        self.nbytes = dtype.itemsize * math.prod(shape)
-        """Bytes of the rows."""
+        self._nbytes = dtype.itemsize * math.prod(shape)
         try:
             head = header(dtype, shape)
             self._start = len(head)
             size = os.fstat(descriptor).st_size
-            if size != self._start + self.nbytes:
-                raise errors.CheckpointError(f"{label} must have {self._start + self.nbytes} bytes, got {size}")
+            if size != self._start + self._nbytes:
+                raise errors.CheckpointError(f"{label} must have {self._start + self._nbytes} bytes, got {size}")
             found = bytearray(self._start)
             self._fill(memoryview(found))
             if found != head:
                 raise errors.CheckpointError(f"{label} must have the header of dtype {dtype} and shape {shape}")
             self._head_crc32 = self._crc32 = zlib.crc32(head)
-            self._position = 0
-            self._reported = 0
-            if not self.nbytes:
+            self._position = self._reported = 0
+            if not self._nbytes:
                 self._check_crc32()
         except BaseException:
             self.close()
@@ -210,11 +177,8 @@ class Reader:
     def read(self, start: int, stop: int) -> arrays.Array:
         """Return the rows in [start, stop) as a new array.
 
-        Raises:
-            ArgumentError: There are no such rows.
-            CheckpointError: The CRC-32 differs, after reading all rows in order; or a value is invalid; or reading or
-                allocating failed.
-            ClosedError: The file was closed.
+        CheckpointError is raised if reading or allocating failed, a value is invalid, or the CRC-32 differs after
+        reading all rows in order.
         """
         length = self.shape[0]
         if not 0 <= start <= stop <= length:
@@ -225,7 +189,7 @@ class Reader:
             rows: arrays.Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         except (MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"{self._label} does not fit in memory: {error}") from error
-        row_bytes = self.nbytes // max(length, 1)
+        row_bytes = self._nbytes // max(length, 1)
         self._file.seek(self._start + start * row_bytes)
         if start == 0:
             self._position, self._crc32 = 0, self._head_crc32
@@ -240,23 +204,10 @@ class Reader:
             raise errors.CheckpointError(f"{self._label} {dtypes.VALUES}")
         return rows
 
-    def chunks(self) -> Iterator[arrays.Array]:
-        """Yield all rows in order, in parts of about `states.CHUNK` bytes; after the last one they are verified.
-
-        Raises:
-            CheckpointError: As in `read`.
-        """
-        for start, stop in state.chunks(self.shape[0], self.nbytes):
-            yield self.read(start, stop)
-
     def verify(self) -> None:
-        """Read all rows once.
-
-        Raises:
-            CheckpointError: As in `read`.
-        """
-        for _ in self.chunks():
-            pass
+        """Read all rows once, in order; raise CheckpointError as `read` does."""
+        for start, stop in state.chunks(self.shape[0], self._nbytes):
+            self.read(start, stop)
 
     def _check_crc32(self) -> None:
         if self._crc32 != self._expected_crc32:
@@ -265,7 +216,6 @@ class Reader:
             )
 
     def _fill(self, memory: memoryview) -> None:
-        """Fill memory from where the file is."""
         try:
             while memory:
                 count = self._file.readinto(memory)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import itertools
 import os
 from typing import Any
 
@@ -28,15 +29,10 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The contents of the manifest of a checkpoint.
-
-    Attributes:
-        place: Where it was read: at the path itself, or at the one that a crash left.
-        values: The state, without its arrays.
-        entries: The entry of each array file.
-    """
+    """The contents of the manifest of a checkpoint: the state without its arrays, and the entry of each array file."""
 
     place: str
+    """Where it was read: at the path itself, or at the one that a crash left."""
     values: dict[str, Any]
     entries: dict[str, manifest.Entry]
 
@@ -44,8 +40,7 @@ class Manifest:
 def kind_of(path: str) -> Kind:
     """Return the kind of what is at an absolute path, or at the one that a crash between two renames left.
 
-    Raises:
-        CheckpointError: Nothing that relive wrote is there; the message says what is, and what to do.
+    CheckpointError says what is there, and what to do, if relive did not write it.
     """
     label = files.named(path)
     place = files.newest(path)
@@ -76,11 +71,7 @@ def kind_of(path: str) -> Kind:
 
 
 def kind_of_buffer(path: str) -> Kind:
-    """Return whether a checkpoint or a journal is at an absolute path, or at the one that a crash left.
-
-    Raises:
-        CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
-    """
+    """Return the `kind_of` what is at a path; raise CheckpointError unless it is a checkpoint or a journal."""
     kind, label = kind_of(path), files.named(path)
     if kind is Kind.MAP:
         remedy = f"load its checkpoint with storage=relive.MemmapStorage({path!r})"
@@ -111,11 +102,7 @@ def is_of_journal(name: str) -> bool:
 
 
 def read_manifest(path: str) -> Manifest:
-    """Return the manifest of the checkpoint at `path`, without reading other files.
-
-    Raises:
-        CheckpointError: It is missing, of another version, or damaged.
-    """
+    """Return the manifest of the checkpoint at `path`, without reading other files."""
     place = files.newest(path)
     try:
         with files.Directory(place, follow=True) as directory:
@@ -126,10 +113,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
-    """Read all files of the checkpoint at `path`, and return a line for each that is broken.
-
-    An intact checkpoint is opened as usual; the files of a broken one are read one by one.
-    """
+    """Read all files of the checkpoint at `path`, and return a line for each that is broken."""
     try:
         with checkpoint.opened(path, verify=True, progress=progress):
             return []
@@ -138,7 +122,6 @@ def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
 
 
 def _faults_of_each(path: str, progress: state_lib.Progress | None) -> list[str]:
-    """Return what is wrong with the manifest, or else with each file."""
     try:
         found = read_manifest(path)
     except errors.CheckpointError as error:
@@ -160,10 +143,10 @@ def _faults_of_each(path: str, progress: state_lib.Progress | None) -> list[str]
 
 def older(path: str) -> list[str]:
     """Return the older checkpoints that `save` kept under that name, newest first."""
-    found: list[str] = []
-    while True:
-        each = f"{path}.{len(found) + 1}"
-        is_own = os.path.lexists(files.beside(each, "lock"))  # It was saved under that name.
-        if is_own or not os.path.isfile(os.path.join(each, files.MANIFEST)):
-            return found
-        found.append(each)
+    places = (f"{path}.{number}" for number in itertools.count(1))
+    return list(itertools.takewhile(_is_older, places))
+
+
+def _is_older(place: str) -> bool:
+    was_saved_under_that_name = os.path.lexists(files.beside(place, "lock"))
+    return not was_saved_under_that_name and os.path.isfile(os.path.join(place, files.MANIFEST))

@@ -37,11 +37,7 @@ class Registry(Generic[T]):
         self._classes.setdefault(kind.__name__, {})[kind.__module__, kind.__qualname__] = weakref.ref(kind)
 
     def find(self, name: str) -> type[T] | None:
-        """Return the class of that name; None if there is none.
-
-        Raises:
-            CheckpointError: There are several.
-        """
+        """Return the class of that name; None if there is none; raise CheckpointError if there are several."""
         kind = self._defined(name)
         if kind is None and name in vars(relive)["__all__"]:
             getattr(relive, name)  # Public names are imported on first use, and register themselves then.
@@ -165,11 +161,7 @@ def changed(kind: type, settings: Mapping[str, Any]) -> str:
 
 
 def settings_of(value: Remembering, label: str = "") -> dict[str, Any]:
-    """Return the settings of an object.
-
-    Raises:
-        CheckpointError: They do not cover all constructor parameters; the message begins with the label.
-    """
+    """Return the settings of an object; raise CheckpointError if they do not cover all constructor parameters."""
     kind, found = type(value), value.settings()
     for name in parameters(kind):
         if name not in found and name not in kind._NOT_KEPT:

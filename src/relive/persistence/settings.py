@@ -24,11 +24,7 @@ _MOST_LEVELS = 8
 
 
 def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> Any:
-    """Return the setting `name` as a JSON value.
-
-    Raises:
-        CheckpointError: It is an object whose `settings` are incomplete.
-    """
+    """Return the setting `name` as a JSON value; raise CheckpointError if it has none."""
     if isinstance(value, registry.Described):
         return value.description()
     if isinstance(value, np.generic | np.ndarray) and value.size == 1:
@@ -57,23 +53,17 @@ def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> 
 
 def are_same(own: Any, other: Any) -> bool:
     """Return whether a setting from `encoded` equals another, untrusted one."""
-    if isinstance(own, dict):
-        is_like = type(other) is dict and own.keys() == other.keys()
-        return is_like and all(are_same(value, other[name]) for name, value in own.items())
-    if isinstance(own, list):
-        is_like = type(other) is list and len(own) == len(other)
-        return is_like and all(map(are_same, own, other))
+    if isinstance(own, dict) and type(other) is dict:
+        return own.keys() == other.keys() and all(are_same(value, other[name]) for name, value in own.items())
+    if isinstance(own, list) and type(other) is list:
+        return len(own) == len(other) and all(map(are_same, own, other))
     if isinstance(own, bool) or isinstance(other, bool):
         return own is other
     return type(other) in (type(None), int, float, str) and bool(own == other)
 
 
 def load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
-    """Return the setting of that name from JSON values, in which objects may be nested for that many levels.
-
-    Raises:
-        CheckpointError: It is missing or invalid.
-    """
+    """Return the setting of that name from JSON values, in which objects may be nested for that many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
         described: Any = registry.PARTS.find("Schema")

@@ -40,16 +40,13 @@ class ChunkedArray(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the entire array."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of its values."""
-        ...
 
     def read(self, start: int, stop: int, /) -> arrays_lib.Array:
         """Return the rows [start, stop), which may be those of the writer: they are not written to."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +68,11 @@ def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
     return whole
 
 
+def whole(state: State) -> State:
+    """Return a state with copies of entire arrays."""
+    return {**state, "arrays": {name: in_memory(array) for name, array in state["arrays"].items()}}
+
+
 def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Yield the start and stop of chunks of `rows` rows that take `nbytes` in total."""
     step = max(1, CHUNK * rows // max(nbytes, 1))
@@ -79,13 +81,7 @@ def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 class StateReader:
-    """Reads an untrusted state, or a part of one: each method validates what it returns.
-
-    Args:
-        values: The JSON values, by name.
-        arrays: All arrays of the state.
-        path: The path in the state, with a slash after each name.
-    """
+    """Reads an untrusted state, or the part at a path of one: each method validates what it returns."""
 
     def __init__(self, values: Any, arrays: Any, path: str = "") -> None:
         name = path.rstrip("/") or "state"
@@ -98,8 +94,6 @@ class StateReader:
     def refused(self, name: str, rule: str, value: object) -> errors.CheckpointError:
         """Return the error for an invalid value."""
         return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {validation.short_repr(value)}")
-
-    # JSON values.
 
     def has(self, name: str) -> bool:
         """Return whether there is a value of that name."""
@@ -153,12 +147,6 @@ class StateReader:
         if value not in choices:
             raise self.refused(name, " or ".join(choices), value)
         return value
-
-    # Arrays.
-
-    def has_array(self, name: str) -> bool:
-        """Return whether there is an array of that name."""
-        return self._path + name in self._arrays
 
     def column(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> ChunkedArray:
         """Return an array of that dtype and shape as a column; None stands for any length."""
