@@ -313,8 +313,9 @@ class AdmissionCounter:
         self._started.clear()
 
     def move_on(self, versions: int) -> None:
-        """Record that the learner has set its first version, or one that is newer by so many."""
-        self.versions = 0 if self.versions is None else self.versions + versions
+        """Record that the learner has set a version that is newer by so many than the one before."""
+        assert self.versions is not None
+        self.versions += versions
         self._came_back()
 
     def begin(self, versions: int | None, admitted: int) -> None:

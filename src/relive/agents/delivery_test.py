@@ -308,7 +308,7 @@ def test_lost_deliveries_come_first_and_only_whole() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_learner_may_train_before_it_sets_a_version(first: int) -> None:
     """What it has trained on until then makes room for the next batch."""
-    buffer = Buffer(admission=relive.Admission(0, 2))
+    buffer, trained = Buffer(admission=relive.Admission(0, 2)), list[str]()
     for version in range(first, first + 3):
         for _ in range(2):
             live(buffer, ticket=buffer.admit_nowait())

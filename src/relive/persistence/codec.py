@@ -49,12 +49,15 @@ class Codec(Protocol):
     @property
     def name(self) -> str:
         """The name stored in files; another codec refuses to read them."""
+        ...
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of a value."""
+        ...
 
     def decode(self, content: bytes) -> Any:
         """Return the value of the bytes."""
+        ...
 
 
 class PlainCodec:

@@ -224,7 +224,7 @@ def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
 def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
     """Return the values of a state and the entry of each of its arrays.
 
-    CheckpointError, which begins with `label`, is raised for what is no manifest, of another version or damaged.
+    A CheckpointError that begins with `label` says that it is not a manifest, of another version, or damaged.
     """
     require_version(label, raw, _FORMAT, VERSION)
     members = unsealed(label, raw)

@@ -40,13 +40,16 @@ class ChunkedArray(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the entire array."""
+        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of its values."""
+        ...
 
     def read(self, start: int, stop: int, /) -> arrays_lib.Array:
         """Return the rows [start, stop), which may be those of the writer: they are not written to."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
