@@ -31,7 +31,6 @@ from relive.persistence import repair as repair_lib
 from relive.persistence import state as state_lib
 
 # Imports only go down; these look up.
-arrow: Any = imports.lazy_module("relive.integrations.arrow")
 memmap: Any = imports.lazy_module("relive.storage.memmap")
 ring: Any = imports.lazy_module("relive.buffers.ring")
 tokens: Any = imports.lazy_module("relive.agents.tokens")
@@ -305,6 +304,7 @@ def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
 
 
 def _read_parquet(found: Examination, progress: state_lib.Progress | None) -> None:
+    arrow: Any = imports.lazy_module("relive.integrations.arrow")  # Here, as doctest looks into those of the module.
     said = arrow.describe(found.path)
     found.version, found.stats = arrow.VERSION, {"size": said.num_steps}
     found.values = {"settings": {"schema": said.schema.description(), "streams": said.streams}}
