@@ -141,7 +141,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def __init__(
         self,
         store: Any,
-        limiter: rate_limiters.LimitedBuffer,
+        limiter: rate_limiters.LimiterState,
         still_there: str,
         *,
         admission: admission_lib.Admission | None,

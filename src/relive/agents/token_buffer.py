@@ -163,7 +163,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate, dtype)
         super().__init__(
             self._store,
-            rate_limiters.LimitedBuffer(None, self._store, "max_tokens", max_tokens),
+            rate_limiters.LimiterState(None, self._store, "max_tokens", max_tokens),
             "sample, read and the calls that end in _nowait",
             admission=admission,
             groups=groups,

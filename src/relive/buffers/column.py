@@ -135,7 +135,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._counters = column_stats.Counters(self._draws.anchors)
-            self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+            self._limited = rate_limiters.LimiterState(limiter, self._counters, "capacity", capacity)
             if storage is None and schema is not None:
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:

@@ -69,8 +69,8 @@ class Shell(abc.ABC, Generic[Batch]):
         return self._change(lambda: method(*values, **named))
 
     def _decided(self, decision: bool, call: Callable[[], Answer]) -> Answer:
-        """Make a call whose turn was decided; see LimitedBuffer. A buffer without a limiter decides by itself."""
-        limited: rate_limiters.LimitedBuffer | None = getattr(self._buffer, "_limited", None)
+        """Make a call whose turn was decided; see LimiterState. A buffer without a limiter decides by itself."""
+        limited: rate_limiters.LimiterState | None = getattr(self._buffer, "_limited", None)
         return call() if limited is None else limited.decided(decision, call)
 
     @abc.abstractmethod

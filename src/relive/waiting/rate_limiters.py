@@ -165,7 +165,7 @@ class Counts(Protocol):
         ...
 
 
-class LimitedBuffer:
+class LimiterState:
     """A limiter together with the counts of its buffer.
 
     Args:
