@@ -37,7 +37,6 @@ from relive.persistence import state as state_lib
 from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
-    from relive.agents import queue_journal
     from relive.agents import queue_state
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
@@ -51,7 +50,6 @@ else:
     episode_journal = imports.lazy_module("relive.episodes.episode_journal")
     episode_state = imports.lazy_module("relive.episodes.episode_state")
     origins = imports.lazy_module("relive.episodes.origins")
-    queue_journal = imports.lazy_module("relive.agents.queue_journal")
     queue_state = imports.lazy_module("relive.agents.queue_state")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
@@ -634,7 +632,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return episode_journal.Replay(self._store, queue_journal.QueueReplay(self), **options)
+        return episode_journal.Replay(self, **options)
 
     # Statistics and checks.
 

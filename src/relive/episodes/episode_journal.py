@@ -43,7 +43,8 @@ _STEP = (
     commands.is_finite,
     commands.or_none(commands.is_count),
 )
-TABLE: commands.Table = {
+COMMANDS: commands.Table = {
+    **queue_journal.COMMANDS,
     START: ("_start_episode", _START),
     APPEND: ("_append_step", _STEP),
     END: ("_end_episode", (episode_lib.is_id, commands.is_bytes, commands.one_of(*episode_lib.FINAL_STATUSES))),
@@ -151,22 +152,22 @@ def _finished_last(store: Store) -> str | None:
     return store.finished[-1].episode_id if len(store.finished) else None
 
 
-class Replay:
-    """Replays the records of a journal.
+class Replay(queue_journal.QueueReplay):
+    """Replays the records of a journal into an EpisodeReplayBuffer.
 
     Args:
-        store: The episodes.
-        queue: Replays the records of the queue.
+        buffer: The buffer.
         codec: The codec the journal was written with.
     """
 
-    def __init__(self, store: Store, queue: queue_journal.QueueReplay, codec: codec_lib.Codec) -> None:
-        self._store, self._queue, self._codec = store, queue, codec
+    def __init__(self, buffer: Any, codec: codec_lib.Codec) -> None:
+        super().__init__(buffer)
+        self._codec = codec
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
-        self._limits = store.max_transitions, store.max_episodes
+        self._limits = self._store.max_transitions, self._store.max_episodes
         # Evictions are in the journal, so the limits are not applied.
-        store.set_limits(None, None)
+        self._store.set_limits(None, None)
         self.begun: list[tuple[int, str | None]] = []
         """The first record of each segment, and the episode that had finished last before it."""
         self._takes_carried = False
@@ -186,10 +187,7 @@ class Replay:
         """
         if kind != EVICT:
             self._begin_episode()
-        if kind in TABLE:
-            commands.replay(TABLE, self, kind, payload)
-        else:
-            commands.replay(queue_journal.COMMANDS, self._queue, kind, payload)
+        commands.replay(COMMANDS, self, kind, payload)
 
     def end(self) -> None:
         """Finish the replay: there are no more records.
@@ -203,7 +201,7 @@ class Replay:
         except errors.CorruptionError as error:
             raise errors.CheckpointError(str(error)) from error
         self._store.set_limits(*self._limits)
-        self._queue.end()
+        super().end()
 
     # The calls of the records; those for an episode that is gone are ignored.
 
