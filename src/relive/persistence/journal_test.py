@@ -768,7 +768,7 @@ def test_journal_calls_out_of_order_are_refused(tmp_path: pathlib.Path) -> None:
         log.begin(lambda: b"base")
         with pytest.raises(errors.ArgumentError, match="^begin was called before: a journal has one owner$"):
             log.begin(lambda: b"base")
-        with pytest.raises(errors.ArgumentError, match=r"^kind must be in \[1, 256\), got 0$"):
+        with pytest.raises(errors.ArgumentError, match=r"^kind must be in \[1, 255\), got 0$"):
             log.append(0, b"")
         assert log.num_records == 1
         log.close()
