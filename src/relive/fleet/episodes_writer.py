@@ -17,7 +17,7 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
-from relive.fleet import group_outbox
+
 from relive.fleet import tickets
 from relive.fleet import writer
 
@@ -28,7 +28,7 @@ class EpisodesWriter(writer.Writer):
     The episodes of a group go to one shard, each as a whole once it has ended.
     """
 
-    def __init__(self, outbox: group_outbox.Outboxes, chunk_steps: int) -> None:
+    def __init__(self, outbox: Any, chunk_steps: int) -> None:
         super().__init__(outbox)
         self._chunk_steps = chunk_steps
         self._count = 0

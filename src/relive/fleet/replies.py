@@ -1,7 +1,7 @@
 """The replies of shards and of their coordinator, and their statistics."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,19 +47,22 @@ class Progress:
     disk: str | None = None
 
 
+Outcome: TypeAlias = Literal["STORED", "FULL", "HELD"]
+"""Whether a batch is stored; or not, since the disk is full; or in the buffer, and not yet on the full disk."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Resolution:
-    """The outcome of a batch.
+class Receipt:
+    """What became of a batch.
 
     Attributes:
-        passed: How many of its first steps were stored or refused; None for all. The others never will be under this
-            name of the writer.
-        refused: Number of those that were refused.
+        outcome: Whether it is stored.
+        refused: How many of its steps were refused.
         error: The error of the first of them, if still known.
         progress: The current state of the shard.
     """
 
-    passed: int | None
+    outcome: Outcome
     refused: int = 0
     error: Exception | None = None
     progress: Progress | None = dataclasses.field(default=None, compare=False)

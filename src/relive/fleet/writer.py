@@ -8,7 +8,7 @@ from relive import errors
 from relive.common import duplicates
 from relive.common import validation
 from relive.fleet import chunks
-from relive.fleet import group_outbox
+
 from relive.fleet import outbox as outbox_lib
 
 
@@ -21,7 +21,7 @@ class Writer(duplicates.NeverCopied):
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
-    def __init__(self, outbox: outbox_lib.Outbox | group_outbox.Outboxes) -> None:
+    def __init__(self, outbox: Any) -> None:
         self._outbox: Any = outbox
         self._closing: asyncio.Task[None] | None = None
 
