@@ -1,6 +1,7 @@
 """Power is lost between any two writes of a shard: nothing acknowledged is lost, and nothing is stored twice.
 
-One writer sends batches, each until it is acknowledged. The model of the disk is that of the journal's own tests.
+One writer sends batches, each until it is acknowledged; after a crash, it also sends the last ones again. The model of
+the disk is that of the journal's own tests.
 """
 
 import contextlib
@@ -18,7 +19,9 @@ from relive.persistence import journal_crash_test
 from relive.persistence import posix_test
 from relive.persistence import seed_blocks_test
 
-W = b"w" * 16
+W, V = b"w" * 16, b"v" * 16
+_WINDOW = 4
+"""The writer waits for so many batches before the newest."""
 
 
 def ring() -> Any:
@@ -48,7 +51,8 @@ class Life:
         self.make, self.path, self.rng = make, path, rng
         self.batches: list[tuple[Any, ...]] = []
         self.sent: list[int] = []
-        self.num_acknowledged = 0
+        self.num_acknowledged = self.num_segments = 0
+        self.has_other = False
         self.shard: Any = None
 
     def batch(self) -> tuple[Any, ...]:
@@ -70,12 +74,15 @@ class Life:
         durability = shard_lib.Durability(directory=str(self.path.parent), fsync="always")
         self.shard = None
         self.shard = shard_lib.Shard(self.make, 0, 30.0, durability)
-        for number in range(self.num_acknowledged, 1000):
+        self.shard.insert(V, 0, 0, (), True)
+        self.has_other = True
+        for number in range(max(self.num_acknowledged - _WINDOW, 0), 1000):
             if number == len(self.batches):
                 self.batches.append(self.batch())
-            receipt = self.shard.insert(W, number, number, self.batches[number], True)
+            receipt = self.shard.insert(W, number, max(number - _WINDOW, 0), self.batches[number], True)
             assert receipt.outcome == "STORED"
-            self.num_acknowledged = number + 1
+            self.num_acknowledged = max(self.num_acknowledged, number + 1)
+            self.num_segments = max(self.num_segments, len(self.shard._files._journal._firsts))
 
     def check(self) -> None:
         """Check that what was acknowledged is there, once; and the batch after it whole, or not at all."""
@@ -88,9 +95,11 @@ class Life:
         ends = found[-1] + 1 if found else 0
         assert ends in (least, most)
         assert found == self.sent[:ends][-40 if self.make is small_ring else 0 :]
-        for number in range(len(self.batches)):
+        for number in range(max(self.num_acknowledged - _WINDOW, 0), len(self.batches)):
             is_there = sizes[number + 1] <= ends
             assert shard._sessions.renew(W, 0.0).has(number) == is_there
+        # Also where the record of the batch was pruned.
+        assert shard._sessions.renew(V, 0.0).has(0) or not self.has_other
         shard.close()
 
 
@@ -110,6 +119,7 @@ def test_power_lost_between_two_writes_of_a_shard(
 ) -> None:
     defaults: Any = relive.Journal.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "segment_bytes", 1500)
+    num_segments = 0
     for seed in seeds:
         rng = random.Random(seed)
         path = tmp_path / f"{seed}" / "journal"
@@ -123,3 +133,5 @@ def test_power_lost_between_two_writes_of_a_shard(
             free(life.shard)
             disk.lose_power(rng)
             life.check()
+        num_segments = max(num_segments, life.num_segments)
+    assert num_segments >= 3
