@@ -140,6 +140,7 @@ class _Together:
         self.records: list[tuple[int, bytes]] = []
         self.num_bytes = 0
         self.payload: bytes | None = None
+        self.is_gone: Callable[[Any], bool] = lambda newest: False
 
 
 class Journal(duplicates.NeverCopied):
@@ -301,7 +302,7 @@ class Journal(duplicates.NeverCopied):
     def together(self, note: Note) -> Iterator[None]:
         """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.
 
-        `release` does nothing in the block. If the record cannot be written, the journal `is_behind`: what appends to
+        `release` waits for the end of the block. If the record cannot be written, the journal `is_behind`: what appends to
         it next, or calls `catch_up`, first tries to write it again.
 
         Args:
@@ -336,6 +337,8 @@ class Journal(duplicates.NeverCopied):
             except BaseException:
                 self._together = together
                 raise
+            with contextlib.suppress(errors.ReplayError):  # The record is written; the next one tries again.
+                self.release(together.is_gone)
 
     def _gather(self, together: _Together, kind: int, payload: bytes) -> int:
         together.num_bytes += len(payload)
@@ -407,8 +410,9 @@ class Journal(duplicates.NeverCopied):
         The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
         """
         count = 0
-        if self._together is not None:
-            return  # What is gone in memory only may still be needed.
+        if self._together is not None:  # What is gone in memory only may still be needed.
+            self._together.is_gone = is_gone
+            return
         while count < len(self._newest) and is_gone(self._newest[count][1]):
             count += 1
         if count:
