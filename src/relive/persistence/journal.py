@@ -309,7 +309,8 @@ class Journal(duplicates.NeverCopied):
             note: Called at the end of the block; what it returns is passed to whoever replays the journal.
 
         Raises:
-            CheckpointError: On entry: the journal cannot be written. At the end: it is behind.
+            CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises,
+                nothing is written any more, since the owner holds a part.
         """
         self.catch_up()
         if self._refusal is not None or self._segment is None or self._segment.end >= self._limit:
@@ -317,9 +318,12 @@ class Journal(duplicates.NeverCopied):
         together = self._together = _Together()
         try:
             yield
-        finally:
             together.payload = journal_reader.packed(note(), together.records)
-            self.catch_up()
+        finally:
+            if together.payload is None:
+                self._together = None
+                self._refuse("records that belong together were interrupted")
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Write what `together` has gathered, if it could not be written before.
