@@ -1,2 +1,3 @@
 class Holds:
-    def __init__(self, *a): pass
+    def __init__(self, *a):
+        pass

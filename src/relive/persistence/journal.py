@@ -345,9 +345,10 @@ class Journal(duplicates.NeverCopied):
                 self.release(together.is_gone)
 
     def _gather(self, together: _Together, kind: int, payload: bytes) -> int:
-        together.num_bytes += len(payload)
-        if together.num_bytes > _MOST_TOGETHER:
-            raise errors.ArgumentError(f"records together must have at most {_MOST_TOGETHER} bytes")
+        num_bytes = together.num_bytes + len(payload)
+        if num_bytes > _MOST_TOGETHER:
+            raise errors.ArgumentError(f"records together must have at most {_MOST_TOGETHER} bytes, got {num_bytes}")
+        together.num_bytes = num_bytes
         together.records.append((kind, payload))
         return self._num_records
 
