@@ -17,7 +17,6 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
-
 from relive.fleet import tickets
 from relive.fleet import writer
 

@@ -8,8 +8,8 @@ batch they are written to the journal, as a note. A session is remembered longer
 again late is not stored twice.
 """
 
-import dataclasses
 from collections.abc import Collection
+import dataclasses
 
 from relive import errors
 from relive.persistence import codec

@@ -8,7 +8,6 @@ from relive import errors
 from relive.common import duplicates
 from relive.common import validation
 from relive.fleet import chunks
-
 from relive.fleet import outbox as outbox_lib
 
 
