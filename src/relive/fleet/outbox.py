@@ -11,7 +11,7 @@
                                                            LOST, if it is not back within `recovery` seconds
     STORED, REFUSED, LOST: settled
 
-A batch has a number, by which a shard knows what it has: to send one again is safe, to the shard where it may be stored.
+A batch has a number, by which a shard knows what it has: it is safe to send it again, to the shard that may have it.
 A writer uses one shard. If that is lost, it goes on with another at once, while batches in doubt wait for the lost one.
 Episodes of groups are pinned to the shard of their group, each a batch of its own.
 

@@ -127,9 +127,9 @@ def test_power_lost_between_two_writes_of_a_shard(
         disk, life = journal_crash_test.Disk(path), Life(make, path, rng)
         for _ in range(3):
             disk.restart()
-            with contextlib.suppress(journal_crash_test.Crash):
-                with disk.crashing(rng.randrange(150), is_late=rng.random() < 0.5):
-                    life.run()
+            crashing = disk.crashing(rng.randrange(150), is_late=rng.random() < 0.5)
+            with contextlib.suppress(journal_crash_test.Crash), crashing:
+                life.run()
             free(life.shard)
             disk.lose_power(rng)
             life.check()

@@ -1,7 +1,7 @@
 """Shard: one buffer of a fleet, its writers, and its files.
 
     writers     insert, renew, leave                         ┐                ┌  buffer
-    learners    set_policy_version, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes, and what they wrote
+    learners    set_policy_version, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes, which batches
                 take, put_back, reject, ack, read, update    │                │  queue: what is delivered once
     clients     ping, host, stats, apply, save               ┘                └  files: journal, checkpoint
 

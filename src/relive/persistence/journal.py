@@ -302,8 +302,8 @@ class Journal(duplicates.NeverCopied):
     def together(self, note: Note) -> Iterator[None]:
         """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.
 
-        `release` waits for the end of the block. If the record cannot be written, the journal `is_behind`: what appends to
-        it next, or calls `catch_up`, first tries to write it again.
+        `release` waits for the end of the block. If the record cannot be written, the journal `is_behind`: whatever
+        appends to it next, or calls `catch_up`, first tries to write it again.
 
         Args:
             note: Called at the end of the block; what it returns is passed to whoever replays the journal.

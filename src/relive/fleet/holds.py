@@ -1,3 +1,0 @@
-class Holds:
-    def __init__(self, *a):
-        pass
