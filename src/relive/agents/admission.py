@@ -19,7 +19,7 @@ import contextlib
 import contextvars
 import threading
 import types
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol, Self
 import warnings
 import weakref
 
@@ -120,6 +120,18 @@ def _runner() -> object:
     return weakref.ref(threading.current_thread())
 
 
+class Counts(Protocol):
+    """Counts the places of a ticket."""
+
+    def release_ticket(self, ticket: "Ticket", count: int) -> None:
+        """Close a ticket, which was released when it admitted `count` episodes more."""
+        ...
+
+    def report_lost(self, count: int) -> None:
+        """Record, in any thread, that a ticket for that many episodes was lost."""
+        ...
+
+
 class Ticket(Holdable):
     """The right to start episodes; returned by `EpisodeReplayBuffer.admit`.
 
@@ -131,7 +143,7 @@ class Ticket(Holdable):
 
     __slots__ = ("__weakref__", "_counter", "_left")
 
-    def __init__(self, counter: "AdmissionCounter", count: int) -> None:
+    def __init__(self, counter: Counts, count: int) -> None:
         self._counter, self._left = counter, count
         self._hold()
 

@@ -9,17 +9,13 @@ holds the groups that it has begun, which it says again and again: those that no
 
 import asyncio
 from collections.abc import Callable
-import contextlib
-import os
 
 from relive import errors
 from relive.fleet import chunks
+from relive.fleet import holds
 from relive.fleet import membership
 from relive.fleet import outbox as outbox_lib
 from relive.fleet import tickets as tickets_lib
-
-_MOST_HELD = 1000
-"""A writer holds the newest groups that it has begun, at most so many."""
 
 
 class GroupOutbox(outbox_lib.Outbox):
@@ -61,30 +57,10 @@ class Outboxes:
         has_groups: bool,
         tickets: tickets_lib.Tickets,
     ) -> None:
-        self._make, self._shards, self._has_groups, self.tickets = make, shards, has_groups, tickets
+        self._make, self.tickets = make, tickets
+        self.holds = holds.Holds(shards, has_groups)
+        self.place = self.holds.place
         self._outboxes: dict[int | None, outbox_lib.Outbox] = {None: outbox}
-        self._name = os.urandom(16)
-        self._held: dict[str, None] = {}
-        self._holding: asyncio.Task[None] | None = None
-
-    async def place(self, group_id: str | None) -> int | None:
-        """Return the shard of a group, which the writer holds from now on; None for any shard."""
-        if group_id is None or not self._has_groups:
-            return None
-        self._held.pop(group_id, None)
-        self._held[group_id] = None
-        if len(self._held) > _MOST_HELD:
-            del self._held[next(iter(self._held))]
-        if self._holding is None or self._holding.done():
-            self._holding = asyncio.get_running_loop().create_task(self._hold())
-        return int(await self._shards.transport.coordinator("place_group", group_id, self._name))
-
-    async def _hold(self) -> None:
-        """Say which groups the writer holds, until it is closed."""
-        while True:
-            await asyncio.sleep(self._shards.settings.lease / 4)
-            with contextlib.suppress(errors.ClosedError):
-                await self._shards.transport.coordinator("hold", self._name, list(self._held))
 
     async def room(self, shard: int | None = None) -> None:
         """Wait until `take` may be called for that shard; raises what any of them has been refused."""
@@ -113,10 +89,7 @@ class Outboxes:
         try:
             await self._all("close")
         finally:
-            if self._holding is not None:
-                self._holding.cancel()
-                with contextlib.suppress(errors.ClosedError):
-                    await self._shards.transport.coordinator("hold", self._name, [])
+            await self.holds.close()
 
     async def _all(self, method: str) -> None:
         calls = [getattr(each, method)() for each in self._outboxes.values()]
