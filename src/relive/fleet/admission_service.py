@@ -60,7 +60,11 @@ class AdmissionService:
         self._line: dict[bytes, tuple[int, float, asyncio.Future[None]]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._version: int | None = None
+        # What was delivered at that version, by shard and incarnation. A shard that has not heard of it for a moment may
+        # have to take back what it delivered before: its learner puts it back first.
         self._delivered: dict[int, dict[int, int]] = {}
+        self._behind: dict[int, float] = {}
+        self._num_taken = self._num_outstanding = self._num_running = 0
         self._begins = 0.0
         self.news = news_lib.News()
         """What is worth another look."""
@@ -108,25 +112,29 @@ class AdmissionService:
         if max(versions, default=None) != self._version:
             self._version = max(versions, default=None)
             self._delivered.clear()
+            self._behind.clear()
+        self._num_taken = 0
         for shard, each in places.items():
             if each.policy_version == self._version:
                 # What earlier processes of the shard have delivered was delivered, too.
                 self._delivered.setdefault(shard, {})[each.incarnation] = each.delivered
+            elif self._behind.setdefault(shard, _now()) + _PATIENCE > _now():
+                self._num_taken += each.delivered
             for name, uses in each.uses.items():
                 for number, has_failed in uses.items():
                     of_ticket = self._tickets[name].uses
                     of_ticket[number] = has_failed or of_ticket.get(number, False)
-        self._outstanding = sum([each.outstanding for each in places.values()])
-        self._running = sum([each.running for each in places.values()])
+        self._num_taken += sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
+        self._num_outstanding = sum([each.outstanding for each in places.values()])
+        self._num_running = sum([each.running for each in places.values()])
 
     def _may_admit(self, count: int) -> bool:
         if _now() < self._begins:
             return False
         self._tickets = {name: ticket for name, ticket in self._tickets.items() if ticket.expires > _now()}
         more = count + sum([ticket.left for ticket in self._tickets.values()])
-        delivered = sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
-        admitted, running = delivered + self._outstanding + more, self._running + more
-        return admission_lib.is_within(self._rule, admitted=admitted, running=running)
+        admitted = self._num_taken + self._num_outstanding + more
+        return admission_lib.is_within(self._rule, admitted=admitted, running=self._num_running + more)
 
 
 def _now() -> float:
