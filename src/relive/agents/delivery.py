@@ -660,16 +660,16 @@ class Deliveries:
     """The queue of a buffer, for those who serve learners and actors in other processes.
 
     Args:
-        buffer: The buffer.
+        buffer: The buffer; one without a queue, such as one of columns, delivers nothing.
     """
 
-    def __init__(self, buffer: Delivering[Any]) -> None:
+    def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
 
     @property
     def changes(self) -> int:
         """How often anyone had a reason to look again; 0 without a queue."""
-        return 0 if self._buffer._queue is None else 1 + self._buffer._waiters.wakes
+        return 0 if self._queue is None else 1 + int(self._buffer._waiters.wakes)
 
     def take(self, number: int, most: int, *, groups: bool, max_lag: int | None, accept: Any) -> tuple[list[Any], int]:
         """Deliver the next episodes or groups, and return them, and how many more are ready.
@@ -707,22 +707,25 @@ class Deliveries:
 
     def gathering(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        return [] if self._buffer._queue is None else self._buffer._queue.gathering()
+        return [] if self._queue is None else self._queue.gathering()
 
     def is_past(self, group_id: str) -> bool:
-        """Return whether a group was complete or given up, as far as any of its episodes is still stored."""
-        tracker = None if self._buffer._queue is None else self._buffer._queue.groups
+        """Return whether a group was complete or given up, if any of its episodes is still stored."""
+        tracker = None if self._queue is None else self._queue.groups
         group = None if tracker is None else tracker.groups.get(group_id)
         return group is not None and group.state is not units.DeliveryState.GATHERING
 
     def give_up(self, group_ids: Iterable[str]) -> int:
         """Give up those of the groups that are not complete and hold places, and return how many there were."""
-        tracker = None if self._buffer._queue is None else self._buffer._queue.groups
-        torn = [] if tracker is None else [tracker.gathering.get(group_id) for group_id in group_ids]
-        ids = [group.episodes[0].episode_id for group in torn if group is not None and group.episodes]
+        torn = [self._queue.groups.gathering[each] for each in {*self.gathering()}.intersection(group_ids)]
+        ids = [group.episodes[0].episode_id for group in torn if group.episodes]
         if ids:
             self._buffer.reject(ids, reason="straggler")
         return len(ids)
+
+    @property
+    def _queue(self) -> Any:
+        return getattr(self._buffer, "_queue", None)
 
 
 def _ids(some: Iterable[units.Unit]) -> list[str]:

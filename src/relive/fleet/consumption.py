@@ -57,27 +57,27 @@ class FleetQueue:
         self._turn: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def next(self, count: int, max_lag: int | None, accept: Any) -> list[Any]:
+    async def next(self, count: int, **wanted: Any) -> list[Any]:
         """Return the next units, `count` of them; waits until there are enough."""
         loop = asyncio.get_running_loop()
         if self._turn is None or self._loop is not loop:
             self._turn, self._loop = asyncio.Lock(), loop
         async with self._turn:
             while True:
-                wanted = self._wanted(count)
-                units = await self._take(wanted, count, max_lag, accept)
+                numbers = self._numbers(count)
+                units = await self._take(numbers, {"most": count, "groups": self._is_group, **wanted})
                 if len(units) == count:
                     return units
                 if sum(self._ready.values()) < count:
                     self._news = await self._shards.transport.coordinator("news", self._news)
-                elif any(wanted.values()):  # Another learner was faster.
+                elif any(numbers.values()):  # Another learner was faster.
                     await asyncio.sleep(_PAUSE * self._rng.random())
 
     def kept(self, shard: int) -> tuple[bytes, int]:
         """Return the name of these requests, and the number of the newest one whose reply from a shard was kept."""
         return self._name, self._kept.get(shard, 0)
 
-    def _wanted(self, count: int) -> dict[int, int]:
+    def _numbers(self, count: int) -> dict[int, int]:
         """Return how many units to take from each live shard; 0 from all if too few are known to be ready."""
         live = self._shards.live()
         if len(live) == 1:
@@ -88,47 +88,40 @@ class FleetQueue:
         points = (np.arange(count) + self._rng.random()) / count
         return dict(zip(live, shares.counts([each / sum(ready) for each in ready], points).tolist(), strict=True))
 
-    async def _take(self, wanted: Mapping[int, int], count: int, max_lag: int | None, accept: Any) -> list[Any]:
-        """Return `count` units if each shard has what is wanted of it, else none; note how many are ready then."""
-        self._number, self._ready = self._number + 1, {}
-        found: dict[int, deliveries.Reply | None] = {}
-        is_whole = False
+    async def _take(self, numbers: Mapping[int, int], wanted: Mapping[str, Any]) -> list[Any]:
+        """Return so many units of each shard, or none if one has fewer; note how many are ready then."""
+        self._number += 1
+        units: dict[int, list[Any] | None] = dict.fromkeys(numbers)
+        self._ready, is_whole = {}, False
         try:
-            requests = [
-                deliveries.Request(
-                    learner=self._name,
-                    number=self._number,
-                    kept=self._kept.get(shard, 0),
-                    is_group=self._is_group,
-                    take=take,
-                    count=count,
-                    max_lag=max_lag,
-                    accept=accept,
-                    policy_version=self._draws.policy_version,
+            calls = [
+                self._shards.ask_or_none(
+                    shard,
+                    "take",
+                    deliveries.Request(self._name, self._number, self._kept.get(shard, 0)),
+                    number,
+                    wanted,
+                    self._draws.policy_version,
                 )
-                for shard, take in wanted.items()
+                for shard, number in numbers.items()
             ]
-            calls = map(self._shards.ask_or_none, wanted, ["take"] * len(wanted), requests)
-            found = dict(zip(wanted, await asyncio.gather(*calls), strict=True))
-            for shard, reply in found.items():
+            for shard, reply in zip(numbers, await asyncio.gather(*calls), strict=True):
                 if reply is not None:
-                    self._ready[shard] = reply.ready
-                    if reply.policy_version is not None:
-                        self._draws.policy_version = max(reply.policy_version, self._draws.policy_version or 0)
-                    await self._shards.note(shard, reply.progress)
-            units = [_described(each, shard) for shard, reply in found.items() if reply for each in reply.units]
-            is_whole = len(units) == count
+                    units[shard], self._ready[shard], version, progress = reply
+                    if version is not None:
+                        self._draws.policy_version = max(version, self._draws.policy_version or 0)
+                    await self._shards.note(shard, progress)
+            is_whole = all(len(units[shard] or ()) == number for shard, number in numbers.items())
         finally:
             if is_whole:
-                self._kept |= dict.fromkeys(wanted, self._number)
-            else:  # Also in shards that are lost, once they are back.
-                for shard, take in wanted.items():
-                    reply = found.get(shard)
-                    if reply is not None:
-                        self._ready[shard] = reply.ready + len(reply.units)
-                    if take and (reply is None or reply.units):
+                self._kept |= dict.fromkeys(numbers, self._number)
+            else:
+                for shard, number in numbers.items():
+                    of_shard = units[shard]
+                    self._ready[shard] = self._ready.get(shard, 0) + len(of_shard or ())
+                    if number and of_shard != []:  # Also what a shard has not said; once it is back, if it is lost.
                         self._shards.run(self._put_back(shard, self._number))
-        return units if is_whole else []
+        return [_described(each, shard) for shard, found in units.items() for each in found or ()] if is_whole else []
 
     async def _put_back(self, shard: int, number: int) -> None:
         while True:
@@ -155,14 +148,7 @@ class Consumption:
     async def admit(self, count: int = 1) -> tickets.FleetTicket:
         """Return a ticket to start `count` episodes; waits while the fleet's admission requires it.
 
-        A cancelled call takes none. Without an admission, a ticket is always available.
-
-        Args:
-            count: Number of episodes, such as the size of a group: all are admitted together, or none.
-
-        Raises:
-            ArgumentError: `count` is not an integer of at least 1, or more than can ever be admitted.
-            ClosedError: The fleet was closed.
+        See EpisodeReplayBuffer.admit. A cancelled call takes none.
         """
         self._require_episodes("admit")
         return await self._tickets.admit(count)
@@ -195,7 +181,7 @@ class Consumption:
             max_lag = validation.non_negative_int("max_lag", max_lag)
         if accept is not None:
             validation.require_function("accept", accept)
-        return await self._queues[call == "next_groups"].next(count, max_lag, accept)
+        return await self._queues[call == "next_groups"].next(count, max_lag=max_lag, accept=accept)
 
     async def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
         """Drop episodes that were delivered or wait, and return how many; see EpisodeReplayBuffer.reject.
@@ -239,13 +225,12 @@ class Consumption:
     async def get_drops(self) -> dict[str, dict[str, int]]:
         """Return the number of episodes dropped before training, of all shards: reason -> agent_id -> episodes."""
         self._require_episodes("get_drops")
-        drops: dict[str, dict[str, int]] = {}
-        for of_shard in await self._of_each("apply", _drops):
+        drops = bias.Drops()
+        for of_shard in await self._of_each("apply", lambda buffer: buffer.get_drops()):
             for reason, by_agent in (of_shard or {}).items():
-                own = drops.setdefault(reason, {})
                 for agent, episodes in by_agent.items():
-                    own[agent] = own.get(agent, 0) + episodes
-        return drops
+                    drops.count(reason, agent, episodes)
+        return drops.view()
 
     async def get_training_bias(self) -> bias.TrainingBias:
         """Return statistics of all ended episodes, and of those that learners trained on; see EpisodeReplayBuffer."""
@@ -310,11 +295,6 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
         else copies.copied(episode)
         for episode in unit
     ]
-
-
-def _drops(buffer: Any) -> dict[str, dict[str, int]]:
-    drops: dict[str, dict[str, int]] = buffer.get_drops()
-    return drops
 
 
 def _sums(buffer: Any) -> tuple[bias.Tally, bias.Tally]:

@@ -271,14 +271,22 @@ class Shard:
         buffer.sampler.note_priority(largest)
         return self._adapter.weight({}), alive
 
-    def take(self, request: deliveries.Request) -> deliveries.Reply:
-        """Return episodes or groups, if as many as the request asks for are ready; raises as `next_episodes` does."""
+    def take(
+        self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy_version: int | None
+    ) -> tuple[list[deliveries.Unit], int, int | None, replies.Progress]:
+        """Return so many episodes or groups, if they are ready; how many more are; and the learner's policy version.
+
+        Args:
+            request: The request.
+            number: How many to deliver; 0 only to tell how many are ready.
+            wanted: Which are wanted: arguments of delivery.Deliveries.take, whose exceptions propagate.
+            policy_version: The learner's policy version, if known.
+        """
         self._do_what_is_due()
-        if request.policy_version is not None:
-            self._adapter.set_policy_version(request.policy_version)
-        units, ready = self._queue.take(request, self._clock())
-        version = self._adapter.buffer.policy_version
-        return deliveries.Reply(units=units, ready=ready, policy_version=version, progress=self._progress())
+        if policy_version is not None:
+            self._adapter.set_policy_version(policy_version)
+        units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        return units, ready, self._adapter.buffer.policy_version, self._progress()
 
     def places(self, tickets: Sequence[bytes]) -> deliveries.Places:
         """Return what an admission must know, also of those tickets."""
@@ -292,13 +300,13 @@ class Shard:
 
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        return self._queue.groups()
+        return self._queue.offers.gathering()
 
     def abandon(self, group_ids: Sequence[str]) -> int:
         """End the open episodes whose lease is over, give up those groups if they are not complete, and count both."""
         before, self._looked = self._aborted, -math.inf
         self._do_what_is_due()
-        return self._aborted - before + self._queue.abandon(group_ids)
+        return self._aborted - before + self._queue.offers.give_up(group_ids)
 
     def is_needed(self, group_ids: Sequence[str]) -> bool:
         """Return whether a drained shard must not be closed.
