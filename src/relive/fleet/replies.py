@@ -37,6 +37,7 @@ class Progress:
         lost: Number of rows lost before.
         members: The version of the newest Members that the shard knows; 0 if none.
         disk: Why the last batch could not be written to disk; None if it was.
+        queue: Changes whenever one who waits for the queue of the shard should look again; 0 without a queue.
     """
 
     incarnation: int
@@ -45,6 +46,7 @@ class Progress:
     lost: int
     members: int = 0
     disk: str | None = None
+    queue: int = 0
 
 
 Outcome: TypeAlias = Literal["STORED", "FULL", "HELD"]

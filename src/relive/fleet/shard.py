@@ -94,7 +94,7 @@ class Shard:
     ) -> None:
         buffer = make_buffer()
         adapters.adapter_of(buffer)
-        self._number, self._clock = number, clock
+        self._number, self._clock, self._lease = number, clock, lease
         self._checkpoint_seconds = durability.checkpoint_seconds or float("inf")
         self._pause = min(lease / 4, 1.0, self._checkpoint_seconds)
         self._looked = self._saved = clock()
@@ -214,13 +214,14 @@ class Shard:
         self._do_what_is_due()
         return self._adapter.describe()
 
-    def set_policy_version(self, version: int) -> None:
+    def set_policy_version(self, version: int) -> replies.Progress:
         """Set the learner's policy version.
 
         Raises:
             ArgumentError: It is a column buffer.
         """
         self._adapter.set_policy_version(version)
+        return self._progress()
 
     def draw(self, request: adapter_lib.Request) -> tuple[adapter_lib.SamplingWeight, list[Any], int]:
         """Return how much there is to draw from, the samples of some batches, and the version of the list of shards.
@@ -270,38 +271,54 @@ class Shard:
         buffer.sampler.note_priority(largest)
         return self._adapter.weight({}), alive
 
-    def take(self, request: deliveries.Request) -> tuple[deliveries.Reply, int]:
-        """Return episodes or groups, if as many as the request asks for are ready; raises as `next_episodes` does.
+    def take(
+        self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy_version: int | None
+    ) -> tuple[list[deliveries.Unit], int, int | None, replies.Progress]:
+        """Return so many episodes or groups, if they are ready; how many more are; and the learner's policy version.
 
-        And the version of the list of shards.
+        Args:
+            request: The request.
+            number: How many to deliver; 0 only to tell how many are ready.
+            wanted: Which are wanted: arguments of delivery.Deliveries.take, whose exceptions propagate.
+            policy_version: The learner's policy version, if known.
         """
         self._do_what_is_due()
-        if request.policy_version is not None:
-            self._adapter.set_policy_version(request.policy_version)
-        return self._queue.take(request, self._clock()), self._version
+        if policy_version is not None:
+            self._adapter.set_policy_version(policy_version)
+        units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        return units, ready, self._adapter.buffer.policy_version, self._progress()
 
-    def places(self) -> deliveries.Places:
-        """Return what an admission must know."""
+    def places(self, tickets: Sequence[bytes]) -> deliveries.Places:
+        """Return what an admission must know, also of those tickets."""
         self._do_what_is_due()
-        return self._queue.places(self._incarnation)
+        return self._queue.places(self._incarnation, tickets)
 
-    def put_back(self, learner: bytes, number: int) -> None:
+    def put_back(self, learner: bytes, number: int) -> replies.Progress:
         """Take back what a learner was sent with the request of that number."""
         self._queue.put_back(learner, number)
+        return self._progress()
 
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        return self._queue.groups()
+        return self._queue.offers.gathering()
 
     def abandon(self, group_ids: Sequence[str]) -> int:
         """End the open episodes whose lease is over, give up those groups if they are not complete, and count both."""
         before, self._looked = self._aborted, -math.inf
         self._do_what_is_due()
-        return self._aborted - before + self._queue.abandon(group_ids)
+        return self._aborted - before + self._queue.offers.give_up(group_ids)
 
-    def reject(self, episode_ids: Any, reason: str) -> int:
-        """Drop episodes that were delivered or wait, and return how many; raises as `reject` of the buffer does."""
-        return self._queue.reject(episode_ids, reason)
+    def is_needed(self, group_ids: Sequence[str]) -> bool:
+        """Return whether a drained shard must not be closed.
+
+        That is if a group of these is not complete, or anything waits for learners that have asked within the lease.
+        """
+        self._do_what_is_due()
+        return self._queue.is_needed(group_ids, self._clock() - self._lease)
+
+    def reject(self, episode_ids: Any, reason: str) -> tuple[int, replies.Progress]:
+        """Drop episodes that were delivered or wait; return how many, and raise as `reject` of the buffer does."""
+        return self._queue.reject(episode_ids, reason), self._progress()
 
     def ack(self, version: int, policy_version: int | None, kept: Mapping[bytes, int]) -> None:
         """Acknowledge what was delivered before the learner had a version; see ShardQueue.ack."""
@@ -444,6 +461,7 @@ class Shard:
             lost=self._sessions.lost,
             members=self._version,
             disk=self._disk,
+            queue=self._queue.number,
         )
 
     @property
