@@ -3,19 +3,33 @@
     chunks of writers   ──insert──►   adapter   ──►   buffer
     sub-batches         ◄──draw────   adapter   ◄──   buffer
 
-An adapter tracks which open episode of the buffer belongs to which writer, and ends it when the writer is gone.
+An adapter knows which open episode of the buffer belongs to which episode of a writer, and how far it has come. Calls
+that are sent again come late, or never, so the first step of a chunk decides what becomes of it:
+
+    the episode is open, and the chunk begins
+      where it has come to    it goes on
+      further on              what is between is missing: the open one ends, and the chunk begins another
+      further back            the chunk comes late, and is an episode of its own, which ends at once
+    it is not open            the chunk begins one; if it has no steps, it has come to nothing
+
+Nothing is ever spliced.
 """
 
 import abc
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 import dataclasses
-from typing import Any, NamedTuple, TypedDict, TypeVar
+import inspect
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from relive import errors
 from relive.samplers import prioritized
 from relive.samplers import schedules
 
 T = TypeVar("T")
+Place: TypeAlias = tuple[Hashable, int]
+"""A writer, and its number for one of its episodes."""
+_LATE = -1
+"""The number of a writer's episode of a chunk that came late."""
 
 
 class SamplingWeight(NamedTuple):
@@ -75,7 +89,7 @@ class Description:
 
     kind: str
     writer: str
-    has_columns: bool
+    has_columns: bool = False
     beta: float | schedules.Schedule | None = None
     weight_normalization: prioritized.WeightNormalization = "batch"
     is_stratified: bool = False
@@ -83,6 +97,14 @@ class Description:
     is_used_up: bool = False
     has_groups: bool = False
     padding: tuple[int, int] = (0, 1)
+
+
+@dataclasses.dataclass(slots=True)
+class Open:
+    """An open episode: what the buffer knows it by, and the index of its next step."""
+
+    handle: Any
+    next: int
 
 
 def in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> T:
@@ -99,10 +121,18 @@ def in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> 
 
 
 class Adapter(abc.ABC):
-    """The interface between a shard and its buffer."""
+    """The interface between a shard and its buffer.
 
-    buffer: Any
-    """The buffer itself."""
+    Args:
+        buffer: The buffer.
+        sample: Its method that draws.
+    """
+
+    cut = 0
+    """Number of open episodes ended because the buffer has too few streams."""
+
+    def __init__(self, buffer: Any, sample: Callable[..., Any]) -> None:
+        self.buffer, self._sample, self._signature = buffer, sample, inspect.signature(sample)
 
     @abc.abstractmethod
     def describe(self) -> Description:
@@ -110,18 +140,18 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def insert(self, writer: Hashable, chunk: Any) -> None:
-        """Store a chunk of a writer. If its episode is no longer open, it begins a new one: nothing is spliced.
+        """Store a chunk of a writer.
 
         Exceptions of the buffer propagate, and the chunk's episode is ended before the refused steps.
         """
 
-    @abc.abstractmethod
     def abandon(self, writer: Hashable) -> int:
         """End every open episode of a writer that is gone, and return how many."""
+        return 0
 
-    @abc.abstractmethod
     def abandon_all(self) -> int:
         """End every open episode of all writers, and return how many."""
+        return 0
 
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version; older versions are ignored."""
@@ -129,17 +159,21 @@ class Adapter(abc.ABC):
         if known is None or known < version:
             self.buffer.set_policy_version(version)
 
-    @abc.abstractmethod
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise TypeError or ArgumentError if `draw` has no such options."""
+        self._check(self._signature.bind(1, **options).arguments)
+
+    @abc.abstractmethod
+    def _check(self, options: Mapping[str, Any]) -> None:
+        """Raise ArgumentError for an invalid option."""
 
     @abc.abstractmethod
     def weight(self, options: Mapping[str, Any]) -> SamplingWeight:
         """Return the sampling weight for those options of `draw`."""
 
-    @abc.abstractmethod
     def draw(self, count: int, options: Mapping[str, Any]) -> Any:
         """Return `count` samples, as the buffer's own `sample` does."""
+        return self._sample(count, **options)
 
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws the schedules of the buffer have counted."""
@@ -175,7 +209,80 @@ class Adapter(abc.ABC):
         sampled: int = self.buffer.get_stats().sampled
         return sampled
 
-    @property
-    def cut(self) -> int:
-        """Number of open episodes ended because the buffer has too few streams."""
-        return 0
+
+class PieceAdapter(Adapter):
+    """The adapter of a buffer whose episodes come in several chunks."""
+
+    def __init__(self, buffer: Any, sample: Callable[..., Any]) -> None:
+        super().__init__(buffer, sample)
+        # The one that has waited longest for its next steps comes first.
+        self._open: dict[Place, Open] = {}
+        # What has ended while some of it was missing, which may still come.
+        self._ended: set[Place] = set()
+
+    def insert(self, writer: Hashable, chunk: Any) -> None:
+        """See Adapter. What becomes of the chunk follows from its first step; see above."""
+        place = writer, chunk.episode
+        if place in self._open and self._open[place].next < chunk.first:
+            self._end(place)
+        opened = self._open.get(place)
+        is_late = place in self._ended or (opened is not None and opened.next > chunk.first)
+        if opened is None and chunk.first and chunk.end != "OPEN":
+            self._ended.add(place)
+        if (opened is None or is_late) and chunk.first and not chunk.rows:
+            return
+        if is_late:
+            place, opened = (writer, _LATE), None
+            chunk = self._alone(chunk)
+            self._end(place)  # A full disk may have kept it open.
+        if opened is None:
+            opened = Open(self._begin(chunk), chunk.first)
+        self._open.pop(place, None)
+        self._open[place] = opened
+        opened.next += chunk.rows
+        is_over = True
+        try:
+            self._write(opened.handle, chunk)
+            is_over = chunk.end != "OPEN"
+        finally:
+            if is_over:
+                self._end(place)
+
+    def abandon(self, writer: Hashable) -> int:
+        """See Adapter."""
+        self._ended = {place for place in self._ended if place[0] != writer}
+        return sum([self._end(place) for place in list(self._open) if place[0] == writer])
+
+    def abandon_all(self) -> int:
+        """See Adapter."""
+        self._open.clear()
+        self._ended.clear()
+        return sum([self._finish(handle) for handle in self._handles()])
+
+    def _end(self, place: Place) -> bool:
+        """End an episode, and return whether it was open."""
+        if place not in self._open:
+            return False
+        was_open = self._finish(self._open[place].handle)
+        del self._open[place]  # Only now: the disk may be full.
+        return was_open
+
+    @abc.abstractmethod
+    def _begin(self, chunk: Any) -> Any:
+        """Begin an episode with the first step of a chunk, and return what the buffer knows it by."""
+
+    @abc.abstractmethod
+    def _write(self, handle: Any, chunk: Any) -> None:
+        """Append the steps of a chunk; if they are refused, those before the first wrong one."""
+
+    @abc.abstractmethod
+    def _finish(self, handle: Any) -> bool:
+        """End an episode as if its writer had died, and return whether it was open."""
+
+    @abc.abstractmethod
+    def _handles(self) -> Iterable[Any]:
+        """Return all episodes that may be open."""
+
+    @abc.abstractmethod
+    def _alone(self, chunk: Any) -> Any:
+        """Return a chunk as an episode of its own."""

@@ -28,18 +28,12 @@ class TokensWriter(writer.Writer):
         ticket: tickets.FleetTicket | None = None,
         **extras: Any,
     ) -> None:
-        """Add a whole episode; waits while too many batches are in flight. See TokenReplayBuffer.add_episode.
+        """Add a whole episode; waits while too many batches are in flight.
 
-        Args:
-            steps: Its steps in time order; at least one.
-            agent_id: The agent that acted in it.
-            group_id: The group of the episode, such as all responses to one prompt.
-            status: How it ended.
-            ticket: A ticket from `ShardedReplay.admit`, which uses up one of its episodes. Required with an admission.
-            extras: Values of extras.
+        The arguments are as in TokenReplayBuffer.add_episode. A ticket comes from `ShardedReplay.admit`.
 
         Raises:
-            ArgumentError: `steps` is not a sequence of TokenSteps, there is none, or another argument is invalid.
+            ArgumentError: An argument is invalid.
             ReplayError: A buffer refused episodes sent earlier; raised once.
             ClosedError: The writer is closed.
         """

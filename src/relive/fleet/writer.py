@@ -1,7 +1,13 @@
-"""Writer: the base class of writers of a fleet; StreamWriter: that of writers of steps."""
+"""Writer: the base class of writers of a fleet; StreamWriter: that of writers of steps.
+
+Invariant: an awaited call copies its step, waits for room, then takes it without awaiting in between. So a cancelled
+call has either happened completely or not at all.
+"""
 
 import abc
 import asyncio
+import dataclasses
+import itertools
 from typing import Any, Self
 
 from relive import errors
@@ -12,17 +18,14 @@ from relive.fleet import outbox as outbox_lib
 
 
 class Writer(duplicates.NeverCopied):
-    """Base class of writers, with an outbox.
-
-    Its attributes count steps: `stored`, acknowledged by a shard; `refused`, refused by its buffer; `lost`, in flight
-    to a shard that never came back.
-    """
+    """Base class of writers, with an outbox."""
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
     def __init__(self, outbox: Any) -> None:
         self._outbox: Any = outbox
         self._closing: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
 
     @property
     def stored(self) -> int:
@@ -85,6 +88,24 @@ class Writer(duplicates.NeverCopied):
         """End all open episodes."""
 
 
+@dataclasses.dataclass(slots=True)
+class Run:
+    """The open episode of a stream.
+
+    Attributes:
+        episode: The writer's number for it.
+        first: The index of the first unsent step.
+        steps: The unsent steps.
+        after: The observation after the newest step, and the layout of the unsent ones, if the writer needs them.
+    """
+
+    episode: int
+    first: int = 0
+    steps: list[Any] = dataclasses.field(default_factory=list)
+    after: Any = None
+    layout: Any = None
+
+
 class StreamWriter(Writer):
     """Base class of writers of steps, which belong to streams.
 
@@ -96,8 +117,7 @@ class StreamWriter(Writer):
     def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
         super().__init__(outbox)
         self._chunk_steps = chunk_steps
-        # The unsent steps of the open episode of each stream.
-        self._runs: dict[int, Any] = {}
+        self._runs: dict[int, Run] = {}
 
     async def end_episode(self, stream: int = 0) -> bool:
         """End the open episode of a stream as truncated, and return whether there was one."""
@@ -108,15 +128,29 @@ class StreamWriter(Writer):
             self._send(stream, "TRUNCATED")
         return is_open
 
+    def _run(self, stream: int) -> Run:
+        """Return the open episode of a stream, in which one begins if there is none."""
+        if stream not in self._runs:
+            self._runs[stream] = Run(next(self._numbers))
+        return self._runs[stream]
+
     def _seal(self) -> None:
         for stream, run in list(self._runs.items()):
-            if len(run):
+            if run.steps:
                 self._send(stream, "OPEN")
 
     def _end(self) -> None:
         for stream in list(self._runs):
             self._send(stream, "TRUNCATED")
 
-    @abc.abstractmethod
     def _send(self, stream: int, end: chunks.End) -> None:
         """Send the steps of a stream."""
+        run = self._runs[stream]
+        self._outbox.take(self._chunk(run, end))
+        run.first, run.steps = run.first + len(run.steps), []
+        if end != "OPEN":
+            del self._runs[stream]
+
+    @abc.abstractmethod
+    def _chunk(self, run: Run, end: chunks.End) -> chunks.Chunk:
+        """Return the unsent steps of an episode, if any, as a chunk."""

@@ -67,12 +67,12 @@ async def test_steps_are_sent_at_an_end_or_when_a_batch_is_full() -> None:
     await add(writer, 3)
     await add(writer, 4, terminated=True)
     await local_test.settle(1.0)
-    assert [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)] == [[(4, True, "OPEN")]]
+    assert [[(c.rows, c.first, c.end) for c in batch] for batch in inserts(fleet)] == [[(4, 0, "OPEN")]]
     for t in range(3):
         await add(writer, t, 1, truncated=t == 2)
     await writer.flush()
-    sent = [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)[1:]]
-    assert sent == [[(1, False, "TERMINATED"), (3, True, "TRUNCATED")]]
+    sent = [[(c.rows, c.first, c.end) for c in batch] for batch in inserts(fleet)[1:]]
+    assert sent == [[(1, 4, "TERMINATED"), (3, 0, "TRUNCATED")]]
     assert in_columns(fleet) == [*[(0, t) for t in range(5)], *[(1, t) for t in range(3)]]
     stats = fleet.buffer(0).get_stats()
     assert (stats.terminated_episodes, stats.truncated_episodes, stats.open_episodes) == (1, 1, 0)
@@ -306,7 +306,7 @@ async def test_only_steps_of_another_shape_are_refused_and_raised() -> None:
     await writer.add((0, 0), 3, 1.0, (0, 0))
     await add(writer, 4)
     await add(writer, 5, terminated=True)
-    with pytest.raises(errors.SchemaError, match=r"observations must be of shape \(3, 3\), got \(3, 2\)"):
+    with pytest.raises(errors.SchemaError, match=r"observations must be of shape \(2, 3\), got \(2, 2\)"):
         await writer.flush()
     await writer.flush()
     assert in_columns(fleet) == [(0, t) for t in (0, 1, 4, 5)]
