@@ -1,7 +1,8 @@
 """Adapters: how chunks of writers become episodes of a buffer, and how much there is to draw."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import itertools
 import random
 from typing import Any, TypeAlias
@@ -140,13 +141,43 @@ def test_an_episode_of_which_a_chunk_is_missing_is_split() -> None:
 
 
 def test_a_late_chunk_is_an_episode_of_its_own() -> None:
-    adapter, buffer = column_of()
+    adapter, buffer = column_of(streams=2)
     adapter.insert(W, columns(0, 2, is_start=True))
     adapter.insert(W, columns(4, 1))
     adapter.insert(W, columns(2, 2))
     adapter.insert(W, columns(5, 1, "TERMINATED"))
     assert windows(buffer) == [(0, 2, False), (1, 2, False), (4, 6, True), (2, 4, False), (3, 4, False), (5, 6, True)]
-    assert buffer.get_stats().open_episodes == 0
+    assert (buffer.get_stats().open_episodes, adapter.cut) == (0, 0)
+
+
+def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
+    adapter, buffer = column_of()
+    with full_disk(buffer, "end_episode"):
+        wrong = columns(0, 3, "TERMINATED", is_start=True)._replace(actions=np.array([0.0, 2.5, 3.0]))
+        with pytest.raises(OSError, match="full"):
+            adapter.insert(W, wrong)
+    adapter.insert(W, columns(1, 2, "TERMINATED", is_start=True, episode=1))
+    assert windows(buffer) == [(0, 1, False), (1, 3, True), (2, 3, True)]
+    adapter, buffer = episode_of()
+    for start in (4, 0, 2):
+        with contextlib.ExitStack() as stack:
+            if start == 0:
+                stack.enter_context(full_disk(buffer, "abort_episode_nowait"))
+                stack.enter_context(pytest.raises(OSError, match="full"))
+            adapter.insert(W, steps_of(start, 2))
+    assert lived(buffer) == [("a", [4, 5], "IN_PROGRESS"), ("a", [0, 1], "ABORTED"), ("a", [2, 3], "ABORTED")]
+
+
+@contextlib.contextmanager
+def full_disk(buffer: Any, method: str) -> Iterator[None]:
+    """Return a context manager in which that method fails."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("disk is full")
+
+    setattr(buffer, method, fail)
+    yield
+    delattr(buffer, method)
 
 
 @pytest.mark.parametrize("end", [columns(4, 1, "TERMINATED"), end_of(4)])
@@ -415,7 +446,7 @@ def test_the_weight_of_columns_is_their_eligible_rows() -> None:
     assert (empty.weight, empty.size) == (0.0, 0)
     adapter.insert(W, columns(0, 5, "TERMINATED", is_start=True))
     buffer.set_eligible([0, 1], False)
-    weight = adapter.weight({"n_step": 2})
+    weight = adapter.weight({})
     assert (weight.weight, weight.size, weight.least, weight.ticks, weight.policy_version) == (3.0, 3, 1.0, 0, None)
     assert (adapter.rows, adapter.size) == (5, 3)
 
@@ -460,7 +491,7 @@ def test_an_empty_buffer_refuses_unknown_options(
 ) -> None:
     adapter, _ = make()
     with pytest.raises(error, match=text):
-        adapter.check(options)
+        adapter.weight(options)
 
 
 def test_an_adapter_ignores_older_policy_versions() -> None:

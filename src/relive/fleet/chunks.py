@@ -132,6 +132,9 @@ class TokenChunk(NamedTuple):
     joined: tokens.TokenEpisode
     options: Mapping[str, Any]
     ticket: Use | None = None
+    episode: int = 0
+    first: int = 0
+    end: Literal["WHOLE"] = "WHOLE"
 
     @property
     def rows(self) -> int:
@@ -139,13 +142,12 @@ class TokenChunk(NamedTuple):
         return 1
 
 
-Piece: TypeAlias = ColumnChunk | JointChunk | EpisodeChunk
-Chunk: TypeAlias = Piece | TokenChunk
+Chunk: TypeAlias = ColumnChunk | JointChunk | EpisodeChunk | TokenChunk
 
 
 def episode(chunk: Chunk) -> tuple[int, bool]:
     """Return to which of a writer's episodes a chunk belongs, and whether that is open after it."""
-    return (0, False) if isinstance(chunk, TokenChunk) else (chunk.episode, chunk.end == "OPEN")
+    return chunk.episode, chunk.end == "OPEN"
 
 
 def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:

@@ -19,11 +19,13 @@ from relive.samplers import uniform
 Chunk: TypeAlias = chunks.ColumnChunk | chunks.JointChunk
 
 
-class ColumnAdapter(adapter.PieceAdapter):
+class ColumnAdapter(adapter.Adapter):
     """The adapter between a shard and its column buffer.
 
     If more episodes are open than there are streams, the one that has waited longest for its next steps is truncated.
     """
+
+    _aborted = "TRUNCATED"
 
     def __init__(self, buffer: column_lib.ColumnReplayBuffer[Any]) -> None:
         super().__init__(buffer, buffer.sample)
@@ -51,15 +53,6 @@ class ColumnAdapter(adapter.PieceAdapter):
         """Raise ArgumentError: column buffers do not draw by policy version."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
 
-    def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
-        """Return the number of eligible anchors, or the sum of their weights."""
-        sampler, size = self._buffer.sampler, self.size
-        if isinstance(sampler, prioritized.PrioritizedSampler):
-            # To find it takes a look at every weight.
-            least = sampler.least_weight if sampler.weight_normalization == "buffer" else 1.0
-            return adapter.SamplingWeight(weight=sampler.total_weight, size=size, least=least, ticks=sampler.ticks)
-        return adapter.SamplingWeight(weight=float(size), size=size)
-
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws a schedule of beta has counted."""
         if isinstance(self._buffer.sampler, prioritized.PrioritizedSampler):
@@ -70,8 +63,14 @@ class ColumnAdapter(adapter.PieceAdapter):
         """Number of eligible anchors."""
         return self._buffer.num_eligible
 
-    def _check(self, options: Mapping[str, Any]) -> None:
-        self._buffer.sampler.exponent(options.get("beta"))
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        sampler, size = self._buffer.sampler, self.size
+        sampler.exponent(options.get("beta"))
+        if not isinstance(sampler, prioritized.PrioritizedSampler):
+            return adapter.SamplingWeight(weight=float(size), size=size)
+        # To find it takes a look at every weight.
+        least = sampler.least_weight if sampler.weight_normalization == "buffer" else 1.0
+        return adapter.SamplingWeight(weight=sampler.total_weight, size=size, least=least, ticks=sampler.ticks)
 
     def _begin(self, chunk: Chunk) -> int:
         """Return the buffer's stream for an episode, in which none is open."""
@@ -83,11 +82,11 @@ class ColumnAdapter(adapter.PieceAdapter):
                 "make_buffer must return a buffer of at least 2 streams, got 1: one for whole episodes, and one for "
                 "each that comes in several chunks"
             )
-        free = {*self._handles()} - {0, *[opened.handle for opened in self._open.values()]}
+        free = {*self._handles()} - {0, *[stream for stream, _ in self._open.values()]}
         if not free:
-            oldest = next(iter(self._open))
-            free.add(self._open[oldest].handle)
-            self._end(oldest)
+            longest_idle = next(iter(self._open))
+            free.add(self._open[longest_idle][0])
+            self._end(longest_idle)
             self.cut += 1
         return min(free)
 
@@ -120,6 +119,3 @@ class ColumnAdapter(adapter.PieceAdapter):
 
     def _handles(self) -> Iterable[int]:
         return range(self._buffer.streams)
-
-    def _alone(self, chunk: Chunk) -> Chunk:
-        return chunk._replace(first=0, end="TRUNCATED" if chunk.end == "OPEN" else chunk.end)

@@ -12,7 +12,7 @@ from relive.fleet import adapter
 from relive.fleet import chunks
 
 
-class EpisodeAdapter(adapter.PieceAdapter):
+class EpisodeAdapter(adapter.Adapter):
     """The adapter between a shard and its episode buffer."""
 
     def __init__(self, buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> None:
@@ -34,8 +34,9 @@ class EpisodeAdapter(adapter.PieceAdapter):
         open_ones = self._buffer._store.open.values() if self._buffer.groups is not None else ()
         return sum([len(episode.actions) for episode in open_ones if episode.group_id is not None])
 
-    def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
-        """Return the number of complete transitions, or the sum of their weights by lag."""
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        validation.positive_int("n", options["n"])
+        validation.discount("gamma", options["gamma"])
         lags = versions.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
         size, learner = self.size, self._buffer.policy_version
         if lags is None:
@@ -46,11 +47,6 @@ class EpisodeAdapter(adapter.PieceAdapter):
         return adapter.SamplingWeight(
             weight=weight, size=size, log_scale=least_lag * math.log(lags.decay), policy_version=learner
         )
-
-    def _check(self, options: Mapping[str, Any]) -> None:
-        validation.positive_int("n", options["n"])
-        validation.discount("gamma", options["gamma"])
-        versions.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
 
     def _begin(self, chunk: chunks.EpisodeChunk) -> str:
         start = functools.partial(
@@ -70,9 +66,6 @@ class EpisodeAdapter(adapter.PieceAdapter):
 
     def _handles(self) -> Iterable[str]:
         return list(self._buffer.get_stats().open_ages)
-
-    def _alone(self, chunk: chunks.EpisodeChunk) -> chunks.EpisodeChunk:
-        return chunk._replace(first=0, end="ABORTED" if chunk.end == "OPEN" else chunk.end)
 
 
 def _weighed(counts: Mapping[int, int], learner: int, lags: versions.Lags) -> tuple[float, int]:

@@ -236,7 +236,6 @@ class Shard:
         self._do_what_is_due()
         if request["policy_version"] is not None:
             self._adapter.set_policy_version(request["policy_version"])
-        self._adapter.check(request["options"])
         weight = self._adapter.weight(request["options"])
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
         parts = [self._part(count, request["options"]) for count in counts]

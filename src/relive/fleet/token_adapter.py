@@ -1,6 +1,6 @@
 """TokenAdapter: the adapter of a token buffer, which counts its writers' episodes and draws their sequences."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 import functools
 from typing import Any
 
@@ -11,7 +11,7 @@ from relive.fleet import chunks
 
 
 class TokenAdapter(adapter.Adapter):
-    """The adapter between a shard and its token buffer. Episodes come as a whole, so none is ever open."""
+    """The adapter between a shard and its token buffer. Episodes come as a whole."""
 
     def __init__(self, buffer: token_buffer.TokenReplayBuffer) -> None:
         super().__init__(buffer, buffer.sample)
@@ -26,19 +26,6 @@ class TokenAdapter(adapter.Adapter):
             has_groups=self._buffer.groups is not None,
             padding=self._buffer._padding,
         )
-
-    def insert(self, writer: Hashable, chunk: chunks.TokenChunk) -> None:
-        """Store an episode."""
-        add = functools.partial(self._buffer._add_joined, chunk.joined, **chunk.options)
-        adapter.in_group(add, chunk.options["group_id"], is_failed=chunk.options["status"] == "ABORTED")
-
-    def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
-        """Return the number of sequences that may be drawn."""
-        size, learner = self.size, self._buffer.policy_version
-        weight = size
-        if options.get("max_lag") is not None:
-            weight = 0 if learner is None else len(self._buffer.eligible_keys(**options))
-        return adapter.SamplingWeight(weight=float(weight), size=size, policy_version=learner)
 
     @property
     def size(self) -> int:
@@ -55,6 +42,14 @@ class TokenAdapter(adapter.Adapter):
         """Number of episodes ever stored."""
         return self._buffer._store.episodes
 
-    def _check(self, options: Mapping[str, Any]) -> None:
+    def _write(self, handle: None, chunk: chunks.TokenChunk) -> None:
+        add = functools.partial(self._buffer._add_joined, chunk.joined, **chunk.options)
+        adapter.in_group(add, chunk.options["group_id"], is_failed=chunk.options["status"] == "ABORTED")
+
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        size, learner = self.size, self._buffer.policy_version
+        weight = size
         if options.get("max_lag") is not None:
-            validation.non_negative_int("max_lag", options["max_lag"])
+            max_lag = validation.non_negative_int("max_lag", options["max_lag"])
+            weight = 0 if learner is None else len(self._buffer.eligible_keys(max_lag=max_lag))
+        return adapter.SamplingWeight(weight=float(weight), size=size, policy_version=learner)

@@ -112,6 +112,19 @@ async def test_a_flush_sends_everything() -> None:
 
 
 @local_test.virtual
+async def test_whole_episodes_leave_open_ones_alone() -> None:
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(**LONG)
+    for t in range(4):
+        await add(writer, t, terminated=t == 3)
+        await writer.add_episode([at(0, 9), at(1, 9)], [0], [1.0], terminated=True)
+        await writer.flush()
+    assert in_columns(fleet) == [*[(0, t) for t in range(4)], *[(9, 0)] * 4]
+    stats = fleet.buffer(0).get_stats()
+    assert (stats.terminated_episodes, stats.truncated_episodes) == (5, 0)
+
+
+@local_test.virtual
 async def test_nan_observations_are_equal() -> None:
     fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
     writer = fleet.replay().writer(**LONG)
