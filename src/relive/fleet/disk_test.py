@@ -29,13 +29,15 @@ def fleet_of(make: Any, shards: int, directory: pathlib.Path, **more: Any) -> lo
 
 
 class Disk:
-    """The disk of a shard, which has room for so many records of the journal."""
+    """The disk of a shard, which has room for so many records of the journal; is it known before one is written?"""
 
-    def __init__(self, fleet: local_test.LocalFleet, shard: int, records: int = 0) -> None:
+    def __init__(self, fleet: local_test.LocalFleet, shard: int, records: int = 0, *, is_known: bool = True) -> None:
         there: Any = fleet.shard(shard)
         self._journal = there._files._journal
         self._write, self.records = self._journal._write, records
         self._journal._write = self.write
+        if is_known:
+            there._files._check_room = lambda journal: self.records or self.write()
 
     def write(self, *record: Any) -> Any:
         if not self.records:
@@ -58,10 +60,22 @@ def outcome(shard: Any, writer: bytes, number: int) -> Any:
 
 
 @local_test.virtual
+async def test_a_full_disk_takes_no_batch(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path)
+    shard: Any = fleet.shard(0)
+    shard._files._journal.largest_together = 2**70
+    assert outcome(shard, W, 0) == "FULL"
+    assert (shard.stats().inserted, "on its disk, which has" in shard.stats().disk) == (0, True)
+    shard._files._journal.largest_together = 0
+    assert outcome(shard, W, 0) == "STORED"
+    assert shard._files._journal.largest_together > 100
+
+
+@local_test.virtual
 async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path)
     shard = fleet.shard(0)
-    disk = Disk(fleet, 0, 1)
+    disk = Disk(fleet, 0, 1, is_known=False)
     assert [outcome(shard, W, number) for number in (0, 1, 2, 1, 0)] == ["STORED", "HELD", "FULL", "HELD", "STORED"]
     assert outcome(shard, V, 0) == "FULL"
     assert shard.stats().inserted == 12
@@ -72,7 +86,7 @@ async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib
     disk.free()
     assert [outcome(shard, V, 0), outcome(shard, W, 1), outcome(shard, W, 2)] == ["STORED"] * 3
     assert (shard.stats().inserted, shard.stats().disk) == (24, None)
-    Disk(fleet, 0)
+    Disk(fleet, 0, is_known=False)
     assert outcome(shard, V, 1) == "HELD"
     # A process that ends forgets it.
     fleet.kill(0)
@@ -85,7 +99,7 @@ async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib
 async def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path)
     shard = fleet.shard(0)
-    Disk(fleet, 0)
+    Disk(fleet, 0, is_known=False)
     wrong: Any = adapter_test.columns(0, 2, "TERMINATED", is_start=True)
     wrong.observations.resize((3, 1))
     for _ in range(2):

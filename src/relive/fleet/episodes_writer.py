@@ -12,6 +12,8 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
+from relive.fleet import holds
+from relive.fleet import outbox
 from relive.fleet import tickets
 from relive.fleet import writer
 
@@ -22,8 +24,11 @@ class EpisodesWriter(writer.Writer):
     The episodes of a group go to one shard, each as a whole once it has ended.
     """
 
-    def __init__(self, outbox: Any, chunk_steps: int) -> None:
-        super().__init__(outbox)
+    _holds: holds.Holds
+    _tickets: tickets.Tickets
+
+    def __init__(self, outbox: outbox.Outbox, chunk_steps: int, holds: holds.Holds, tickets: tickets.Tickets) -> None:
+        super().__init__(outbox, holds, tickets)
         self._chunk_steps = chunk_steps
         self._episodes: dict[int, OpenEpisode] = {}
 
@@ -52,15 +57,15 @@ class EpisodesWriter(writer.Writer):
             group_id = validation.non_empty_string("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
-        shard = await self._outbox.place(group_id)
+        shard = await self._holds.place(group_id)
         await self._room(shard)
-        use = self._outbox.tickets.use(ticket, "episode")
+        use = self._tickets.use(ticket, "episode")
         grant = None if ticket is None else ticket.grant
         del ticket  # One that nobody else refers to is lost.
         start = chunks.EpisodeChunk(next(self._numbers), 0, agent_id, group_id, policy_version, ticket=use)
         episode = self._episodes[start.episode] = OpenEpisode(self, start, shard, grant)
         try:
-            with self._outbox.tickets.running(grant):
+            with self._tickets.running(grant):
                 yield episode
         finally:
             episode.abort()

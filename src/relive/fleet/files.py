@@ -7,8 +7,10 @@ directory/checkpoint   the whole buffer, saved periodically, including prioritie
 from collections.abc import Callable
 from concurrent import futures
 import contextlib
+import math
 import os
 import shutil
+import time
 from typing import Any
 
 from relive import errors
@@ -18,6 +20,9 @@ from relive.persistence import files
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
+
+_LEAST_ROOM = 2**16
+"""Bytes that a disk must have left, besides those of two large records."""
 
 
 class Files:
@@ -37,6 +42,7 @@ class Files:
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
         self._journal: journal_lib.Journal | None = None
         self._thread = futures.ThreadPoolExecutor(1)
+        self._looked = -math.inf
         if directory is not None:
             try:
                 os.makedirs(directory, exist_ok=True)
@@ -67,8 +73,26 @@ class Files:
         return buffer
 
     def together(self, note: Callable[[], bytes]) -> contextlib.AbstractContextManager[None]:
-        """Write the changes of a block as one record, with a note; see Journal."""
-        return contextlib.nullcontext() if self._journal is None else self._journal.together(note)
+        """Write the changes of a block as one record, with a note; see Journal.
+
+        Raises:
+            CheckpointError: The disk has no room for it, probably, or on entry as there: nothing has changed.
+        """
+        if self._journal is None:
+            return contextlib.nullcontext()
+        self._check_room(self._journal)
+        return self._journal.together(note)
+
+    def _check_room(self, journal: journal_lib.Journal) -> None:
+        """Raise CheckpointError if there is no room for a large record; looks once a second while there is."""
+        if time.monotonic() - self._looked < 1.0:
+            return
+        left, least = journal.free_bytes, 2 * journal.largest_together + _LEAST_ROOM
+        if left < least:
+            raise errors.CheckpointError(
+                f"{files.named(journal.path)} needs {least} bytes on its disk, which has {left}"
+            )
+        self._looked = time.monotonic()
 
     def catch_up(self) -> None:
         """Write what could not be written before; see Journal."""

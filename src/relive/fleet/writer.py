@@ -14,33 +14,40 @@ from relive import errors
 from relive.common import duplicates
 from relive.common import validation
 from relive.fleet import chunks
+from relive.fleet import holds as holds_lib
 from relive.fleet import outbox as outbox_lib
+from relive.fleet import tickets as tickets_lib
 
 
 class Writer(duplicates.NeverCopied):
-    """Base class of writers, with an outbox."""
+    """Base class of writers, with an outbox, and with holds and tickets where there may be groups and an admission."""
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
-    def __init__(self, outbox: Any) -> None:
-        self._outbox: Any = outbox
+    def __init__(
+        self,
+        outbox: outbox_lib.Outbox,
+        holds: holds_lib.Holds | None = None,
+        tickets: tickets_lib.Tickets | None = None,
+    ) -> None:
+        self._outbox, self._holds, self._tickets = outbox, holds, tickets
         self._closing: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
 
     @property
     def stored(self) -> int:
         """Number of steps acknowledged by a shard."""
-        return int(self._outbox.stored)
+        return self._outbox.stored
 
     @property
     def refused(self) -> int:
         """Number of steps that a shard's buffer refused; the first error is raised by the next call."""
-        return int(self._outbox.refused)
+        return self._outbox.refused
 
     @property
     def lost(self) -> int:
         """Number of steps in flight to a shard that never came back."""
-        return int(self._outbox.lost)
+        return self._outbox.lost
 
     async def flush(self) -> None:
         """Wait until every step added so far is stored, or counted in `refused` or `lost`.
@@ -72,14 +79,21 @@ class Writer(duplicates.NeverCopied):
 
     def _start_closing(self) -> asyncio.Task[None]:
         self._end()
-        self._closing = asyncio.get_running_loop().create_task(self._outbox.close())
+        self._closing = asyncio.get_running_loop().create_task(self._close())
         self._closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._closing
 
-    async def _room(self, *shard: int | None) -> None:
+    async def _close(self) -> None:
+        try:
+            await self._outbox.close()
+        finally:
+            if self._holds is not None:
+                await self._holds.close()
+
+    async def _room(self, shard: int | None = None) -> None:
         if self._closing is not None:
             raise errors.ClosedError("writer is closed: take a new one from the fleet's writer()")
-        await self._outbox.room(*shard)
+        await self._outbox.room(shard)
 
     def _seal(self) -> None:
         """Send the collected steps."""

@@ -190,6 +190,8 @@ class Journal(duplicates.NeverCopied):
         self._num_records = self._num_synced = 0
         self._later = _Later()
         self._together: _Together | None = None
+        self.largest_together = 0
+        """Bytes of the largest record that stands for several."""
         self._note: Note | None = None
         self._begun: tuple[Callable[[], bytes], Callable[[], Records], Callable[[], Any]] | None = None
         # Why it cannot be written, if it cannot.
@@ -224,6 +226,14 @@ class Journal(duplicates.NeverCopied):
     def num_synced(self) -> int:
         """Number of records known to be on disk."""
         return self._num_synced
+
+    @property
+    def free_bytes(self) -> int:
+        """How much room there is on the disk, as far as the system says."""
+        if not hasattr(os, "statvfs"):
+            return validation.LARGEST
+        system = os.statvfs(self.path)
+        return system.f_bavail * system.f_frsize
 
     @property
     def is_due(self) -> bool:
@@ -319,6 +329,7 @@ class Journal(duplicates.NeverCopied):
         try:
             yield
             together.payload = journal_reader.packed(note(), together.records)
+            self.largest_together = max(self.largest_together, len(together.payload))
         finally:
             if together.payload is None:
                 self._together = None
