@@ -23,6 +23,7 @@ from relive.fleet import local_test
 
 W, V = b"w" * 16, b"v" * 16
 LAGS = {"n": 1, "gamma": 1.0}
+INTEGER = relive.Field((), np.int64)
 
 
 def columns(
@@ -151,8 +152,8 @@ def test_a_late_chunk_is_an_episode_of_its_own() -> None:
 
 
 def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
-    adapter, buffer = column_of()
-    with full_disk(buffer, "end_episode"):
+    adapter, buffer = column_of(schema=relive.Schema(INTEGER, INTEGER))
+    with full_disk(buffer, "end_episode", calls=1):
         wrong = columns(0, 3, "TERMINATED", is_start=True)._replace(actions=np.array([0.0, 2.5, 3.0]))
         with pytest.raises(OSError, match="full"):
             adapter.insert(W, wrong)
@@ -169,11 +170,13 @@ def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
 
 
 @contextlib.contextmanager
-def full_disk(buffer: Any, method: str) -> Iterator[None]:
-    """Return a context manager in which that method fails."""
+def full_disk(buffer: Any, method: str, calls: int = 0) -> Iterator[None]:
+    """Return a context manager in which that method fails after so many calls, which do nothing."""
+    left = iter(range(calls))
 
     def fail(*_: Any, **__: Any) -> None:
-        raise OSError("disk is full")
+        if next(left, None) is None:
+            raise OSError("disk is full")
 
     setattr(buffer, method, fail)
     yield
