@@ -31,8 +31,8 @@ async def add(writer: Any, group_id: str | None = None, **described: Any) -> Non
 
 def kill(writer: Any) -> None:
     """As if the process of a writer died: it says nothing more."""
-    outboxes = writer._outbox
-    for task in (outboxes.holds._holding, *[each._renewal for each in outboxes._outboxes.values()]):
+    outbox = writer._outbox
+    for task in (writer._holds._holding, outbox._renewal):
         if task is not None:
             task.cancel()
 

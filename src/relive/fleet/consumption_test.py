@@ -18,6 +18,7 @@ import relive
 from relive import errors
 from relive.fleet import coordinator
 from relive.fleet import deliveries
+from relive.fleet import disk_test
 from relive.fleet import local_test
 from relive.fleet import replay
 
@@ -745,28 +746,15 @@ async def test_a_group_episode_torn_in_a_crash_is_stored_again(tmp_path: pathlib
 
 @local_test.virtual
 async def test_a_group_episode_on_a_full_disk_is_stored_later(tmp_path: pathlib.Path) -> None:
-    for stored in range(7):
+    for stored in range(3):
         fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored))
-        client, buffer = fleet.replay(), fleet.buffer(0)
-        is_full, calls = [True], [0]
-
-        def fails(call: Any, most: int = stored, is_full: list[bool] = is_full, calls: list[int] = calls) -> Any:
-            def checked(*arguments: Any, **options: Any) -> Any:
-                calls[0] += 1
-                if is_full[0] and calls[0] > most:
-                    raise OSError("no space left")
-                return call(*arguments, **options)
-
-            return checked
-
-        append, end = buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait
-        buffer.append_observation_action_reward_nowait, buffer.end_episode_nowait = fails(append), fails(end)
+        client, disk = fleet.replay(), disk_test.Disk(fleet, 0, stored, is_known=stored != 1)
         async with client.episodes_writer() as writer:
             for member in (1, 2, 0):
                 await play(writer, 0, member)
             await asyncio.sleep(3.0)
             assert fleet.shard(0).stats().disk is not None
-            is_full[0] = False
+            disk.free()
             await writer.flush()
             assert [check_group(group) for group in await client.next_groups(1)] == [0]
             assert (writer.stored, writer.refused, writer.lost) == (1 + 2 + 3, 0, 0)

@@ -72,6 +72,23 @@ async def test_a_full_disk_takes_no_batch(tmp_path: pathlib.Path) -> None:
 
 
 @local_test.virtual
+async def test_a_buffer_without_room_of_its_own_refuses_nothing(tmp_path: pathlib.Path) -> None:
+    for directory in (None, tmp_path):
+        fleet = local_test.LocalFleet(ring, 1, directory=directory)
+        shard: Any = fleet.shard(0)
+        insert = shard._adapter.insert
+
+        def full(*_: Any, **__: Any) -> None:
+            raise errors.CheckpointError("the disk has no room for the rows")
+
+        shard._adapter.insert = full
+        assert outcome(shard, W, 0) == "FULL"
+        shard._adapter.insert = insert
+        assert [outcome(shard, W, 0), outcome(shard, W, 1)] == ["STORED"] * 2
+        assert (shard.stats().inserted, shard.stats().refused) == (12, 0)
+
+
+@local_test.virtual
 async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path)
     shard = fleet.shard(0)

@@ -170,12 +170,15 @@ class Shard:
         """Store the chunks of a batch that the shard does not have, as one record of the journal."""
         with self._files.together(lambda: self._sessions.note([writer], number)):
             self._held, session.seen[number] = (writer, number), 0
-            for chunk in batch:
+            for place, chunk in enumerate(batch):
                 before = self._adapter.inserted
                 self._queue.note(chunk, self._clock())
                 try:
                     self._adapter.insert(writer, chunk)
                 except Exception as refusal:
+                    if place == 0 and isinstance(refusal, _DISK_ERRORS):  # Of the buffer's own files: it stores none.
+                        del session.seen[number]
+                        raise
                     session.refusals.setdefault(number, refusal)
                     session.seen[number] += chunk.rows - (self._adapter.inserted - before)
             self._refused += session.seen[number]

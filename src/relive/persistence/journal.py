@@ -319,8 +319,8 @@ class Journal(duplicates.NeverCopied):
             note: Called at the end of the block; what it returns is passed to whoever replays the journal.
 
         Raises:
-            CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises,
-                nothing is written any more, since the owner holds a part.
+            CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises
+                after a change, nothing is written any more, since the owner holds a part.
         """
         self.catch_up()
         if self._refusal is not None or self._segment is None or self._segment.end >= self._limit:
@@ -333,6 +333,7 @@ class Journal(duplicates.NeverCopied):
         finally:
             if together.payload is None:
                 self._together = None
+            if together.payload is None and together.records:
                 self._refuse("records that belong together were interrupted")
         self.catch_up()
 
