@@ -281,34 +281,26 @@ class Coordinator:
         while (members := await self.members()).draining:
             found, gone = await self._stats(members.shards)
             rows = sum([stats.rows for stats in found.values()])
+            stored = {shard: max(now.inserted - inserted.get(shard, now.inserted), 0) for shard, now in found.items()}
+            inserted |= {shard: stats.inserted for shard, stats in found.items()}
             for shard in members.draining:
-                self._left.setdefault(shard, rows)
-            for shard, stats in found.items():
-                stored = max(stats.inserted - inserted.get(shard, stats.inserted), 0)
-                inserted[shard] = stats.inserted
-                for other in members.draining:
-                    self._left[other] -= stored if other != shard else 0
-            for shard in members.draining:
-                is_over = shard in found and self._left[shard] <= 0 and not found[shard].writers
-                if shard in gone or (is_over and not await self._is_needed(shard)):
+                is_new = shard not in self._left or stored.get(shard)  # What has just come must age, too.
+                self._left[shard] = rows if is_new else self._left[shard] - sum(stored.values())
+                if shard in gone or (shard in found and self._left[shard] <= 0):
                     await self._close(shard)
             await asyncio.sleep(_PAUSE)
 
-    async def _is_needed(self, shard: int) -> bool:
-        """Return whether a writer holds a group there that is not complete, or learners still take what waits."""
+    async def _close(self, shard: int) -> None:
+        """Close a shard for good, unless somebody needs it."""
         held = [group for group, place in self._held().items() if place == shard]
         if _now() < self._holds_are_known:
             held += await self._ask(shard, "groups") or ()
-        return bool(await self._ask(shard, "is_needed", held))
-
-    async def _close(self, shard: int) -> None:
-        """Close a shard for good."""
-        await self._ask(shard, "retire")
-        members = await self.members()
-        draining = tuple([other for other in members.draining if other != shard])
-        self._change(draining=draining, gone=(*members.gone, shard))
-        del self._left[shard]
-        self._transport.end(shard)
+        if await self._ask(shard, "retire", held) is not False:
+            members = await self.members()
+            draining = tuple([other for other in members.draining if other != shard])
+            self._change(draining=draining, gone=(*members.gone, shard))
+            del self._left[shard]
+            self._transport.end(shard)
 
     async def _stats(self, shards: Iterable[int]) -> tuple[dict[int, replies.ShardStats], list[int]]:
         """Return statistics of the shards that respond in time, and the numbers of those that are gone for good."""

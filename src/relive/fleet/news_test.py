@@ -1,4 +1,4 @@
-"""Who waits for a queue of a fleet asks nobody meanwhile, hears at once, and goes on without the one that had to tell."""
+"""Who waits for a queue of a fleet asks nobody meanwhile, hears at once, and needs nobody in particular to tell it."""
 
 import asyncio
 import collections
