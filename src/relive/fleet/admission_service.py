@@ -44,8 +44,7 @@ class AdmissionService:
         rule: The admission rule.
         lease: Seconds after which a silent actor counts as gone; its tickets count three times as long, since
             episodes may be under way to a lost shard.
-        look: Returns what each shard says of its episodes and of those of some tickets, by number; waits for those that
-            are lost.
+        look: Returns what each shard says of its episodes and of some tickets; waits for those that are lost.
     """
 
     def __init__(
@@ -59,13 +58,12 @@ class AdmissionService:
         # Those who wait, in order: how many episodes, until when, and what wakes them.
         self._line: dict[bytes, tuple[int, float, asyncio.Future[None]]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._begins = 0.0
         self._version: int | None = None
-        # What was delivered at that version, by shard and incarnation. A shard that has not heard of it for a moment may
-        # have to take back what it delivered before: its learner puts it back first.
+        # What was delivered at that version, by shard and incarnation; and since when shards do not know the version.
         self._delivered: dict[int, dict[int, int]] = {}
         self._behind: dict[int, float] = {}
-        self._num_taken = self._num_outstanding = self._num_running = 0
-        self._begins = 0.0
+        self._num_admitted = self._num_running = 0
         self.news = news_lib.News()
         """What is worth another look."""
 
@@ -76,12 +74,12 @@ class AdmissionService:
     async def admit(self, name: bytes, count: int) -> bool:
         """Wait until that many episodes may start, and return True; return False to make the caller ask again."""
         if name not in self._tickets:  # Otherwise it was admitted or released before.
-            if name not in self._line:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._looks())
+            elif name not in self._line:
                 self.news.tell()
             granted = asyncio.get_running_loop().create_future()
             self._line[name] = count, _now() + 2 * _PATIENCE, granted
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self._looks())
             await asyncio.wait([granted], timeout=_PATIENCE)
         return name in self._tickets
 
@@ -89,7 +87,8 @@ class AdmissionService:
         """Keep tickets, given how many episodes each admits, used ones included; also one that waits or is unknown."""
         for name, count in counts.items():
             ticket = self._tickets.setdefault(name, _Ticket(count))
-            if ticket.count != count or self._line.pop(name, None):
+            if ticket.count != count or name in self._line:
+                self._line.pop(name, None)
                 self.news.tell()
             ticket.count, ticket.expires = count, _now() + 3 * self._lease
 
@@ -102,39 +101,35 @@ class AdmissionService:
                 if until > _now() and not self._may_admit(count):
                     break
                 del self._line[name]
-                if until > _now():
+                if until > _now():  # Otherwise it asks no more.
                     await self.renew({name: count})
                     granted.set_result(None)
             await self.news.wait(seen)
 
     def _learn(self, places: Mapping[int, deliveries.Places]) -> None:
-        versions = [each.policy_version for each in places.values() if each.policy_version is not None]
-        if max(versions, default=None) != self._version:
-            self._version = max(versions, default=None)
-            self._delivered.clear()
-            self._behind.clear()
-        self._num_taken = 0
+        newest = max([each.policy_version for each in places.values() if each.policy_version is not None], default=None)
+        if newest != self._version:
+            self._version, self._delivered, self._behind = newest, {}, {}
+        just_before = 0
         for shard, each in places.items():
-            if each.policy_version == self._version:
+            if each.policy_version == newest:
                 # What earlier processes of the shard have delivered was delivered, too.
                 self._delivered.setdefault(shard, {})[each.incarnation] = each.delivered
             elif self._behind.setdefault(shard, _now()) + _PATIENCE > _now():
-                self._num_taken += each.delivered
+                just_before += each.delivered  # Some may be put back before it learns of the version.
             for name, uses in each.uses.items():
                 for number, has_failed in uses.items():
                     of_ticket = self._tickets[name].uses
                     of_ticket[number] = has_failed or of_ticket.get(number, False)
-        self._num_taken += sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
-        self._num_outstanding = sum([each.outstanding for each in places.values()])
+        delivered = just_before + sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
+        self._num_admitted = delivered + sum([each.outstanding for each in places.values()])
         self._num_running = sum([each.running for each in places.values()])
 
     def _may_admit(self, count: int) -> bool:
-        if _now() < self._begins:
-            return False
         self._tickets = {name: ticket for name, ticket in self._tickets.items() if ticket.expires > _now()}
         more = count + sum([ticket.left for ticket in self._tickets.values()])
-        admitted = self._num_taken + self._num_outstanding + more
-        return admission_lib.is_within(self._rule, admitted=admitted, running=self._num_running + more)
+        admitted, running = self._num_admitted + more, self._num_running + more
+        return _now() >= self._begins and admission_lib.is_within(self._rule, admitted=admitted, running=running)
 
 
 def _now() -> float:

@@ -669,6 +669,7 @@ async def test_a_begun_group_is_completed_in_a_drained_shard() -> None:
         await writer.flush()
         assert [check_group(group) for group in await client.next_groups(1)] == [0]
         # A writer that stays does not keep the shard from ending.
+        await asyncio.sleep(2.0)
         for group in range(1, 5):
             for member in range(SIZE):
                 await play(writer, group, member)
@@ -677,6 +678,66 @@ async def test_a_begun_group_is_completed_in_a_drained_shard() -> None:
         assert home in fleet.gone
         assert sorted(check_group(group) for group in await client.next_groups(4)) == [1, 2, 3, 4]
         assert (writer.lost, writer.refused) == (0, 0)
+
+
+@pytest.mark.parametrize("what", ["a group is held", "a learner asks", "nothing"])
+@local_test.virtual
+async def test_a_drained_shard_waits_for_its_groups(what: str) -> None:
+    fleet = local_test.LocalFleet(grouped(), 2, lease=5.0, timeout=1.0)
+    client = fleet.replay()
+    home = await fleet.coordinator("place_group", "group-0")
+    groups = iter(range(1, 99))
+    async with client.episodes_writer() as writer:
+
+        async def fill() -> None:
+            """Write as much to the other shard as there was in both."""
+            for _ in range(4):
+                group = next(groups)
+                for member in range(SIZE):
+                    await play(writer, group, member)
+            await writer.flush()
+            await asyncio.sleep(3.0)
+
+        for member in range(SIZE - (what == "a group is held")):
+            await play(writer, 0, member)
+        await writer.flush()
+        await client.drain(home)
+        await asyncio.sleep(2.0)
+        learner = asyncio.create_task(client.next_groups(99 if what == "a learner asks" else 1))
+        await fill()
+        if what == "a group is held":
+            await asyncio.sleep(20.0)
+            fleet.kill_coordinator()
+            fleet.start_coordinator()
+            await client.stats()
+            await asyncio.sleep(20.0)
+            assert not fleet.gone
+            await play(writer, 0, SIZE - 1)
+        elif what == "a learner asks":
+            await asyncio.sleep(20.0)
+            assert not fleet.gone
+            learner.cancel()
+        await asyncio.sleep(2.0)
+        await fill()
+        await fill()
+        await asyncio.sleep(10.0)
+        assert fleet.gone == {home}
+        assert (writer.lost, writer.refused) == (0, 0)
+
+
+@local_test.virtual
+async def test_a_held_group_keeps_its_place_when_the_coordinator_restarts() -> None:
+    fleet = local_test.LocalFleet(grouped(), 2, lease=4.0)
+    client = fleet.replay()
+    writer: Any = client.episodes_writer()
+    places = [await writer._outbox.place(f"group-{number}") for number in range(20)]
+    await client.add_shard()
+    await client.add_shard()
+    fleet.kill_coordinator()
+    fleet.start_coordinator()
+    await asyncio.sleep(2.0)
+    assert [await fleet.coordinator("place_group", f"group-{number}") for number in range(20)] == places
+    await writer.close()
 
 
 @local_test.virtual

@@ -11,7 +11,7 @@
 
 A shard that is drained is no longer written to, but for groups that were begun there. Its rows can be drawn until the
 other shards have stored as many steps as the whole fleet held when the drain began: by then, one buffer of that size
-would have overwritten them. Then it is closed, and its files are deleted; but not before the groups that a writer holds
+would have overwritten them. Then it is closed, and its files are deleted; but not before the groups that writers hold
 there are complete, and learners have taken what waits.
 
 The coordinator has no file. A new process of it learns from the shards which of them there are, what is stored and
@@ -30,7 +30,6 @@ import zlib
 
 from relive import errors
 from relive.fleet import admission_service
-from relive.fleet import deliveries
 from relive.fleet import limiter_service
 from relive.fleet import membership
 from relive.fleet import news as news_lib
@@ -63,24 +62,24 @@ class Coordinator:
         settings: membership.Settings,
         limiter: rate_limiters.RateLimiter | None,
     ) -> None:
-        self._transport, self._found, self._timeout = transport, tuple(shards), settings.timeout
-        self._lease = settings.lease
-        # By the name of each writer, until when it holds its groups, and these with their shards.
-        self._holds: dict[bytes, tuple[float, dict[str, int | None]]] = {}
-        self._holds_are_known = 0.0
+        self._transport, self._found = transport, tuple(shards)
+        self._timeout, self._lease = settings.timeout, settings.lease
         self._limiter: limiter_service.LimiterService | None = None
         if limiter is not None:
             self._limiter = limiter_service.LimiterService(limiter, settings.lease, self._count)
         self._admission: admission_service.AdmissionService | None = None
         if settings.admission is not None:
-            self._admission = admission_service.AdmissionService(settings.admission, settings.lease, self._look)
+            self._admission = admission_service.AdmissionService(
+                settings.admission, settings.lease, lambda tickets: self._ask_all("places", tickets)
+            )
         self._begins = asyncio.Lock()
         self._members: replies.Members | None = None
-        self._writers = 0
-        self._last_shard = -1
+        self._writers, self._last_shard = 0, -1
         self._left: dict[int, int] = {}
-        self._places: dict[str, int] = {}
-        self._knows_places = False
+        self._places: dict[str, int] | None = None
+        # By the name of each writer, until when it holds its groups, and these with their shards.
+        self._holds: dict[bytes, tuple[float, dict[str, int | None]]] = {}
+        self._holds_are_known = 0.0
         self._news, self._queues = news_lib.News(), dict[int, int]()
         self._tasks: dict[object, asyncio.Task[Any]] = {}
 
@@ -104,7 +103,7 @@ class Coordinator:
         return self._writers - 1
 
     async def told(self, queues: Mapping[int, int]) -> None:
-        """Wake those who wait for news of the queues of those shards, given the numbers of these; see Progress."""
+        """Wake those who wait for the queues of these shards, given the numbers that are new; see Progress."""
         if queues.items() - self._queues.items():
             self._queues |= queues
             self._wake()
@@ -116,24 +115,24 @@ class Coordinator:
     async def place_group(self, group_id: str, writer: bytes | None = None) -> int:
         """Return the shard of all episodes of a group, which that writer holds from now on; see `hold`.
 
-        It follows from the id and the active shards. A change of those does not move groups that were begun, or are
-        held: a new process learns of them from the shards and the writers.
+        It follows from the id and the active shards. A change of those moves no group that was begun or is held: a new
+        process learns of them from the shards and the writers.
         """
         members = await self.members()
-        if not self._knows_places:
-            begun = {shard: await self._ask(shard, "groups") for shard in members.shards}
-            self._places |= {group: shard for shard, groups in begun.items() for group in groups or ()}
-            self._knows_places = True
+        if self._places is None:
+            begun = await self._ask_all("groups")
+            held = {group: shard for group, shard in self._held().items() if shard is not None}
+            self._places = {group: shard for shard, groups in begun.items() for group in groups} | held
         shard = self._places.get(group_id, -1)
         if shard not in members.shards:
             place = zlib.crc32(group_id.encode("utf-8", "surrogatepass"))  # Any string is a name.
-            shard = members.active[place % len(members.active)]
-        _, held = self._holds.get(writer or b"", (0.0, {}))
-        held[group_id] = self._places[group_id] = shard
+            shard = self._places[group_id] = members.active[place % len(members.active)]
+            if len(self._places) > _MOST_PLACES:
+                del self._places[next(iter(self._places))]
         if writer is not None:
+            _, held = self._holds.get(writer, (0.0, {}))
             self._holds[writer] = _now() + self._lease, held
-        if len(self._places) > _MOST_PLACES:
-            del self._places[next(iter(self._places))]
+            held[group_id] = shard
         return shard
 
     async def hold(self, writer: bytes, groups: Mapping[str, int | None]) -> None:
@@ -144,7 +143,8 @@ class Coordinator:
             groups: Their shards, by id, where they are known.
         """
         self._holds[writer] = _now() + self._lease, dict(groups)
-        self._places |= {group: shard for group, shard in groups.items() if shard is not None}
+        if self._places is not None:
+            self._places |= {group: shard for group, shard in groups.items() if shard is not None}
 
     def _held(self) -> dict[str, int | None]:
         """Return the groups that live writers hold, and their shards."""
@@ -248,9 +248,18 @@ class Coordinator:
         else:
             # Larger than the version of a list that died with all processes that knew it.
             self._members = replies.Members(version=int(time.time()), active=self._found)
-        self._publish(self._members)
+        self._change()
         if self._members.draining:
             self._run("drain", self._age())
+
+    async def _count(self) -> tuple[int, int, int]:
+        """Return how many steps were ever stored and drawn, and how many transitions there are."""
+        there = (await self._ask_all("stats")).values()
+        return (
+            sum([each.inserted for each in there]),
+            sum([each.sampled for each in there]),
+            sum([each.size for each in there]),
+        )
 
     def _wake(self) -> None:
         """Wake those who wait for the queues."""
@@ -258,62 +267,40 @@ class Coordinator:
         if self._admission is not None:
             self._admission.news.tell()
 
-    async def _look(self, tickets: Iterable[bytes]) -> dict[int, deliveries.Places]:
-        """Return what each shard says of its episodes."""
-        shards = (await self.members()).shards
-        found = await asyncio.gather(*[self._ask(shard, "places", tickets) for shard in shards])
-        return {shard: places for shard, places in zip(shards, found, strict=True) if places is not None}
-
-    async def _count(self) -> tuple[int, int, int]:
-        """Return how many steps were ever stored and drawn, and how many transitions there are."""
-        members = await self.members()
-        found = await asyncio.gather(*[self._ask(shard, "stats") for shard in members.shards])
-        there = [stats for stats in found if stats is not None]
-        inserted, sampled = sum(stats.inserted for stats in there), sum(stats.sampled for stats in there)
-        return inserted, sampled, sum(stats.size for stats in there)
-
     def _change(self, **changes: Any) -> None:
+        """Change the list of shards, and tell every shard, which tells its clients that there is a new list."""
         assert self._members is not None
-        self._members = dataclasses.replace(self._members, version=self._members.version + 1, **changes)
-        self._publish(self._members)
-
-    def _publish(self, members: replies.Members) -> None:
-        """Tell every shard, which tells its clients that there is a new list."""
-        for shard in members.shards:
-            self._run(shard, self._ask(shard, "report", None, members))
+        if changes:
+            self._members = dataclasses.replace(self._members, version=self._members.version + 1, **changes)
+        for shard in self._members.shards:
+            self._run(shard, self._ask(shard, "report", None, self._members))
 
     async def _age(self) -> None:
-        """Close each shard that is being drained, once its rows have aged out and no writer uses it."""
+        """Close each shard that is being drained, once its rows have aged out and nobody needs it."""
         inserted: dict[int, int] = {}
         while (members := await self.members()).draining:
             found, gone = await self._stats(members.shards)
             rows = sum([stats.rows for stats in found.values()])
+            stored = {shard: max(now.inserted - inserted.get(shard, now.inserted), 0) for shard, now in found.items()}
+            inserted |= {shard: stats.inserted for shard, stats in found.items()}
             for shard in members.draining:
-                self._left.setdefault(shard, rows)
-            for shard, stats in found.items():
-                stored = max(stats.inserted - inserted.get(shard, stats.inserted), 0)
-                inserted[shard] = stats.inserted
-                for other in members.draining:
-                    self._left[other] -= stored if other != shard else 0
-            for shard in members.draining:
-                is_over = shard in found and self._left[shard] <= 0 and not found[shard].writers
-                if shard in gone or (is_over and not await self._is_needed(shard)):
+                is_new = shard not in self._left or stored.get(shard)  # What has just come must age, too.
+                self._left[shard] = rows if is_new else self._left[shard] - sum(stored.values())
+                if shard in gone or (shard in found and self._left[shard] <= 0):
                     await self._close(shard)
             await asyncio.sleep(_PAUSE)
 
-    async def _is_needed(self, shard: int) -> bool:
-        """Return whether a writer holds a group there that is not complete, or learners still take what waits."""
-        held = [group for group, place in self._held().items() if place == shard]
-        return _now() < self._holds_are_known or bool(await self._ask(shard, "is_needed", held))
-
     async def _close(self, shard: int) -> None:
-        """Close a shard for good."""
-        await self._ask(shard, "retire")
-        members = await self.members()
-        draining = tuple([other for other in members.draining if other != shard])
-        self._change(draining=draining, gone=(*members.gone, shard))
-        del self._left[shard]
-        self._transport.end(shard)
+        """Close a shard for good, unless somebody needs it."""
+        held = [group for group, place in self._held().items() if place == shard]
+        if _now() < self._holds_are_known:
+            held += await self._ask(shard, "groups") or ()
+        if await self._ask(shard, "retire", held) is not False:
+            members = await self.members()
+            draining = tuple([other for other in members.draining if other != shard])
+            self._change(draining=draining, gone=(*members.gone, shard))
+            del self._left[shard]
+            self._transport.end(shard)
 
     async def _stats(self, shards: Iterable[int]) -> tuple[dict[int, replies.ShardStats], list[int]]:
         """Return statistics of the shards that respond in time, and the numbers of those that are gone for good."""
@@ -324,6 +311,12 @@ class Coordinator:
             task.cancel()
         gone = [shard for shard, stats in done.items() if stats is None]
         return {shard: stats for shard, stats in done.items() if stats is not None}, gone
+
+    async def _ask_all(self, method: str, *arguments: Any) -> dict[int, Any]:
+        """Return what a method of each shard returns, but for those that are gone; see `_ask`."""
+        shards = (await self.members()).shards
+        found = await asyncio.gather(*[self._ask(shard, method, *arguments) for shard in shards])
+        return {shard: reply for shard, reply in zip(shards, found, strict=True) if reply is not None}
 
     async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
         """Call a method of a shard; wait for one that is being restarted; return None for one that is gone."""

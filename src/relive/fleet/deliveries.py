@@ -131,7 +131,7 @@ class ShardQueue:
             delivered=len(self._now_delivered()),
             outstanding=outstanding,
             running=running,
-            uses={name: self._uses[name][0] for name in tickets if name in self._uses},
+            uses={name: self._uses[name][0].copy() for name in tickets if name in self._uses},
         )
 
     def reject(self, episode_ids: list[str], reason: str) -> int:

@@ -26,11 +26,10 @@ class LimiterService:
     """Decides when writers may insert and learners may draw.
 
     Args:
-        limiter: The limiter; must be monotonic: if it allows an insert at some count of inserts, it allows one at
-            smaller counts, and likewise for samples.
+        limiter: The limiter; if it allows an insert at some count of inserts, it allows one at smaller counts, and
+            likewise for samples.
         lease: Seconds after which a silent learner counts as gone.
-        count: Returns how many steps the fleet has ever stored, how many samples it has drawn, and how many transitions
-            it has, as initial counts.
+        count: Returns how many steps the fleet has ever stored and drawn, and how many transitions there are.
     """
 
     def __init__(
@@ -45,10 +44,6 @@ class LimiterService:
         self._last_draw: float | None = None
         self._waiting_learners = 0
         self._inserters, self._samplers = gate.FairCondition(), gate.FairCondition()
-
-    async def ping(self) -> str:
-        """Return "pong"."""
-        return "pong"
 
     async def insert_turn(self, rows: int) -> int | None:
         """Wait until `rows` steps may be inserted, and return how many count; return None to make the caller ask again.
@@ -152,12 +147,14 @@ class LimiterService:
         self._inserters.notify()
 
     def _may_insert(self) -> bool:
-        counts = {"size": self._size, "inserted": self._inserted, "sampled": self._sampled}
-        return self._is_learner_gone() or self.limiter.can_insert(**counts)
+        return self._is_learner_gone() or self.limiter.can_insert(
+            size=self._size, inserted=self._inserted, sampled=self._sampled
+        )
 
     def _may_sample(self, batch_size: int) -> bool:
-        counts = {"size": self._size, "inserted": self._inserted, "sampled": self._sampled}
-        return self._size >= self.limiter.min_size and self.limiter.can_sample(batch_size, **counts)
+        return self._size >= self.limiter.min_size and self.limiter.can_sample(
+            batch_size, size=self._size, inserted=self._inserted, sampled=self._sampled
+        )
 
     def _is_learner_gone(self) -> bool:
         """Return whether there was a learner and none is left."""

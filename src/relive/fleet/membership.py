@@ -58,22 +58,14 @@ class Transport(Protocol):
         Calls to a shard that are made in one process happen one at a time, in that order. A call without a reply may
         have happened, or may still happen, or never.
 
-        Args:
-            shard: Its number.
-            method: The name of one of Shard's methods.
-            arguments: The arguments of the method.
-            seconds: How long to wait; None to wait as long as the shard lives.
-
         Raises:
-            ShardLostError: The shard did not respond.
+            ShardLostError: The shard did not respond for so many seconds; None to wait as long as it lives.
             ClosedError: The shard will never respond again.
         """
         ...
 
     async def coordinator(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the fleet's Coordinator; waits for a lost one to come back.
-
-        A call whose process dies is made again.
+        """Call a method of the fleet's Coordinator; waits for a lost one, and calls again if its process dies.
 
         Raises:
             ClosedError: It will never respond again: the fleet was closed.
@@ -99,28 +91,17 @@ class Membership:
         retry: Seconds between attempts to reach a lost shard.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        members: replies.Members,
-        settings: Settings,
-        retry: float = 0.2,
-    ) -> None:
-        self.members = members
-        """The newest list of shards that the client knows."""
+    def __init__(self, transport: Transport, members: replies.Members, settings: Settings, retry: float = 0.2) -> None:
+        self.transport, self.members, self.settings, self._retry = transport, members, settings, retry
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refresh: asyncio.Task[Any] | None = None
         self._telling: asyncio.Task[Any] | None = None
-        self.transport = transport
-        self.settings, self._retry = settings, retry
-        self._full_since: dict[int, float] = {}
         self._searches: dict[int, asyncio.Task[Any]] = {}
-        self._lost: set[int] = set()
-        self._gone: set[int] = set()
+        self._lost, self._gone = set[int](), set[int]()
         self._progress: dict[int, replies.Progress] = {}
+        self._full_since: dict[int, float] = {}
         # The newest number of each queue, and those of which the coordinator was not told.
-        self._queues: dict[int, int] = {}
-        self._untold: dict[int, int] = {}
+        self._queues, self._untold = dict[int, int](), dict[int, int]()
 
     def live(self) -> list[int]:
         """Return the numbers of the live shards, and start looking for the others.
@@ -139,8 +120,8 @@ class Membership:
     def preferred(self, writer: int) -> list[int]:
         """Return the live shards that can be written to, the best one for that writer first.
 
-        That is its home, which follows from its number, or else one to which few of the other writers of a lost shard
-        go; raises like `live`.
+        That is its home, which follows from its number, or one to which few others of a lost shard go. Raises as `live`
+        does.
         """
         live, active = self.live(), self.members.active
         turn, home = divmod(writer, len(active))
@@ -158,11 +139,6 @@ class Membership:
         seconds = asyncio.get_running_loop().time() - self._full_since.get(shard, float("inf"))
         return seconds > self.settings.recovery and seconds % self.settings.recovery > _TRIAL * self.settings.recovery
 
-    async def refresh(self) -> None:
-        """Get the newest list of shards from the coordinator."""
-        members: replies.Members = await self.transport.coordinator("members")
-        self.learn(members)
-
     def learn(self, members: replies.Members) -> None:
         """Use a list of shards, if it is newer."""
         if members.version > self.members.version:
@@ -171,7 +147,7 @@ class Membership:
     def note_version(self, version: int) -> None:
         """Get the newest list of shards in the background if there is one of that version."""
         if version > self.members.version and (self._refresh is None or self._refresh.done()):
-            self._refresh = self.run(self._refreshing())
+            self._refresh = self.run(self.refresh())
 
     def _note_queue(self, shard: int, number: int) -> None:
         """Tell the coordinator in the background if anything happened in the queue of a shard."""
@@ -187,9 +163,10 @@ class Membership:
                 await self.transport.coordinator("told", numbers)
                 await asyncio.sleep(_PAUSE)
 
-    async def _refreshing(self) -> None:
+    async def refresh(self) -> None:
+        """Get the newest list of shards from the coordinator, if the fleet is still there."""
         with contextlib.suppress(errors.ClosedError):
-            await self.refresh()
+            self.learn(await self.transport.coordinator("members"))
 
     async def ask(self, shard: int, method: str, *arguments: Any) -> Any:
         """Call a method of a shard, and return its result.
@@ -213,7 +190,7 @@ class Membership:
             raise
         except errors.ClosedError as error:
             self._lose_for_good(shard)
-            await self._refreshing()  # Perhaps others have come for it.
+            await self.refresh()  # Perhaps others have come for it.
             raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
@@ -231,7 +208,7 @@ class Membership:
 
     async def was_drained(self, shard: int) -> bool:
         """Return whether a shard is gone since it was drained and closed; its files are deleted then."""
-        await self._refreshing()
+        await self.refresh()
         return shard in self._gone and shard not in self.members.active
 
     async def note(self, shard: int, progress: replies.Progress | None) -> bool:
@@ -263,13 +240,9 @@ class Membership:
         return task
 
     def close(self) -> None:
-        """Stop looking for lost shards."""
-        for search in self._searches.values():
-            search.cancel()
-        self._searches.clear()
-        for task in (self._refresh, self._telling):
-            if task is not None:
-                task.cancel()
+        """Stop what is done in the background, such as looking for lost shards."""
+        for task in self._tasks:
+            task.cancel()
 
     def _search(self, shard: int) -> asyncio.Task[Any]:
         """Return the task that looks for a lost shard; each event loop has its own."""

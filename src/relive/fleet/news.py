@@ -1,4 +1,4 @@
-"""News: what wakes those who wait for something to happen in the shards."""
+"""News: wakes those who wait for something to happen in the shards."""
 
 import asyncio
 import contextlib
@@ -11,26 +11,21 @@ _PATIENCE = 1.0
 
 
 class News:
-    """Counts what is new.
-
-    Attributes:
-        count: A different number after each piece of news; begins anywhere, so that a new process has news for all.
-    """
+    """Counts what is new; from any number, so that all is new after a restart."""
 
     def __init__(self) -> None:
-        self.count = int.from_bytes(os.urandom(6))
-        self._changed = asyncio.Event()
+        self.count, self._changed = int.from_bytes(os.urandom(6)), asyncio.Event()
+        self._next: asyncio.TimerHandle | None = None
         self._last = 0.0
-        self._ringing: asyncio.TimerHandle | None = None
 
     def tell(self) -> None:
         """Wake those who wait, at once or after the gap."""
-        if self._ringing is None:
+        if self._next is None:
             loop = asyncio.get_running_loop()
-            self._ringing = loop.call_at(max(loop.time(), self._last + _GAP), self._ring)
+            self._next = loop.call_at(max(loop.time(), self._last + _GAP), self._wake)
 
-    def _ring(self) -> None:
-        self._last, self._ringing = asyncio.get_running_loop().time(), None
+    def _wake(self) -> None:
+        self._next, self._last = None, asyncio.get_running_loop().time()
         self.count += 1
         self._changed.set()
         self._changed = asyncio.Event()

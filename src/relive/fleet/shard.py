@@ -310,14 +310,6 @@ class Shard:
         self._do_what_is_due()
         return self._aborted - before + self._queue.offers.give_up(group_ids)
 
-    def is_needed(self, group_ids: Sequence[str]) -> bool:
-        """Return whether a drained shard must not be closed.
-
-        That is if a group of these is not complete, or anything waits for learners that have asked within the lease.
-        """
-        self._do_what_is_due()
-        return self._queue.is_needed(group_ids, self._clock() - self._lease)
-
     def reject(self, episode_ids: Any, reason: str) -> tuple[int, replies.Progress]:
         """Drop episodes that were delivered or wait; return how many, and raise as `reject` of the buffer does."""
         return self._queue.reject(episode_ids, reason), self._progress()
@@ -400,10 +392,18 @@ class Shard:
         self._saves.pop(request).result()
         return True
 
-    def retire(self) -> None:
-        """Close a drained shard, and delete its files."""
+    def retire(self, group_ids: Sequence[str]) -> bool:
+        """Close a drained shard, and delete its files, unless somebody needs it; return whether that was done.
+
+        A writer with a lease does, one that writes one of these groups until it is complete, and a learner that has
+        asked within the lease while anything waits.
+        """
+        self._do_what_is_due()
+        if self._sessions.num_leases or self._queue.is_needed(group_ids, self._clock() - self._lease):
+            return False
         self.close()
         self._files.delete()
+        return True
 
     def close(self) -> None:
         """End open episodes, and close the files. Closing twice has no effect."""
