@@ -38,14 +38,9 @@ class ColumnWriter(writer.StreamWriter):
         stream: int = 0,
         **extras: Any,
     ) -> None:
-        """Add one step; waits while too many batches are in flight.
+        """Add one step; the arguments are as in ColumnReplayBuffer.add, but next_observation is required.
 
-        The arguments are as in ColumnReplayBuffer.add, but next_observation is required. `stream` is the writer's own
-        number of the environment that the step comes from.
-
-        Raises:
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
+        `stream` is the writer's own number of the environment that the step comes from.
         """
         stream = validation.non_negative_int("stream", stream)
         end = _end_of(terminated, truncated)
@@ -81,7 +76,7 @@ class ColumnWriter(writer.StreamWriter):
         truncated: Any = None,
         **extras: Any,
     ) -> None:
-        """Add a whole episode; the arguments are as in ColumnReplayBuffer.add_episode, and it raises as `add` does."""
+        """Add a whole episode; the arguments are as in ColumnReplayBuffer.add_episode."""
         end: chunks.End = "TERMINATED" if validation.is_terminated(terminated, truncated) else "TRUNCATED"
         chunk = _chunk(observations, actions, rewards, extras, end)
         await self._room()
@@ -98,9 +93,9 @@ class ColumnWriter(writer.StreamWriter):
         stream: int = 0,
         **extras: Any,
     ) -> None:
-        """Add consecutive steps of one stream; like `add` for each of them, and as fast as `add_episode`.
+        """Add consecutive steps of one stream; the arguments are as in ColumnReplayBuffer.add_steps.
 
-        The arguments are as in ColumnReplayBuffer.add_steps.
+        This is like `add` for each of them, and as fast as `add_episode`.
         """
         stream = validation.non_negative_int("stream", stream)
         chunk = _chunk(observations, actions, rewards, extras, _end_of(terminated, truncated))

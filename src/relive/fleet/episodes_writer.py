@@ -18,14 +18,11 @@ from relive.fleet import tickets
 from relive.fleet import writer
 
 
-class EpisodesWriter(writer.Writer):
+class EpisodesWriter(writer.GroupWriter):
     """Writes episodes to a fleet of episode buffers; returned by `ShardedReplay.episodes_writer`.
 
     The episodes of a group go to one shard, each as a whole once it has ended.
     """
-
-    _holds: holds.Holds
-    _tickets: tickets.Tickets
 
     def __init__(self, outbox: outbox.Outbox, chunk_steps: int, holds: holds.Holds, tickets: tickets.Tickets) -> None:
         super().__init__(outbox, holds, tickets)
@@ -44,13 +41,8 @@ class EpisodesWriter(writer.Writer):
         """Return an async context manager that starts an episode; the arguments are as in EpisodeReplayBuffer.episode.
 
         If the block is left without `end`, the episode ends as ABORTED and keeps the transitions whose next observation
-        is known. A ticket from `ShardedReplay.admit` is required with an admission. If the episode ends as ABORTED or
+        is known. With an admission, it needs a ticket from `ShardedReplay.admit`. If the episode ends as ABORTED or
         without a transition, the ticket admits another in its place.
-
-        Raises:
-            ArgumentError: An argument is invalid.
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
         """
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -101,14 +93,7 @@ class OpenEpisode:
         self._is_open = True
 
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
-        """Append one step; waits while too many batches are in flight. See EpisodeWriter.append.
-
-        Raises:
-            ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is not an
-                integer of at least that of the previous step.
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
-        """
+        """Append one step; see EpisodeWriter.append."""
         reward = episode_lib.checked_reward(reward)
         version = self._checked_version(policy_version)
         observation, action = copies.copied(observation), copies.copied(action)
@@ -120,13 +105,7 @@ class OpenEpisode:
             self.send()
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """End the episode; see EpisodeWriter.end.
-
-        Raises:
-            ArgumentError: The episode has ended, or `status` is not one of the three.
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
-        """
+        """End the episode; see EpisodeWriter.end."""
         self._check_open()
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         final_observation = copies.copied(final_observation)

@@ -28,13 +28,7 @@ class JointWriter(writer.StreamWriter):
         stream: int = 0,
         **extras: Mapping[str, Any],
     ) -> None:
-        """Add one joint step; waits while too many batches are in flight. The arguments are as in JointReplayBuffer.
-
-        Raises:
-            ArgumentError: An argument is invalid.
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
-        """
+        """Add one joint step; the arguments are as in JointReplayBuffer.add."""
         stream = validation.non_negative_int("stream", stream)
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
         given.check(actions)

@@ -8,19 +8,15 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
-from relive.fleet import holds
 from relive.fleet import tickets
 from relive.fleet import writer
 
 
-class TokensWriter(writer.Writer):
+class TokensWriter(writer.GroupWriter):
     """Writes episodes to a fleet of token buffers; returned by `ShardedReplay.tokens_writer`.
 
     It counts episodes, not steps. Those of a group go to one shard.
     """
-
-    _holds: holds.Holds
-    _tickets: tickets.Tickets
 
     async def add_episode(
         self,
@@ -32,14 +28,9 @@ class TokensWriter(writer.Writer):
         ticket: tickets.FleetTicket | None = None,
         **extras: Any,
     ) -> None:
-        """Add a whole episode; waits while too many batches are in flight.
+        """Add a whole episode; the arguments are as in TokenReplayBuffer.add_episode.
 
-        The arguments are as in TokenReplayBuffer.add_episode. A ticket comes from `ShardedReplay.admit`.
-
-        Raises:
-            ArgumentError: An argument is invalid.
-            ReplayError: A buffer refused episodes sent earlier; raised once.
-            ClosedError: The writer is closed.
+        With an admission, it needs a ticket from `ShardedReplay.admit`.
         """
         joined = tokens.join(steps)
         options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}

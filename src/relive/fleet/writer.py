@@ -20,17 +20,16 @@ from relive.fleet import tickets as tickets_lib
 
 
 class Writer(duplicates.NeverCopied):
-    """Base class of writers, with an outbox, and with holds and tickets where there may be groups and an admission."""
+    """Base class of writers, with an outbox.
+
+    Calls that add something wait while too many batches are in flight. They raise ReplayError, once, if a buffer has
+    refused what was sent earlier, and ClosedError if the writer is closed.
+    """
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
-    def __init__(
-        self,
-        outbox: outbox_lib.Outbox,
-        holds: holds_lib.Holds | None = None,
-        tickets: tickets_lib.Tickets | None = None,
-    ) -> None:
-        self._outbox, self._holds, self._tickets = outbox, holds, tickets
+    def __init__(self, outbox: outbox_lib.Outbox) -> None:
+        self._outbox = outbox
         self._closing: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
 
@@ -84,11 +83,7 @@ class Writer(duplicates.NeverCopied):
         return self._closing
 
     async def _close(self) -> None:
-        try:
-            await self._outbox.close()
-        finally:
-            if self._holds is not None:
-                await self._holds.close()
+        await self._outbox.close()
 
     async def _room(self, shard: int | None = None) -> None:
         if self._closing is not None:
@@ -100,6 +95,20 @@ class Writer(duplicates.NeverCopied):
 
     def _end(self) -> None:
         """End all open episodes."""
+
+
+class GroupWriter(Writer):
+    """Base class of writers of episodes, which may be of groups, and need tickets with an admission."""
+
+    def __init__(self, outbox: outbox_lib.Outbox, holds: holds_lib.Holds, tickets: tickets_lib.Tickets) -> None:
+        super().__init__(outbox)
+        self._holds, self._tickets = holds, tickets
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            await self._holds.close()
 
 
 @dataclasses.dataclass(slots=True)
