@@ -180,6 +180,7 @@ class ShardedReplay(replay.Replay[Batch]):
         """
         if not callable(make_buffer):
             raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.short_repr(make_buffer)}")
+        directory = None if directory is None else os.path.abspath(directory)
         numbers = _numbers(directory, validation.positive_int("shards", shards))
         options = {} if actor_options is None else actor_options
         validation.require_instance("actor_options", options, Mapping)
@@ -197,7 +198,7 @@ class ShardedReplay(replay.Replay[Batch]):
         rng = validation.generator("seed", seed)
         plan = _Plan(
             make_buffer=make_buffer,
-            directory=None if directory is None else os.path.abspath(directory),
+            directory=directory,
             durability=shard_lib.Durability(
                 fsync=fsync, checkpoint_seconds=None if directory is None else checkpoint_seconds, codec=codec
             ),
@@ -305,7 +306,7 @@ def _running(fleet: str, namespace: str) -> list[int]:
     return sorted([int(found[1]) for name in names if (found := pattern.fullmatch(name))])
 
 
-def _numbers(directory: str | os.PathLike[str] | None, num_shards: int) -> list[int]:
+def _numbers(directory: str | None, num_shards: int) -> list[int]:
     """Return the numbers of the shards: those in the directory, as seen by this machine, and new ones."""
     if num_shards > shares.MOST_SHARDS:
         raise errors.ArgumentError(f"shards must be at most {shares.MOST_SHARDS}, got {num_shards}")
