@@ -19,7 +19,7 @@ import contextlib
 import contextvars
 import threading
 import types
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol, Self
 import warnings
 import weakref
 
@@ -69,6 +69,24 @@ class Admission(registry.Configurable):
         return most if self.max_running is None else min(most, self.max_running)
 
 
+def is_within(rule: Admission | None, *, admitted: int, running: int, versions: int = 0) -> bool:
+    """Return whether so many episodes may be admitted and run at once, tickets included."""
+    return rule is None or (admitted <= rule.most_admitted(versions) and not is_crowded(rule, running))
+
+
+def is_crowded(rule: Admission | None, running: int) -> bool:
+    """Return whether so many episodes may not run at once."""
+    return rule is not None and rule.max_running is not None and running > rule.max_running
+
+
+def checked_count(rule: Admission | None, count: object) -> int:
+    """Return the number of episodes for a ticket, which must not be more than can ever be admitted at once."""
+    checked = validation.positive_int("count", count)
+    if rule is not None and checked > rule.most_at_once:
+        raise errors.ArgumentError(f"count must be at most {rule.most_at_once} with {rule!r}, got {checked}")
+    return checked
+
+
 _HELD: contextvars.ContextVar[frozenset[Any]] = contextvars.ContextVar("_HELD", default=frozenset())
 """References to the tickets whose block this context is in, or that it has used, or a context that it began in."""
 
@@ -102,6 +120,18 @@ def _runner() -> object:
     return weakref.ref(threading.current_thread())
 
 
+class Counts(Protocol):
+    """Counts the places of a ticket."""
+
+    def release_ticket(self, ticket: "Ticket", count: int) -> None:
+        """Close a ticket, which was released when it admitted `count` episodes more."""
+        ...
+
+    def report_lost(self, count: int) -> None:
+        """Record, in any thread, that a ticket for that many episodes was lost."""
+        ...
+
+
 class Ticket(Holdable):
     """The right to start episodes; returned by `EpisodeReplayBuffer.admit`.
 
@@ -113,7 +143,7 @@ class Ticket(Holdable):
 
     __slots__ = ("__weakref__", "_counter", "_left")
 
-    def __init__(self, counter: "AdmissionCounter", count: int) -> None:
+    def __init__(self, counter: Counts, count: int) -> None:
         self._counter, self._left = counter, count
         self._hold()
 
@@ -194,28 +224,20 @@ class AdmissionCounter:
 
     def checked_count(self, count: object) -> int:
         """Return the number of episodes for a ticket, which must not be more than can ever be admitted at once."""
-        checked = validation.positive_int("count", count)
-        if self._rule is not None and checked > self._rule.most_at_once:
-            rule = f"at most {self._rule.most_at_once} with {self._rule!r}"
-            raise errors.ArgumentError(f"count must be {rule}, got {checked}")
-        return checked
+        return checked_count(self._rule, count)
 
     def can_admit(self, count: int) -> bool:
         """Return whether that many more episodes may start."""
         while self._lost_tickets:
             self.reserved -= self._lost_tickets.pop()
-        if self._rule is None:
-            return True
-        is_within = self.admitted + self.reserved + count <= self._rule.most_admitted(self.versions or 0)
-        return is_within and not self._is_crowded(count)
-
-    def _is_crowded(self, count: int) -> bool:
-        most = None if self._rule is None else self._rule.max_running
-        return most is not None and self.running + self.reserved + count > most
+        more = self.reserved + count
+        return is_within(
+            self._rule, admitted=self.admitted + more, running=self.running + more, versions=self.versions or 0
+        )
 
     def held_back(self, call: str, count: int = 1) -> errors.NotReadyError:
         """Return the error for a call that would have to wait to admit `count` episodes."""
-        if self._is_crowded(count):
+        if is_crowded(self._rule, self.running + self.reserved + count):
             what, remedy = f"{self.running + self.reserved} episodes running", "end one"
         else:
             what = f"{self.admitted + self.reserved} episodes admitted"

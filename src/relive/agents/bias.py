@@ -3,7 +3,7 @@
 Dropping stale episodes and stragglers selects: the remaining ones may be shorter or better than average.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import fractions
 import math
@@ -149,6 +149,15 @@ class Tally:
             self.with_version += 1
             self.versions += version
         self.returns += _total(episode.rewards)
+
+    @classmethod
+    def total(cls, tallies: Iterable[Self]) -> Self:
+        """Return the sums over the episodes of all of them."""
+        total = cls()
+        for tally in tallies:
+            for field in dataclasses.fields(total):
+                setattr(total, field.name, getattr(total, field.name) + getattr(tally, field.name))
+        return total
 
     def totals(self) -> EpisodeTotals:
         """Return the means of the sums so far."""

@@ -70,9 +70,14 @@ class Request:
 
 
 class DeliveryWaiters:
-    """The coroutines waiting for tickets, episodes or groups of one buffer."""
+    """The coroutines waiting for tickets, episodes or groups of one buffer.
+
+    Attributes:
+        wakes: How often any of them had a reason to check again.
+    """
 
     def __init__(self) -> None:
+        self.wakes = 0
         self.starts = gate_lib.FairCondition()
         self.episodes = gate_lib.FairCondition()
         self.groups = gate_lib.FairCondition()
@@ -105,11 +110,13 @@ class DeliveryWaiters:
 
     def wake_learner(self) -> None:
         """Let the first waiters for episodes or groups check again."""
+        self.wakes += 1
         self.episodes.notify()
         self.groups.notify()
 
     def wake_starts(self) -> None:
         """Let the first waiters for a ticket check again."""
+        self.wakes += 1
         self.starts.notify(_STARTS_A_TURN)
 
     def wake_starts_soon(self) -> None:
@@ -174,6 +181,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         if self._queue is None:
             queue = self._new_queue()
             queue.places.running = len(self._open_ids())
+            queue.num_waiting = queue.count_waiting(self._store.finished)
             self._follow(queue)
         assert self._queue is not None
         return self._queue
@@ -445,7 +453,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             self._journal.write(queue_journal.LEARN, version)
         self._store.policy_version = version
         if self._queue is not None:
-            self._queue.move_on(self._store, 0 if before is None else version - before)
+            self._queue.move_on(0 if before is None else version - before)
         self._gate.wake()
         self._waiters.wake_learner()
 
@@ -646,6 +654,78 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         for unit in stale:
             queue.drop(unit, "stale")
         return answer
+
+
+class Deliveries:
+    """The queue of a buffer, for those who serve learners and actors in other processes.
+
+    Args:
+        buffer: The buffer; one without a queue, such as one of columns, delivers nothing.
+    """
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    @property
+    def changes(self) -> int:
+        """How often anyone had a reason to look again; 0 without a queue."""
+        return 0 if self._queue is None else 1 + int(self._buffer._waiters.wakes)
+
+    def take(self, number: int, most: int, *, groups: bool, max_lag: int | None, accept: Any) -> tuple[list[Any], int]:
+        """Deliver the next episodes or groups, and return them, and how many more are ready.
+
+        Args:
+            number: How many to deliver; none if fewer are ready.
+            most: How many the learner needs: no more are looked for.
+            groups: Whether groups are asked for.
+            max_lag: As in `next_groups`, like the next one, and with the same exceptions.
+            accept: Decides whether a unit is wanted.
+        """
+        buffer = self._buffer
+        if groups:
+            request = buffer._group_request("next_groups", 1, max_lag, accept)
+        else:
+            request = buffer._episode_request(1, max_lag, accept)
+        request.count = most
+        ready = min(buffer._num_ready(request), most)
+        request.count = number if number <= ready else 0
+        return buffer._take(request) if request.count else [], ready - request.count
+
+    def put_back(self, ids_of_units: Sequence[Sequence[str]]) -> None:
+        """Let episodes or groups, each a list of ids, wait again, before all others."""
+        self._buffer._put_back(ids_of_units)
+
+    def ack(self, version: int, but: Collection[str]) -> None:
+        """Acknowledge all but those episodes, which may not have reached their learner; see `ack` of the buffer."""
+        self._buffer._ack(version, but)
+
+    def places(self) -> tuple[int, int]:
+        """Return how many episodes run or may still be delivered, and how many run. O(1) but for the first call."""
+        queue = self._buffer._learner()
+        queue.pass_time()
+        return queue.num_outstanding, queue.places.running
+
+    def gathering(self) -> list[str]:
+        """Return the ids of the groups that are not complete."""
+        return [] if self._queue is None else self._queue.gathering()
+
+    def is_past(self, group_id: str) -> bool:
+        """Return whether a group was complete or given up, if any of its episodes is still stored."""
+        tracker = None if self._queue is None else self._queue.groups
+        group = None if tracker is None else tracker.groups.get(group_id)
+        return group is not None and group.state is not units.DeliveryState.GATHERING
+
+    def give_up(self, group_ids: Iterable[str]) -> int:
+        """Give up those of the groups that are not complete and hold places, and return how many there were."""
+        torn = [self._queue.groups.gathering[each] for each in {*self.gathering()}.intersection(group_ids)]
+        ids = [group.episodes[0].episode_id for group in torn if group.episodes]
+        if ids:
+            self._buffer.reject(ids, reason="straggler")
+        return len(ids)
+
+    @property
+    def _queue(self) -> Any:
+        return getattr(self._buffer, "_queue", None)
 
 
 def _ids(some: Iterable[units.Unit]) -> list[str]:

@@ -82,6 +82,7 @@ class LearnerQueue:
         line: Those of them that wait; None before the first request.
         delivered: The units that were delivered, in that order.
         drops: Counts of dropped episodes, by reason.
+        num_waiting: Number of episodes that have ended and may still be delivered, also before there is a line.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class LearnerQueue:
         self.line: units.Line | None = None
         self.delivered: dict[units.Unit, None] = {}
         self.drops = bias.Drops()
+        self.num_waiting = 0
         self._stopped: float | None = None
 
     def _new_groups(self) -> groups_lib.GroupTracker | None:
@@ -130,10 +132,13 @@ class LearnerQueue:
             late = self.groups.ended(self.groups.groups[episode.group_id], episode, counts=reason is None)
             if late is not None:
                 self._drop(late, [episode])
-        elif self.line is None:
-            return
-        elif reason is None:
-            self._line_up(self.line, episode)
+            self.num_waiting += reason is None and late is None
+        else:
+            self.num_waiting += reason is None
+            if self.line is None:
+                return
+            if reason is None:
+                self._line_up(self.line, episode)
         if reason is not None:
             self.drops.count(reason, episode.agent_id)
 
@@ -143,6 +148,7 @@ class LearnerQueue:
             self.pass_time()
         unit = self.unit_of(episode)
         if unit is None:
+            self.num_waiting -= self.line is None and why_not(episode) is None
             return
         if episode in unit.episodes:
             if unit.is_pending:
@@ -159,6 +165,7 @@ class LearnerQueue:
         self.groups, self.line = self._new_groups(), None if self.line is None else units.Line()
         self.singles.clear()
         self.delivered.clear()
+        self.num_waiting = 0
         self.places.cleared()
 
     # Time.
@@ -185,7 +192,9 @@ class LearnerQueue:
     def pass_time(self) -> None:
         """Complete or close due groups."""
         if self.groups is not None and self.groups.due is not None:
-            self._drop("straggler", self.groups.pass_time(self.now()))
+            stragglers = self.groups.pass_time(self.now())
+            self.num_waiting -= len(stragglers)
+            self._drop("straggler", stragglers)
 
     # Requests of the learner.
 
@@ -354,28 +363,33 @@ class LearnerQueue:
         found = [(self.unit_of(episode), episode) for episode in episodes]
         return [None if unit is None or each not in unit.episodes else unit.state for unit, each in found]
 
-    def num_outstanding(self, store: Store) -> int:
-        """Return how many episodes are open, or have ended and may still be delivered. O(episodes)."""
+    @property
+    def num_outstanding(self) -> int:
+        """Number of episodes that are open, or have ended and may still be delivered."""
+        return self.places.running + self.num_waiting
+
+    def count_waiting(self, ended: Iterable[Episode]) -> int:
+        """Return what `num_waiting` must be, given the episodes that have ended. O(episodes)."""
         waiting = len(units.episodes_of(unit for unit in self.all_units() if unit.is_pending))
         if self.line is None:
-            waiting += sum(self.unit_of(each) is None and why_not(each) is None for each in store.finished)
-        return self.places.running + waiting
+            waiting += sum(self.unit_of(each) is None and why_not(each) is None for each in ended)
+        return waiting
 
-    def move_on(self, store: Store, versions: int) -> None:
+    def move_on(self, versions: int) -> None:
         """Record that the learner has set its first version, or one that is newer by so many.
 
         What was delivered before the first version was trained on before it.
         """
         if self.places.versions is None:
-            self.recount(store, has_version=True)
+            self.recount(has_version=True)
         else:
             self.places.move_on(versions)
 
-    def recount(self, store: Store, *, has_version: bool) -> None:
+    def recount(self, *, has_version: bool) -> None:
         """Count places anew, with the episodes that are open or may still be delivered; each new version frees some."""
         for unit in self.delivered:
             unit.state = State.SETTLED
-        self.places.begin(0 if has_version else None, self.num_outstanding(store))
+        self.places.begin(0 if has_version else None, self.num_outstanding)
 
     def rebuild(
         self, store: Store, episodes: Iterable[Episode], delivered: Collection[Episode], pending: Collection[Episode]
@@ -410,7 +424,8 @@ class LearnerQueue:
             elif self.groups is not None and episode.group_id is not None:
                 self.groups.groups[episode.group_id].running -= 1
         self.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
-        self.recount(store, has_version=False)
+        self.num_waiting = self.count_waiting(ended)
+        self.recount(has_version=False)
 
     def check(self, episodes: Iterable[Episode]) -> None:
         """Raise CorruptionError if the units are inconsistent, given all stored episodes."""
@@ -437,6 +452,9 @@ class LearnerQueue:
         is_open = [episode for episode in stored if episode.status == "IN_PROGRESS"]
         if self.places.running != len(is_open):
             raise errors.CorruptionError(f"{len(is_open)} episodes are open, but {self.places.running} are counted")
+        waiting = self.count_waiting(is_stored.difference(is_open))
+        if self.num_waiting != waiting:
+            raise errors.CorruptionError(f"{waiting} episodes wait, but {self.num_waiting} are counted")
         if self.groups is not None:
             self.groups.check()
             for name, some in (("stored", stored), ("running", is_open)):
@@ -465,6 +483,7 @@ class LearnerQueue:
 
     def _close(self, unit: units.Unit, state: State) -> list[Episode]:
         """End the waiting of a unit, and return its episodes."""
+        self.num_waiting -= len(unit.episodes)
         if self.groups is not None and unit.is_group:
             return self.groups.close(unit, state)
         assert self.line is not None
@@ -491,6 +510,7 @@ class LearnerQueue:
         if unit.state is State.SETTLED:
             self.places.admitted += len(unit.episodes)
         unit.version = None
+        self.num_waiting += len(unit.episodes)
         del self.delivered[unit]
         line = self.groups.complete if self.groups is not None and unit.is_group else self.line
         assert line is not None

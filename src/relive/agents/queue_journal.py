@@ -47,7 +47,7 @@ class QueueReplay:
         if buffer._queue is not None:
             buffer._queue.start_clock()
             if buffer._written() != self._written:
-                buffer._queue.recount(self._store, has_version=self._store.policy_version is not None)
+                buffer._queue.recount(has_version=self._store.policy_version is not None)
 
     def learn(self, version: int) -> None:
         """Set the learner's policy version."""

@@ -138,6 +138,7 @@ def load(
             queue.line = units_lib.Line() if saved.boolean("has_line") else None
             if is_same_rule:
                 _fill(queue, found, episodes)
+                queue.num_waiting = queue.count_waiting(store.finished)
                 _put_counts(saved, queue, store.policy_version)
             else:
                 _rebuild(queue, found, store, episodes, was_grouped=before.value("groups") is not None)

@@ -69,6 +69,7 @@ class EpisodeFacts:
         first_key: The key of its first sequence.
         rewards: The reward of each step.
         mismatches: Why each of its sequences does not continue the previous one; None for the first.
+        key_step: The step from the key of one of its sequences to the next.
     """
 
     episode_id: str
@@ -80,6 +81,7 @@ class EpisodeFacts:
     first_key: int
     rewards: tuple[float, ...] = dataclasses.field(repr=False)
     mismatches: tuple[tokens.TokenMismatch | None, ...] = dataclasses.field(repr=False)
+    key_step: int = dataclasses.field(default=1, repr=False)
 
     @property
     def version_changes(self) -> tuple[tuple[int, int], ...]:
@@ -94,7 +96,7 @@ class EpisodeFacts:
     @property
     def keys(self) -> arrays.Keys:
         """The keys of its sequences: one if it is exact, else more."""
-        return np.arange(self.first_key, self.first_key + len(self.mismatches))
+        return self.first_key + np.arange(len(self.mismatches)) * self.key_step
 
     @property
     def num_steps(self) -> int:

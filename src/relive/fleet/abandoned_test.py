@@ -32,7 +32,7 @@ async def add(writer: Any, group_id: str | None = None, **described: Any) -> Non
 def kill(writer: Any) -> None:
     """As if the process of a writer died: it says nothing more."""
     outboxes = writer._outbox
-    for task in (outboxes._holding, *[each._renewal for each in outboxes._outboxes.values()]):
+    for task in (outboxes.holds._holding, *[each._renewal for each in outboxes._outboxes.values()]):
         if task is not None:
             task.cancel()
 
@@ -139,7 +139,7 @@ async def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
 
 @local_test.virtual
 async def test_a_writer_holds_its_newest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relive.fleet.group_outbox._MOST_HELD", 2)
+    monkeypatch.setattr("relive.fleet.holds._MOST_HELD", 2)
     fleet = fleet_of()
     client = fleet.replay()
     writer = client.episodes_writer()

@@ -3,19 +3,32 @@
     chunks of writers   ──insert──►   adapter   ──►   buffer
     sub-batches         ◄──draw────   adapter   ◄──   buffer
 
-An adapter tracks which open episode of the buffer belongs to which writer, and ends it when the writer is gone.
+An adapter knows which open episode of the buffer belongs to which episode of a writer, and how far it has come. Chunks
+that are sent again come late, or never, so it looks at the first step of each:
+
+    its episode is open, and has come so far    it goes on
+    but has not come so far                     some of it is missing: it ends, and the chunk begins another
+    but has come further                        the chunk is late: it is an episode of its own, which ends at once
+    its episode is not open                     the chunk begins one; without steps it comes to nothing
+
+Nothing is ever spliced.
 """
 
 import abc
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 import dataclasses
-from typing import Any, NamedTuple, TypedDict, TypeVar
+import inspect
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from relive import errors
 from relive.samplers import prioritized
 from relive.samplers import schedules
 
 T = TypeVar("T")
+Place: TypeAlias = tuple[Hashable, int]
+"""A writer, and its number for one of its episodes."""
+_LATE = -1
+"""The number of the episode of a late chunk."""
 
 
 class SamplingWeight(NamedTuple):
@@ -41,12 +54,7 @@ class SamplingWeight(NamedTuple):
 class Request(TypedDict):
     """What a client asks of a shard for some batches: a plain dict, which is sent without being pickled.
 
-    Attributes:
-        counts: Number of samples for each batch.
-        options: Further arguments of the buffer's `sample`.
-        ticks: Number of batches that the client's schedules have counted.
-        begun: Number of batches that begin with this call.
-        policy_version: The learner's policy version, if known.
+    The client's schedules have counted `ticks` batches, and `begun` more begin with this call.
     """
 
     counts: list[int]
@@ -75,7 +83,7 @@ class Description:
 
     kind: str
     writer: str
-    has_columns: bool
+    has_columns: bool = False
     beta: float | schedules.Schedule | None = None
     weight_normalization: prioritized.WeightNormalization = "batch"
     is_stratified: bool = False
@@ -99,29 +107,89 @@ def in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> 
 
 
 class Adapter(abc.ABC):
-    """The interface between a shard and its buffer."""
+    """The interface between a shard and its buffer.
 
-    buffer: Any
-    """The buffer itself."""
+    Args:
+        buffer: The buffer.
+        sample: Its method that draws.
+    """
+
+    cut = 0
+    """Number of open episodes ended because the buffer has too few streams."""
+    _aborted = "ABORTED"
+    """How an episode ends whose writer has not ended it."""
+
+    def __init__(self, buffer: Any, sample: Callable[..., Any]) -> None:
+        self.buffer, self._sample, self._signature = buffer, sample, inspect.signature(sample)
+        # What the buffer knows each open episode by, and the index of its next step; the longest idle comes first.
+        self._open: dict[Place, tuple[Any, int]] = {}
+        # What has ended while some of it was missing, which may still come.
+        self._ended: set[Place] = set()
 
     @abc.abstractmethod
     def describe(self) -> Description:
         """Describe the buffer."""
 
-    @abc.abstractmethod
     def insert(self, writer: Hashable, chunk: Any) -> None:
-        """Store a chunk of a writer. If its episode is no longer open, it begins a new one: nothing is spliced.
+        """Store a chunk of a writer.
 
         Exceptions of the buffer propagate, and the chunk's episode is ended before the refused steps.
         """
+        place = writer, chunk.episode
+        if place in self._open and self._open[place][1] < chunk.first:
+            self._end(place)
+        is_open = place in self._open
+        is_late = place in self._ended or (is_open and self._open[place][1] > chunk.first)
+        if not is_open and chunk.first and chunk.end != "OPEN":
+            self._ended.add(place)
+        if (is_late or not is_open) and chunk.first and not chunk.rows:
+            return
+        if is_late:
+            place = writer, _LATE
+            chunk = chunk._replace(first=0, end=self._aborted if chunk.end == "OPEN" else chunk.end)
+            self._end(place)  # A full disk may have kept one open.
+        handle, _ = self._open.pop(place, None) or (self._begin(chunk), 0)
+        self._open[place] = handle, chunk.first + chunk.rows
+        is_over = True
+        try:
+            self._write(handle, chunk)
+            is_over = chunk.end != "OPEN"
+        finally:
+            if is_over:
+                self._end(place)
 
-    @abc.abstractmethod
     def abandon(self, writer: Hashable) -> int:
         """End every open episode of a writer that is gone, and return how many."""
+        self._ended = {place for place in self._ended if place[0] != writer}
+        return sum([self._end(place) for place in list(self._open) if place[0] == writer])
 
-    @abc.abstractmethod
     def abandon_all(self) -> int:
         """End every open episode of all writers, and return how many."""
+        self._open.clear()
+        return sum([self._finish(handle) for handle in self._handles()])
+
+    def _end(self, place: Place) -> bool:
+        """End an episode, and return whether it was open."""
+        if place not in self._open:
+            return False
+        was_open = self._finish(self._open[place][0])
+        del self._open[place]  # Only now: the disk may be full.
+        return was_open
+
+    def _begin(self, chunk: Any) -> Any:
+        """Begin an episode for a chunk, and return what the buffer knows it by."""
+
+    @abc.abstractmethod
+    def _write(self, handle: Any, chunk: Any) -> None:
+        """Append the steps of a chunk; if they are refused, those before the first wrong one."""
+
+    def _finish(self, handle: Any) -> bool:
+        """End an episode as if its writer had died, and return whether it was open."""
+        return False
+
+    def _handles(self) -> Iterable[Any]:
+        """Return all episodes of the buffer that may be open."""
+        return ()
 
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version; older versions are ignored."""
@@ -129,17 +197,17 @@ class Adapter(abc.ABC):
         if known is None or known < version:
             self.buffer.set_policy_version(version)
 
-    @abc.abstractmethod
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raise TypeError or ArgumentError if `draw` has no such options."""
-
-    @abc.abstractmethod
     def weight(self, options: Mapping[str, Any]) -> SamplingWeight:
-        """Return the sampling weight for those options of `draw`."""
+        """Return the sampling weight for those options of `draw`; raise TypeError or ArgumentError for wrong ones."""
+        return self._weight(self._signature.bind(1, **options).arguments)
 
     @abc.abstractmethod
+    def _weight(self, options: Mapping[str, Any]) -> SamplingWeight:
+        """Return the sampling weight; raise ArgumentError for an invalid option."""
+
     def draw(self, count: int, options: Mapping[str, Any]) -> Any:
         """Return `count` samples, as the buffer's own `sample` does."""
+        return self._sample(count, **options)
 
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws the schedules of the buffer have counted."""
@@ -157,8 +225,14 @@ class Adapter(abc.ABC):
     @property
     def inserted(self) -> int:
         """Number of steps ever stored."""
-        appended: int = self.buffer.appended
-        return appended
+        return int(self.buffer.appended)
+
+    @property
+    def sampled(self) -> int:
+        """Number of samples ever drawn."""
+        return int(self.buffer.get_stats().sampled)
+
+    # Used by today's shard.py alone.
 
     def is_sent_whole(self, chunk: Any) -> bool:
         """Return whether a chunk that was stored in part will be sent again as a whole."""
@@ -167,15 +241,4 @@ class Adapter(abc.ABC):
     @property
     def torn(self) -> int:
         """Number of steps of open episodes that their writers will send again as a whole."""
-        return 0
-
-    @property
-    def sampled(self) -> int:
-        """Number of samples ever drawn."""
-        sampled: int = self.buffer.get_stats().sampled
-        return sampled
-
-    @property
-    def cut(self) -> int:
-        """Number of open episodes ended because the buffer has too few streams."""
         return 0

@@ -1,8 +1,14 @@
 """Adapters: how chunks of writers become episodes of a buffer, and how much there is to draw."""
 
 import collections
-from typing import Any
+from collections.abc import Callable, Iterator
+import contextlib
+import itertools
+import random
+from typing import Any, TypeAlias
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -17,13 +23,23 @@ from relive.fleet import local_test
 
 W, V = b"w" * 16, b"v" * 16
 LAGS = {"n": 1, "gamma": 1.0}
+INTEGER = relive.Field((), np.int64)
 
 
-def columns(start: int, rows: int, end: chunks.End = "OPEN", *, is_start: bool = False, stream: int = 0) -> Any:
+def columns(
+    start: int,
+    rows: int,
+    end: chunks.End = "OPEN",
+    *,
+    is_start: bool = False,
+    first: int | None = None,
+    episode: int = 0,
+) -> Any:
+    """Return a chunk of the steps from `start` on: step 0 of an episode, step `first`, or step `start`."""
     steps = np.arange(start, start + rows + 1)
     return chunks.ColumnChunk(
-        stream=stream,
-        is_start=is_start,
+        episode=episode,
+        first=0 if is_start else start if first is None else first,
         observations=steps,
         actions=steps[:-1],
         rewards=np.ones(rows),
@@ -32,10 +48,27 @@ def columns(start: int, rows: int, end: chunks.End = "OPEN", *, is_start: bool =
     )
 
 
-def steps_of(start: int, rows: int, *, is_start: bool = False, episode: int = 0, **more: Any) -> chunks.EpisodeChunk:
-    fields: dict[str, Any] = {"agent_id": "a", "group_id": None, "policy_version": None, "final": None, **more}
+def steps_of(
+    start: int,
+    rows: int,
+    *,
+    is_start: bool = False,
+    first: int | None = None,
+    episode: int = 0,
+    final: Any = None,
+    is_aborted: bool = False,
+    **more: Any,
+) -> chunks.EpisodeChunk:
+    fields: dict[str, Any] = {"agent_id": "a", "group_id": None, "policy_version": None, **more}
     steps = fields.pop("steps", tuple((t, t, 1.0, None) for t in range(start, start + rows)))
-    return chunks.EpisodeChunk(episode=episode, is_start=is_start, steps=steps, **fields)
+    end = final or ("ABORTED" if is_aborted else "OPEN")
+    first = 0 if is_start else start if first is None else first
+    return chunks.EpisodeChunk(episode=episode, first=first, steps=steps, end=end, **fields)
+
+
+def end_of(first: int, episode: int = 0) -> Any:
+    """Return a chunk without steps."""
+    return chunks.ColumnChunk(episode, first, None, None, (), {}, "TRUNCATED")
 
 
 def column_of(**settings: Any) -> tuple[column_adapter.ColumnAdapter, Any]:
@@ -72,10 +105,10 @@ def test_chunks_of_a_stream_are_one_episode() -> None:
 
 def test_writers_never_share_a_stream() -> None:
     adapter, buffer = column_of(streams=4)
-    for start, writer, stream in ((0, W, 0), (20, V, 0), (40, W, 1)):
-        adapter.insert(writer, columns(start, 1, is_start=True, stream=stream))
-    for start, writer, stream in ((1, W, 0), (21, V, 0), (41, W, 1)):
-        adapter.insert(writer, columns(start, 1, "TRUNCATED", stream=stream))
+    for start, writer, episode in ((0, W, 0), (20, V, 0), (40, W, 1)):
+        adapter.insert(writer, columns(start, 1, is_start=True, episode=episode))
+    for start, writer, episode in ((1, W, 0), (21, V, 0), (41, W, 1)):
+        adapter.insert(writer, columns(start, 1, "TRUNCATED", first=1, episode=episode))
     expected = [(0, 2), (20, 22), (40, 42), (1, 2), (21, 22), (41, 42)]
     assert [window[:2] for window in windows(buffer)] == expected
     assert buffer.get_stats().spliced_episodes == 0
@@ -84,27 +117,82 @@ def test_writers_never_share_a_stream() -> None:
 def test_a_complete_episode_uses_no_stream() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
-    adapter.insert(W, columns(20, 2, "TERMINATED", is_start=True))
+    adapter.insert(W, columns(20, 2, "TERMINATED", is_start=True, episode=1))
     adapter.insert(W, columns(1, 1, "TRUNCATED"))
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (20, 22), (21, 22), (1, 2)]
 
 
-def test_a_new_episode_ends_the_previous_one_in_its_stream() -> None:
+def test_an_end_truncates_only_its_own_episode() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 2, is_start=True))
-    adapter.insert(W, columns(2, 2, is_start=True))  # As if o_2 of the first were o_0 of the second by chance.
+    adapter.insert(W, end_of(2, episode=1))
+    assert buffer.get_stats().open_episodes == 1
+    adapter.insert(W, end_of(2))
+    adapter.insert(W, end_of(2))
+    assert (buffer.get_stats().open_episodes, buffer.get_stats().truncated_episodes) == (0, 1)
+
+
+def test_an_episode_of_which_a_chunk_is_missing_is_split() -> None:
+    adapter, buffer = column_of()
+    adapter.insert(W, columns(0, 2, is_start=True))
+    adapter.insert(W, columns(2, 2, first=3))  # As if o_3 were equal to o_2 by chance.
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 4), (3, 4)]
     assert buffer.get_stats().truncated_episodes == 1
+    assert adapter.cut == 0
 
 
-def test_an_end_truncates_only_the_open_episode_of_its_stream() -> None:
+def test_a_late_chunk_is_an_episode_of_its_own() -> None:
+    adapter, buffer = column_of(streams=2)
+    adapter.insert(W, columns(0, 2, is_start=True))
+    adapter.insert(W, columns(4, 1))
+    adapter.insert(W, columns(2, 2))
+    adapter.insert(W, columns(5, 1, "TERMINATED"))
+    assert windows(buffer) == [(0, 2, False), (1, 2, False), (4, 6, True), (2, 4, False), (3, 4, False), (5, 6, True)]
+    assert (buffer.get_stats().open_episodes, adapter.cut) == (0, 0)
+
+
+def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
+    adapter, buffer = column_of(schema=relive.Schema(INTEGER, INTEGER))
+    with full_disk(buffer, "end_episode", calls=1):
+        wrong = columns(0, 3, "TERMINATED", is_start=True)._replace(actions=np.array([0.0, 2.5, 3.0]))
+        with pytest.raises(OSError, match="full"):
+            adapter.insert(W, wrong)
+    adapter.insert(W, columns(1, 2, "TERMINATED", is_start=True, episode=1))
+    assert windows(buffer) == [(0, 1, False), (1, 3, True), (2, 3, True)]
+    adapter, buffer = episode_of()
+    for start in (4, 0, 2):
+        with contextlib.ExitStack() as stack:
+            if start == 0:
+                stack.enter_context(full_disk(buffer, "abort_episode_nowait"))
+                stack.enter_context(pytest.raises(OSError, match="full"))
+            adapter.insert(W, steps_of(start, 2))
+    assert lived(buffer) == [("a", [4, 5], "IN_PROGRESS"), ("a", [0, 1], "ABORTED"), ("a", [2, 3], "ABORTED")]
+
+
+@contextlib.contextmanager
+def full_disk(buffer: Any, method: str, calls: int = 0) -> Iterator[None]:
+    """Return a context manager in which that method fails after so many calls, which do nothing."""
+    left = iter(range(calls))
+
+    def fail(*_: Any, **__: Any) -> None:
+        if next(left, None) is None:
+            raise OSError("disk is full")
+
+    setattr(buffer, method, fail)
+    yield
+    delattr(buffer, method)
+
+
+@pytest.mark.parametrize("end", [columns(4, 1, "TERMINATED"), end_of(4)])
+def test_what_comes_after_the_end_of_its_episode_ends_at_once(end: Any) -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 2, is_start=True))
-    adapter.insert(W, chunks.ColumnEnd(stream=1))
+    adapter.insert(W, end)
+    adapter.insert(W, columns(2, 2))
+    assert [window[:2] for window in windows(buffer) if window[0] < 4] == [(0, 2), (1, 2), (2, 4), (3, 4)]
+    assert buffer.get_stats().open_episodes == 0
+    adapter.insert(V, columns(2, 2))
     assert buffer.get_stats().open_episodes == 1
-    adapter.insert(W, chunks.ColumnEnd(stream=0))
-    adapter.insert(W, chunks.ColumnEnd(stream=0))
-    assert (buffer.get_stats().open_episodes, buffer.get_stats().truncated_episodes) == (0, 1)
 
 
 def test_steps_without_an_open_episode_begin_one() -> None:
@@ -130,12 +218,12 @@ def test_a_dead_writer_frees_its_episodes_and_streams() -> None:
 
 def test_the_longest_idle_episode_is_truncated_for_its_stream() -> None:
     adapter, buffer = column_of()
-    for start, stream in ((0, 0), (20, 1)):
-        adapter.insert(W, columns(start, 1, is_start=True, stream=stream))
-    adapter.insert(W, columns(1, 1, stream=0))
-    adapter.insert(W, columns(40, 1, is_start=True, stream=2))
+    for start, episode in ((0, 0), (20, 1)):
+        adapter.insert(W, columns(start, 1, is_start=True, episode=episode))
+    adapter.insert(W, columns(1, 1))
+    adapter.insert(W, columns(40, 1, is_start=True, episode=2))
     assert (adapter.cut, buffer.get_stats().truncated_episodes) == (1, 1)
-    adapter.insert(W, columns(2, 1, stream=0))
+    adapter.insert(W, columns(2, 1))
     assert (0, 3) in [window[:2] for window in windows(buffer)]
     assert (20, 21) in [window[:2] for window in windows(buffer)]
 
@@ -153,16 +241,7 @@ def test_a_buffer_of_one_stream_accepts_only_complete_episodes() -> None:
 def test_a_refused_step_truncates_its_episode_before_it() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
-    wrong = columns(1, 3)
-    wrong = chunks.ColumnChunk(
-        stream=0,
-        is_start=False,
-        observations=wrong.observations,
-        actions=np.array([1.0, 2.5, 3.0]),
-        rewards=wrong.rewards,
-        extras={},
-        end="OPEN",
-    )
+    wrong = columns(1, 3)._replace(actions=np.array([1.0, 2.5, 3.0]))
     with pytest.raises(errors.SchemaError, match=r"action must fit int64, got 2\.5"):
         adapter.insert(W, wrong)
     assert adapter.inserted == 2
@@ -171,13 +250,15 @@ def test_a_refused_step_truncates_its_episode_before_it() -> None:
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 3)]
 
 
-def test_a_chunk_larger_than_the_buffer_is_stored_in_pieces() -> None:
+def test_a_chunk_larger_than_the_buffer_is_stored_nevertheless() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 250, is_start=True))
     adapter.insert(W, columns(250, 150, "TERMINATED"))
     assert windows(buffer)[0] == (300, 310, False)
     assert windows(buffer)[-1] == (399, 400, True)
     assert (adapter.inserted, buffer.get_stats().spliced_episodes) == (400, 0)
+    adapter.insert(W, columns(400, 150, "TERMINATED", is_start=True, episode=1))
+    assert windows(buffer)[0] == (450, 460, False)
 
 
 # Episodes.
@@ -192,7 +273,7 @@ def test_concurrent_episodes_are_kept_apart() -> None:
     for writer, episode, start in ((W, 0, 0), (W, 1, 10), (V, 0, 20)):
         adapter.insert(writer, steps_of(start, 2, is_start=True, episode=episode))
     adapter.insert(W, steps_of(2, 0, episode=0, final=(2, "COMPLETED")))
-    adapter.insert(V, steps_of(22, 1, episode=0, is_aborted=True))
+    adapter.insert(V, steps_of(22, 1, first=2, is_aborted=True))
     assert lived(buffer) == [
         ("a", [0, 1, 2], "COMPLETED"),
         ("a", [10, 11], "IN_PROGRESS"),
@@ -243,6 +324,122 @@ def test_a_write_after_a_clear_begins_an_episode() -> None:
     assert lived(buffer) == [("a", [4, 5], "IN_PROGRESS")]
 
 
+# Courses of events: chunks come late, again, or never. All observations are equal; actions and rewards say which step
+# it is, so that a return of two steps says which one follows.
+
+Pairs: TypeAlias = collections.Counter[tuple[int, int | None]]
+"""How often each step is followed by which; None for the last one of a piece."""
+
+
+class Twin:
+    """Keeps the pieces of episodes as lists."""
+
+    def __init__(self) -> None:
+        self.pieces: list[list[int]] = []
+        self.open: dict[tuple[bytes, int], tuple[list[int], int]] = {}
+        self.ended: set[tuple[bytes, int]] = set()
+
+    def insert(self, place: tuple[bytes, int], first: int, steps: list[int], is_over: bool) -> None:
+        piece, after = self.open.get(place, ([], 0))
+        if (place in self.open and first < after) or place in self.ended:
+            self.pieces.append(list(steps))
+            return
+        if place not in self.open or first > after:
+            is_torn, piece = first > 0 and is_over, []
+            self.pieces.append(piece)
+            if is_torn:
+                self.ended.add(place)
+        piece += steps
+        self.open[place] = piece, first + len(steps)
+        if is_over:
+            del self.open[place]
+
+    def abandon(self, writer: bytes) -> None:
+        self.open = {place: piece for place, piece in self.open.items() if place[0] != writer}
+        self.ended = {place for place in self.ended if place[0] != writer}
+
+    def pairs(self) -> Pairs:
+        return pairs_of(self.pieces)
+
+
+def pairs_of(pieces: list[list[int]]) -> Pairs:
+    return collections.Counter([pair for steps in pieces for pair in zip(steps, [*steps[1:], None], strict=False)])
+
+
+def chunk_of_columns(episode: int, first: int, steps: list[int], is_over: bool) -> Any:
+    if not steps:
+        return end_of(first, episode)
+    said, end = np.array(steps), "TERMINATED" if is_over else "OPEN"
+    return chunks.ColumnChunk(episode, first, np.zeros(len(steps) + 1), said, said, {}, end)  # type: ignore[arg-type]
+
+
+def chunk_of_agents(episode: int, first: int, steps: list[int], is_over: bool) -> Any:
+    same = {"observations": {"a": 0.0}, "next_observations": {"a": 0.0}}
+    of_each = tuple({**same, "actions": {"a": t}, "rewards": {"a": t}} for t in steps)
+    return chunks.JointChunk(episode, first, of_each, "TRUNCATED" if is_over else "OPEN")
+
+
+def chunk_of_episode(episode: int, first: int, steps: list[int], is_over: bool) -> Any:
+    of_each = tuple((0, t, 0.0, None) for t in steps)
+    return chunks.EpisodeChunk(episode, first, "a", None, None, of_each, (0, "COMPLETED") if is_over else "OPEN")
+
+
+def pairs_in(buffer: Any) -> Pairs:
+    if isinstance(buffer, relive.EpisodeReplayBuffer):
+        return pairs_of([episode.actions for episode in local_test.episodes_in(buffer)])
+    buffer.check()
+    if not len(buffer):
+        return collections.Counter()
+    batch = buffer.read(buffer.eligible_keys())
+    part = batch.agents["a"] if hasattr(batch, "agents") else batch
+    both = part.reward.astype(int)
+    rows = zip(part.action.tolist(), (both - part.action).tolist(), part.steps.tolist(), strict=True)
+    return collections.Counter([(now, then if steps == 2 else None) for now, then, steps in rows])
+
+
+WAYS: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
+    "columns": (lambda: relive.RingReplayBuffer(999, n_step=2, gamma=1.0, streams=99), chunk_of_columns),
+    "joint": (
+        lambda: relive.JointReplayBuffer(999, agents=["a"], n_step=2, gamma=1.0, streams=99),
+        chunk_of_agents,
+    ),
+    "episodes": (lambda: relive.EpisodeReplayBuffer[Any, Any](), chunk_of_episode),
+}
+
+
+@pytest.mark.parametrize("kind", WAYS)
+@hypothesis.given(seed=st.integers(0, 2**32), disorder=st.integers(0, 20), loss=st.sampled_from([0.0, 0.3]))
+def test_late_repeated_and_lost_chunks_are_never_spliced(kind: str, seed: int, disorder: int, loss: float) -> None:
+    make, chunk_of = WAYS[kind]
+    buffer, rng, twin = make(), random.Random(seed), Twin()
+    adapter = adapters.adapter_of(buffer)
+    events: list[tuple[float, bytes, tuple[Any, ...] | None]] = []
+    for writer, episode in itertools.product((W, V), range(3)):
+        number, t, when = 100 * (episode + 10 * (writer == V)), 0, 4 * rng.random()
+        for is_over in [*[False] * rng.randrange(4), True]:
+            count = rng.randrange(0 if is_over and t else 1, 4)
+            what = episode, t, list(range(number + t, number + t + count)), is_over
+            times = [when + disorder * rng.random() for _ in range(1 + (disorder > 10 and rng.random() < 0.2))]
+            events += [(time, writer, what) for time in times if rng.random() >= loss]
+            t, when = t + count, when + 1
+    if rng.random() < 0.3:
+        events.append((10 * rng.random(), W, None))
+    for _, writer, what in sorted(events, key=lambda event: event[0]):
+        if what is None:
+            adapter.abandon(writer)
+            twin.abandon(writer)
+        else:
+            adapter.insert(writer, chunk_of(*what))
+            twin.insert((writer, what[0]), *what[1:])
+    assert adapter.abandon_all() == len(twin.open)
+    found = pairs_in(buffer)
+    assert found == twin.pairs()
+    assert all(then in (None, now + 1) for now, then in found)
+    assert sum(found.values()) == adapter.inserted == sum([len(what[2]) for *_, what in events if what is not None])
+    if not disorder and not loss and all(what is not None for *_, what in events):
+        assert sum([then is None for _, then in found]) == 6
+
+
 # How much there is to draw.
 
 
@@ -252,7 +449,7 @@ def test_the_weight_of_columns_is_their_eligible_rows() -> None:
     assert (empty.weight, empty.size) == (0.0, 0)
     adapter.insert(W, columns(0, 5, "TERMINATED", is_start=True))
     buffer.set_eligible([0, 1], False)
-    weight = adapter.weight({"n_step": 2})
+    weight = adapter.weight({})
     assert (weight.weight, weight.size, weight.least, weight.ticks, weight.policy_version) == (3.0, 3, 1.0, 0, None)
     assert (adapter.rows, adapter.size) == (5, 3)
 
@@ -297,7 +494,7 @@ def test_an_empty_buffer_refuses_unknown_options(
 ) -> None:
     adapter, _ = make()
     with pytest.raises(error, match=text):
-        adapter.check(options)
+        adapter.weight(options)
 
 
 def test_an_adapter_ignores_older_policy_versions() -> None:

@@ -24,25 +24,20 @@ def adapter_of(buffer: Any) -> adapter.Adapter:
         ArgumentTypeError: It is not a supported buffer.
         ArgumentError: The buffer has a rate limiter or an admission, which would not cover the other shards.
     """
-    found: adapter.Adapter
+    limiter, admission = getattr(buffer, "limiter", None), getattr(buffer, "admission", None)
+    if type(limiter) is rate_limiters.MinSize and limiter.min_size <= 1:
+        limiter = None
+    for name, rule in (("a limiter", limiter), ("admission", admission)):
+        if rule is not None:
+            raise errors.ArgumentError(
+                f"make_buffer must return a buffer without {name}, which ShardedReplay.start takes, got {rule!r}"
+            )
     if isinstance(buffer, column.ColumnReplayBuffer):
-        found = column_adapter.ColumnAdapter(buffer)
-    elif isinstance(buffer, buffer_lib.EpisodeReplayBuffer):
-        found = episode_adapter.EpisodeAdapter(buffer)
-    elif isinstance(buffer, token_buffer.TokenReplayBuffer):
-        found = token_adapter.TokenAdapter(buffer)
-    else:
-        raise errors.ArgumentTypeError(
-            f"make_buffer must return a buffer of columns, episodes or tokens, got {type(buffer).__name__}"
-        )
-    limiter = getattr(buffer, "limiter", None)
-    if limiter is not None and (type(limiter) is not rate_limiters.MinSize or limiter.min_size > 1):
-        raise errors.ArgumentError(
-            f"make_buffer must return a buffer without a limiter, which ShardedReplay.start takes, got {limiter!r}"
-        )
-    admission = getattr(buffer, "admission", None)
-    if admission is not None:
-        raise errors.ArgumentError(
-            f"make_buffer must return a buffer without admission, which ShardedReplay.start takes, got {admission!r}"
-        )
-    return found
+        return column_adapter.ColumnAdapter(buffer)
+    if isinstance(buffer, buffer_lib.EpisodeReplayBuffer):
+        return episode_adapter.EpisodeAdapter(buffer)
+    if isinstance(buffer, token_buffer.TokenReplayBuffer):
+        return token_adapter.TokenAdapter(buffer)
+    raise errors.ArgumentTypeError(
+        f"make_buffer must return a buffer of columns, episodes or tokens, got {type(buffer).__name__}"
+    )

@@ -2,8 +2,9 @@
 
     writer     o0 o1 o2 o3 | o3 o4 o5 | o5 o6 o7 end       an episode of 7 steps in three chunks
                  a0 a1 a2  |  a3 a4   |  a5 a6
+    first       0          |  3       |  5                 by which a shard knows what it follows
 
-A chunk can be split: if a shard dies while storing one, the rest becomes a separate chunk.
+A chunk without steps ends its episode after those that were sent.
 """
 
 from collections.abc import Mapping
@@ -21,11 +22,11 @@ Step: TypeAlias = tuple[Any, Any, float, int | None]
 
 
 class ColumnChunk(NamedTuple):
-    """Consecutive steps of one stream of a writer, for a shard with a column buffer.
+    """Consecutive steps of one episode of a writer, for a shard with a column buffer.
 
     Attributes:
-        stream: The writer's stream, which the shard maps to one of its own.
-        is_start: Whether an episode begins with them.
+        episode: The writer's number for the episode.
+        first: The index of the first step, t, in the episode.
         observations: o_t to o_{t+T} [T + 1, ...], a tree of arrays.
         actions: a_t to a_{t+T-1} [T, ...].
         rewards: r_t to r_{t+T-1} [T].
@@ -33,12 +34,12 @@ class ColumnChunk(NamedTuple):
         end: How the episode ended with the last step, if it did.
     """
 
-    stream: int
-    is_start: bool
+    episode: int
+    first: int
     observations: Any
     actions: Any
     rewards: Any
-    extras: dict[str, Any]
+    extras: Mapping[str, Any]
     end: End
 
     @property
@@ -46,17 +47,12 @@ class ColumnChunk(NamedTuple):
         """Number of steps, T."""
         return len(self.rewards)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is a complete episode."""
-        return self.is_start and self.end != "OPEN"
-
     def rest(self, stored: int) -> "ColumnChunk":
         """Return a chunk without the first `stored` steps, which must not be all."""
         later = slice(stored, None)
         extras = {name: trees.rows(column, later) for name, column in self.extras.items()}
         return self._replace(
-            is_start=False,
+            first=self.first + stored,
             observations=trees.rows(self.observations, later),
             actions=trees.rows(self.actions, later),
             rewards=self.rewards[later],
@@ -65,17 +61,10 @@ class ColumnChunk(NamedTuple):
 
 
 class JointChunk(NamedTuple):
-    """Consecutive joint steps of one stream of a writer, for a shard with a joint buffer.
+    """Consecutive joint steps of one episode of a writer, as a ColumnChunk; `steps` are the arguments of `add` [T]."""
 
-    Attributes:
-        stream: The writer's stream, which the shard maps to one of its own.
-        is_start: Whether an episode begins with them.
-        steps: The arguments of `add` for each step [T].
-        end: Whether the episode ended with the last step.
-    """
-
-    stream: int
-    is_start: bool
+    episode: int
+    first: int
     steps: tuple[Mapping[str, Any], ...]
     end: End
 
@@ -84,29 +73,9 @@ class JointChunk(NamedTuple):
         """Number of steps, T."""
         return len(self.steps)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is a complete episode."""
-        return self.is_start and self.end != "OPEN"
-
     def rest(self, stored: int) -> "JointChunk":
         """Return a chunk without the first `stored` steps, which must not be all."""
-        return self._replace(is_start=False, steps=self.steps[stored:])
-
-
-class ColumnEnd(NamedTuple):
-    """The end of an episode whose steps were all sent: truncated after the newest.
-
-    Attributes:
-        stream: The writer's stream.
-    """
-
-    stream: int
-
-    @property
-    def rows(self) -> int:
-        """Number of steps."""
-        return 0
+        return self._replace(first=self.first + stored, steps=self.steps[stored:])
 
 
 class EpisodeChunk(NamedTuple):
@@ -114,25 +83,23 @@ class EpisodeChunk(NamedTuple):
 
     Attributes:
         episode: The writer's number for the episode.
-        is_start: Whether it begins with them.
+        first: The index of the first step in the episode.
         agent_id: The agent.
         group_id: The group, if any.
         policy_version: The policy version of the first step, unless the step specifies another.
         steps: Observation, action, reward, and the policy version if it changed, for each step [T].
-        final: The tuple of final observation and status, if the episode ended after the steps.
-        is_aborted: Whether it ended without a final observation.
+        end: The final observation and the status, if the episode ended after the steps; ABORTED without the former.
         ticket: What admitted the episode, in its first chunk, unless its ticket has the place again.
         returned: What had admitted it, if it failed and its ticket has the place again, in a chunk after the first.
     """
 
     episode: int
-    is_start: bool
+    first: int
     agent_id: str
     group_id: str | None
     policy_version: int | None
-    steps: tuple[Step, ...]
-    final: tuple[Any, Any] | None
-    is_aborted: bool = False
+    steps: tuple[Step, ...] = ()
+    end: tuple[Any, Any] | Literal["OPEN", "ABORTED"] = "OPEN"
     ticket: Use | None = None
     returned: Use | None = None
 
@@ -144,20 +111,17 @@ class EpisodeChunk(NamedTuple):
     @property
     def is_failed(self) -> bool:
         """Whether the episode ended as ABORTED after the steps."""
-        return self.is_aborted or (self.final is not None and self.final[1] == "ABORTED")
-
-    def version_after(self, count: int) -> int | None:
-        """Return the policy version of the step after the first `count`, unless it specifies one."""
-        said = [version for *_, version in self.steps[:count] if version is not None]
-        return said[-1] if said else self.policy_version
+        return self.end == "ABORTED" or self.end[-1] == "ABORTED"
 
     def rest(self, stored: int) -> "EpisodeChunk":
         """Return a chunk without the first `stored` steps, which must not be all."""
-        return self._replace(is_start=False, policy_version=self.version_after(stored), steps=self.steps[stored:])
+        said = [version for *_, version in self.steps[:stored] if version is not None]
+        version = said[-1] if said else self.policy_version
+        return self._replace(first=self.first + stored, policy_version=version, steps=self.steps[stored:])
 
 
 class TokenChunk(NamedTuple):
-    """A whole episode of tokens; stored as a whole or not at all, it counts as one row.
+    """A whole episode of tokens, which counts as one row.
 
     Attributes:
         joined: Its steps, joined: each token is sent once, however many prompts it is in.
@@ -168,6 +132,9 @@ class TokenChunk(NamedTuple):
     joined: tokens.TokenEpisode
     options: Mapping[str, Any]
     ticket: Use | None = None
+    episode: int = 0
+    first: int = 0
+    end: Literal["WHOLE"] = "WHOLE"
 
     @property
     def rows(self) -> int:
@@ -175,16 +142,12 @@ class TokenChunk(NamedTuple):
         return 1
 
 
-Chunk: TypeAlias = ColumnChunk | JointChunk | ColumnEnd | EpisodeChunk | TokenChunk
+Chunk: TypeAlias = ColumnChunk | JointChunk | EpisodeChunk | TokenChunk
 
 
 def episode(chunk: Chunk) -> tuple[int, bool]:
     """Return to which of a writer's episodes a chunk belongs, and whether that is open after it."""
-    if isinstance(chunk, TokenChunk):
-        return 0, False
-    if isinstance(chunk, EpisodeChunk):
-        return chunk.episode, chunk.final is None and not chunk.is_aborted
-    return chunk.stream, not isinstance(chunk, ColumnEnd) and chunk.end == "OPEN"
+    return chunk.episode, chunk.end == "OPEN"
 
 
 def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:
@@ -194,7 +157,7 @@ def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:
         if not chunk.rows or not stored:
             left.append(chunk)
         elif stored < chunk.rows:
-            assert not isinstance(chunk, ColumnEnd | TokenChunk)
+            assert not isinstance(chunk, TokenChunk)
             left.append(chunk.rest(stored))
         stored -= min(stored, chunk.rows)
     return tuple(left)

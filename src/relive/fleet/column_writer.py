@@ -1,40 +1,21 @@
-"""ColumnWriter: writes steps to a fleet, in chunks, with the methods of a column buffer.
-
-Invariant: an awaited call copies its step, waits for room, then takes it without awaiting in between. So a cancelled
-call has either happened completely or not at all.
-"""
+"""ColumnWriter: writes steps to a fleet, in chunks, with the methods of a column buffer."""
 
 from collections.abc import Mapping
-import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.fleet import chunks
 from relive.fleet import writer
 from relive.schema import casting
+from relive.schema import encoding
 
-_WHOLE = -1
-"""The stream of a writer's whole episodes, which need none of the shard's."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Run:
-    """Unsent steps of one stream, all with the same layout."""
-
-    is_start: bool = True
-    layout: Any = None
-    observations: list[Any] = dataclasses.field(default_factory=list)
-    actions: list[Any] = dataclasses.field(default_factory=list)
-    rewards: list[Any] = dataclasses.field(default_factory=list)
-    extras: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    next_observation: Any = None
-
-    def __len__(self) -> int:
-        return len(self.rewards)
+Leaves: TypeAlias = dict[str, arrays.Array]
+"""The arrays of trees, by path."""
 
 
 class ColumnWriter(writer.StreamWriter):
@@ -57,51 +38,37 @@ class ColumnWriter(writer.StreamWriter):
         stream: int = 0,
         **extras: Any,
     ) -> None:
-        """Add one step; waits while too many batches are in flight. See ColumnReplayBuffer.add.
+        """Add one step; waits while too many batches are in flight.
 
-        Args:
-            observation: o_t. If it differs from the previous step's next_observation, the open episode is truncated
-                there.
-            action: a_t.
-            reward: r_t.
-            next_observation: o_{t+1}; required.
-            terminated: Whether the task ended with the step.
-            truncated: Whether the episode was truncated after it. Termination takes precedence over truncation.
-            stream: The writer's environment that the step comes from.
-            extras: The other fields of the schema.
+        The arguments are as in ColumnReplayBuffer.add, but next_observation is required. `stream` is the writer's own
+        number of the environment that the step comes from.
 
         Raises:
             ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         stream = validation.non_negative_int("stream", stream)
-        terminated = validation.flag("terminated", terminated)
-        truncated = validation.flag("truncated", truncated)
+        end = _end_of(terminated, truncated)
         if next_observation is None:
             raise errors.ArgumentError("next_observation must be given to a writer of a fleet, got None")
-        observation, next_observation = _owned("observation", observation), _owned("next_observation", next_observation)
-        action, extras = _owned("action", action), _owned("extras", extras)
-        reward = np.array(casting.as_array("reward", reward))
-        if _layout(next_observation) != _layout(observation):
+        seen, after = _leaves("observation", observation), _leaves("observation", next_observation)
+        step = seen | _leaves("action", action) | {"reward": np.array(casting.as_array("reward", reward))}
+        if extras:
+            step |= _leaves("extras", extras)
+        required, layout = _layout(seen), _layout(step)
+        if (found := _layout(after)) != required:
+            shown = [trees.nested("observation", each) for each in (required, found)]
             raise errors.SchemaError(
-                f"next_observation must be of the shape of observation, {_layout(observation)}, "
-                f"got {_layout(next_observation)}"
+                f"next_observation must be of the shape of observation, {shown[0]}, got {shown[1]}"
             )
-        layout = [_layout(tree) for tree in (observation, action, reward, extras)]
         await self._room()
-        run = self._run_from(stream, observation)
-        if len(run) and run.layout != layout:
+        run = self._run_from(stream, seen)
+        if run.steps and run.layout != layout:
             # The buffer will refuse one of the two, which must not affect the other.
             self._send(stream, "OPEN")
-            run = self._runs[stream]
-        run.layout = layout
-        run.observations.append(observation)
-        run.actions.append(action)
-        run.rewards.append(reward)
-        run.extras.append(extras)
-        run.next_observation = next_observation
-        end = _end_of(terminated, truncated)
-        if end != "OPEN" or len(run) >= self._chunk_steps:
+        run.steps.append(step)
+        run.layout, run.after = layout, after
+        if end != "OPEN" or len(run.steps) >= self._chunk_steps:
             self._send(stream, end)
 
     async def add_episode(
@@ -114,24 +81,11 @@ class ColumnWriter(writer.StreamWriter):
         truncated: Any = None,
         **extras: Any,
     ) -> None:
-        """Add a whole episode; see ColumnReplayBuffer.add_episode.
-
-        Args:
-            observations: o_0 to o_T [T + 1, ...].
-            actions: a_0 to a_{T-1} [T, ...].
-            rewards: r_0 to r_{T-1} [T].
-            terminated: Whether the task ended with the last step; if not, the episode is truncated there.
-            truncated: Whether the episode was truncated there; one of the two must be given.
-            extras: The other fields of the schema [T, ...].
-
-        Raises:
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
-        """
+        """Add a whole episode; the arguments are as in ColumnReplayBuffer.add_episode, and it raises as `add` does."""
         end: chunks.End = "TERMINATED" if validation.is_terminated(terminated, truncated) else "TRUNCATED"
-        chunk = _chunk(_WHOLE, observations, actions, rewards, extras, end)
+        chunk = _chunk(observations, actions, rewards, extras, end)
         await self._room()
-        self._outbox.take(chunk)
+        self._outbox.take(chunk._replace(episode=next(self._numbers)))
 
     async def add_steps(
         self,
@@ -146,116 +100,85 @@ class ColumnWriter(writer.StreamWriter):
     ) -> None:
         """Add consecutive steps of one stream; like `add` for each of them, and as fast as `add_episode`.
 
-        Args:
-            observations: o_t to o_{t+T} [T + 1, ...].
-            actions: a_t to a_{t+T-1} [T, ...].
-            rewards: r_t to r_{t+T-1} [T].
-            terminated: Whether the task ended with the last step.
-            truncated: Whether the episode was truncated after it.
-            stream: The writer's environment that the steps come from.
-            extras: The other fields of the schema [T, ...].
-
-        Raises:
-            ReplayError: A buffer refused steps sent earlier; raised once.
-            ClosedError: The writer is closed.
+        The arguments are as in ColumnReplayBuffer.add_steps.
         """
         stream = validation.non_negative_int("stream", stream)
-        end = _end_of(validation.flag("terminated", terminated), validation.flag("truncated", truncated))
-        chunk = _chunk(stream, observations, actions, rewards, extras, end)
-        for name, column in trees.flat("observations", chunk.observations).items():
+        chunk = _chunk(observations, actions, rewards, extras, _end_of(terminated, truncated))
+        seen = trees.flat("observation", chunk.observations)
+        for path, column in seen.items():
             if column.shape[:1] != (chunk.rows + 1,):
-                raise errors.SchemaError(
-                    f"{name} must be {chunk.rows + 1}, one more than rewards, got an array of shape {column.shape}"
+                rule = (
+                    f"{path.replace('observation', 'observations', 1)} must be {chunk.rows + 1}, one more than rewards"
                 )
+                raise errors.SchemaError(f"{rule}, got an array of shape {column.shape}")
         await self._room()
-        run = self._run_from(stream, trees.rows(chunk.observations, 0))
-        if len(run):
+        run = self._run_from(stream, {path: column[0] for path, column in seen.items()})
+        if run.steps:
             self._send(stream, "OPEN")
-            run = self._runs[stream]
-        self._outbox.take(chunk._replace(is_start=run.is_start))
-        if end == "OPEN":
-            self._runs[stream] = _Run(is_start=False, next_observation=trees.rows(chunk.observations, -1))
-        else:
+        self._outbox.take(chunk._replace(episode=run.episode, first=run.first))
+        run.first, run.after = run.first + chunk.rows, {path: column[-1] for path, column in seen.items()}
+        if chunk.end != "OPEN":
             del self._runs[stream]
 
-    def _run_from(self, stream: int, observation: Any) -> _Run:
-        """Return the steps of a stream that the observation follows; what it does not follow is truncated."""
-        run: _Run = self._runs.setdefault(stream, _Run())
-        if run.next_observation is not None and not _are_equal(run.next_observation, observation):
+    def _run_from(self, stream: int, seen: Leaves) -> writer.Run:
+        """Return the open episode of a stream that the observation follows; what it does not follow is truncated."""
+        after = self._run(stream).after
+        if after is not None and not _are_equal(after, seen):
             self._send(stream, "TRUNCATED")
-            run = self._runs[stream] = _Run()
-        return run
+        return self._run(stream)
 
-    def _send(self, stream: int, end: chunks.End) -> None:
-        run = self._runs.pop(stream)
-        if end == "OPEN":
-            self._runs[stream] = _Run(is_start=False, next_observation=run.next_observation)
-        if not len(run):
-            self._outbox.take(chunks.ColumnEnd(stream=stream))
-            return
-        chunk = chunks.ColumnChunk(
-            stream=stream,
-            is_start=run.is_start,
-            observations=_stacked([*run.observations, run.next_observation]),
-            actions=_stacked(run.actions),
-            rewards=_stacked(run.rewards),
-            extras=_stacked(run.extras),
-            end=end,
-        )
-        self._outbox.take(chunk)
+    def _chunk(self, run: writer.Run, end: chunks.End) -> chunks.ColumnChunk:
+        parts = {path: [step[path] for step in run.steps] for path in (run.steps[0] if run.steps else ())}
+        columns = {
+            path: np.stack([*part, run.after[path]] if path in run.after else part) for path, part in parts.items()
+        }
+        observations, actions, extras = [trees.nested(name, columns) for name in ("observation", "action", "extras")]
+        rewards = columns["reward"] if run.steps else ()
+        return chunks.ColumnChunk(run.episode, run.first, observations, actions, rewards, extras, end)
 
 
-def _end_of(terminated: bool, truncated: bool) -> chunks.End:
+def _end_of(terminated: Any, truncated: Any) -> chunks.End:
     """Return how an episode ended; termination takes precedence."""
-    if terminated:
-        return "TERMINATED"
-    return "TRUNCATED" if truncated else "OPEN"
+    ends: tuple[chunks.End, chunks.End, chunks.End] = ("OPEN", "TERMINATED", "TRUNCATED")
+    return ends[encoding.event(terminated, truncated)]
 
 
-def _chunk(
-    stream: int, observations: Any, actions: Any, rewards: Any, extras: Any, end: chunks.End
-) -> chunks.ColumnChunk:
-    """Return a chunk with copies of those steps, at the start of an episode."""
+def _chunk(observations: Any, actions: Any, rewards: Any, extras: Any, end: chunks.End) -> chunks.ColumnChunk:
+    """Return a chunk with copies of those steps, at the start of episode 0."""
     rewards = np.array(casting.as_array("rewards", rewards))
     if not validation.leading_length("rewards", rewards):
         raise errors.ArgumentError("an episode must have at least 1 step, got 0")
-    return chunks.ColumnChunk(
-        stream=stream,
-        is_start=True,
-        observations=_owned("observations", observations),
-        actions=_owned("actions", actions),
-        rewards=rewards,
-        extras=_owned("extras", extras),
-        end=end,
-    )
+    seen, actions = _copied("observations", observations), _copied("actions", actions)
+    return chunks.ColumnChunk(0, 0, seen, actions, rewards, _copied("extras", extras), end)
 
 
-def _owned(name: str, value: Any) -> Any:
-    """Return `value` with copies of all leaves as arrays."""
-    if isinstance(value, Mapping):
-        return {key: _owned(f"{name}/{key}", part) for key, part in value.items()}
-    return np.array(casting.as_array(name, value))
+def _copied(name: str, tree: Any) -> Any:
+    """Return a tree with copies of all leaves, as arrays."""
+    if isinstance(tree, Mapping):
+        return {key: _copied(f"{name}/{key}", child) for key, child in tree.items()}
+    return np.array(casting.as_array(name, tree))
 
 
-def _stacked(values: list[Any]) -> Any:
-    """Stack trees of arrays along a new leading axis."""
-    if isinstance(values[0], dict):
-        return {name: _stacked([value[name] for value in values]) for name in values[0]}
-    return np.stack(values)
+def _leaves(name: str, tree: Any) -> Leaves:
+    return trees.flat(name, _copied(name, tree))
 
 
-def _are_equal(first: Any, second: Any) -> bool:
-    """Return whether two trees of arrays are equal; NaNs are equal."""
-    if isinstance(first, dict) or isinstance(second, dict):
-        are_dicts = isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()
-        return are_dicts and all(_are_equal(first[name], second[name]) for name in first)
+def _are_equal(first: Leaves, second: Leaves) -> bool:
+    """Return whether all leaves are equal; NaNs are equal."""
+    return first.keys() == second.keys() and all(_is_equal(leaf, second[path]) for path, leaf in first.items())
+
+
+def _is_equal(first: arrays.Array, second: arrays.Array) -> bool:
     if first.shape != second.shape:
         return False
+    if first.dtype == second.dtype and first.tobytes() == second.tobytes():
+        return True
     return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
-def _layout(tree: Any) -> Any:
-    """Return the layout that trees must share to be stacked: shapes, and dtypes of non-numbers."""
-    if isinstance(tree, dict):
-        return {name: _layout(child) for name, child in tree.items()}
-    return tree.shape if tree.dtype.kind in "biufc" else (tree.shape, tree.dtype.str)
+def _layout(leaves: Leaves) -> dict[str, Any]:
+    """Return the layout that steps must share to be stacked: shapes, and dtypes of non-numbers."""
+    return {
+        path: leaf.shape if leaf.dtype.kind in "biufc" else (leaf.shape, leaf.dtype.str)
+        for path, leaf in leaves.items()
+    }

@@ -498,13 +498,13 @@ async def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None
     await written(fleet.replay(), 4)
 
     def take(number: int, kept: int) -> list[int]:
-        asked = {"learner": bytes(16), "is_group": False, "max_lag": None, "accept": None, "policy_version": None}
-        request = deliveries.Request(number=number, kept=kept, take=2, count=2, **asked)  # type: ignore[arg-type]
-        return numbers([episode for (episode,) in fleet.shard(0).take(request)[0].units])
+        wanted = {"most": 2, "groups": False, "max_lag": None, "accept": None}
+        units, *_ = fleet.shard(0).take(deliveries.Request(bytes(16), number, kept), 2, wanted, None)
+        return numbers([episode for (episode,) in units])
 
     assert [take(1, 0), take(2, 0), take(3, 2)] == [[0, 1], [0, 1], [2, 3]]
     fleet.shard(0).put_back(bytes(16), 2)  # It comes too late: request 3 has confirmed that.
-    assert fleet.shard(0).places().outstanding == 0
+    assert fleet.shard(0).places([]).outstanding == 0
 
 
 @local_test.virtual
@@ -685,7 +685,7 @@ async def test_the_coordinator_remembers_a_bounded_number_of_groups(monkeypatch:
     for number in range(30):
         await fleet.coordinator("place_group", f"group-{number}")
     assert fleet.coordinator_process is not None
-    assert list(fleet.coordinator_process._places or ()) == [f"group-{number}" for number in range(20, 30)]
+    assert list(fleet.coordinator_process._places) == [f"group-{number}" for number in range(20, 30)]
 
 
 @local_test.virtual

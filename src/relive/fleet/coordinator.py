@@ -2,23 +2,25 @@
 
     clients     members, next_writer, place_group    ┐                      ┌  shards: active, draining, gone
                 hold, abort_open_episodes            │                      │  groups: which writers hold them
-                limiter: insert_turn, sample_turns   ├──►  Coordinator  ──► ┤  number of the next writer, groups
-                admission: admit, renew, release     │                      │  LimiterService
-    operator    next_shard, add, drain, stats        ┘                      └  AdmissionService
+                told, news                           ├──►  Coordinator  ──► ┤  number of the next writer, News
+                limiter: insert_turn, sample_turns   │                      │  LimiterService
+                admission: admit, renew              │                      └  AdmissionService
+    operator    next_shard, add, drain, stats        ┘
 
     active   ──drain──►   draining   ──its rows have aged out──►   gone
 
-A shard that is drained is no longer written to. Its rows can be drawn until the other shards have stored as many steps
-as the whole fleet held when the drain began: by then, one buffer of that size would have overwritten them. Then it is
-closed, and its files are deleted.
+A shard that is drained is no longer written to, but for groups that were begun there. Its rows can be drawn until the
+other shards have stored as many steps as the whole fleet held when the drain began: by then, one buffer of that size
+would have overwritten them. Then it is closed, and its files are deleted; but not before the groups that a writer holds
+there are complete, and learners have taken what waits.
 
 The coordinator has no file. A new process of it learns from the shards which of them there are, what is stored and
 drawn, and how many writers there are; the aging of shards that are being drained begins anew. Writers tell it which
-groups they hold.
+groups they hold, and where.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 import dataclasses
 import os
 import platform
@@ -31,6 +33,7 @@ from relive.fleet import admission_service
 from relive.fleet import deliveries
 from relive.fleet import limiter_service
 from relive.fleet import membership
+from relive.fleet import news as news_lib
 from relive.fleet import replies
 from relive.fleet import shares
 from relive.waiting import rate_limiters
@@ -62,8 +65,8 @@ class Coordinator:
     ) -> None:
         self._transport, self._found, self._timeout = transport, tuple(shards), settings.timeout
         self._lease = settings.lease
-        # By the name of each writer, until when it holds its groups, and these.
-        self._holds: dict[bytes, tuple[float, set[str]]] = {}
+        # By the name of each writer, until when it holds its groups, and these with their shards.
+        self._holds: dict[bytes, tuple[float, dict[str, int | None]]] = {}
         self._holds_are_known = 0.0
         self._limiter: limiter_service.LimiterService | None = None
         if limiter is not None:
@@ -76,8 +79,10 @@ class Coordinator:
         self._writers = 0
         self._last_shard = -1
         self._left: dict[int, int] = {}
-        self._places: dict[str, int] | None = None
-        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._places: dict[str, int] = {}
+        self._knows_places = False
+        self._news, self._queues = news_lib.News(), dict[int, int]()
+        self._tasks: dict[object, asyncio.Task[Any]] = {}
 
     async def ping(self) -> str:
         """Return "pong", once the shards are known."""
@@ -98,30 +103,53 @@ class Coordinator:
         self._writers += 1
         return self._writers - 1
 
+    async def told(self, queues: Mapping[int, int]) -> None:
+        """Wake those who wait for news of the queues of those shards, given the numbers of these; see Progress."""
+        if queues.items() - self._queues.items():
+            self._queues |= queues
+            self._wake()
+
+    async def news(self, seen: int) -> int:
+        """Wait until anything has happened in a queue since `seen` was returned, or for a second."""
+        return await self._news.wait(seen)
+
     async def place_group(self, group_id: str, writer: bytes | None = None) -> int:
         """Return the shard of all episodes of a group, which that writer holds from now on; see `hold`.
 
-        It follows from the id and the active shards, so that a new process of the coordinator finds the same. A change
-        of those does not move the newest groups; of those that were begun, a new process learns from the shards.
+        It follows from the id and the active shards. A change of those does not move groups that were begun, or are
+        held: a new process learns of them from the shards and the writers.
         """
         members = await self.members()
-        if writer is not None:
-            _, held = self._holds.get(writer, (0.0, set()))
-            await self.hold(writer, {*held, group_id})
-        if self._places is None:
+        if not self._knows_places:
             begun = {shard: await self._ask(shard, "groups") for shard in members.shards}
-            self._places = {group: shard for shard, groups in begun.items() for group in groups or ()}
+            self._places |= {group: shard for shard, groups in begun.items() for group in groups or ()}
+            self._knows_places = True
         shard = self._places.get(group_id, -1)
         if shard not in members.shards:
             place = zlib.crc32(group_id.encode("utf-8", "surrogatepass"))  # Any string is a name.
-            shard = self._places[group_id] = members.active[place % len(members.active)]
-            if len(self._places) > _MOST_PLACES:
-                del self._places[next(iter(self._places))]
+            shard = members.active[place % len(members.active)]
+        _, held = self._holds.get(writer or b"", (0.0, {}))
+        held[group_id] = self._places[group_id] = shard
+        if writer is not None:
+            self._holds[writer] = _now() + self._lease, held
+        if len(self._places) > _MOST_PLACES:
+            del self._places[next(iter(self._places))]
         return shard
 
-    async def hold(self, writer: bytes, group_ids: Collection[str]) -> None:
-        """Record that a writer, as long as it repeats that within the lease, holds those groups, and no others."""
-        self._holds[writer] = _now() + self._lease, set(group_ids)
+    async def hold(self, writer: bytes, groups: Mapping[str, int | None]) -> None:
+        """Record that a writer, as long as it repeats that within the lease, holds those groups, and no others.
+
+        Args:
+            writer: Its name.
+            groups: Their shards, by id, where they are known.
+        """
+        self._holds[writer] = _now() + self._lease, dict(groups)
+        self._places |= {group: shard for group, shard in groups.items() if shard is not None}
+
+    def _held(self) -> dict[str, int | None]:
+        """Return the groups that live writers hold, and their shards."""
+        self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > _now()}
+        return {group: shard for _, groups in self._holds.values() for group, shard in groups.items()}
 
     async def abort_open_episodes(self) -> int:
         """End the open episodes whose lease is over, give up the groups that no live writer holds, and count both.
@@ -133,9 +161,9 @@ class Coordinator:
         count = 0
         for shard in members.shards:
             gathering = await self._ask(shard, "groups")  # Before the holders: they hold a group before they write it.
-            self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > _now()}
-            held = set[str]().union(*[groups for _, groups in self._holds.values()])
+            held = self._held()
             count += await self._ask(shard, "abandon", [each for each in gathering or () if each not in held]) or 0
+        self._wake()
         return count
 
     async def limiter(self, method: str, *arguments: Any) -> Any:
@@ -144,6 +172,7 @@ class Coordinator:
 
     async def admission(self, method: str, *arguments: Any) -> Any:
         """Call a method of the fleet's AdmissionService."""
+        await self.members()
         return await getattr(self._admission, method)(*arguments)
 
     async def next_shard(self) -> int:
@@ -223,10 +252,16 @@ class Coordinator:
         if self._members.draining:
             self._run("drain", self._age())
 
-    async def _look(self) -> dict[int, deliveries.Places]:
+    def _wake(self) -> None:
+        """Wake those who wait for the queues."""
+        self._news.tell()
+        if self._admission is not None:
+            self._admission.news.tell()
+
+    async def _look(self, tickets: Iterable[bytes]) -> dict[int, deliveries.Places]:
         """Return what each shard says of its episodes."""
         shards = (await self.members()).shards
-        found = await asyncio.gather(*[self._ask(shard, "places") for shard in shards])
+        found = await asyncio.gather(*[self._ask(shard, "places", tickets) for shard in shards])
         return {shard: places for shard, places in zip(shards, found, strict=True) if places is not None}
 
     async def _count(self) -> tuple[int, int, int]:
@@ -245,10 +280,7 @@ class Coordinator:
     def _publish(self, members: replies.Members) -> None:
         """Tell every shard, which tells its clients that there is a new list."""
         for shard in members.shards:
-            self._run(shard, self._tell(shard, members))
-
-    async def _tell(self, shard: int, members: replies.Members) -> None:
-        await self._ask(shard, "report", None, members)
+            self._run(shard, self._ask(shard, "report", None, members))
 
     async def _age(self) -> None:
         """Close each shard that is being drained, once its rows have aged out and no writer uses it."""
@@ -263,11 +295,16 @@ class Coordinator:
                 inserted[shard] = stats.inserted
                 for other in members.draining:
                     self._left[other] -= stored if other != shard else 0
-            ready = [shard for shard in members.draining if self._left[shard] <= 0 and shard in found]
-            for shard in [*gone, *[shard for shard in ready if not found[shard].writers]]:
-                if shard in members.draining:
+            for shard in members.draining:
+                is_over = shard in found and self._left[shard] <= 0 and not found[shard].writers
+                if shard in gone or (is_over and not await self._is_needed(shard)):
                     await self._close(shard)
             await asyncio.sleep(_PAUSE)
+
+    async def _is_needed(self, shard: int) -> bool:
+        """Return whether a writer holds a group there that is not complete, or learners still take what waits."""
+        held = [group for group, place in self._held().items() if place == shard]
+        return _now() < self._holds_are_known or bool(await self._ask(shard, "is_needed", held))
 
     async def _close(self, shard: int) -> None:
         """Close a shard for good."""
@@ -298,7 +335,7 @@ class Coordinator:
             except errors.ClosedError:
                 return None
 
-    def _run(self, key: object, work: Coroutine[None, None, None]) -> None:
+    def _run(self, key: object, work: Coroutine[Any, Any, Any]) -> None:
         """Do something in the background, instead of what was being done under that key."""
         if key in self._tasks:
             self._tasks[key].cancel()

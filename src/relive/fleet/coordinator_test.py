@@ -83,7 +83,7 @@ async def test_a_new_coordinator_knows_the_numbers_of_the_shards() -> None:
     await local_test.settle(2.0)
     assert (await process_of(fleet).members()).draining == (1,)
     fleet.buffer(4).add_episode(**COLUMNS)
-    await local_test.settle(2.0)
+    await local_test.settle(6.0)
     assert (await process_of(fleet).members()).gone == (1,)
     assert fleet.gone == {1}
 

@@ -7,57 +7,25 @@ A learner numbers its requests, and says with each which reply it kept last. Wha
 cancelled or the reply was lost, is put back. After a restart of the shard, its buffer alone says what comes again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 import dataclasses
-from typing import Any, TypeAlias
+import math
+import os
+from typing import Any, NamedTuple, TypeAlias
 
+from relive.agents import delivery
 from relive.agents import token_store
-from relive.fleet import chunks
 
 Unit: TypeAlias = list[Any]
 """An episode, or those of a group."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """A request for the next episodes or groups of a shard.
-
-    Attributes:
-        learner: The name of the client, 16 bytes, another one for groups.
-        number: The number of the request.
-        kept: The number of the newest request to this shard whose reply was kept; 0 if none.
-        is_group: Whether groups are asked for.
-        take: How many to deliver; 0 only to tell how many are ready.
-        count: How many the learner needs.
-        max_lag: As in `next_groups`, like the next one.
-        accept: Decides whether an item is wanted.
-        policy_version: The learner's policy version, if known.
-    """
+class Request(NamedTuple):
+    """The name of a learner, the number of its request, and that of the newest one whose reply it kept; 0 if none."""
 
     learner: bytes
     number: int
     kept: int
-    is_group: bool
-    take: int
-    count: int
-    max_lag: int | None
-    accept: Callable[[Any], bool] | None
-    policy_version: int | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """The reply to a request.
-
-    Attributes:
-        units: What is delivered.
-        ready: How many more are ready, at most as many as the learner needs.
-        policy_version: The learner's policy version, as far as the shard knows.
-    """
-
-    units: list[Unit]
-    ready: int
-    policy_version: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +38,7 @@ class Places:
         delivered: Number of episodes delivered at that version, by this incarnation.
         outstanding: Number of episodes that run, or wait to be delivered.
         running: Number of those that run.
-        used: Which episodes of each ticket have reached the shard.
-        returned: Which of them failed and have returned their places to the ticket.
+        uses: By ticket, which of its episodes have reached the shard, and whether they returned their places to it.
     """
 
     incarnation: int
@@ -79,17 +46,7 @@ class Places:
     delivered: int
     outstanding: int
     running: int
-    used: dict[bytes, list[int]]
-    returned: dict[bytes, list[int]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sent:
-    """What was delivered to a learner with the request of that number: the ids of each unit, and when."""
-
-    number: int
-    units: list[list[str]]
-    time: float
+    uses: dict[bytes, dict[int, bool]]
 
 
 class ShardQueue:
@@ -102,99 +59,91 @@ class ShardQueue:
 
     def __init__(self, buffer: Any, first_key: int) -> None:
         self._buffer, self._first_key = buffer, first_key
-        self._sent: dict[bytes, _Sent] = {}
-        self._used: dict[chunks.Use, float] = {}
-        self._returned: dict[chunks.Use, float] = {}
+        self.offers = delivery.Deliveries(buffer)
+        self._first_number = int.from_bytes(os.urandom(6))
+        # By learner: the number of its newest request, the ids of each unit that it was sent, and when.
+        self._sent: dict[bytes, tuple[int, list[list[str]], float]] = {}
+        # By ticket: which of its episodes have come, whether they failed, and when the newest came.
+        self._uses: dict[bytes, tuple[dict[int, bool], float]] = {}
+        self._asked = -math.inf
         # The episodes delivered at the learner's version.
         self._version: int | None = None
         self._delivered: set[str] = set()
 
-    def take(self, request: Request, now: float) -> Reply:
-        """Return what a request asks for, if all of it is ready; raises as `next_episodes` does."""
-        buffer, sent = self._buffer, self._sent.get(request.learner)
-        if sent is not None and sent.number > request.kept:
-            self.put_back(request.learner, sent.number)
+    @property
+    def number(self) -> int:
+        """A number that changes whenever one who waits for this queue should look again; 0 without a queue."""
+        changes = self.offers.changes
+        return self._first_number + changes if changes else 0
+
+    def take(self, request: Request, now: float, number: int, **wanted: Any) -> tuple[list[Unit], int]:
+        """Return so many episodes or groups, if they are ready, and how many more are; see Deliveries.take."""
+        newest, *_ = self._sent.get(request.learner, (0,))
+        if newest > request.kept:
+            self.put_back(request.learner, newest)
         self._sent.pop(request.learner, None)
-        if request.is_group:
-            wanted = buffer._group_request("next_groups", 1, request.max_lag, request.accept)
-        else:
-            wanted = buffer._episode_request(1, request.max_lag, request.accept)
-        wanted.count = request.count
-        ready = min(buffer._num_ready(wanted), request.count)
-        units: list[Unit] = []
-        if 0 < request.take <= ready:
-            wanted.count = request.take
-            units = [[self._described(each) for each in unit] for unit in buffer._take(wanted)]
-            sent = self._sent[request.learner] = _Sent(request.number, [_ids(unit) for unit in units], now)
-            self._now_delivered().update(*sent.units)
-        return Reply(units=units, ready=ready - len(units), policy_version=buffer.policy_version)
+        self._asked = now
+        units, ready = self.offers.take(number, **wanted)
+        if units:
+            ids = [[episode.episode_id for episode in unit] for unit in units]
+            self._sent[request.learner] = request.number, ids, now
+            self._now_delivered().update(*ids)
+        return [[self._described(each) for each in unit] for unit in units], ready
 
     def put_back(self, learner: bytes, number: int) -> None:
         """Take back what a learner was sent with the request of that number."""
-        sent = self._sent.get(learner)
-        if sent is not None and sent.number == number:
-            self._buffer._put_back(sent.units)
-            del self._sent[learner]
-            self._now_delivered().difference_update(*sent.units)
+        newest, ids, _ = self._sent.get(learner, (0, [], 0.0))
+        if newest == number:
+            self.offers.put_back(ids)
+            self._sent.pop(learner, None)
+            self._now_delivered().difference_update(*ids)
 
     def ack(self, version: int, kept: Mapping[bytes, int]) -> None:
-        """Acknowledge what was delivered before the learner had a version; raises as `ack` of the buffer does.
-
-        Except for what was sent and may not have reached a learner.
+        """Acknowledge what was delivered before the learner had a version, and has surely reached it.
 
         Args:
             version: The version.
             kept: By the names of the learner, the number of the newest request whose reply it kept.
         """
-        in_doubt = [sent for learner, sent in self._sent.items() if sent.number > kept.get(learner, 0)]
-        self._buffer._ack(version, [each for sent in in_doubt for unit in sent.units for each in unit])
+        in_doubt = [ids for learner, (number, ids, _) in self._sent.items() if number > kept.get(learner, 0)]
+        self.offers.ack(version, [each for ids in in_doubt for unit in ids for each in unit])
 
     def forget(self, before: float) -> None:
         """Forget what was sent before that time, so that it cannot be put back."""
-        self._sent = {learner: sent for learner, sent in self._sent.items() if sent.time >= before}
-        self._used = {use: time for use, time in self._used.items() if time >= before}
-        self._returned = {use: time for use, time in self._returned.items() if time >= before}
+        self._sent = {learner: sent for learner, sent in self._sent.items() if sent[-1] >= before}
+        self._uses = {ticket: uses for ticket, uses in self._uses.items() if uses[-1] >= before}
 
-    def note(self, chunk: chunks.Chunk, now: float) -> None:
+    def note(self, chunk: Any, now: float) -> None:
         """Record that an episode with a ticket has arrived, or has returned its place to it."""
-        if isinstance(chunk, chunks.EpisodeChunk | chunks.TokenChunk) and chunk.ticket is not None:
-            self._used[chunk.ticket] = now
-        if isinstance(chunk, chunks.EpisodeChunk) and chunk.returned is not None:
-            self._returned[chunk.returned] = now
+        for what in ("ticket", "returned"):
+            use = getattr(chunk, what, None)
+            if use is not None:
+                uses, _ = self._uses.get(use[0], ({}, now))
+                uses[use[1]] = uses.get(use[1], False) or what == "returned"
+                self._uses[use[0]] = uses, now
 
-    def places(self, incarnation: int) -> Places:
-        """Return what an admission must know."""
-        buffer, queue = self._buffer, self._buffer._learner()
-        queue.pass_time()
+    def places(self, incarnation: int, tickets: Iterable[bytes]) -> Places:
+        """Return what an admission must know. The costs do not grow with what is stored."""
+        outstanding, running = self.offers.places()
         return Places(
             incarnation=incarnation,
-            policy_version=buffer.policy_version,
+            policy_version=self._buffer.policy_version,
             delivered=len(self._now_delivered()),
-            outstanding=queue.num_outstanding(buffer._store),
-            running=queue.places.running,
-            used=_by_ticket(self._used),
-            returned=_by_ticket(self._returned),
+            outstanding=outstanding,
+            running=running,
+            uses={name: self._uses[name][0] for name in tickets if name in self._uses},
         )
 
-    def reject(self, episode_ids: Sequence[str], reason: str) -> int:
+    def reject(self, episode_ids: list[str], reason: str) -> int:
         """Drop episodes as `reject` of the buffer does."""
         dropped: int = self._buffer.reject(episode_ids, reason=reason)
         self._now_delivered().difference_update(episode_ids)
         return dropped
 
-    def abandon(self, group_ids: Iterable[str]) -> int:
-        """Give up those of the groups that are not complete and hold places, and return how many there were."""
-        tracker = self._buffer._learner().groups
-        torn = [tracker.gathering[group_id] for group_id in set(self.groups()).intersection(group_ids)]
-        waiting = [group.episodes[0].episode_id for group in torn if group.episodes]
-        if waiting:
-            self._buffer.reject(waiting, reason="straggler")
-        return len(waiting)
-
-    def groups(self) -> list[str]:
-        """Return the ids of the groups that are not complete."""
-        tracker = self._buffer._learner().groups
-        return [] if tracker is None else list(tracker.gathering)
+    def is_needed(self, group_ids: Iterable[str], since: float) -> bool:
+        """Return whether one of those groups is not complete, or anything waits and a learner has asked since then."""
+        outstanding, running = self.offers.places() if self._asked >= since else (0, 0)
+        return outstanding > running or not all(map(self.offers.is_past, group_ids))
 
     def _now_delivered(self) -> set[str]:
         """Return the ids of the episodes that were delivered at the learner's version."""
@@ -208,14 +157,3 @@ class ShardQueue:
         if not isinstance(episode, token_store.EpisodeFacts):
             return episode
         return dataclasses.replace(episode, first_key=episode.first_key + self._first_key)
-
-
-def _by_ticket(uses: Iterable[chunks.Use]) -> dict[bytes, list[int]]:
-    numbers: dict[bytes, list[int]] = {}
-    for name, number in uses:
-        numbers.setdefault(name, []).append(number)
-    return numbers
-
-
-def _ids(unit: Unit) -> list[str]:
-    return [episode.episode_id for episode in unit]

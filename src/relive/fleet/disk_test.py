@@ -13,7 +13,6 @@ import relive
 from relive import errors
 from relive.fleet import adapter_test
 from relive.fleet import local_test
-from relive.fleet import replies
 from relive.fleet import trouble_test
 from relive.persistence import posix_test
 
@@ -30,71 +29,83 @@ def fleet_of(make: Any, shards: int, directory: pathlib.Path, **more: Any) -> lo
 
 
 class Disk:
-    """The disk of a shard, which has room for so many records of the journal and entries of the ledger."""
+    """The disk of a shard, which has room for so many records of the journal; is it known before one is written?"""
 
-    def __init__(self, fleet: local_test.LocalFleet, shard: int, records: int = 0, entries: int = 10**9) -> None:
+    def __init__(self, fleet: local_test.LocalFleet, shard: int, records: int = 0, *, is_known: bool = True) -> None:
         there: Any = fleet.shard(shard)
-        self._files = there._files
-        self._append, self._put = self._files._journal.append, self._files.ledger.put
-        self.records, self.entries = records, entries
-        self._files._journal.append, self._files.ledger.put = self.append, self.put
+        self._journal = there._files._journal
+        self._write, self.records = self._journal._write, records
+        self._journal._write = self.write
+        if is_known:
+            there._files._check_room = lambda journal: self.records or self.write()
 
-    def append(self, *record: Any, **options: Any) -> Any:
+    def write(self, *record: Any) -> Any:
         if not self.records:
             raise errors.CheckpointError("the journal could not be written: No space left on device")
         self.records -= 1
-        return self._append(*record, **options)
-
-    def put(self, entry: Any) -> None:
-        if not self.entries:
-            raise OSError(28, "No space left on device")
-        self.entries -= 1
-        self._put(entry)
+        return self._write(*record)
 
     def free(self) -> None:
-        self.records = self.entries = 10**9
+        self.records = 10**9
 
 
-@pytest.mark.parametrize("records", range(5))
+def whole(number: int) -> Any:
+    return adapter_test.columns(10 * number, 3, "TERMINATED", is_start=True)
+
+
+def outcome(shard: Any, writer: bytes, number: int) -> Any:
+    receipt = shard.insert(writer, number, 0, (whole(number), whole(number + 1)), True)
+    assert (receipt.progress.disk is None) == (receipt.outcome == "STORED")
+    return receipt.outcome
+
+
 @local_test.virtual
-async def test_a_full_disk_stores_and_reports_the_first_steps(records: int, tmp_path: pathlib.Path) -> None:
+async def test_a_full_disk_takes_no_batch(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path)
+    shard: Any = fleet.shard(0)
+    shard._files._journal.largest_together = 2**70
+    assert outcome(shard, W, 0) == "FULL"
+    assert (shard.stats().inserted, "on its disk, which has" in shard.stats().disk) == (0, True)
+    shard._files._journal.largest_together = 0
+    assert outcome(shard, W, 0) == "STORED"
+    assert shard._files._journal.largest_together > 100
+
+
+@local_test.virtual
+async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path)
     shard = fleet.shard(0)
-    disk = Disk(fleet, 0, records)
-    batch = tuple([adapter_test.columns(10 * number, 3, "TERMINATED", is_start=True) for number in range(4)])
-    resolution = shard.insert(W, 0, 0, batch)
-    passed = 3 * records if records < 4 else None
-    assert resolution == replies.Resolution(passed=passed)
-    assert shard.resolve(W, 0) == resolution
-    assert shard.stats().inserted == 3 * min(records, 4)
-    is_full = records < 4
-    assert resolution.progress is not None
-    assert (shard.stats().disk is not None, resolution.progress.disk is not None) == (is_full, is_full)
-    # Nothing more is stored under that name, also after the disk has room again.
+    disk = Disk(fleet, 0, 1, is_known=False)
+    assert [outcome(shard, W, number) for number in (0, 1, 2, 1, 0)] == ["STORED", "HELD", "FULL", "HELD", "STORED"]
+    assert outcome(shard, V, 0) == "FULL"
+    assert shard.stats().inserted == 12
+    assert shard.stats().disk == "the journal could not be written: No space left on device"
+    with pytest.raises(errors.CheckpointError, match="No space left"):
+        shard.save(b"now")
+    # Others may be the ones that write it, once there is room.
     disk.free()
-    if is_full:
-        assert shard.insert(W, 0, 0, batch) == resolution
-        assert shard.insert(W, 1, 0, batch) == replies.Resolution(passed=0)
-    assert shard.insert(V, 0, 0, batch) == replies.Resolution(passed=None)
-    assert shard.stats().disk is None
-    # After a crash the ledger says the same.
+    assert [outcome(shard, V, 0), outcome(shard, W, 1), outcome(shard, W, 2)] == ["STORED"] * 3
+    assert (shard.stats().inserted, shard.stats().disk) == (24, None)
+    Disk(fleet, 0, is_known=False)
+    assert outcome(shard, V, 1) == "HELD"
+    # A process that ends forgets it.
     fleet.kill(0)
     fleet.start(0)
-    assert fleet.shard(0).resolve(W, 0).passed == (12 if passed is None else passed)
+    assert fleet.shard(0).stats().inserted == 24
+    assert outcome(fleet.shard(0), V, 1) == "STORED"
 
 
 @local_test.virtual
 async def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path)
     shard = fleet.shard(0)
-    good = adapter_test.columns(0, 3, "TERMINATED", is_start=True)
-    shard.insert(V, 0, 0, (good,))
-    Disk(fleet, 0, records=1)
+    Disk(fleet, 0, is_known=False)
     wrong: Any = adapter_test.columns(0, 2, "TERMINATED", is_start=True)
     wrong.observations.resize((3, 1))
-    resolution = shard.insert(W, 0, 0, (wrong, good, good))
-    assert (resolution.passed, resolution.refused, type(resolution.error)) == (5, 2, errors.SchemaError)
-    assert (shard.stats().inserted, shard.stats().refused) == (6, 2)
+    for _ in range(2):
+        receipt = shard.insert(W, 0, 0, (whole(0), wrong), True)
+        assert (receipt.outcome, receipt.refused, type(receipt.error)) == ("HELD", 2, errors.SchemaError)
+    assert (shard.stats().inserted, shard.stats().refused) == (3, 2)
 
 
 @local_test.virtual
@@ -102,7 +113,7 @@ async def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path
     fleet = fleet_of(trouble_test.episodes, 1, tmp_path, lease=4.0)
     shard = fleet.shard(0)
     for writer in (W, V):
-        shard.insert(writer, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),))
+        shard.insert(writer, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),), True)
     disk = Disk(fleet, 0)
     await asyncio.sleep(5.0)
     shard.ping()
@@ -113,18 +124,9 @@ async def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path
     await asyncio.sleep(2.0)
     shard.ping()
     assert (shard.stats().aborted, shard.stats().buffer.in_progress) == (2, 0)
-    shard.insert(b"u" * 16, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),))
+    shard.insert(b"u" * 16, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),), True)
     Disk(fleet, 0)
     shard.close()
-
-
-@local_test.virtual
-async def test_a_ledger_entry_that_does_not_fit_is_ignored(tmp_path: pathlib.Path) -> None:
-    fleet = fleet_of(ring, 1, tmp_path)
-    shard = fleet.shard(0)
-    Disk(fleet, 0, records=9, entries=0)
-    assert shard.insert(W, 0, 0, (adapter_test.columns(0, 3, is_start=True),)) == replies.Resolution(passed=0)
-    assert (shard.stats().inserted, shard.stats().disk) == (0, "[Errno 28] No space left on device")
 
 
 @posix_test.LIMITS

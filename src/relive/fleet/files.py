@@ -1,24 +1,28 @@
-"""Files: the journal of a shard's buffer, a checkpoint, and a ledger, in one directory.
+"""Files: the journal of a shard's buffer and a checkpoint, in one directory.
 
-directory/journal      every step and every end, before it is stored
+directory/journal      every batch as one record, with which of its writer it is, and every other change
 directory/checkpoint   the whole buffer, saved periodically, including priorities and draws
-directory/ledger       which batch of each writer was begun
 """
 
+from collections.abc import Callable
 from concurrent import futures
 import contextlib
+import math
 import os
 import shutil
+import time
 from typing import Any
 
 from relive import errors
-from relive.fleet import ledger as ledger_lib
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
+
+_LEAST_ROOM = 2**16
+"""Bytes that a disk must have left, besides those of two large records."""
 
 
 class Files:
@@ -34,21 +38,25 @@ class Files:
     """
 
     def __init__(self, directory: str | None, fsync: journal_lib.Policy, codec: codec_lib.Codec | None) -> None:
-        self._directory = directory
-        self._fsync: journal_lib.Policy = fsync
+        self._directory, self._fsync = directory, fsync
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
         self._journal: journal_lib.Journal | None = None
         self._thread = futures.ThreadPoolExecutor(1)
+        self._looked = -math.inf
         if directory is not None:
             try:
                 os.makedirs(directory, exist_ok=True)
             except OSError as error:
                 reason = files.reason(error)
                 raise errors.CheckpointError(f"{files.named(directory)} cannot be made: {reason}") from error
-        self.ledger = ledger_lib.Ledger(None if directory is None else os.path.join(directory, "ledger"))
 
-    def attached(self, buffer: Any) -> Any:
+    def attached(self, buffer: Any, hear: Callable[[bytes], None], note: Callable[[], bytes]) -> Any:
         """Return the saved buffer, or the given one if there is none, attached to the journal.
+
+        Args:
+            buffer: A new buffer.
+            hear: Called with each note in the journal.
+            note: Returns one for the beginning of a segment, as of all batches so far.
 
         Raises:
             CheckpointError: The files cannot be read back.
@@ -56,11 +64,40 @@ class Files:
         if self._directory is None:
             return buffer
         path = os.path.join(self._directory, "journal")
-        if _has_begun(path):
-            buffer = self._recovered(path, type(buffer))
+        # A process may have died before creating the first segment.
+        if os.path.isdir(path) and journal_reader.Reading(path).firsts:
+            buffer = self._recovered(path, type(buffer), hear)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
+        self._journal.carry(note)
         buffer.attach(self._journal, **self._options)
         return buffer
+
+    def together(self, note: Callable[[], bytes]) -> contextlib.AbstractContextManager[None]:
+        """Write the changes of a block as one record, with a note; see Journal.
+
+        Raises:
+            CheckpointError: The disk has no room for it, probably, or on entry as there: nothing has changed.
+        """
+        if self._journal is None:
+            return contextlib.nullcontext()
+        self._check_room(self._journal)
+        return self._journal.together(note)
+
+    def _check_room(self, journal: journal_lib.Journal) -> None:
+        """Raise CheckpointError if there is no room for a large record; looks once a second while there is."""
+        if time.monotonic() - self._looked < 1.0:
+            return
+        left, least = journal.free_bytes, 2 * journal.largest_together + _LEAST_ROOM
+        if left < least:
+            raise errors.CheckpointError(
+                f"{files.named(journal.path)} needs {least} bytes on its disk, which has {left}"
+            )
+        self._looked = time.monotonic()
+
+    def catch_up(self) -> None:
+        """Write what could not be written before; see Journal."""
+        if self._journal is not None:
+            self._journal.catch_up()
 
     def save(self, buffer: Any) -> futures.Future[None]:
         """Start saving the buffer as it is now, in a thread; the buffer may change meanwhile.
@@ -69,6 +106,7 @@ class Files:
 
         Raises:
             ArgumentError: There is no directory.
+            CheckpointError: The disk is full.
         """
         if self._directory is None:
             raise errors.ArgumentError("save needs a fleet with a directory: give start(directory=...)")
@@ -80,25 +118,18 @@ class Files:
         self._thread.shutdown()
         if self._journal is not None:
             self._journal.close()
-        self.ledger.close()
 
     def delete(self) -> None:
         """Delete the closed files."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _recovered(self, journal: str, kind: type[Any]) -> Any:
+    def _recovered(self, journal: str, kind: type[Any], hear: Callable[[bytes], None]) -> Any:
         assert self._directory is not None
         checkpoint = os.path.join(self._directory, "checkpoint")
+        arguments = kind, self._options.get("codec"), None, {}, hear
         if os.path.isdir(checkpoint):
             # The checkpoint may be older than the journal, or damaged; the journal has all steps.
             with contextlib.suppress(errors.CheckpointError):
-                return recover.recover(journal, checkpoint=checkpoint, buffer_class=kind, **self._options)
-        return recover.recover(journal, buffer_class=kind, **self._options)
-
-
-def _has_begun(path: str) -> bool:
-    """Return whether there is a journal; a process may have died before creating its first segment."""
-    if not os.path.isdir(path):
-        return False
-    return bool(journal_reader.Reading(path).firsts)
+                return recover.with_notes(journal, checkpoint, *arguments)
+        return recover.with_notes(journal, None, *arguments)

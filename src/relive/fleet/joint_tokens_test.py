@@ -12,7 +12,6 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.fleet import chunks
 from relive.fleet import local_test
 from relive.fleet import trouble_test
 
@@ -160,14 +159,6 @@ async def test_extras_of_agents_arrive() -> None:
         await writer.add({"walker": 0.0}, {"walker": 0}, {"walker": 1.0}, {"walker": 1.0}, logits=said)
         said["walker"] += 1.0  # The writer has a copy.
     assert fleet.buffer(0).read([0]).agents["walker"].extras["logits"].tolist() == [[1.5]]
-
-
-def test_the_rest_of_joint_steps_follows_those_that_were_stored() -> None:
-    steps = tuple({"observations": t} for t in range(4))
-    chunk = chunks.JointChunk(stream=3, is_start=True, steps=steps, end="TERMINATED")
-    rest = chunks.JointChunk(stream=3, is_start=False, steps=steps[1:], end="TERMINATED")
-    assert chunks.unstored((chunk, chunk), 5) == (rest,)
-    assert chunks.unstored((chunk, chunk), 1) == (rest, chunk)
 
 
 # Tokens.

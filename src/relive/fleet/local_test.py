@@ -109,6 +109,8 @@ class Process:
             task.cancel()
         self.is_dead.set_result(None)
         shard: Any = self.shard
+        if shard._files._journal is not None:
+            shard._files._journal._together = None
         shard._files.close()
 
 

@@ -7,6 +7,7 @@
 
 A client continues with the live shards; if all are gone, the fleet was closed. Shards say with their replies which
 version of the list of shards they know; if that is newer than the client's, it gets the new list from the coordinator.
+They also say whether anything happened in their queues, of which the client tells the coordinator: others wait for it.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from relive.fleet import replies
 
 _TRIAL = 0.1
 """The part of the time in which writers try a shard that they avoid."""
+_PAUSE = 0.02
+"""Seconds between two calls that tell the coordinator what happened."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +110,7 @@ class Membership:
         """The newest list of shards that the client knows."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refresh: asyncio.Task[Any] | None = None
+        self._telling: asyncio.Task[Any] | None = None
         self.transport = transport
         self.settings, self._retry = settings, retry
         self._full_since: dict[int, float] = {}
@@ -114,6 +118,9 @@ class Membership:
         self._lost: set[int] = set()
         self._gone: set[int] = set()
         self._progress: dict[int, replies.Progress] = {}
+        # The newest number of each queue, and those of which the coordinator was not told.
+        self._queues: dict[int, int] = {}
+        self._untold: dict[int, int] = {}
 
     def live(self) -> list[int]:
         """Return the numbers of the live shards, and start looking for the others.
@@ -166,6 +173,20 @@ class Membership:
         if version > self.members.version and (self._refresh is None or self._refresh.done()):
             self._refresh = self.run(self._refreshing())
 
+    def _note_queue(self, shard: int, number: int) -> None:
+        """Tell the coordinator in the background if anything happened in the queue of a shard."""
+        if number and self._queues.get(shard) != number:
+            self._queues[shard] = self._untold[shard] = number
+            if self._telling is None or self._telling.done():
+                self._telling = self.run(self._tell())
+
+    async def _tell(self) -> None:
+        with contextlib.suppress(errors.ClosedError):
+            while self._untold:
+                numbers, self._untold = self._untold, {}
+                await self.transport.coordinator("told", numbers)
+                await asyncio.sleep(_PAUSE)
+
     async def _refreshing(self) -> None:
         with contextlib.suppress(errors.ClosedError):
             await self.refresh()
@@ -182,7 +203,10 @@ class Membership:
             self._search(shard)
             raise NotAskedError(f"shard {shard} does not respond: its process is being restarted")
         try:
-            return await self.transport.call(shard, method, *arguments, seconds=self.settings.timeout)
+            reply = await self.transport.call(shard, method, *arguments, seconds=self.settings.timeout)
+            if isinstance(reply, replies.Progress):
+                self._note_queue(shard, reply.queue)
+            return reply
         except errors.ShardLostError:
             self._lost.add(shard)
             self._search(shard)
@@ -218,6 +242,7 @@ class Membership:
         if progress is None:
             return False
         self.note_version(progress.members)
+        self._note_queue(shard, progress.queue)
         if progress.disk is None:
             self._full_since.pop(shard, None)
         else:
@@ -242,8 +267,9 @@ class Membership:
         for search in self._searches.values():
             search.cancel()
         self._searches.clear()
-        if self._refresh is not None:
-            self._refresh.cancel()
+        for task in (self._refresh, self._telling):
+            if task is not None:
+                task.cancel()
 
     def _search(self, shard: int) -> asyncio.Task[Any]:
         """Return the task that looks for a lost shard; each event loop has its own."""

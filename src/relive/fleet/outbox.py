@@ -1,25 +1,29 @@
-"""Outbox: the batches of a writer that were not acknowledged yet.
+"""Outbox: the batches of a writer, until each is settled.
 
-    take(chunk) ──►  open batch  ──►  queue  ──►  in flight  ──►  acknowledged
-                                                      │ the shard is lost
-                                                      └── in doubt: when the shard is back it reports what it stored,
-                                                          and the rest is sent again, to a live shard
+    state      what it means                               what comes next
+    QUEUED     it waits for its turn, and for a shard      SENT
+                                                           LOST, if no shard is there for `recovery` seconds
+    SENT       it is on its way to a shard                 STORED, or QUEUED again if the shard has not taken it
+                                                           IN_DOUBT, if there is no reply, or the shard holds it
+                                                           REFUSED, if it cannot be sent at all
+    IN_DOUBT   its shard alone knows whether it has it     SENT again, to that shard, once it is back
+                                                           QUEUED, if the shard was drained, and its rows are gone
+                                                           LOST, if it is not back within `recovery` seconds
+    STORED, REFUSED, LOST: settled
 
-A writer uses one shard. If that is lost, it switches to another at once, and batches in flight wait for the lost one to
-come back: each step is stored once. `room` waits while `max_in_flight` batches are not acknowledged.
+A batch has a number, by which a shard knows what it has: it is safe to send it again, to the shard that may have it.
+A writer uses one shard. If that is lost, it goes on with another at once, while batches in doubt wait for the lost one.
+Episodes of groups are pinned to the shard of their group, each a batch of its own.
 
-A shard knows a writer by name, which changes after a batch was not acknowledged: once `resolve` was called, nothing
-more is stored under the old name. Resent steps get a separate name, since later steps may be stored already: steps are
-never stored after steps that follow them.
-
-A shard whose disk is full is sent the rest again and again, for `recovery` seconds; then another one is tried.
+At most `max_in_flight` batches for a shard are QUEUED or SENT for the first time; beyond that, `room` waits. Those that
+a full disk has no room for are QUEUED again, and wait here, so that the writer does.
 """
 
 import asyncio
-import collections
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
 import dataclasses
+import enum
 import os
 
 from relive import errors
@@ -32,17 +36,33 @@ _PAUSE = 0.05
 _PAUSE_IF_FULL = 1.0
 """Seconds between two attempts to write to a full disk."""
 
+State = enum.Enum("State", ["QUEUED", "SENT", "IN_DOUBT", "STORED", "REFUSED", "LOST"])
+SETTLED = frozenset([State.STORED, State.REFUSED, State.LOST])
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Batch:
     """Chunks that are sent together.
 
     Attributes:
+        number: Its number among those of the writer.
         chunks: The chunks, in order.
-        is_counted: Whether the limiter has counted their steps.
+        pinned: The shard that it must go to; None for any.
+        shard: The one that it was sent to last.
+        may_be_stored: Whether that one may have it.
+        is_held: Whether it has it, but no room to write it.
+        takes_room: Whether it counts as in flight.
+        is_counted: Whether the limiter has counted its steps.
     """
 
+    number: int
     chunks: tuple[chunks_lib.Chunk, ...]
+    pinned: int | None = None
+    state: State = State.QUEUED
+    shard: int | None = None
+    may_be_stored: bool = False
+    is_held: bool = False
+    takes_room: bool = True
     is_counted: bool = False
 
     @property
@@ -57,63 +77,73 @@ class Outbox:
     Args:
         shards: Reaches them.
         batch_steps: Number of steps in a batch.
-        max_in_flight: Maximum number of unacknowledged batches.
+        max_in_flight: Maximum number of batches under way.
+
+    Attributes:
+        stored: Steps that a shard has said are stored.
+        refused: Steps that the buffer of a shard refused.
+        lost: Steps that were on their way to a shard that did not come back in time.
     """
 
-    def __init__(
-        self,
-        shards: membership.Membership,
-        *,
-        batch_steps: int,
-        max_in_flight: int,
-    ) -> None:
+    def __init__(self, shards: membership.Membership, *, batch_steps: int, max_in_flight: int) -> None:
         self._shards, self._settings = shards, shards.settings
         self._batch_steps, self._max_in_flight = batch_steps, max_in_flight
+        self._name, self._number = os.urandom(16), 0
+        self._open: list[chunks_lib.Chunk] = []
+        self._open_steps = 0
+        self._batches: dict[int, Batch] = {}
+        # Those that were never sent, and the task that sends them.
+        self._fresh: list[Batch] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewal: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._refusal: Exception | None = None
+        # The writer's number in the fleet, and the shard that it uses now.
         self._writer: int | None = None
         self._shard: int | None = None
         self._away_since: float | None = None
         self._open_episodes: set[int] = set()
-        self._rename()
-        self._open: list[chunks_lib.Chunk] = []
-        self._open_steps = 0
-        self._queue: collections.deque[Batch] = collections.deque()
-        self._unanswered = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pump: asyncio.Task[None] | None = None
-        self._renewal: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._refusal: Exception | None = None
-        self.stored = 0
-        """Steps that a shard has said are stored."""
-        self.refused = 0
-        """Steps that the buffer of a shard refused."""
-        self.lost = 0
-        """Steps that were on their way to a shard that did not come back in time."""
+        self._next: dict[State, Callable[[Batch], Awaitable[State]]] = {
+            State.QUEUED: self._address,
+            State.SENT: self._send,
+            State.IN_DOUBT: self._look_for,
+        }
+        self.stored = self.refused = self.lost = 0
 
-    async def room(self) -> None:
-        """Wait until `take` may be called: while too many batches are in flight.
+    async def room(self, shard: int | None = None) -> None:
+        """Wait until `take` may be called for that shard: while too many batches are in flight.
 
         Raises:
             ReplayError: A buffer refused steps sent earlier; raised once.
         """
         self._raise_refusal()
-        while self._unanswered >= self._max_in_flight:
+        while self._in_flight(shard) >= self._max_in_flight:
             await self._change()
             self._raise_refusal()
 
-    def take(self, chunk: chunks_lib.Chunk) -> None:
-        """Take a chunk, which must not change any more, right after awaiting `room`."""
+    def take(self, chunk: chunks_lib.Chunk, shard: int | None = None) -> None:
+        """Take a chunk, which must not change any more, for any shard or that one, right after awaiting `room`."""
+        if shard is not None:
+            self._queue(Batch(self._number, (chunk,), shard))
+            return
         self._open.append(chunk)
         # Count chunks without steps too, so that batches of them cannot grow forever.
         self._open_steps += max(chunk.rows, 1)
         if self._open_steps >= self._batch_steps:
-            self._seal()
+            self.seal()
         self._keep_lease()
+
+    def seal(self) -> None:
+        """Send what was taken for any shard."""
+        if self._open:
+            self._queue(Batch(self._number, tuple(self._open)))
+            self._open, self._open_steps = [], 0
 
     async def flush(self) -> None:
         """Wait until everything is stored, or counted as refused or lost; raises like `room`."""
-        self._seal()
-        while self._queue or self._tasks:
+        self.seal()
+        while self._batches or self._tasks:
             await self._change()
         self._raise_refusal()
 
@@ -125,40 +155,118 @@ class Outbox:
             if self._renewal is not None:
                 self._renewal.cancel()
             if self._shard is not None:
-                await self._tell("leave", self._shard, self._name)
+                await self._tell("leave", self._shard)
 
-    def _seal(self) -> None:
-        """Queue the open batch."""
-        if self._open:
-            self._queue.append(Batch(tuple(self._open)))
-            self._open, self._open_steps = [], 0
-            self._unanswered += 1
-            if self._pump is None or self._pump.done():
-                self._pump = self._run(self._pumping())
+    def _queue(self, batch: Batch) -> None:
+        self._batches[batch.number] = batch
+        self._number += 1
+        self._fresh.append(batch)
+        if self._pump is None or self._pump.done():
+            self._pump = self._run(self._pumping())
 
     async def _pumping(self) -> None:
-        """Send the queued batches, in order."""
-        while self._queue:
-            batch = self._queue[0]
+        """Send the batches for the first time, in order."""
+        while self._fresh:
+            batch = self._fresh[0]
             try:
-                batch = dataclasses.replace(batch, is_counted=await self._take_turn(batch.steps))
+                batch.is_counted = await self._take_turn(batch.steps)
             except Exception as error:
-                self._refuse(self._queue.popleft(), error)
-                self._answered()
-                continue
-            shard = await self._find()
-            self._queue.popleft()
-            if shard is None:
-                self._lose(batch)
-                self._answered()
-                continue
-            for episode, is_open in map(chunks_lib.episode, batch.chunks):
-                (self._open_episodes.add if is_open else self._open_episodes.discard)(episode)
-            self._flying.add(self._number)
+                batch.state = self._refuse(batch, batch.steps, error)
+            if batch.pinned is None and batch.state is State.QUEUED:
+                batch.state = await self._address(batch)
+                for episode, is_open in map(chunks_lib.episode, batch.chunks):
+                    (self._open_episodes.add if is_open else self._open_episodes.discard)(episode)
+            del self._fresh[0]
             # Tasks start in the order in which they are created, and so do the calls of a shard.
-            self._run(self._deliver(batch, shard, self._name, self._number, min(self._flying)))
-            self._number += 1
+            self._run(self._deliver(batch))
             await asyncio.sleep(0)
+
+    async def _deliver(self, batch: Batch) -> None:
+        """Take a batch from state to state until it is settled."""
+        while batch.state not in SETTLED:
+            batch.state = await self._next[batch.state](batch)
+        del self._batches[batch.number]
+        self._changed.set()
+
+    # What takes a batch to its next state.
+
+    async def _address(self, batch: Batch) -> State:
+        """QUEUED: find a shard."""
+        if batch.shard is not None and self._shards.is_full(batch.shard):
+            await asyncio.sleep(_PAUSE_IF_FULL)
+        try:
+            batch.shard = await self._find() if batch.pinned is None else await self._pinned(batch.pinned)
+        except errors.ClosedError as error:
+            self._refusal = self._refusal or error
+            return self._lose(batch)
+        return self._lose(batch) if batch.shard is None else State.SENT
+
+    async def _send(self, batch: Batch) -> State:
+        """SENT: ask the shard to store it."""
+        assert batch.shard is not None
+        stays = batch.pinned is None and batch.shard == self._shard
+        arguments = self._name, batch.number, min(self._batches), batch.chunks, stays
+        try:
+            receipt: replies.Receipt = await self._shards.ask(batch.shard, "insert", *arguments)
+        except errors.ShardLostError as error:
+            batch.is_held = False
+            # A shard that was drained and closed has refused it, and others have not.
+            is_closed = isinstance(error.__cause__, errors.ClosedError)
+            if is_closed and batch.shard not in self._shards.members.active:
+                batch.may_be_stored = False
+            elif not isinstance(error, membership.NotAskedError):
+                batch.may_be_stored = True
+            return self._doubt(batch) if batch.may_be_stored else State.QUEUED
+        except Exception as error:  # Such as objects that cannot be serialized.
+            return self._refuse(batch, batch.steps, error)
+        await self._shards.note(batch.shard, receipt.progress)
+        batch.is_held, batch.may_be_stored = receipt.outcome == "HELD", False
+        if receipt.outcome == "FULL":
+            return State.QUEUED
+        if batch.is_held:
+            return State.IN_DOUBT
+        self.stored += batch.steps - receipt.refused
+        if receipt.refused:
+            self._refuse(
+                batch,
+                receipt.refused,
+                receipt.error
+                or errors.ArgumentError(
+                    f"shard {batch.shard} has refused {receipt.refused} steps, and died before it could say why"
+                ),
+            )
+        return State.STORED
+
+    async def _look_for(self, batch: Batch) -> State:
+        """IN_DOUBT: wait for the shard that may have it."""
+        assert batch.shard is not None
+        if batch.is_held:
+            await asyncio.sleep(_PAUSE_IF_FULL)
+            return State.SENT
+        if await self._shards.is_back(batch.shard, self._settings.recovery):
+            return State.SENT
+        if await self._shards.was_drained(batch.shard):
+            batch.may_be_stored = False
+            return State.QUEUED
+        return self._lose(batch)
+
+    def _doubt(self, batch: Batch) -> State:
+        batch.takes_room = False
+        self._changed.set()
+        return State.IN_DOUBT
+
+    def _refuse(self, batch: Batch, steps: int, error: Exception) -> State:
+        self.refused += steps
+        self._refusal = self._refusal or error
+        self._give_back(batch, steps)
+        return State.REFUSED
+
+    def _lose(self, batch: Batch) -> State:
+        self.lost += batch.steps
+        self._give_back(batch, batch.steps)
+        return State.LOST
+
+    # The limiter.
 
     async def _take_turn(self, steps: int) -> bool:
         """Wait until the steps may be inserted, and return whether they count."""
@@ -167,23 +275,35 @@ class Outbox:
             counted = await self._shards.transport.coordinator("limiter", "insert_turn", steps)
         return counted > 0
 
+    def _give_back(self, batch: Batch, steps: int) -> None:
+        """Tell the limiter that steps which it has counted are not stored."""
+        if batch.is_counted:
+            self._run(self._giving_back(steps))
+
+    async def _giving_back(self, steps: int) -> None:
+        with contextlib.suppress(errors.ReplayError):
+            await self._shards.transport.coordinator("limiter", "give_back", 0, steps)
+
+    # The shard.
+
+    async def _pinned(self, shard: int) -> int | None:
+        """Return that shard, once it is there; None if it does not come back."""
+        self._shards.live()  # Raises if all shards are gone for good.
+        return shard if await self._shards.is_back(shard, self._settings.recovery) else None
+
     async def _find(self) -> int | None:
-        """Return the shard to use, under a new name if it changed; None if there is none."""
+        """Return the shard to use; None if there is none."""
         deadline = asyncio.get_running_loop().time() + self._settings.recovery
-        try:
-            if self._writer is None:
-                self._writer = int(await self._shards.transport.coordinator("next_writer"))
-            while (shard := self._choose(self._writer)) is None:
-                if asyncio.get_running_loop().time() > deadline:
-                    return None
-                await asyncio.sleep(_PAUSE)
-        except errors.ClosedError as error:
-            self._refusal = self._refusal or error
-            return None
+        if self._writer is None:
+            self._writer = int(await self._shards.transport.coordinator("next_writer"))
+        while (shard := self._choose(self._writer)) is None:
+            if asyncio.get_running_loop().time() > deadline:
+                return None
+            await asyncio.sleep(_PAUSE)
         return shard
 
     def _choose(self, writer: int) -> int | None:
-        """Return the shard to use now, under a new name if it changed; None if there is none.
+        """Return the shard to use now; None if there is none.
 
         The writer leaves a live shard once none of its episodes is open there, or after `lease` seconds.
         """
@@ -197,118 +317,35 @@ class Outbox:
             can_stay = self._open_episodes and not self._shards.is_avoided(self._shard)
             if can_stay and now - self._away_since < self._settings.lease:
                 return self._shard
-            self._run(self._tell("leave", self._shard, self._name))
+            self._run(self._tell("leave", self._shard))
         self._shard, self._away_since = shards[0], None
         self._open_episodes.clear()
-        self._rename()
         return self._shard
 
-    def _rename(self) -> None:
-        self._name, self._number = os.urandom(16), 0
-        self._flying: set[int] = set()
+    def _keep_lease(self) -> None:
+        """Renew the lease while the writer is open."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.get_running_loop().create_task(self._renewing())
 
-    async def _deliver(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> None:
-        """Send a batch, and resend missing steps, until each is stored, refused or lost."""
-        left = await self._send(batch, shard, name, number, answered)
-        if name == self._name:
-            self._flying.discard(number)
-            if left is None or left.chunks:
-                self._rename()
-        # While a disk is full, batches wait at the caller, and not here.
-        is_held = left is not None and self._shards.is_full(shard)
-        if not is_held:
-            self._answered()
-        await self._redeliver(batch, left, shard, name, number)
-        if is_held:
-            self._answered()
-
-    async def _redeliver(self, batch: Batch, left: Batch | None, shard: int, name: bytes, number: int) -> None:
-        """Resend what is left of a batch; None if that is in doubt."""
+    async def _renewing(self) -> None:
         while True:
-            if left is None:
-                left = await self._unstored(batch, shard, name, number)
-            if not left.chunks:
-                return
-            if self._shards.is_full(shard):
-                await asyncio.sleep(_PAUSE_IF_FULL)
-            again = await self._find()
-            if again is None:
-                self._lose(left)
-                return
-            batch, shard, name, number = left, again, os.urandom(16), 0
-            left = await self._send(batch, shard, name, number, 0)
-            if left is not None and not left.chunks:
-                await self._tell("leave", shard, name)
+            await asyncio.sleep(self._settings.lease / 4)
+            if self._writer is not None:
+                with contextlib.suppress(errors.ClosedError):
+                    self._choose(self._writer)
+            if self._shard is not None:
+                await self._tell("renew", self._shard)
 
-    async def _send(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> Batch | None:
-        """Send a batch, and return the rest; None if that is in doubt."""
-        try:
-            resolution = await self._shards.ask(shard, "insert", name, number, answered, batch.chunks)
-        except membership.NotAskedError:
-            return batch
-        except errors.ShardLostError as error:
-            # A shard that was drained and closed has refused it, and others have not.
-            is_closed = isinstance(error.__cause__, errors.ClosedError)
-            return batch if is_closed and shard not in self._shards.members.active else None
-        except Exception as error:  # Such as objects that cannot be serialized.
-            self._refuse(batch, error)
-            return dataclasses.replace(batch, chunks=())
-        return await self._rest(batch, shard, resolution)
+    async def _tell(self, method: str, shard: int) -> None:
+        await self._shards.note(shard, await self._shards.ask_or_none(shard, method, self._name))
 
-    async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
-        """Ask what became of a batch in doubt, and return what must be sent again."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.recovery
-        resolution: replies.Resolution | None = None
-        while resolution is None:
-            if not await self._shards.is_back(shard, max(deadline - loop.time(), 0)):
-                if await self._shards.was_drained(shard):
-                    return batch  # If it was stored there, it is there no more.
-                self._lose(batch)
-                return dataclasses.replace(batch, chunks=())
-            resolution = await self._shards.ask_or_none(shard, "resolve", name, number)
-        return await self._rest(batch, shard, resolution)
+    # Waiting.
 
-    async def _rest(self, batch: Batch, shard: int, resolution: replies.Resolution) -> Batch:
-        """Count what became of a batch, and return what must be sent again."""
-        await self._shards.note(shard, resolution.progress)
-        chunks = () if resolution.passed is None else chunks_lib.unstored(batch.chunks, resolution.passed)
-        left = dataclasses.replace(batch, chunks=chunks)
-        self.stored += batch.steps - left.steps - resolution.refused
-        if resolution.refused:
-            error = resolution.error or errors.ArgumentError(
-                f"shard {shard} has refused {resolution.refused} steps, and died before it could say why"
-            )
-            self._count_refused(batch, resolution.refused, error)
-        return left
-
-    def _refuse(self, batch: Batch, error: Exception) -> None:
-        self._count_refused(batch, batch.steps, error)
-
-    def _count_refused(self, batch: Batch, steps: int, error: Exception) -> None:
-        self.refused += steps
-        self._refusal = self._refusal or error
-        self._give_back(batch, steps)
-
-    def _lose(self, batch: Batch) -> None:
-        self.lost += batch.steps
-        self._give_back(batch, batch.steps)
-
-    def _give_back(self, batch: Batch, steps: int) -> None:
-        """Tell the limiter that steps which it has counted are not stored."""
-        if batch.is_counted:
-            self._run(self._giving_back(steps))
-
-    async def _giving_back(self, steps: int) -> None:
-        with contextlib.suppress(errors.ReplayError):
-            await self._shards.transport.coordinator("limiter", "give_back", 0, steps)
-
-    def _answered(self) -> None:
-        self._unanswered -= 1
-        self._changed.set()
+    def _in_flight(self, shard: int | None) -> int:
+        return sum([batch.takes_room and batch.pinned == shard for batch in self._batches.values()])
 
     async def _change(self) -> None:
-        """Wait until any reply has arrived."""
+        """Wait until any batch has changed its state."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -327,20 +364,3 @@ class Outbox:
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise refusal
-
-    def _keep_lease(self) -> None:
-        """Renew the lease while the writer is open."""
-        if self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.get_running_loop().create_task(self._renewing())
-
-    async def _renewing(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.lease / 4)
-            if self._writer is not None:
-                with contextlib.suppress(errors.ClosedError):
-                    self._choose(self._writer)
-            if self._shard is not None:
-                await self._tell("renew", self._shard, self._name)
-
-    async def _tell(self, method: str, shard: int, name: bytes) -> None:
-        await self._shards.note(shard, await self._shards.ask_or_none(shard, method, name))

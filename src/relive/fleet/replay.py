@@ -22,7 +22,7 @@ from relive.fleet import column_writer
 from relive.fleet import consumption
 from relive.fleet import draws
 from relive.fleet import episodes_writer
-from relive.fleet import group_outbox
+from relive.fleet import holds
 from relive.fleet import joint_writer
 from relive.fleet import membership
 from relive.fleet import outbox
@@ -33,7 +33,6 @@ from relive.fleet import tickets
 from relive.fleet import tokens_writer
 
 Batch = TypeVar("Batch")
-AnyOutbox = TypeVar("AnyOutbox", bound=outbox.Outbox)
 
 _MOST_AHEAD = 32
 """So many batches are under way at most, unless `prefetch` says more."""
@@ -120,32 +119,25 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
         """Return a writer of episodes, for a fleet of episode buffers; otherwise like `writer`."""
-        return episodes_writer.EpisodesWriter(
-            self._outboxes("episodes_writer", batch_steps, max_in_flight), batch_steps
-        )
+        outbox = self._outbox("episodes_writer", batch_steps, max_in_flight)
+        return episodes_writer.EpisodesWriter(outbox, batch_steps, self._holds(), self._tickets)
 
     def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> tokens_writer.TokensWriter:
         """Return a writer of episodes of tokens, for a fleet of token buffers; otherwise like `writer`."""
-        return tokens_writer.TokensWriter(self._outboxes("tokens_writer", batch_episodes, max_in_flight))
+        outbox = self._outbox("tokens_writer", batch_episodes, max_in_flight)
+        return tokens_writer.TokensWriter(outbox, self._holds(), self._tickets)
 
-    def _outboxes(self, call: str, batch_steps: int, max_in_flight: int) -> group_outbox.Outboxes:
-        def make() -> group_outbox.GroupOutbox:
-            return self._outbox_of(group_outbox.GroupOutbox, call, 1, max_in_flight)
-
-        outbox, has_groups = self._outbox(call, batch_steps, max_in_flight), self._description.has_groups
-        return group_outbox.Outboxes(outbox, make, self._shards, has_groups, self._tickets)
+    def _holds(self) -> holds.Holds:
+        return holds.Holds(self._shards, self._description.has_groups)
 
     def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
-        return self._outbox_of(outbox.Outbox, call, batch_steps, max_in_flight)
-
-    def _outbox_of(self, kind: type[AnyOutbox], call: str, batch_steps: int, max_in_flight: int) -> AnyOutbox:
         if call != self._description.writer:
             raise errors.ArgumentError(
                 f"{call} cannot write to {self._description.kind}: use {self._description.writer}"
             )
         batch_steps = validation.positive_int("batch_steps", batch_steps)
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
-        return kind(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
+        return outbox.Outbox(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
 
     def sync_writer(self, **settings: Any) -> sync_writer.SyncWriter:
         """Return a writer for a plain loop, with blocking calls.

@@ -1,7 +1,7 @@
 """The replies of shards and of their coordinator, and their statistics."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,7 @@ class Progress:
         lost: Number of rows lost before.
         members: The version of the newest Members that the shard knows; 0 if none.
         disk: Why the last batch could not be written to disk; None if it was.
+        queue: Changes whenever one who waits for the queue of the shard should look again; 0 without a queue.
     """
 
     incarnation: int
@@ -45,21 +46,25 @@ class Progress:
     lost: int
     members: int = 0
     disk: str | None = None
+    queue: int = 0
+
+
+Outcome: TypeAlias = Literal["STORED", "FULL", "HELD"]
+"""Whether a batch is stored; or not, since the disk is full; or in the buffer, and not yet on the full disk."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Resolution:
-    """The outcome of a batch.
+class Receipt:
+    """What became of a batch.
 
     Attributes:
-        passed: How many of its first steps were stored or refused; None for all. The others never will be under this
-            name of the writer.
-        refused: Number of those that were refused.
+        outcome: Whether it is stored.
+        refused: How many of its steps were refused.
         error: The error of the first of them, if still known.
         progress: The current state of the shard.
     """
 
-    passed: int | None
+    outcome: Outcome
     refused: int = 0
     error: Exception | None = None
     progress: Progress | None = dataclasses.field(default=None, compare=False)

@@ -1,44 +1,48 @@
-"""Sessions: the writers of a shard, the order of their batches, and their leases.
+"""Sessions: the writers of a shard, which of their batches it has, and their leases.
 
-    session    batches 0 1 2 3    stored in that order
-               lease              until it has run out, the writer's open episodes wait for their next steps
-               closed             no more batches are stored under its name: the writer continues under a new one
+    batches    oldest = 4, seen = {5, 6, 8}    the writer waits for 4 and later ones; it has no use for earlier ones
+    lease      until it runs out, the writer's open episodes wait for their next steps
 
-A session is remembered longer than its lease, so that late resends are not stored twice.
+Numbers that were seen are kept, and not the newest alone: batches that are sent again come after newer ones. With each
+batch they are written to the journal, as a note. A session is remembered longer than its lease, so that what comes
+again late is not stored twice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 import dataclasses
+
+from relive import errors
+from relive.persistence import codec
 
 
 @dataclasses.dataclass(slots=True)
 class Session:
-    """One name of a writer.
+    """One writer.
 
     Attributes:
         last_call: Time of the last call.
         has_lease: Whether it holds a lease.
-        is_closed: Whether nothing more is stored under its name.
-        next: The number of the next batch.
-        passed: How many steps of that batch were stored or refused before the disk was full.
-        refusals: Refused steps by batch: how many, and the error, while the writer may still ask.
+        oldest: The oldest number that it waits for.
+        seen: The batches from there on that are stored: how many steps of each were refused.
+        refusals: The first error of a batch in which steps were refused, since the process began.
     """
 
     last_call: float
     has_lease: bool = False
-    is_closed: bool = False
-    next: int = 0
-    passed: int = 0
-    refusals: dict[int, tuple[int, Exception | None]] = dataclasses.field(default_factory=dict)
+    oldest: int = 0
+    seen: dict[int, int] = dataclasses.field(default_factory=dict)
+    refusals: dict[int, Exception] = dataclasses.field(default_factory=dict)
 
-    def acknowledge(self, acknowledged: int) -> None:
-        """Record that the writer has replies for all batches before that number, maybe of an earlier incarnation."""
-        self.next = max(self.next, acknowledged)
-        self.refusals = {number: refusal for number, refusal in self.refusals.items() if number >= acknowledged}
+    def acknowledge(self, oldest: int) -> None:
+        """Forget the batches before a number, for which the writer does not wait."""
+        self.oldest = max(self.oldest, oldest)
+        for kept in (self.seen, self.refusals):
+            for number in [number for number in kept if number < self.oldest]:
+                del kept[number]
 
-    def close(self) -> None:
-        """Close the session."""
-        self.has_lease, self.is_closed = False, True
+    def has(self, number: int) -> bool:
+        """Return whether a batch is stored, or was given up by the writer."""
+        return number < self.oldest or number in self.seen
 
 
 class Sessions:
@@ -47,19 +51,20 @@ class Sessions:
     Args:
         lease: Seconds after which a silent writer counts as gone.
         memory: Seconds after that for which its session is remembered.
-        names: The names from an earlier incarnation of the shard.
+
+    Attributes:
+        lost: Number of rows that were lost with earlier processes, as far as clients have seen them.
     """
 
-    def __init__(self, lease: float, memory: float, names: Iterable[bytes]) -> None:
+    def __init__(self, lease: float, memory: float) -> None:
         self._lease, self._memory = lease, memory
         self._sessions: dict[bytes, Session] = {}
-        self._earlier = list(names)
+        self.lost = 0
 
     def renew(self, name: bytes, now: float) -> Session:
         """Return the session of that name, with its lease renewed."""
         session = self._sessions.setdefault(name, Session(now))
-        session.last_call = now
-        session.has_lease = not session.is_closed
+        session.last_call, session.has_lease = now, True
         return session
 
     def silent(self, now: float) -> dict[bytes, Session]:
@@ -70,20 +75,39 @@ class Sessions:
             if session.has_lease and now - session.last_call > self._lease
         }
 
-    def forget(self, now: float) -> list[bytes]:
-        """Forget the sessions that were silent for too long, and return their names."""
-        # For those of an earlier incarnation, the time of the last call is unknown; count from the start of this one.
-        for name in self._earlier:
-            self._sessions.setdefault(name, Session(now))
-        self._earlier.clear()
-        names = [
-            name for name, session in self._sessions.items() if now - session.last_call > self._lease + self._memory
-        ]
-        for name in names:
-            del self._sessions[name]
-        return names
+    def forget(self, now: float) -> None:
+        """Forget the sessions that were silent for too long."""
+        since = now - self._lease - self._memory
+        self._sessions = {name: session for name, session in self._sessions.items() if session.last_call >= since}
 
     @property
     def num_leases(self) -> int:
         """Number of writers that hold a lease."""
         return sum([session.has_lease for session in self._sessions.values()])
+
+    # Notes in the journal.
+
+    def note(self, names: Collection[bytes] | None = None, number: int | None = None) -> bytes:
+        """Return what a new process must know, of all writers; or of one of them, and of one batch of it."""
+        told = self._sessions if names is None else {name: self._sessions[name] for name in names}
+        found = [
+            (name, each.oldest, each.seen if number is None else {number: each.seen[number]})
+            for name, each in told.items()
+        ]
+        return codec.PlainCodec().encode((self.lost, found))
+
+    def hear(self, note: bytes, now: float) -> None:
+        """Learn from a note of an earlier process; what that had seen is not older than `now`.
+
+        Raises:
+            CheckpointError: It is not a note.
+        """
+        try:
+            lost, found = codec.PlainCodec().decode(note)
+            self.lost = max(self.lost, lost)
+            for name, oldest, seen in found:
+                session = self._sessions.setdefault(name, Session(now))
+                session.seen.update(seen)
+                session.acknowledge(oldest)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise errors.CheckpointError(f"has a note that is not of a shard: {error}") from error

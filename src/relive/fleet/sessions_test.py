@@ -1,51 +1,62 @@
-"""Sessions: leases, and names that nothing more is stored under."""
+"""Sessions: which batches are known, which leases have run out, and what a new process learns from notes."""
 
-from relive.fleet import sessions
+import pytest
 
-W, V = b"w" * 16, b"v" * 16
-
-
-def test_a_new_session_goes_on_after_the_acknowledged_batch() -> None:
-    session = sessions.Session(0.0)
-    session.acknowledge(57)
-    assert session.next == 57
-    session.acknowledge(3)
-    assert session.next == 57
+import relive
+from relive.fleet import sessions as sessions_lib
 
 
-def test_refusals_are_known_until_they_were_acknowledged() -> None:
-    session = sessions.Session(0.0)
-    session.refusals = {3: (1, None), 4: (2, None)}
-    session.acknowledge(4)
-    assert session.refusals == {4: (2, None)}
+def test_the_batches_a_writer_waits_for_are_known() -> None:
+    session = sessions_lib.Session(0.0, seen={3: 0, 5: 2}, refusals={5: ValueError()})
+    assert [session.has(number) for number in range(7)] == [False] * 3 + [True, False, True, False]
+    session.acknowledge(5)
+    assert [session.has(number) for number in range(7)] == [True] * 4 + [True, True, False]
+    assert (session.seen, list(session.refusals)) == ({5: 2}, [5])
+    session.acknowledge(2)
+    assert session.oldest == 5
+    session.acknowledge(6)
+    assert (session.seen, session.refusals) == ({}, {})
 
 
 def test_a_lease_expires_and_is_renewed_until_it_is_closed() -> None:
-    found = sessions.Sessions(lease=10.0, memory=100.0, names=[])
-    session = found.renew(W, 0.0)
-    found.renew(V, 0.0)
-    assert found.num_leases == 2
-    assert found.silent(10.0) == {}
-    found.renew(V, 10.0)
-    assert found.silent(10.5) == {W: session}
-    session.has_lease = False
-    assert found.silent(10.5) == {}
-    assert found.num_leases == 1
-    assert found.renew(W, 10.5) is session
-    assert session.has_lease
-    session.close()
-    assert not found.renew(W, 10.5).has_lease
-    assert found.num_leases == 1
+    sessions = sessions_lib.Sessions(10.0, 20.0)
+    first, second = sessions.renew(b"w", 0.0), sessions.renew(b"v", 5.0)
+    assert (sessions.num_leases, sessions.silent(10.0)) == (2, {})
+    assert sessions.silent(10.5) == {b"w": first}
+    first.has_lease = False
+    assert (sessions.num_leases, sessions.silent(100.0)) == (1, {b"v": second})
+    assert sessions.renew(b"w", 11.0) is first
+    assert sessions.silent(20.0) == {b"v": second}
 
 
 def test_sent_batches_are_known_longer_than_a_lease() -> None:
-    found = sessions.Sessions(lease=10.0, memory=100.0, names=[W])
-    found.renew(V, 0.0).next = 7
-    # The last call of those of an earlier incarnation is unknown: they count from the first look.
-    assert found.forget(50.0) == []
-    assert found.forget(110.0) == []
-    assert found.renew(V, 110.0).next == 7
-    assert found.forget(165.0) == [W]
-    assert found.forget(225.0) == [V]
-    assert found.renew(V, 225.0).next == 0
-    assert found.forget(225.0) == []
+    sessions = sessions_lib.Sessions(10.0, 20.0)
+    session = sessions.renew(b"w", 0.0)
+    sessions.forget(30.0)
+    assert sessions.renew(b"w", 0.0) is session
+    sessions.forget(30.5)
+    assert sessions.renew(b"w", 0.0) is not session
+
+
+def test_a_new_process_knows_what_the_notes_say() -> None:
+    old, new = sessions_lib.Sessions(1.0, 1.0), sessions_lib.Sessions(1.0, 1.0)
+    old.lost = 7
+    for writer in (b"w", b"v"):
+        for number, oldest in ((0, 0), (3, 0), (4, 3)):
+            session = old.renew(writer, 0.0)
+            session.acknowledge(oldest)
+            session.seen[number] = number
+            new.hear(old.note([writer], number), 9.0)
+    newest = sessions_lib.Sessions(1.0, 1.0)
+    newest.hear(old.note(), 9.0)
+    for each in (new, newest):
+        assert (each.lost, each.num_leases) == (7, 0)
+        for writer in (b"w", b"v"):
+            session = each.renew(writer, 9.0)
+            assert (session.oldest, session.seen) == (3, {3: 3, 4: 4})
+
+
+@pytest.mark.parametrize("value", [3, (0, [1]), (0, [(b"w", 0, 5)]), ("a", []), (0, [(b"w", "a", {})])])
+def test_a_note_that_is_not_of_a_shard_is_refused(value: object) -> None:
+    with pytest.raises(relive.CheckpointError, match="^has a note that is not of a shard: "):
+        sessions_lib.Sessions(1.0, 1.0).hear(relive.PlainCodec().encode(value), 0.0)

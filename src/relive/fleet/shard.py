@@ -1,15 +1,16 @@
 """Shard: one buffer of a fleet, its writers, and its files.
 
-    writers     insert, resolve, renew, leave                ┐                ┌  buffer
-    learners    set_policy_version, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes
+    writers     insert, renew, leave                         ┐                ┌  buffer
+    learners    set_policy_version, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes, which batches
                 take, put_back, reject, ack, read, update    │                │  queue: what is delivered once
-    clients     ping, host, stats, apply, save               ┘                └  files: journal, checkpoint, ledger
+    clients     ping, host, stats, apply, save               ┘                └  files: journal, checkpoint
 
-Invariant: calls run one at a time, and the batches of a writer are stored in the order of their numbers. After a
-restart, the buffer is recovered from its files, `resolve` tells each writer what was stored of its last batches, and
+Invariant: calls run one at a time, and a batch is stored whole or not at all, once: it is one record of the journal,
+which also says whose batch it is. So after a restart, when the buffer is recovered, the shard knows what it has, and
 losses are counted. What is due at a certain time, such as the end of a lease, happens at the next call.
 
-A full disk refuses nothing: what could not be written is neither stored nor counted, and the writer sends it again.
+A full disk refuses nothing. A batch that could not be written whole is not stored, and may be sent anywhere. Only the
+one with which the disk filled up is in the buffer already: it is held until it could be written, or the process ends.
 
 A writer holds a lease, which each of its calls renews. When it expires, the writer's open episodes end as ABORTED, or
 as truncated in columns. If the writer was only slow, its next steps begin a new episode: nothing is ever spliced.
@@ -33,7 +34,6 @@ from relive.fleet import adapters
 from relive.fleet import chunks as chunks_lib
 from relive.fleet import deliveries
 from relive.fleet import files as files_lib
-from relive.fleet import ledger as ledger_lib
 from relive.fleet import replies
 from relive.fleet import sessions as sessions_lib
 from relive.persistence import codec as codec_lib
@@ -42,7 +42,7 @@ from relive.persistence import journal
 Result = TypeVar("Result")
 
 _DISK_ERRORS = (OSError, errors.CheckpointError)
-"""What the ledger and the journal raise if the disk is full or fails."""
+"""What a journal raises if the disk is full or fails."""
 _KEYS_OF_AN_INCARNATION = 2**38
 """Number of keys of a shard without a directory in one incarnation."""
 _INCARNATIONS = 2**15
@@ -94,54 +94,51 @@ class Shard:
     ) -> None:
         buffer = make_buffer()
         adapters.adapter_of(buffer)
-        self._number, self._clock = number, clock
+        self._number, self._clock, self._lease = number, clock, lease
         self._checkpoint_seconds = durability.checkpoint_seconds or float("inf")
         self._pause = min(lease / 4, 1.0, self._checkpoint_seconds)
         self._looked = self._saved = clock()
         self._saves: dict[bytes, futures.Future[None]] = {}
         # A different number for each process; random, since clocks may go backwards.
         self._incarnation = int.from_bytes(os.urandom(7))
+        self._sessions = sessions_lib.Sessions(lease, 2 * recovery)
         self._files = files_lib.Files(durability.directory, durability.fsync, durability.codec)
-        self._ledger = self._files.ledger
-        buffer = self._files.attached(buffer)
+        buffer = self._files.attached(buffer, lambda note: self._sessions.hear(note, clock()), self._sessions.note)
         _reseed(buffer.rng, number)
         self._adapter = adapters.adapter_of(buffer)
         # Without a directory keys would restart, and keys that a learner still holds must not refer to other steps.
         has_files = durability.directory is not None
         self._first_key = 0 if has_files else self._incarnation % _INCARNATIONS * _KEYS_OF_AN_INCARNATION
         self._is_independent = self._adapter.describe().is_independent
-        # Steps of torn episodes are sent again, so they do not count.
-        self._recovered = self._adapter.inserted - self._adapter.torn
+        self._recovered = self._adapter.inserted
         self._queue = deliveries.ShardQueue(buffer, self._first_key)
-        self._lost = self._ledger.lost
-        self._sampled = max(self._ledger.sampled, self._adapter.sampled)
-        for entry in self._ledger.found.values():
-            self._ledger.put(entry.resolved(self._recovered))
+        self._sampled = self._adapter.sampled
         self._memory = lease + 2 * recovery
-        self._sessions = sessions_lib.Sessions(lease, 2 * recovery, self._ledger.found)
         self._refused = self._repeated = self._expired = 0
         self._aborted = self._adapter.abandon_all()
         self._members: replies.Members | None = None
         self._disk: str | None = None
+        # The batch that is in the buffer and not in the journal.
+        self._held: tuple[bytes, int] | None = None
         self._unended: set[bytes] = set()
         self._is_closed = False
 
     # For writers.
 
     def insert(
-        self, writer: bytes, number: int, acknowledged: int, batch: Sequence[chunks_lib.Chunk]
-    ) -> replies.Resolution:
-        """Store a writer's batch, unless it was stored before, and return what became of it.
+        self, writer: bytes, number: int, oldest: int, batch: Sequence[chunks_lib.Chunk], stays: bool
+    ) -> replies.Receipt:
+        """Store a writer's batch, unless it is stored already, and return what became of it.
 
-        What could not be stored must come under another name: if the session was closed, an earlier batch was lost on
-        the way, or the disk is full. If the buffer refuses a step, its chunk is refused and counted, and the first
-        error is in the reply; other chunks are stored.
+        If the buffer refuses a step, its chunk is refused and counted, and the first error is in the reply; other
+        chunks are stored.
 
         Args:
             writer: The writer's name, 16 bytes.
-            number: The number of the batch: 0, 1, 2 and so on.
-            acknowledged: The first number without a reply to the writer.
+            number: The number of the batch: 0, 1, 2 and so on, over all shards.
+            oldest: The oldest number for which the writer waits.
             batch: The chunks to store.
+            stays: Whether the writer goes on with this shard; if not, it leaves.
 
         Raises:
             ClosedError: The fleet was closed.
@@ -149,37 +146,40 @@ class Shard:
         if self._is_closed:
             raise errors.ClosedError("the fleet was closed: start a new one")
         session = self._renewed(writer)
-        session.acknowledge(acknowledged)
-        if number > session.next:
-            self._close(writer, session)
-        if number < session.next:
-            self._repeated += 1
-        elif not session.is_closed:
-            self._store(session, writer, number, batch)
-        return self._resolution(session, writer, number)
+        session.acknowledge(oldest)
+        outcome: replies.Outcome = "STORED"
+        try:
+            if not session.has(number):
+                self._store(session, writer, number, batch)
+            else:
+                self._repeated += 1
+                if self._held == (writer, number):
+                    self._files.catch_up()
+            self._disk = None
+        except _DISK_ERRORS as failure:
+            self._disk = str(failure)
+            outcome = "HELD" if session.has(number) else "FULL"
+        if not stays:
+            self._end_lease(writer, session)
+        refused, error = session.seen.get(number, 0), session.refusals.get(number)
+        return replies.Receipt(outcome=outcome, refused=refused, error=error, progress=self._progress())
 
-    def resolve(self, writer: bytes, number: int) -> replies.Resolution:
-        """Return what became of a batch without a reply, and close its session.
-
-        Args:
-            writer: The writer's name, 16 bytes.
-            number: The number of the batch.
-        """
-        session = self._renewed(writer)
-        self._close(writer, session)
-        return self._resolution(session, writer, number)
-
-    def _resolution(self, session: sessions_lib.Session, writer: bytes, number: int) -> replies.Resolution:
-        entry = self._ledger.found.get(writer)
-        refused, error = session.refusals.get(number, (0, None))
-        passed: int | None = 0
-        if number < session.next or (entry is not None and number < entry.number):
-            passed = None
-        elif number == session.next and session.passed:
-            passed = session.passed
-        elif entry is not None and number == entry.number:
-            passed, refused = entry.passed(self._recovered), entry.refused
-        return replies.Resolution(passed=passed, refused=refused, error=error, progress=self._progress())
+    def _store(
+        self, session: sessions_lib.Session, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
+    ) -> None:
+        """Store the chunks of a batch that the shard does not have, as one record of the journal."""
+        with self._files.together(lambda: self._sessions.note([writer], number)):
+            self._held, session.seen[number] = (writer, number), 0
+            for chunk in batch:
+                before = self._adapter.inserted
+                self._queue.note(chunk, self._clock())
+                try:
+                    self._adapter.insert(writer, chunk)
+                except Exception as refusal:
+                    session.refusals.setdefault(number, refusal)
+                    session.seen[number] += chunk.rows - (self._adapter.inserted - before)
+            self._refused += session.seen[number]
+        self._held = None
 
     def renew(self, writer: bytes) -> replies.Progress:
         """Renew the lease of a writer that has nothing to send."""
@@ -188,7 +188,7 @@ class Shard:
 
     def leave(self, writer: bytes) -> replies.Progress:
         """End the lease of a writer that is closed, and its open episodes."""
-        self._close(writer, self._renewed(writer))
+        self._end_lease(writer, self._renewed(writer))
         return self._progress()
 
     def report(self, progress: replies.Progress | None, members: replies.Members) -> None:
@@ -202,8 +202,10 @@ class Shard:
             self._members = members
         if progress is not None and progress.incarnation != self._incarnation:
             lost = progress.lost + max(min(progress.inserted - self._recovered, progress.rows), 0)
-            self._lost = max(self._lost, lost)
-            self._ledger.put_counts(self._lost, self._sampled)
+            if lost > self._sessions.lost:
+                self._sessions.lost = lost
+                with contextlib.suppress(*_DISK_ERRORS), self._files.together(lambda: self._sessions.note([])):
+                    pass
 
     # For learners.
 
@@ -212,13 +214,14 @@ class Shard:
         self._do_what_is_due()
         return self._adapter.describe()
 
-    def set_policy_version(self, version: int) -> None:
+    def set_policy_version(self, version: int) -> replies.Progress:
         """Set the learner's policy version.
 
         Raises:
             ArgumentError: It is a column buffer.
         """
         self._adapter.set_policy_version(version)
+        return self._progress()
 
     def draw(self, request: adapter_lib.Request) -> tuple[adapter_lib.SamplingWeight, list[Any], int]:
         """Return how much there is to draw from, the samples of some batches, and the version of the list of shards.
@@ -233,13 +236,10 @@ class Shard:
         self._do_what_is_due()
         if request["policy_version"] is not None:
             self._adapter.set_policy_version(request["policy_version"])
-        self._adapter.check(request["options"])
         weight = self._adapter.weight(request["options"])
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
         parts = [self._part(count, request["options"]) for count in counts]
         self._adapter.set_ticks(max(weight.ticks, request["ticks"]) + request["begun"])
-        if any(request["counts"]):
-            self._ledger.put_counts(self._lost, self._sampled)
         return weight, parts, self._version
 
     def _part(self, count: int, options: Mapping[str, Any]) -> Any:
@@ -270,38 +270,54 @@ class Shard:
         buffer.sampler.note_priority(largest)
         return self._adapter.weight({}), alive
 
-    def take(self, request: deliveries.Request) -> tuple[deliveries.Reply, int]:
-        """Return episodes or groups, if as many as the request asks for are ready; raises as `next_episodes` does.
+    def take(
+        self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy_version: int | None
+    ) -> tuple[list[deliveries.Unit], int, int | None, replies.Progress]:
+        """Return so many episodes or groups, if they are ready; how many more are; and the learner's policy version.
 
-        And the version of the list of shards.
+        Args:
+            request: The request.
+            number: How many to deliver; 0 only to tell how many are ready.
+            wanted: Which are wanted: arguments of delivery.Deliveries.take, whose exceptions propagate.
+            policy_version: The learner's policy version, if known.
         """
         self._do_what_is_due()
-        if request.policy_version is not None:
-            self._adapter.set_policy_version(request.policy_version)
-        return self._queue.take(request, self._clock()), self._version
+        if policy_version is not None:
+            self._adapter.set_policy_version(policy_version)
+        units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        return units, ready, self._adapter.buffer.policy_version, self._progress()
 
-    def places(self) -> deliveries.Places:
-        """Return what an admission must know."""
+    def places(self, tickets: Sequence[bytes]) -> deliveries.Places:
+        """Return what an admission must know, also of those tickets."""
         self._do_what_is_due()
-        return self._queue.places(self._incarnation)
+        return self._queue.places(self._incarnation, tickets)
 
-    def put_back(self, learner: bytes, number: int) -> None:
+    def put_back(self, learner: bytes, number: int) -> replies.Progress:
         """Take back what a learner was sent with the request of that number."""
         self._queue.put_back(learner, number)
+        return self._progress()
 
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        return self._queue.groups()
+        return self._queue.offers.gathering()
 
     def abandon(self, group_ids: Sequence[str]) -> int:
         """End the open episodes whose lease is over, give up those groups if they are not complete, and count both."""
         before, self._looked = self._aborted, -math.inf
         self._do_what_is_due()
-        return self._aborted - before + self._queue.abandon(group_ids)
+        return self._aborted - before + self._queue.offers.give_up(group_ids)
 
-    def reject(self, episode_ids: Any, reason: str) -> int:
-        """Drop episodes that were delivered or wait, and return how many; raises as `reject` of the buffer does."""
-        return self._queue.reject(episode_ids, reason)
+    def is_needed(self, group_ids: Sequence[str]) -> bool:
+        """Return whether a drained shard must not be closed.
+
+        That is if a group of these is not complete, or anything waits for learners that have asked within the lease.
+        """
+        self._do_what_is_due()
+        return self._queue.is_needed(group_ids, self._clock() - self._lease)
+
+    def reject(self, episode_ids: Any, reason: str) -> tuple[int, replies.Progress]:
+        """Drop episodes that were delivered or wait; return how many, and raise as `reject` of the buffer does."""
+        return self._queue.reject(episode_ids, reason), self._progress()
 
     def ack(self, version: int, policy_version: int | None, kept: Mapping[bytes, int]) -> None:
         """Acknowledge what was delivered before the learner had a version; see ShardQueue.ack."""
@@ -351,7 +367,7 @@ class Shard:
             size=adapter.size,
             rows=adapter.rows,
             recovered=self._recovered,
-            lost=self._lost,
+            lost=self._sessions.lost,
             refused=self._refused,
             repeated=self._repeated,
             writers=self._sessions.num_leases,
@@ -412,8 +428,7 @@ class Shard:
             session.has_lease = False
         for writer in list(self._unended):
             self._abandon(writer)
-        for writer in self._sessions.forget(now):
-            self._ledger.forget(writer)
+        self._sessions.forget(now)
         self._queue.forget(now - self._memory)
         if now - self._saved >= self._checkpoint_seconds:
             self._saved = now
@@ -424,9 +439,8 @@ class Shard:
         self._do_what_is_due()
         return self._sessions.renew(writer, self._clock())
 
-    def _close(self, writer: bytes, session: sessions_lib.Session) -> None:
-        """Close a session, and end its open episodes."""
-        session.close()
+    def _end_lease(self, writer: bytes, session: sessions_lib.Session) -> None:
+        session.has_lease = False
         self._abandon(writer)
 
     def _abandon(self, writer: bytes) -> None:
@@ -438,47 +452,15 @@ class Shard:
             self._disk = str(error)
             self._unended.add(writer)
 
-    def _store(
-        self, session: sessions_lib.Session, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
-    ) -> None:
-        """Store the chunks of the next batch; close the session if the disk is full."""
-        rows = sum([chunk.rows for chunk in batch])
-        entry = ledger_lib.Entry(writer, number, self._adapter.inserted, rows)
-        error: Exception | None = None
-        passed = refused = 0
-        try:
-            self._ledger.put(entry)
-            for chunk in batch:
-                before = self._adapter.inserted
-                self._queue.note(chunk, self._clock())
-                try:
-                    self._adapter.insert(writer, chunk)
-                except _DISK_ERRORS:
-                    passed += 0 if self._adapter.is_sent_whole(chunk) else self._adapter.inserted - before
-                    raise
-                except Exception as refusal:
-                    error = error or refusal
-                    refused += chunk.rows - (self._adapter.inserted - before)
-                    self._ledger.put(dataclasses.replace(entry, refused=refused))
-                passed += chunk.rows
-            session.next, self._disk = number + 1, None
-        except _DISK_ERRORS as failure:
-            self._disk, session.passed = str(failure), passed
-            with contextlib.suppress(OSError):
-                self._ledger.put(dataclasses.replace(entry, rows=passed, refused=refused))
-            self._close(writer, session)
-        if error is not None:
-            session.refusals[number] = refused, error
-        self._refused += refused
-
     def _progress(self) -> replies.Progress:
         return replies.Progress(
             incarnation=self._incarnation,
             inserted=self._adapter.inserted,
             rows=self._adapter.rows,
-            lost=self._lost,
+            lost=self._sessions.lost,
             members=self._version,
             disk=self._disk,
+            queue=self._queue.number,
         )
 
     @property

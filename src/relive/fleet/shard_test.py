@@ -68,8 +68,11 @@ def born_again(fleet: local_test.LocalFleet) -> shard_lib.Shard:
     return fleet.shard(0)
 
 
-def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, acknowledged: int | None = None) -> Any:
-    return shard.insert(writer, number, number if acknowledged is None else acknowledged, batch)
+def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, oldest: int = 0, stays: bool = True) -> Any:
+    return shard.insert(writer, number, oldest, batch, stays)
+
+
+STORED = replies.Receipt(outcome="STORED")
 
 
 def crash_at(shard: Any, chunk: int, writer: bytes, number: int, *batch: Any) -> None:
@@ -113,8 +116,8 @@ async def test_a_batch_is_stored_and_acknowledged() -> None:
 async def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
     fleet = fleet_of(episodes)
     shard = fleet.shard(0)
-    first = put(shard, W, 0, wrong(3), acknowledged=0)
-    again = put(shard, W, 0, wrong(3), acknowledged=0)
+    first = put(shard, W, 0, wrong(3))
+    again = put(shard, W, 0, wrong(3))
     assert (first.refused, first.error) == (again.refused, again.error)
     assert (first.refused, str(first.error)) == (
         2,
@@ -125,16 +128,29 @@ async def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
 
 
 @local_test.virtual
-async def test_a_batch_after_a_lost_one_needs_a_new_writer_name() -> None:
+async def test_numbers_that_were_seen_are_known_not_the_newest() -> None:
     fleet = fleet_of(ring)
     shard = fleet.shard(0)
-    put(shard, W, 0, adapter_test.columns(0, 1, is_start=True), acknowledged=0)
-    assert put(shard, W, 2, adapter_test.columns(2, 1), acknowledged=0) == replies.Resolution(passed=0)
-    assert put(shard, W, 1, adapter_test.columns(1, 1), acknowledged=0) == replies.Resolution(passed=0)
-    assert put(shard, V, 0, adapter_test.columns(2, 1)).progress.inserted == 2
-    assert observed(fleet.buffer(0)) == [0, 2]
-    stats = fleet.buffer(0).get_stats()
-    assert (stats.spliced_episodes, stats.truncated_episodes, stats.open_episodes) == (0, 1, 1)
+    for number in (3, 1, 2, 1, 3, 0, 0):
+        assert put(shard, W, number, whole(10 * number, 2)) == STORED
+    assert observed(fleet.buffer(0)) == [30, 31, 10, 11, 20, 21, 0, 1]
+    assert shard.stats().repeated == 3
+    # What the writer does not wait for any more is not stored either.
+    assert put(shard, W, 5, whole(50, 1), oldest=5) == put(shard, W, 4, whole(40, 1)) == STORED
+    assert shard.stats().inserted == 9
+    assert put(shard, V, 4, whole(40, 1)).progress.inserted == 10
+
+
+@local_test.virtual
+async def test_a_writer_that_does_not_stay_leaves_with_its_batch() -> None:
+    fleet = fleet_of(ring)
+    shard = fleet.shard(0)
+    put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
+    put(shard, V, 0, adapter_test.columns(0, 2, is_start=True))
+    for _ in range(2):
+        put(shard, W, 1, adapter_test.columns(2, 2), stays=False)
+        stats = shard.stats()
+        assert (stats.aborted, stats.writers, fleet.buffer(0).get_stats().open_episodes) == (1, 1, 1)
 
 
 @local_test.virtual
@@ -153,63 +169,32 @@ async def test_a_refused_chunk_is_counted_and_the_others_are_stored() -> None:
     assert (ack.refused, ack.progress.inserted) == (1, 7)
 
 
-# What a writer is told that had no answer.
-
-
-@local_test.virtual
-async def test_a_resolved_batch_has_passed_or_is_closed_for_ever() -> None:
-    shard = fleet_of(episodes).shard(0)
-    put(shard, W, 0, wrong(3), acknowledged=0)
-    resolution = shard.resolve(W, 0)
-    assert (resolution.passed, resolution.refused) == (None, 2)
-    assert "policy_version must be at least 5" in str(resolution.error)
-    assert put(shard, W, 2, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
-    assert shard.resolve(W, 1) == replies.Resolution(passed=0)
-    assert shard.resolve(W, 2) == replies.Resolution(passed=0)
-    # What comes now comes too late.
-    assert put(shard, W, 1, wrong(3), acknowledged=0) == replies.Resolution(passed=0)
-    assert shard.resolve(V, 0) == replies.Resolution(passed=0)
-    assert put(shard, V, 0, wrong(3)) == replies.Resolution(passed=0)
-    assert shard.stats().inserted == 1
-
-
-@local_test.virtual
-async def test_resolving_ends_the_open_episodes_of_a_name() -> None:
-    fleet = fleet_of(ring)
-    shard = fleet.shard(0)
-    put(shard, W, 0, adapter_test.columns(0, 2, is_start=True))
-    put(shard, V, 0, adapter_test.columns(0, 2, is_start=True))
-    assert shard.resolve(W, 0) == replies.Resolution(passed=None)
-    assert fleet.buffer(0).get_stats().open_episodes == 1
-    stats = shard.stats()
-    assert (stats.aborted, stats.writers) == (1, 1)
+# Crashes.
 
 
 @pytest.mark.parametrize("crash", [0, 1, 2])
 @local_test.virtual
-async def test_the_first_steps_of_a_batch_survive_a_crash(crash: int, tmp_path: pathlib.Path) -> None:
+async def test_a_batch_is_there_whole_or_not_at_all_after_a_crash(crash: int, tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path)
     put(fleet.shard(0), W, 0, whole(0, 4))
     put(fleet.shard(0), V, 0, whole(50, 4))
     crash_at(fleet.shard(0), crash, W, 1, whole(10, 2), whole(20, 3), whole(30, 1))
-    for _ in range(2):
+    before = [*range(4), *range(50, 54)]
+    for number in range(1, 3):
         shard = born_again(fleet)
-        assert shard.resolve(W, 0) == replies.Resolution(passed=None)
-        assert shard.resolve(W, 1) == replies.Resolution(passed=[0, 2, 5][crash])
-        assert shard.resolve(W, 2) == replies.Resolution(passed=0)
-        assert shard.resolve(V, 0) == replies.Resolution(passed=4)
-        assert shard.resolve(U, 0) == replies.Resolution(passed=0)
-        # What others store after it changes nothing, also in the incarnation after that.
-        put(shard, os.urandom(16), 0, whole(100, 9))
-    assert fleet.shard(0).stats().recovered == 8 + [0, 2, 5][crash] + 9
+        assert shard.stats().recovered == len(before)
+        for writer, known in ((W, 0), (V, 0), (W, number)):
+            put(shard, writer, known, whole(100 * number, 6))
+        before += range(100 * number, 100 * number + 6)
+        assert observed(fleet.buffer(0)) == before
 
 
 @local_test.virtual
 async def test_steps_refused_before_a_crash_stay_refused(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(episodes, tmp_path)
-    chunks = [adapter_test.steps_of(0, 2, is_start=True, episode=number) for number in range(3)]
-    crash_at(fleet.shard(0), 3, W, 0, chunks[0], wrong(4), chunks[1], chunks[2])
-    assert born_again(fleet).resolve(W, 0) == replies.Resolution(passed=2 + 4 + 2, refused=3)
+    first = put(fleet.shard(0), W, 0, wrong(4), adapter_test.steps_of(0, 2, is_start=True, episode=1))
+    again = put(born_again(fleet), W, 0, wrong(4))
+    assert (first.refused, again.refused, again.error) == (3, 3, None)
 
 
 @local_test.virtual
@@ -222,8 +207,6 @@ async def test_a_writer_that_did_not_notice_a_crash_goes_on(tmp_path: pathlib.Pa
     assert ack.progress.inserted == 4
     assert observed(fleet.buffer(0)) == [0, 1, 2, 3]
     assert fleet.buffer(0).get_stats().truncated_episodes == 1
-    # Its next batch in doubt is that of this incarnation.
-    assert shard.resolve(W, 1) == replies.Resolution(passed=None)
 
 
 # Leases.
@@ -269,19 +252,21 @@ async def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
 
 
 @local_test.virtual
-async def test_sent_batches_are_known_while_their_writer_may_ask(tmp_path: pathlib.Path) -> None:
+async def test_sent_batches_are_known_while_they_may_come_again(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path, lease=1.0, recovery=100.0)
     put(fleet.shard(0), W, 0, whole(0, 3))
     await asyncio.sleep(150.0)
-    assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=None)
+    put(fleet.shard(0), W, 0, whole(0, 3))
+    assert fleet.shard(0).stats().repeated == 1
     shard = born_again(fleet)
     shard.ping()
     await asyncio.sleep(150.0)
-    assert shard.resolve(W, 0) == replies.Resolution(passed=3)
+    put(shard, W, 0, whole(0, 3))
+    assert (shard.stats().repeated, shard.stats().inserted) == (1, 3)
     await asyncio.sleep(250.0)
     shard.ping()
-    born_again(fleet)
-    assert fleet.shard(0).resolve(W, 0) == replies.Resolution(passed=0)
+    put(shard, W, 0, whole(0, 3))
+    assert (shard.stats().repeated, shard.stats().inserted) == (1, 6)
 
 
 # What is lost.
@@ -350,17 +335,6 @@ async def test_keys_continue_after_a_restart_with_files(tmp_path: pathlib.Path) 
     # What is added now has the largest priority anywhere.
     put(fleet.shard(0), V, 0, whole(0, 1))
     assert buffer.get_priorities([5]).tolist() == [7.0]
-
-
-@local_test.virtual
-async def test_the_draws_of_all_incarnations_are_counted(tmp_path: pathlib.Path) -> None:
-    fleet = fleet_of(episodes, tmp_path)
-    put(fleet.shard(0), W, 0, adapter_test.steps_of(0, 3, is_start=True))
-    assert len(fleet.shard(0).draw(request([10], OF_ONE))[1][0]) == 10
-    shard = born_again(fleet)
-    shard.draw(request([2, 0, 3], OF_ONE))
-    assert shard.stats().sampled == 15
-    assert born_again(fleet).stats().sampled == 15
 
 
 # Checkpoints.
@@ -567,7 +541,7 @@ async def test_a_shard_stores_each_batch_once_whatever_is_repeated(seed: int) ->
         number = rng.randint(0, nexts[writer])
         repeated += number < nexts[writer]
         nexts[writer] = max(nexts[writer], number + 1)
-        assert put(shard, writer, number, whole(start[writer] + 10 * number, 2), acknowledged=0).refused == 0
+        assert put(shard, writer, number, whole(start[writer] + 10 * number, 2)).refused == 0
     found = observed(fleet.buffer(0))
     for first in start.values():
         of_writer = [first + 10 * number + t for number in range(8) for t in range(2)]

@@ -12,16 +12,43 @@ from concurrent import futures
 import functools
 import inspect
 import threading
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from relive import errors
 from relive.common import duplicates
 
-Wait: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Returns the result of a coroutine."""
+
+class _Blocking:
+    """An object with blocking calls, used with `with`, for one with awaited calls, used with `async with`."""
+
+    def __init__(self, inside: Any, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._inside, self._wait = inside, wait
+
+    def __enter__(self) -> Any:
+        return _Blocking(self._wait(self._inside.__aenter__()), self._wait)
+
+    def __exit__(self, *exception: Any) -> Any:
+        return self._wait(self._inside.__aexit__(*exception))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the object inside, which blocks if it is awaited there."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        attribute = getattr(self._inside, name)
+        if not callable(attribute):
+            return attribute
+
+        @functools.wraps(attribute)
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = attribute(*arguments, **named)
+            if inspect.iscoroutine(result):
+                return self._wait(result)
+            return _Blocking(result, self._wait) if hasattr(result, "__aenter__") else result
+
+        return call
 
 
-class SyncWriter(duplicates.NeverCopied):
+class SyncWriter(duplicates.NeverCopied, _Blocking):
     """A writer of a fleet with blocking calls; returned by `ShardedReplay.sync_writer`.
 
     It has the methods of the awaited writer, with the same arguments and results. What is used with `async with` there,
@@ -37,13 +64,14 @@ class SyncWriter(duplicates.NeverCopied):
         started: futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Any]] = futures.Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(_serve(make, started)), daemon=True)
         self._thread.start()
-        self._loop, self._over, self._writer = started.result()
+        self._loop, self._over, inside = started.result()
+        super().__init__(inside, self._run)
 
     def close(self) -> None:
         """Flush, release the lease, and end the thread. Closing twice has no effect."""
         if self._thread.is_alive():
             try:
-                self._wait(self._writer.close())
+                self._run(self._inside.close())
             finally:
                 self._loop.call_soon_threadsafe(self._over.set)
                 self._thread.join()
@@ -54,13 +82,7 @@ class SyncWriter(duplicates.NeverCopied):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the awaited writer, which blocks if it is awaited there."""
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        return _blocking(getattr(self._writer, name), self._wait)
-
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a coroutine, run in the thread; it is cancelled if the wait is interrupted."""
         if not self._thread.is_alive():
             work.close()
@@ -71,22 +93,6 @@ class SyncWriter(duplicates.NeverCopied):
         except BaseException:
             future.cancel()
             raise
-
-
-class _SyncContext:
-    """An object that is used with `with` and has blocking calls, for one with `async with` and awaited calls."""
-
-    def __init__(self, inside: Any, wait: Wait) -> None:
-        self._inside, self._wait = inside, wait
-
-    def __enter__(self) -> Any:
-        return _SyncContext(self._wait(self._inside.__aenter__()), self._wait)
-
-    def __exit__(self, *exception: Any) -> Any:
-        return self._wait(self._inside.__aexit__(*exception))
-
-    def __getattr__(self, name: str) -> Any:
-        return _blocking(getattr(self._inside, name), self._wait)
 
 
 async def _serve(
@@ -100,18 +106,3 @@ async def _serve(
         started.set_exception(error)
     else:
         await over.wait()
-
-
-def _blocking(attribute: Any, wait: Wait) -> Any:
-    """Return an attribute, which blocks if it is awaited."""
-    if not callable(attribute):
-        return attribute
-
-    @functools.wraps(attribute)
-    def call(*arguments: Any, **named: Any) -> Any:
-        result = attribute(*arguments, **named)
-        if inspect.iscoroutine(result):
-            return wait(result)
-        return _SyncContext(result, wait) if hasattr(result, "__aenter__") else result
-
-    return call

@@ -138,7 +138,7 @@ def test_an_interrupted_call_is_cancelled(columns: Any, monkeypatch: pytest.Monk
             finally:
                 over.append("cancelled")
 
-        inside: Any = writer._writer
+        inside: Any = writer._inside
         inside.forever = forever
         real = asyncio.run_coroutine_threadsafe
 

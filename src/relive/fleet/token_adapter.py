@@ -1,8 +1,7 @@
 """TokenAdapter: the adapter of a token buffer, which counts its writers' episodes and draws their sequences."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 import functools
-import inspect
 from typing import Any
 
 from relive.agents import token_buffer
@@ -12,53 +11,21 @@ from relive.fleet import chunks
 
 
 class TokenAdapter(adapter.Adapter):
-    """The adapter between a shard and its token buffer. Episodes come as a whole, so none is ever open."""
+    """The adapter between a shard and its token buffer. Episodes come as a whole."""
 
     def __init__(self, buffer: token_buffer.TokenReplayBuffer) -> None:
-        self.buffer = self._buffer = buffer
-        self._signature = inspect.signature(buffer.sample)
+        super().__init__(buffer, buffer.sample)
+        self._buffer = buffer
 
     def describe(self) -> adapter.Description:
         """Describe the token buffer."""
         return adapter.Description(
             kind=type(self._buffer).__name__,
             writer="tokens_writer",
-            has_columns=False,
             is_independent=True,
             has_groups=self._buffer.groups is not None,
             padding=self._buffer._padding,
         )
-
-    def insert(self, writer: Hashable, chunk: chunks.TokenChunk) -> None:
-        """Store an episode."""
-        add = functools.partial(self._buffer._add_joined, chunk.joined, **chunk.options)
-        adapter.in_group(add, chunk.options["group_id"], is_failed=chunk.options["status"] == "ABORTED")
-
-    def abandon(self, writer: Hashable) -> int:
-        """Return 0: no episode is open."""
-        return 0
-
-    def abandon_all(self) -> int:
-        """Return 0: no episode is open."""
-        return 0
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raise TypeError for an unknown option, and ArgumentError for an invalid max_lag."""
-        max_lag = self._signature.bind(1, **options).arguments.get("max_lag")
-        if max_lag is not None:
-            validation.non_negative_int("max_lag", max_lag)
-
-    def weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
-        """Return the number of sequences that may be drawn."""
-        size, learner = self.size, self._buffer.policy_version
-        weight = size
-        if options.get("max_lag") is not None:
-            weight = 0 if learner is None else len(self._buffer.eligible_keys(**options))
-        return adapter.SamplingWeight(weight=float(weight), size=size, policy_version=learner)
-
-    def draw(self, count: int, options: Mapping[str, Any]) -> Any:
-        """Return a batch of `count` sequences."""
-        return self._buffer.sample(count, **options)
 
     @property
     def size(self) -> int:
@@ -74,3 +41,15 @@ class TokenAdapter(adapter.Adapter):
     def inserted(self) -> int:
         """Number of episodes ever stored."""
         return self._buffer._store.episodes
+
+    def _write(self, handle: None, chunk: chunks.TokenChunk) -> None:
+        add = functools.partial(self._buffer._add_joined, chunk.joined, **chunk.options)
+        adapter.in_group(add, chunk.options["group_id"], is_failed=chunk.options["status"] == "ABORTED")
+
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        size, learner = self.size, self._buffer.policy_version
+        weight = size
+        if options.get("max_lag") is not None:
+            max_lag = validation.non_negative_int("max_lag", options["max_lag"])
+            weight = 0 if learner is None else len(self._buffer.eligible_keys(max_lag=max_lag))
+        return adapter.SamplingWeight(weight=float(weight), size=size, policy_version=learner)

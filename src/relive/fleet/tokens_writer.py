@@ -8,6 +8,7 @@ from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
+from relive.fleet import holds
 from relive.fleet import tickets
 from relive.fleet import writer
 
@@ -17,6 +18,9 @@ class TokensWriter(writer.Writer):
 
     It counts episodes, not steps. Those of a group go to one shard.
     """
+
+    _holds: holds.Holds
+    _tickets: tickets.Tickets
 
     async def add_episode(
         self,
@@ -28,18 +32,12 @@ class TokensWriter(writer.Writer):
         ticket: tickets.FleetTicket | None = None,
         **extras: Any,
     ) -> None:
-        """Add a whole episode; waits while too many batches are in flight. See TokenReplayBuffer.add_episode.
+        """Add a whole episode; waits while too many batches are in flight.
 
-        Args:
-            steps: Its steps in time order; at least one.
-            agent_id: The agent that acted in it.
-            group_id: The group of the episode, such as all responses to one prompt.
-            status: How it ended.
-            ticket: A ticket from `ShardedReplay.admit`, which uses up one of its episodes. Required with an admission.
-            extras: Values of extras.
+        The arguments are as in TokenReplayBuffer.add_episode. A ticket comes from `ShardedReplay.admit`.
 
         Raises:
-            ArgumentError: `steps` is not a sequence of TokenSteps, there is none, or another argument is invalid.
+            ArgumentError: An argument is invalid.
             ReplayError: A buffer refused episodes sent earlier; raised once.
             ClosedError: The writer is closed.
         """
@@ -48,9 +46,9 @@ class TokensWriter(writer.Writer):
         options["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         options |= {"status": status, **copies.copied(extras)}
-        shard = await self._outbox.place(group_id)
+        shard = await self._holds.place(group_id)
         await self._room(shard)
-        use = self._outbox.tickets.use(ticket, "add_episode")
+        use = self._tickets.use(ticket, "add_episode")
         if ticket is not None and status == "ABORTED" and ticket.grant.take_back():
             use = None
         self._outbox.take(chunks.TokenChunk(joined=joined, options=options, ticket=use), shard)

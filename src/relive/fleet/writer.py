@@ -1,44 +1,53 @@
-"""Writer: the base class of writers of a fleet; StreamWriter: that of writers of steps."""
+"""Writer: the base class of writers of a fleet; StreamWriter: that of writers of steps.
+
+Invariant: an awaited call copies its step, waits for room, then takes it without awaiting in between. So a cancelled
+call has either happened completely or not at all.
+"""
 
 import abc
 import asyncio
+import dataclasses
+import itertools
 from typing import Any, Self
 
 from relive import errors
 from relive.common import duplicates
 from relive.common import validation
 from relive.fleet import chunks
-from relive.fleet import group_outbox
+from relive.fleet import holds as holds_lib
 from relive.fleet import outbox as outbox_lib
+from relive.fleet import tickets as tickets_lib
 
 
 class Writer(duplicates.NeverCopied):
-    """Base class of writers, with an outbox.
-
-    Its attributes count steps: `stored`, acknowledged by a shard; `refused`, refused by its buffer; `lost`, in flight
-    to a shard that never came back.
-    """
+    """Base class of writers, with an outbox, and with holds and tickets where there may be groups and an admission."""
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
-    def __init__(self, outbox: outbox_lib.Outbox | group_outbox.Outboxes) -> None:
-        self._outbox: Any = outbox
+    def __init__(
+        self,
+        outbox: outbox_lib.Outbox,
+        holds: holds_lib.Holds | None = None,
+        tickets: tickets_lib.Tickets | None = None,
+    ) -> None:
+        self._outbox, self._holds, self._tickets = outbox, holds, tickets
         self._closing: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
 
     @property
     def stored(self) -> int:
         """Number of steps acknowledged by a shard."""
-        return int(self._outbox.stored)
+        return self._outbox.stored
 
     @property
     def refused(self) -> int:
         """Number of steps that a shard's buffer refused; the first error is raised by the next call."""
-        return int(self._outbox.refused)
+        return self._outbox.refused
 
     @property
     def lost(self) -> int:
         """Number of steps in flight to a shard that never came back."""
-        return int(self._outbox.lost)
+        return self._outbox.lost
 
     async def flush(self) -> None:
         """Wait until every step added so far is stored, or counted in `refused` or `lost`.
@@ -70,20 +79,45 @@ class Writer(duplicates.NeverCopied):
 
     def _start_closing(self) -> asyncio.Task[None]:
         self._end()
-        self._closing = asyncio.get_running_loop().create_task(self._outbox.close())
+        self._closing = asyncio.get_running_loop().create_task(self._close())
         self._closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._closing
 
-    async def _room(self, *shard: int | None) -> None:
+    async def _close(self) -> None:
+        try:
+            await self._outbox.close()
+        finally:
+            if self._holds is not None:
+                await self._holds.close()
+
+    async def _room(self, shard: int | None = None) -> None:
         if self._closing is not None:
             raise errors.ClosedError("writer is closed: take a new one from the fleet's writer()")
-        await self._outbox.room(*shard)
+        await self._outbox.room(shard)
 
     def _seal(self) -> None:
         """Send the collected steps."""
 
     def _end(self) -> None:
         """End all open episodes."""
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """The open episode of a stream.
+
+    Attributes:
+        episode: The writer's number for it.
+        first: The index of the first unsent step.
+        steps: The unsent steps.
+        after: The observation after the newest step, and the layout of the unsent ones, if the writer needs them.
+    """
+
+    episode: int
+    first: int = 0
+    steps: list[Any] = dataclasses.field(default_factory=list)
+    after: Any = None
+    layout: Any = None
 
 
 class StreamWriter(Writer):
@@ -97,8 +131,7 @@ class StreamWriter(Writer):
     def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
         super().__init__(outbox)
         self._chunk_steps = chunk_steps
-        # The unsent steps of the open episode of each stream.
-        self._runs: dict[int, Any] = {}
+        self._runs: dict[int, Run] = {}
 
     async def end_episode(self, stream: int = 0) -> bool:
         """End the open episode of a stream as truncated, and return whether there was one."""
@@ -109,15 +142,29 @@ class StreamWriter(Writer):
             self._send(stream, "TRUNCATED")
         return is_open
 
+    def _run(self, stream: int) -> Run:
+        """Return the open episode of a stream, in which one begins if there is none."""
+        if stream not in self._runs:
+            self._runs[stream] = Run(next(self._numbers))
+        return self._runs[stream]
+
     def _seal(self) -> None:
         for stream, run in list(self._runs.items()):
-            if len(run):
+            if run.steps:
                 self._send(stream, "OPEN")
 
     def _end(self) -> None:
         for stream in list(self._runs):
             self._send(stream, "TRUNCATED")
 
-    @abc.abstractmethod
     def _send(self, stream: int, end: chunks.End) -> None:
         """Send the steps of a stream."""
+        run = self._runs[stream]
+        self._outbox.take(self._chunk(run, end))
+        run.first, run.steps = run.first + len(run.steps), []
+        if end != "OPEN":
+            del self._runs[stream]
+
+    @abc.abstractmethod
+    def _chunk(self, run: Run, end: chunks.End) -> chunks.Chunk:
+        """Return the unsent steps of an episode, if any, as a chunk."""

@@ -411,6 +411,7 @@ class Journalable(Checkpointable):
         if self._attached is None:
             return {"journal": None}
         journal, journal_id = self._attached
+        journal.catch_up()
         return {"journal": {"id": journal_id, "num_records": journal.num_records}}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ or a sync has failed, the journal refuses further writes: a later sync could suc
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import io
@@ -61,7 +61,10 @@ class EverySeconds:
             )
 
 
+_MOST_TOGETHER = journal_reader.LARGEST_PAYLOAD - 2**30
+"""Bytes of the records that are written together; the rest is room for what says where each of them ends."""
 Records: TypeAlias = Iterable[tuple[int, bytes]]
+Note: TypeAlias = Callable[[], bytes]
 Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
 
 
@@ -130,6 +133,16 @@ class _Later(contextlib.AbstractContextManager[None]):
         self.depth -= 1
 
 
+class _Together:
+    """Records that are written as one: gathered until there is a payload, which could not be written so far."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, bytes]] = []
+        self.num_bytes = 0
+        self.payload: bytes | None = None
+        self.is_gone: Callable[[Any], bool] = lambda newest: False
+
+
 class Journal(duplicates.NeverCopied):
     """An append-only log of the changes of a buffer, in a directory; pass it to `attach`, and load it with `recover`.
 
@@ -176,6 +189,10 @@ class Journal(duplicates.NeverCopied):
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
         self._later = _Later()
+        self._together: _Together | None = None
+        self.largest_together = 0
+        """Bytes of the largest record that stands for several."""
+        self._note: Note | None = None
         self._begun: tuple[Callable[[], bytes], Callable[[], Records], Callable[[], Any]] | None = None
         # Why it cannot be written, if it cannot.
         self._refusal: tuple[type[errors.CheckpointError], str] | None = None
@@ -211,9 +228,26 @@ class Journal(duplicates.NeverCopied):
         return self._num_synced
 
     @property
+    def free_bytes(self) -> int:
+        """How much room there is on the disk, as far as the system says."""
+        if not hasattr(os, "statvfs"):
+            return validation.LARGEST
+        system = os.statvfs(self.path)
+        return system.f_bavail * system.f_frsize
+
+    @property
     def is_due(self) -> bool:
         """Whether the policy requires a sync now."""
         return self._num_records - self._num_synced >= self._most_unsynced
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what `together` has gathered could not be written, so that the owner holds more than the journal."""
+        return self._together is not None and self._together.payload is not None
+
+    def carry(self, note: Note) -> None:
+        """Let each segment from now on begin with a note, besides what `begin` says."""
+        self._note = note
 
     def begin(
         self,
@@ -255,7 +289,7 @@ class Journal(duplicates.NeverCopied):
         checkpoint.save(state, path)
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Write a record of a kind in [1, 256), and return its number.
+        """Write a record of a kind in [1, 255), and return its number; within `together`, that of the record of all.
 
         Raises:
             ArgumentError: An argument is invalid, or `begin` was not called.
@@ -264,10 +298,73 @@ class Journal(duplicates.NeverCopied):
                 is not counted.
         """
         segment = self._segment
-        if kind == journal_reader.BASE:
-            raise errors.ArgumentError("kind must be in [1, 256), got 0")
+        if kind == journal_reader.BASE or kind == journal_reader.TOGETHER:
+            raise errors.ArgumentError(f"kind must be in [1, 255), got {kind}")
+        if self._together is not None:
+            if self._together.payload is None:
+                return self._gather(self._together, kind, payload)
+            self.catch_up()
         if self._refusal is not None or segment is None or segment.end >= self._limit:
             segment = self._ready_segment()
+        return self._write(segment, kind, payload)
+
+    @contextlib.contextmanager
+    def together(self, note: Note) -> Iterator[None]:
+        """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.
+
+        `release` waits for the end of the block. If the record cannot be written, the journal `is_behind`: whatever
+        appends to it next, or calls `catch_up`, first tries to write it again.
+
+        Args:
+            note: Called at the end of the block; what it returns is passed to whoever replays the journal.
+
+        Raises:
+            CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises,
+                nothing is written any more, since the owner holds a part.
+        """
+        self.catch_up()
+        if self._refusal is not None or self._segment is None or self._segment.end >= self._limit:
+            self._ready_segment()  # Before the first change, since its base must be without them.
+        together = self._together = _Together()
+        try:
+            yield
+            together.payload = journal_reader.packed(note(), together.records)
+            self.largest_together = max(self.largest_together, len(together.payload))
+        finally:
+            if together.payload is None:
+                self._together = None
+                self._refuse("records that belong together were interrupted")
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write what `together` has gathered, if it could not be written before.
+
+        Raises:
+            CheckpointError: It cannot be written now.
+        """
+        together = self._together
+        if together is not None and together.payload is not None:
+            self._check_usable()
+            assert self._segment is not None
+            self._together = None
+            try:
+                self._write(self._segment, journal_reader.TOGETHER, together.payload)
+            except BaseException:
+                self._together = together
+                raise
+            with contextlib.suppress(errors.ReplayError):  # The record is written; the next one tries again.
+                self.release(together.is_gone)
+
+    def _gather(self, together: _Together, kind: int, payload: bytes) -> int:
+        num_bytes = together.num_bytes + len(payload)
+        if num_bytes > _MOST_TOGETHER:
+            raise errors.ArgumentError(f"records together must have at most {_MOST_TOGETHER} bytes, got {num_bytes}")
+        together.num_bytes = num_bytes
+        together.records.append((kind, payload))
+        return self._num_records
+
+    def _write(self, segment: journal_reader.Segment, kind: int, payload: bytes) -> int:
+        """Write a record to a segment, and return its number."""
         number, end = self._num_records, segment.end
         record = journal_reader.framed(number, kind, payload, segment.seed)
         try:
@@ -297,6 +394,7 @@ class Journal(duplicates.NeverCopied):
             ClosedError: The journal was closed.
             CheckpointError: The disk failed, now or earlier; the journal refuses further writes.
         """
+        self.catch_up()
         with self._lock:
             self._check_usable()
             self._sync()
@@ -328,6 +426,9 @@ class Journal(duplicates.NeverCopied):
         The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
         """
         count = 0
+        if self._together is not None:  # What is gone in memory only may still be needed.
+            self._together.is_gone = is_gone
+            return
         while count < len(self._newest) and is_gone(self._newest[count][1]):
             count += 1
         if count:
@@ -370,6 +471,8 @@ class Journal(duplicates.NeverCopied):
         """
         try:
             if os.getpid() == self._pid and not self._closing.is_set():
+                with contextlib.suppress(errors.CheckpointError):
+                    self.catch_up()
                 self._closing.set()
                 if self._syncer is not None:
                     self._syncer.join()
@@ -444,6 +547,8 @@ class Journal(duplicates.NeverCopied):
         """Continue in a new segment; if it cannot be created, in the old one."""
         first, before = self._num_records, self._segment
         records = itertools.chain([(journal_reader.BASE, base())], carried())
+        if self._note is not None:
+            records = itertools.chain(records, [(journal_reader.TOGETHER, journal_reader.packed(self._note(), ()))])
         salt = int.from_bytes(os.urandom(8), "little") if before is None else before.salt
         with self._lock:
             self._sync()
@@ -500,8 +605,9 @@ class Journal(duplicates.NeverCopied):
 
     def _sync_in_background(self) -> None:
         """Sync, and leave failures for the next call to report."""
-        with contextlib.suppress(errors.ReplayError):
-            self.sync()
+        with contextlib.suppress(errors.ReplayError), self._lock:
+            self._check_usable()
+            self._sync()
 
     def _check_usable(self) -> None:
         """Raise the reason why the journal cannot be written, if any."""

@@ -13,7 +13,7 @@ File contents are not trusted: lengths are checked against the rest of the file 
 followed, and only regular files are opened.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
 import errno
@@ -32,6 +32,8 @@ from relive.persistence import files
 
 BASE: Final = 0
 """The kind of the first record of a segment."""
+TOGETHER: Final = 255
+"""The kind of a record that stands for several, with a note."""
 LARGEST_PAYLOAD = 2**32 - 1
 """The most bytes a payload can have."""
 MAGIC = b"relive journal 1\n"
@@ -40,6 +42,8 @@ _SEGMENT = struct.Struct("<17sQQ")
 _HEAD = struct.Struct("<IBQ")
 _RECORD = struct.Struct("<IBQI")
 _CHECKSUM = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+_PART = struct.Struct("<BI")
 SEGMENT_HEADER_BYTES = _SEGMENT.size + _CHECKSUM.size
 RECORD_HEADER_BYTES = _RECORD.size
 _pack_head = _HEAD.pack
@@ -128,6 +132,32 @@ def seed_of(header: bytes, first: int) -> int:
     if own_first != first or first > validation.LARGEST:
         raise errors.CheckpointError(f"has a header that says its first record is {own_first}")
     return int(checksum)
+
+
+def packed(note: bytes, records: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return the payload of a record that stands for several, with a note."""
+    parts = [part for kind, payload in records for part in (_PART.pack(kind, len(payload)), payload)]
+    return _join([_LENGTH.pack(len(note)), note, *parts])
+
+
+def unpacked(payload: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """Return the note and the records that a record stands for.
+
+    Raises:
+        CheckpointError: It is malformed; the message is a reason.
+    """
+    try:
+        end = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
+        note, records = payload[_LENGTH.size : end], []
+        while end < len(payload):
+            kind, length = _PART.unpack_from(payload, end)
+            start, end = end + _PART.size, end + _PART.size + length
+            records.append((kind, payload[start:end]))
+    except struct.error:
+        end = len(payload) + 1
+    if end > len(payload) or any(kind in (BASE, TOGETHER) for kind, _ in records):
+        raise errors.CheckpointError("stands for records that it does not hold")
+    return note, records
 
 
 def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:

@@ -14,6 +14,7 @@ import relive
 from relive import errors
 from relive.persistence import files
 from relive.persistence import journal
+from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 
@@ -768,10 +769,99 @@ def test_journal_calls_out_of_order_are_refused(tmp_path: pathlib.Path) -> None:
         log.begin(lambda: b"base")
         with pytest.raises(errors.ArgumentError, match="^begin was called before: a journal has one owner$"):
             log.begin(lambda: b"base")
-        with pytest.raises(errors.ArgumentError, match=r"^kind must be in \[1, 256\), got 0$"):
+        with pytest.raises(errors.ArgumentError, match=r"^kind must be in \[1, 255\), got 0$"):
             log.append(0, b"")
         assert log.num_records == 1
         log.close()
     for call in (lambda: log.append(1, b""), log.sync, lambda: log.prune(1), lambda: log.begin(lambda: b"")):
         with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
             call()
+
+
+# Together.
+
+
+def test_records_together_are_one_record_with_a_note(tmp_path: pathlib.Path) -> None:
+    with begun(tmp_path / "log") as log:
+        with log.together(lambda: b"note"):
+            assert (log.append(1, b"a"), log.append(254, b""), log.num_records) == (1, 1, 1)
+            assert payloads(tmp_path / "log") == []
+        assert (log.append(2, b"c"), log.num_records) == (2, 3)
+        with log.together(lambda: b""):
+            pass
+    found = [(record.kind, record.payload) for record in journal_reader.records(tmp_path / "log")][1:]
+    assert journal_reader.unpacked(found[0][1]) == (b"note", [(1, b"a"), (254, b"")])
+    assert found[1:] == [(2, b"c"), (255, bytes(4))]
+
+
+def test_a_journal_that_is_behind_writes_nothing_else_first(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = begun(tmp_path / "log", fsync="always")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(28, "No space left on device"))
+        with pytest.raises(errors.CheckpointError, match="No space left on device$"), log.together(lambda: b"note"):
+            log.append(1, b"a")
+        for call in (lambda: log.append(1, b"b"), log.catch_up, log.sync, lambda: log.together(bytes).__enter__()):
+            assert log.is_behind
+            with pytest.raises(errors.CheckpointError, match="No space left on device$"):
+                call()
+    assert payloads(tmp_path / "log") == []
+    assert log.append(1, b"b") == 2
+    assert not log.is_behind
+    log.close()
+    assert payloads(tmp_path / "log") == [journal_reader.packed(b"note", [(1, b"a")]), b"b"]
+
+
+def test_a_journal_that_is_behind_catches_up_when_closed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = begun(tmp_path / "log")
+    buffer = relive.RingReplayBuffer(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(28, "No space left on device"))
+        with pytest.raises(errors.CheckpointError), log.together(lambda: b"note"):
+            log.append(1, b"a")
+    log.close()
+    assert len(payloads(tmp_path / "log")) == 1
+    with relive.Journal(tmp_path / "other") as log:
+        buffer.attach(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", failing(28, "No space left on device"))
+            with pytest.raises(errors.CheckpointError), log.together(lambda: b"note"):
+                buffer.add(0, 0, 0.0, 0)
+            with pytest.raises(errors.CheckpointError, match="No space left on device$"):
+                buffer.state_dict()  # It would have more than its place in the journal says.
+
+
+def test_what_is_interrupted_together_stops_the_journal(tmp_path: pathlib.Path) -> None:
+    log = begun(tmp_path / "log")
+    with pytest.raises(KeyboardInterrupt), log.together(lambda: b""):
+        log.append(1, b"a")
+        raise KeyboardInterrupt
+    with pytest.raises(errors.CheckpointError, match="records that belong together were interrupted; open it again$"):
+        log.append(1, b"b")
+    log.close()
+    assert payloads(tmp_path / "log") == []
+
+
+def test_records_together_fit_into_one_record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_lib, "_MOST_TOGETHER", 5)
+    with begun(tmp_path / "log") as log, log.together(lambda: b""):
+        log.append(1, bytes(3))
+        with pytest.raises(errors.ArgumentError, match="^records together must have at most 5 bytes, got 6$"):
+            log.append(1, bytes(3))
+        log.append(1, bytes(2))
+    assert len(payloads(tmp_path / "log")[0]) == 4 + 2 * 5 + 5
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\1\0\0\0", bytes(4) + b"\1", bytes(4) + b"\1\1\0\0\0", bytes(9), bytes(4) + b"\xff" + bytes(4)]
+)
+def test_forged_records_together_are_refused(payload: bytes, tmp_path: pathlib.Path) -> None:
+    with relive.Journal(tmp_path / "log") as log:
+        relive.RingReplayBuffer(10).attach(log)
+        segment: Any = log._segment
+        log._write(segment, 255, payload)
+    with pytest.raises(errors.CheckpointError, match="log: record 1 stands for records that it does not hold$"):
+        relive.recover(tmp_path / "log")

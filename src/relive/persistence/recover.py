@@ -4,7 +4,7 @@ segment 0   base  record  record  record      loaded from the base; each record 
 segment 4   base  record  record              the base is skipped: its contents are known
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import itertools
 import os
 import typing
@@ -92,8 +92,21 @@ def recover(
     path = files.absolute("path", path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
+    return with_notes(path, checkpoint, buffer_class, codec, progress, instead, lambda note: None)
+
+
+def with_notes(
+    path: str,
+    checkpoint: str | os.PathLike[str] | None,
+    buffer_class: type[Any] | None,
+    codec: codec_lib.Codec | None,
+    progress: state_lib.Progress | None,
+    instead: dict[str, Any],
+    heard: Callable[[bytes], object],
+) -> Any:
+    """Do what `recover` does, and pass every note in the journal, also of those before the checkpoint."""
     with journal_reader.locked(path):
-        return _played_back(path, checkpoint, buffer_class, codec, progress, instead)
+        return _played_back(path, checkpoint, buffer_class, codec, progress, instead, heard)
 
 
 def _played_back(
@@ -103,8 +116,9 @@ def _played_back(
     codec: codec_lib.Codec | None,
     progress: state_lib.Progress | None,
     instead: dict[str, Any],
+    heard: Callable[[bytes], object],
 ) -> Any:
-    """Do what `recover` does, with the lock of the journal held."""
+    """Do what `with_notes` does, with the lock of the journal held."""
     label, total, read = files.named(path), _num_bytes(path), 0
     journal = journal_reader.Reading(path)
     records = _undamaged(journal)
@@ -138,6 +152,11 @@ def _played_back(
         try:
             if record_kind == journal_reader.BASE:
                 replay.base(number)
+            elif record_kind == journal_reader.TOGETHER:
+                note, parts = journal_reader.unpacked(payload)
+                heard(note)
+                for part in parts if number >= skipped else ():
+                    replay.apply(*part)
             elif number >= skipped:
                 replay.apply(record_kind, payload)
         except errors.CheckpointError as error:

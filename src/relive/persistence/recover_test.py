@@ -19,6 +19,7 @@ from relive import errors
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
+from relive.persistence import recover
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
@@ -126,6 +127,38 @@ class TestEveryBuffer:
                 zoo.work(twin, random.Random(lifetime), count)
                 assert content(twin) == expected
             buffer = recovered
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_what_is_written_together_is_there_or_not_at_all(
+        self, make: zoo.Make, seed: int, tmp_path: pathlib.Path
+    ) -> None:
+        rng, buffer, path = random.Random(seed), make(), tmp_path / "log"
+        log = opened(path, rng.choice([200, 2000, 1 << 20]))
+        log.carry(lambda: b"all")
+        vars(log)["release"] = lambda is_gone: None  # What is cut off below was synced before anything was deleted.
+        buffer.attach(log)
+        contents = [content(buffer)]
+        for piece in range(6):
+            with log.together(lambda piece=piece: b"%d" % piece):
+                zoo.work(buffer, random.Random(10 * seed + piece), rng.randrange(25))
+            contents.append(content(buffer))
+        log.close()
+        newest = path / segments(path)[-1]
+        for mark in path.glob("*.closed"):
+            mark.unlink()
+        whole = newest.read_bytes()
+        for cut in sorted(rng.sample(range(len(whole) + 1), min(4, len(whole)))):
+            newest.write_bytes(whole[:cut])
+            heard: list[bytes] = []
+            try:
+                recovered: Any = recover.with_notes(os.fspath(path), None, None, None, None, {}, heard.append)
+            except errors.CheckpointError:
+                assert cut < len(whole)  # The base of the segment is missing.
+                continue
+            recovered.check()
+            pieces = [int(note) for note in heard if note != b"all"]
+            assert content(recovered) == contents[pieces[-1] + 1 if pieces else 0]
+            assert heard[0] == b"all"
 
     def test_recovery_begins_with_a_given_checkpoint(self, make: zoo.Make, tmp_path: pathlib.Path) -> None:
         buffer = zoo.worked(make, 1, 20)
