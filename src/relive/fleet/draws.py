@@ -13,7 +13,8 @@ fleet, for schedules, and the policy version, for lags: a client passes on the n
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
 import itertools
 from typing import Any, TypeAlias
 
@@ -104,10 +105,10 @@ class Draws:
             if begun:
                 tick, begun = max([tick, *[weight.ticks for weight in weights.values()]]), 0
                 self._ticks = max(self._ticks, tick + number)
-            if not any(weight.weight > 0 for weight in weights.values()):
+            probabilities = _probabilities(weights)
+            if not any(probabilities.values()):
                 await asyncio.sleep(_PAUSE)
                 continue
-            probabilities = _probabilities(weights)
             self._spare = _spare(guessed, probabilities)
             # Rows that may be drawn only so often are not drawn in vain.
             wanted = _counts(guessed if self._description.is_used_up else probabilities, points)
@@ -186,20 +187,20 @@ class Draws:
                 )
         return versions == {self.policy_version}
 
-    def _importance(self, weights: Weights, beta: float | None, tick: int) -> shares.Importance | None:
-        """Return how to compute importance weights; None without priorities."""
+    def _importance(
+        self, weights: Weights, beta: float | None, tick: int
+    ) -> Callable[[arrays.Floats], arrays.Floats] | None:
+        """Return what computes importance weights; None without priorities."""
         exponent = self._description.beta if beta is None else beta
         if self._description.beta is None or exponent is None:
             return None
         if isinstance(exponent, schedules.Schedule):
             exponent = validation.non_negative_float("beta", exponent.value(tick))
-        return shares.importance(list(weights.values()), exponent, self._description.weight_normalization)
+        normalization = self._description.weight_normalization
+        return functools.partial(shares.importance_weights, list(weights.values()), exponent, normalization)
 
 
 def _probabilities(weights: Weights) -> Probabilities:
-    """Return the probability of each shard; 0 for all if there is nothing to draw."""
-    if not any(weight.weight > 0 for weight in weights.values()):
-        return dict.fromkeys(weights, 0.0)
     return dict(zip(weights, shares.probabilities(list(weights.values())), strict=True))
 
 

@@ -34,6 +34,10 @@ from relive.fleet import tokens_writer
 
 Batch = TypeVar("Batch")
 
+_MOST_AHEAD = 32
+"""So many batches are under way at most, unless `prefetch` says more."""
+_SUMS = ("size", "inserted", "sampled", "lost", "refused")
+"""The statistics of a fleet that are the sums of those of its shards."""
 _PAUSE = 0.02
 """Seconds between two questions whether a shard is saved."""
 
@@ -166,70 +170,63 @@ class Replay(consumption.Consumption, Generic[Batch]):
         """Return from 1 to `number` batches: as many as the limiter allows now."""
         if not self._settings.has_limiter:
             return await self._draws.batches(size, number, options)
-        while True:
-            await self._draws.refresh(options)
-            granted = await self._turns(size, number)
-            if granted:
-                break
+        asked: asyncio.Future[int] | None = None
         try:
-            batches: list[Batch] = await self._draws.batches(size, granted, options)
+            while asked is None or not asked.result():
+                await self._draws.refresh(options)
+                turns = self._transport.coordinator("limiter", "sample_turns", size, number, self._draws.size)
+                asked = asyncio.ensure_future(turns)
+                await asyncio.shield(asked)
+            batches: list[Batch] = await self._draws.batches(size, asked.result(), options)
         except BaseException:
-            self._shards.run(self._give_back(size * granted))
+            if asked is not None:
+                self._shards.run(self._give_back(size, asked))
             raise
         return batches
 
-    async def _turns(self, size: int, number: int) -> int:
-        """Wait for the turns of some batches, and return how many came; a cancelled call takes none."""
-        asked = asyncio.ensure_future(self._limiter("sample_turns", size, number, self._draws.size))
-        try:
-            return int(await asyncio.shield(asked))
-        except asyncio.CancelledError:
-            self._shards.run(self._give_back_those(asked, size))
-            raise
-
-    async def _give_back_those(self, asked: Awaitable[int], size: int) -> None:
+    async def _give_back(self, size: int, turns: Awaitable[int]) -> None:
+        """Tell the limiter that batches are not drawn, even if their turns are still to come."""
         with contextlib.suppress(errors.ReplayError):
-            await self._give_back(size * await asked)
+            await self._transport.coordinator("limiter", "give_back", size * await turns, 0)
 
-    async def _give_back(self, samples: int) -> None:
-        await self._limiter("give_back", samples, 0)
-
-    async def _limiter(self, method: str, *arguments: Any) -> Any:
-        return await self._transport.coordinator("limiter", method, *arguments)
-
-    async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
+    async def batches(
+        self, batch_size: int, *, prefetch: int | None = None, **options: Any
+    ) -> AsyncGenerator[Batch, None]:
         """Yield batches as from `sample`, endlessly, with prefetching while the learner works.
 
-        They are drawn in requests for half of them, of which two may be under way. Additions and priorities after a
-        batch was drawn do not affect it. Cancelling a wait for the next batch ends the iteration.
+        They are drawn in requests for half of them, of which two are under way if `prefetch` is odd. Additions and
+        priorities after a batch was drawn do not affect it. Cancelling a wait for the next batch ends the iteration.
 
         Args:
             batch_size: The batch size, B.
-            prefetch: Number of batches drawn ahead, at most.
+            prefetch: Number of batches drawn ahead, at most. By default 4 for each shard, less 1, and at most 31: so a
+                call of a shard draws the rows of two batches, however many shards there are.
             options: As in `sample`.
 
         Raises:
             ArgumentError: An argument is invalid.
         """
         size = validation.batch_size("batch_size", batch_size)
+        if prefetch is None:
+            prefetch = min(4 * len(self._shards.members.shards), _MOST_AHEAD) - 1
         most = validation.non_negative_int("prefetch", prefetch) + 1
+        number = (most + 1) // 2
         ready: collections.deque[Batch] = collections.deque()
-        requests: collections.deque[tuple[int, asyncio.Task[list[Batch]]]] = collections.deque()
+        requests: collections.deque[asyncio.Task[list[Batch]]] = collections.deque()
         try:
             while True:
                 # Two requests are under way, so that neither shards nor learner wait for the other.
-                while (ahead := len(ready) + sum([number for number, _ in requests])) <= most // 2:
-                    number = min(most - ahead, (most + 1) // 2)
-                    requests.append((number, asyncio.create_task(self._some(size, number, options))))
+                while len(ready) + number * (len(requests) + 1) <= most:
+                    requests.append(asyncio.create_task(self._some(size, number, options)))
                 if not ready:
-                    ready.extend(await requests[0][1])
+                    ready.extend(await requests[0])
                     requests.popleft()
                     continue
                 yield ready.popleft()
         finally:
-            for _, request in requests:
+            for request in requests:
                 request.cancel()
-            await asyncio.gather(*[request for _, request in requests], return_exceptions=True)
+            await asyncio.gather(*requests, return_exceptions=True)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Update the priorities of steps in their shards, and return how many of them were still stored.
@@ -326,15 +323,9 @@ class Replay(consumption.Consumption, Generic[Batch]):
         if any(notes):
             of_each = await self._of_each("stats")
         there = [stats for stats in of_each if stats is not None]
+        sums = {name: sum(getattr(stats, name) for stats in there) for name in _SUMS}
         return FleetStats(
-            shards=tuple(of_each),
-            coordinator=coordinator,
-            size=sum(stats.size for stats in there),
-            inserted=sum(stats.inserted for stats in there),
-            sampled=sum(stats.sampled for stats in there),
-            lost=sum(stats.lost for stats in there),
-            refused=sum(stats.refused for stats in there),
-            stale_priorities=self._stale_priorities,
+            shards=tuple(of_each), coordinator=coordinator, stale_priorities=self._stale_priorities, **sums
         )
 
     async def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -543,6 +543,20 @@ async def test_batches_are_prefetched_up_to_the_limit() -> None:
     assert (await client.stats()).sampled == 15 * 4
 
 
+@pytest.mark.parametrize(("shards", "ahead"), [(1, 4), (3, 12), (20, 32)])
+@local_test.virtual
+async def test_more_shards_are_drawn_further_ahead(shards: int, ahead: int) -> None:
+    fleet = fleet_of(ring, shards)
+    fill(fleet, [3] * shards)
+    client = fleet.replay()
+    await client.sample(4)
+    async with contextlib.aclosing(client.batches(4)) as batches:
+        await anext(batches)
+        await local_test.settle(1.0)
+    assert [len(asked) for asked in draws_of(fleet)[-2 * shards :]] == [ahead // 2] * 2 * shards
+    assert (await client.stats()).sampled == (1 + ahead) * 4
+
+
 @local_test.virtual
 async def test_a_closed_iterator_leaves_no_request_pending() -> None:
     fleet = fleet_of(ring, 2)

@@ -8,7 +8,7 @@
 A row i of shard s is drawn with probability (m_s / M) (w_i / m_s) = w_i / M, that of one buffer with all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -25,32 +25,10 @@ MOST_SHARDS = 512
 """A fleet has at most so many shards, ever: key x of shard s is key 512 x + s of the fleet."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Importance:
-    """How to compute the importance weights of a batch; see PrioritizedSampler.
-
-    Attributes:
-        exponent: beta.
-        normalization: What they are divided by.
-        size: N, the number of eligible anchors in all shards.
-        least: The smallest probability of one of them.
-    """
-
-    exponent: float
-    normalization: prioritized.WeightNormalization
-    size: int
-    least: float
-
-    def weights(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided by the largest or by 1."""
-        if self.normalization == "none":
-            return (self.size * probabilities) ** -self.exponent
-        least = probabilities.min() if self.normalization == "batch" else self.least
-        return (probabilities / least) ** -self.exponent
-
-
 def probabilities(weights: Sequence[adapter.SamplingWeight]) -> list[float]:
-    """Return the probability of each shard, m_s / M [k]; at least one weight must be above 0."""
+    """Return the probability of each shard, m_s / M [k]; 0 for all if there is nothing to draw."""
+    if not any(weight.weight > 0 for weight in weights):
+        return [0.0] * len(weights)
     scale = max([weight.log_scale for weight in weights if weight.weight > 0])
     # Of an empty shard the scale says nothing.
     likely = [each.weight and each.weight * math.exp(each.log_scale - scale) for each in weights]
@@ -69,17 +47,26 @@ def counts(probabilities: Sequence[float], points: arrays.Floats) -> arrays.Ints
     return np.bincount(shards, minlength=len(probabilities))
 
 
-def importance(
-    weights: Sequence[adapter.SamplingWeight], exponent: float, normalization: prioritized.WeightNormalization
-) -> Importance:
-    """Return how to compute the importance weights of a batch drawn from shards with those weights."""
+def importance_weights(
+    weights: Sequence[adapter.SamplingWeight],
+    exponent: float,
+    normalization: prioritized.WeightNormalization,
+    drawn: arrays.Floats,
+) -> arrays.Floats:
+    """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided as PrioritizedSampler does.
+
+    Args:
+        weights: How much there was to draw from in each shard.
+        exponent: beta.
+        normalization: What they are divided by.
+        drawn: The probabilities of the rows, P_i [B].
+    """
+    if normalization == "none":
+        return (sum([weight.size for weight in weights]) * drawn) ** -exponent
+    if normalization == "batch":
+        return (drawn / drawn.min()) ** -exponent
     likely = [(p, weight) for p, weight in zip(probabilities(weights), weights, strict=True) if weight.weight]
-    return Importance(
-        exponent=exponent,
-        normalization=normalization,
-        size=sum([weight.size for weight in weights]),
-        least=min([p * (weight.least / weight.weight) for p, weight in likely]),
-    )
+    return (drawn / min([p * (weight.least / weight.weight) for p, weight in likely])) ** -exponent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +96,7 @@ class Part:
 
 def joined(
     parts: Sequence[Part],
-    importance: Importance | None,
+    importance: Callable[[arrays.Floats], arrays.Floats] | None,
     rng: np.random.Generator,
     padding: tuple[int, int] = (0, 1),
 ) -> Any:
@@ -117,7 +104,7 @@ def joined(
 
     Args:
         parts: At least one.
-        importance: How to compute importance weights; None to keep them.
+        importance: Returns the importance weights of rows with those probabilities; None to keep them.
         rng: Chooses the rows to take, and shuffles.
         padding: The pad_token_id and pad_to_multiple_of of batches of tokens.
     """
@@ -136,7 +123,7 @@ def joined(
     columns["probabilities"] = [part.rows.probabilities * part.probability for part in parts]
     batch = kind(**{name: _taken(column, parts, order) for name, column in columns.items()})
     if importance is not None:
-        batch.weights = importance.weights(batch.probabilities)
+        batch.weights = importance(batch.probabilities)
     return batch
 
 

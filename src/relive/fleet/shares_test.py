@@ -166,7 +166,7 @@ def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
         adapter.SamplingWeight(weight=7.0, size=2, least=3.0),
     ]
     probabilities = np.array([0.2, 0.3, 0.4])
-    weights = shares.importance(likely, 0.5, normalization).weights(probabilities)
+    weights = shares.importance_weights(likely, 0.5, normalization, probabilities)
     expected = {
         "batch": (probabilities / 0.2) ** -0.5,
         "buffer": (probabilities / 0.1) ** -0.5,
@@ -180,5 +180,6 @@ def test_a_shard_without_weight_counts_only_in_n() -> None:
         adapter.SamplingWeight(weight=0.0, size=3, least=0.0),
         adapter.SamplingWeight(weight=4.0, size=2, least=1.0),
     ]
-    importance = shares.importance(some, 1.0, "buffer")
-    assert (importance.size, importance.least) == (5, 0.25)
+    half = np.array([0.5])
+    assert shares.importance_weights(some, 1.0, "none", half) == 1 / (5 * 0.5)
+    assert shares.importance_weights(some, 1.0, "buffer", half) == 0.25 / 0.5

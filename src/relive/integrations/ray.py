@@ -11,7 +11,7 @@ Shards are actors with names, by which clients find those that were added, and a
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
 import os
@@ -55,38 +55,17 @@ _SHARD = re.compile(r"shard-(\d+)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """How to start the shards of a fleet.
-
-    Attributes:
-        make_buffer: Returns a new buffer.
-        directory: The parent of their directories; None for no persistence.
-        durability: How each is persisted, apart from the directory.
-        lease: Seconds after which a silent writer counts as gone.
-        recovery: Seconds for which writers look for a lost shard.
-        start_timeout: Seconds to wait until they are running.
-        options: Ray options for each.
-        fleet: What the names of their actors begin with.
-        namespace: Where Ray keeps these names.
-        is_detached: Whether the actors outlive the process that started them.
-    """
+    """How to start the actors of a fleet; their names begin with `fleet`."""
 
     make_buffer: Callable[[], adapters.Buffer]
     directory: str | None
     durability: shard_lib.Durability
-    lease: float
-    recovery: float
+    settings: membership.Settings
     start_timeout: float
     options: Mapping[str, Any]
     fleet: str
     namespace: str
     is_detached: bool
-
-    def arguments(self, shard: int) -> tuple[Any, ...]:
-        """Return the arguments of a shard."""
-        durability = self.durability
-        if self.directory is not None:
-            durability = dataclasses.replace(durability, directory=os.path.join(self.directory, f"shard-{shard}"))
-        return self.make_buffer, shard, self.lease, durability, self.recovery
 
     def start(self, shards: Iterable[int]) -> tuple[dict[int, Any], adapter.Description]:
         """Start shards, and return their handles and the description of their buffers, once all are running.
@@ -97,18 +76,26 @@ class _Plan:
             ShardLostError: The shards did not start in time.
         """
         handles: dict[int, Any] = {}
-        try:
+        descriptions: list[adapter.Description] = []
+        with _killing_on_error(handles):
             for shard in shards:
                 actor = self.actor(shard_lib.Shard, f"{self.fleet}-{shard}", self.options)
+                with _sending("make_buffer"):
+                    handles[shard] = actor.remote(*self._arguments(shard))
+            references = [handle.describe.remote() for handle in handles.values()]
+            _, missing = ray.wait(references, num_returns=len(references), timeout=self.start_timeout)
+            if missing:
+                raise errors.ShardLostError(
+                    f"{len(missing)} of {len(references)} shards were not there after {self.start_timeout:g} seconds: "
+                    "does the cluster have room for them?"
+                )
+            for shard, reference in zip(handles, references, strict=True):
                 try:
-                    handles[shard] = actor.remote(*self.arguments(shard))
-                except TypeError as error:
-                    raise errors.ArgumentTypeError(f"make_buffer {_unsent(error)}") from error
-            return handles, self._described(handles)
-        except BaseException:
-            for handle in handles.values():
-                ray.kill(handle)
-            raise
+                    descriptions.append(ray.get(reference))
+                except exceptions.RayError as error:
+                    ray.kill(handles[shard])
+                    raise _reason(self._arguments(shard), error) from error
+        return handles, descriptions[0]
 
     def actor(self, kind: type, name: str, options: Mapping[str, Any]) -> Any:
         """Return an actor class whose actors Ray restarts when they die; calls in flight then fail."""
@@ -123,23 +110,11 @@ class _Plan:
                 f"actor_options must be options of Ray, got {validation.short_repr(dict(options))}"
             ) from error
 
-    def _described(self, handles: Mapping[int, Any]) -> adapter.Description:
-        """Return the description of the shards' buffers, once all are running."""
-        references = [handle.describe.remote() for handle in handles.values()]
-        _, missing = ray.wait(references, num_returns=len(references), timeout=self.start_timeout)
-        if missing:
-            raise errors.ShardLostError(
-                f"{len(missing)} of {len(references)} shards were not there after {self.start_timeout:g} seconds: "
-                "does the cluster have room for them?"
-            )
-        descriptions: list[adapter.Description] = []
-        for (shard, handle), reference in zip(handles.items(), references, strict=True):
-            try:
-                descriptions.append(ray.get(reference))
-            except exceptions.RayError as error:
-                ray.kill(handle)
-                raise _reason(self.arguments(shard), error) from error
-        return descriptions[0]
+    def _arguments(self, shard: int) -> tuple[Any, ...]:
+        durability, settings = self.durability, self.settings
+        if self.directory is not None:
+            durability = dataclasses.replace(durability, directory=os.path.join(self.directory, f"shard-{shard}"))
+        return self.make_buffer, shard, settings.lease, durability, settings.recovery
 
 
 class ShardedReplay(replay.Replay[Batch]):
@@ -173,31 +148,25 @@ class ShardedReplay(replay.Replay[Batch]):
         """Start the shards, and return a client once all are running.
 
         Args:
-            make_buffer: Returns a new buffer of columns, joint steps, episodes or tokens, without a limiter and an
-                admission. Called once in each shard, and again when its process is restarted. The seed is mixed with
-                the number of the shard.
+            make_buffer: Returns a new buffer, without a limiter and an admission. Called in each shard whenever its
+                process starts. The seed is mixed with the number of the shard.
             shards: Number of shards.
-            limiter: Decides when steps may be inserted and batches drawn, counted over all shards; None to sample as
-                soon as anything can be drawn. While no learner has sampled for `lease` seconds, inserts are not held
-                back.
+            limiter: Decides when steps may be inserted and batches drawn, counted over all shards. While no learner has
+                sampled for `lease` seconds, inserts are not held back.
             admission: Decides when episodes may start, counted over all shards; each then needs a ticket from `admit`.
-                None to admit all.
-            directory: Where each shard keeps a journal and checkpoints, in its own subdirectory; must be shared by all
-                machines on which shards may run. An existing fleet of at most so many shards is continued. None for no
-                persistence.
+            directory: Where each shard keeps a journal and checkpoints; must be shared by all machines on which shards
+                may run. An existing fleet of at most so many shards is continued. None for no persistence.
             fsync: When steps are synced to disk; see Journal. EverySeconds(1.0) if None.
-            checkpoint_seconds: How often each shard saves priorities and draw counts, which are not in the journal;
-                None for never.
+            checkpoint_seconds: How often each shard saves priorities and draw counts; None for never.
             codec: Encodes observations and actions of episode buffers; a PlainCodec if None.
             lease: Seconds after which a silent writer or learner counts as gone. Open episodes of a gone writer are
                 ABORTED, or truncated in column buffers.
             timeout: Seconds to wait for a call before its shard counts as lost.
             recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
-            start_timeout: Seconds to wait until all shards are running, which includes placement and reading their
-                journals.
+            start_timeout: Seconds to wait until all shards are placed and have read their journals.
             seed: Seed for the shares of the shards in a batch, and for the order of rows.
-            actor_options: Ray options for each shard, such as num_cpus, resources or scheduling_strategy. Those for
-                names, restarts and concurrency are the fleet's: a shard runs one call after the other.
+            actor_options: Ray options for each shard, such as num_cpus or resources, but for names, restarts and
+                concurrency: a shard runs one call after the other.
             name: A name for `attach`. The fleet then outlives this process, until `close`. None for a fleet that ends
                 with this process.
             namespace: The namespace of Ray for the name; that of this process if None.
@@ -211,65 +180,49 @@ class ShardedReplay(replay.Replay[Batch]):
         """
         if not callable(make_buffer):
             raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.short_repr(make_buffer)}")
-        num_shards = validation.positive_int("shards", shards)
+        directory = None if directory is None else os.path.abspath(directory)
+        numbers = _numbers(directory, validation.positive_int("shards", shards))
+        options = {} if actor_options is None else actor_options
+        validation.require_instance("actor_options", options, Mapping)
         if limiter is not None:
             validation.require_instance("limiter", limiter, rate_limiters.RateLimiter)
         if admission is not None:
             validation.require_instance("admission", admission, admission_lib.Admission)
         times = {"lease": lease, "timeout": timeout, "recovery": recovery, "start_timeout": start_timeout}
-        if checkpoint_seconds is not None:
-            times["checkpoint_seconds"] = checkpoint_seconds
+        times["checkpoint_seconds"] = 1.0 if checkpoint_seconds is None else checkpoint_seconds
         for setting, seconds in times.items():
             if validation.finite_number(setting, seconds) <= 0:
                 raise errors.ArgumentError(f"{setting} must be above 0 seconds, got {seconds}")
-        actor_options = {} if actor_options is None else actor_options
-        validation.require_instance("actor_options", actor_options, Mapping)
         fsync = journal.EverySeconds(1.0) if fsync is None else fsync
         journal.check(fsync)
         rng = validation.generator("seed", seed)
-        if num_shards > shares.MOST_SHARDS:
-            raise errors.ArgumentError(f"shards must be at most {shares.MOST_SHARDS}, got {num_shards}")
-        numbers = list(range(num_shards))
-        if directory is not None:
-            directory = os.path.abspath(directory)
-            numbers = _numbers(directory, num_shards)
         plan = _Plan(
             make_buffer=make_buffer,
             directory=directory,
             durability=shard_lib.Durability(
                 fsync=fsync, checkpoint_seconds=None if directory is None else checkpoint_seconds, codec=codec
             ),
-            lease=float(lease),
-            recovery=float(recovery),
-            start_timeout=float(start_timeout),
-            options=actor_options,
+            settings=membership.Settings(
+                timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None, admission=admission
+            ),
+            start_timeout=start_timeout,
+            options=options,
             fleet=f"relive-{os.urandom(8).hex()}",
             namespace=ray.get_runtime_context().namespace if namespace is None else namespace,
             is_detached=name is not None,
         )
-        if name is not None:
-            _check_name(validation.string("name", name), plan.namespace)
+        name = plan.fleet if name is None else validation.string("name", name)
+        if _actor(name, plan.namespace) is not None:
+            raise errors.ArgumentError(f"name must be new, got {name!r}: attach to that fleet, or close it")
         handles, description = plan.start(numbers)
-        settings = membership.Settings(
-            timeout=float(timeout),
-            recovery=float(recovery),
-            lease=float(lease),
-            has_limiter=limiter is not None,
-            admission=admission,
-        )
-        processes = list(handles.values())
-        try:
-            actor = plan.actor(_Coordinator, plan.fleet if name is None else name, {"num_cpus": 0})
-            try:
-                processes.append(actor.remote(plan, settings, description, limiter))
-            except TypeError as error:
-                raise errors.ArgumentTypeError(f"limiter {_unsent(error)}") from error
-            members: Any = ray.get(processes[-1].members.remote())
-        except BaseException:
-            for each in processes:
-                ray.kill(each)
-            raise
-        return cls(_Transport(plan.fleet, plan.namespace, processes[-1], handles), settings, description, members, rng)
+        processes: dict[Any, Any] = dict(handles)
+        with _killing_on_error(processes):
+            actor = plan.actor(_Coordinator, name, {"num_cpus": 0})
+            with _sending("limiter"):
+                processes[name] = actor.remote(plan, description, limiter)
+            members: Any = ray.get(processes[name].members.remote())
+        transport = _Transport(plan.fleet, plan.namespace, processes[name], handles)
+        return cls(transport, plan.settings, description, members, rng)
 
     @classmethod
     def attach(cls, name: str, namespace: str | None = None, *, seed: int | np.random.Generator | None = None) -> Self:
@@ -284,19 +237,16 @@ class ShardedReplay(replay.Replay[Batch]):
             ArgumentError: There is no fleet of that name.
         """
         name, rng = validation.string("name", name), validation.generator("seed", seed)
-        try:
-            handle = ray.get_actor(name, namespace)
-            contact = handle.contact
-        except (ValueError, AttributeError) as error:
-            raise errors.ArgumentError(f"name must be that of a running fleet, got {name!r}") from error
+        handle = _actor(name, namespace)
+        if not hasattr(handle, "contact"):
+            raise errors.ArgumentError(f"name must be that of a running fleet, got {name!r}")
         while True:
             try:
-                found: Any = ray.get(contact.remote())
-                break
+                (fleet, place), *facts = ray.get(handle.contact.remote())
             except exceptions.ActorUnavailableError:
                 time.sleep(_RETRY)
-        (fleet, place), settings, description, members = found
-        return cls(_Transport(fleet, place, handle, {}), settings, description, members, rng)
+            else:
+                return cls(_Transport(fleet, place, handle, {}), *facts, rng)
 
     @property
     def shards(self) -> tuple[Any, ...]:
@@ -314,7 +264,9 @@ class ShardedReplay(replay.Replay[Batch]):
         with contextlib.suppress(errors.ClosedError):
             await self._shards.refresh()
             await self._of_each("close")
-            self._processes.kill(self._shards.members.shards)
+            for shard in self._shards.members.shards:
+                self._processes.end(shard)
+            ray.kill(self.coordinator)
 
     @property
     def _processes(self) -> "_Transport":
@@ -329,15 +281,11 @@ class _Coordinator(coordinator.Coordinator):
     """The fleet's Coordinator as an actor, which knows all that a client needs."""
 
     def __init__(
-        self,
-        plan: _Plan,
-        settings: membership.Settings,
-        description: adapter.Description,
-        limiter: rate_limiters.RateLimiter | None,
+        self, plan: _Plan, description: adapter.Description, limiter: rate_limiters.RateLimiter | None
     ) -> None:
         place = plan.fleet, plan.namespace
-        super().__init__(_Transport(*place, None, {}), _running(*place), settings, limiter)
-        self._plan, self._contact = plan, (place, settings, description)
+        super().__init__(_Transport(*place, None, {}), _running(*place), plan.settings, limiter)
+        self._plan, self._contact = plan, (place, plan.settings, description)
         # A new process continues at once with shards that are being drained.
         ray.get_runtime_context().current_actor.ping.remote()
 
@@ -358,15 +306,13 @@ def _running(fleet: str, namespace: str) -> list[int]:
     return sorted([int(found[1]) for name in names if (found := pattern.fullmatch(name))])
 
 
-def _numbers(directory: str, num_shards: int) -> list[int]:
-    """Return the numbers of the shards: those in the directory, as seen by this machine, and new ones.
-
-    Raises:
-        CheckpointError: There are more in the directory.
-    """
-    names = os.listdir(directory) if os.path.isdir(directory) else []
+def _numbers(directory: str | None, num_shards: int) -> list[int]:
+    """Return the numbers of the shards: those in the directory, as seen by this machine, and new ones."""
+    if num_shards > shares.MOST_SHARDS:
+        raise errors.ArgumentError(f"shards must be at most {shares.MOST_SHARDS}, got {num_shards}")
+    names = os.listdir(directory) if directory is not None and os.path.isdir(directory) else []
     there = [int(shard[1]) for name in names if (shard := _SHARD.fullmatch(name))]
-    if len(there) > num_shards:
+    if directory is not None and len(there) > num_shards:
         raise errors.CheckpointError(
             f"{files.named(directory)} holds a fleet of {len(there)} shards, got shards={num_shards}: "
             "start as many, or name another directory"
@@ -375,13 +321,12 @@ def _numbers(directory: str, num_shards: int) -> list[int]:
     return sorted([*there, *new[: num_shards - len(there)]])
 
 
-def _check_name(name: str, namespace: str) -> None:
-    """Raise ArgumentError if there is an actor of that name."""
+def _actor(name: str, namespace: str | None) -> Any:
+    """Return the actor of that name; None if there is none."""
     try:
-        ray.get_actor(name, namespace)
+        return ray.get_actor(name, namespace)
     except ValueError:
-        return
-    raise errors.ArgumentError(f"name must be new, got {name!r}: attach to that fleet, or close it")
+        return None
 
 
 class _Transport:
@@ -398,19 +343,17 @@ class _Transport:
             ClosedError: It will not come back.
         """
         if shard not in self._handles:
-            try:
-                self._handles[shard] = ray.get_actor(f"{self._fleet}-{shard}", self._namespace)
-            except ValueError as error:
-                raise errors.ClosedError(f"shard {shard} will not come back: it has ended") from error
+            handle = _actor(f"{self._fleet}-{shard}", self._namespace)
+            if handle is None:
+                raise errors.ClosedError(f"shard {shard} will not come back: it has ended")
+            self._handles[shard] = handle
         return self._handles[shard]
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """Call a method of a shard; see membership.Transport."""
         _check_ray()
-        try:
+        with _sending("what is sent to a shard"):
             reference = getattr(self.handle(shard), method).remote(*arguments)
-        except TypeError as error:
-            raise errors.ArgumentTypeError(f"what is sent to a shard {_unsent(error)}") from error
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(reference.future())
@@ -447,37 +390,44 @@ class _Transport:
         with contextlib.suppress(errors.ClosedError):
             ray.kill(self.handle(shard))
 
-    def kill(self, shards: Iterable[int]) -> None:
-        """End the processes."""
-        for shard in shards:
-            self.end(shard)
-        ray.kill(self.coordinator_handle)
+
+@contextlib.contextmanager
+def _killing_on_error(actors: Mapping[Any, Any]) -> Iterator[None]:
+    """Kill the actors if the block fails."""
+    try:
+        yield
+    except BaseException:
+        for actor in actors.values():
+            ray.kill(actor)
+        raise
+
+
+@contextlib.contextmanager
+def _sending(what: str) -> Iterator[None]:
+    """Raise ArgumentTypeError for objects that Ray cannot serialize."""
+    try:
+        yield
+    except TypeError as error:
+        reason = error.__cause__ or "it cannot be pickled"
+        raise errors.ArgumentTypeError(
+            f"{what} must be something that can be sent to another process: {reason}"
+        ) from error
 
 
 def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:
     """Return why a shard could not be created: Ray gives only text for an actor, but the exception for a task."""
     try:
         # A separate process that ends with the task, so that it holds no file.
-        ray.get(ray.remote(max_calls=1)(_make).remote(*arguments))
+        ray.get(ray.remote(max_calls=1)(lambda *arguments: repr(shard_lib.Shard(*arguments))).remote(*arguments))
     except exceptions.RayTaskError as again:
         return _raised(again)
     return errors.ShardLostError(f"shards could not be started: {type(error).__name__}")
-
-
-def _make(*arguments: Any) -> None:
-    """Create a shard, and close it."""
-    shard_lib.Shard(*arguments)
 
 
 def _check_ray() -> None:
     """Raise ClosedError if Ray was shut down."""
     if not ray.is_initialized():
         raise errors.ClosedError("Ray was shut down, and the fleet with it")
-
-
-def _unsent(error: TypeError) -> str:
-    """Return Ray's explanation of what cannot be serialized."""
-    return f"must be something that can be sent to another process: {error.__cause__ or 'it cannot be pickled'}"
 
 
 def _raised(error: Exception) -> BaseException:
