@@ -384,7 +384,13 @@ def played(path: pathlib.Path, kind: Any) -> Any:
     state = value_of(base)
     buffer = kind(state)
     for _, number, payload in rest:
-        if number:
+        if number == 255:
+            place = 4 + int.from_bytes(payload[:4], "little")
+            while place < len(payload):
+                kind_of_part, length = struct.unpack_from("<BI", payload, place)
+                buffer.apply(kind_of_part, payload[place + 5 : place + 5 + length])
+                place += 5 + length
+        elif number:
             buffer.apply(number, payload)
         else:
             assert value_of(payload)["journal_id"] == state["journal_id"]
@@ -475,8 +481,11 @@ def test_a_journal_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: p
         buffer = zoo.worked(make, seed, before)
         path = tmp_path / f"journal {seed}"
         with relive.Journal(path, fsync="never", segment_bytes=4_000) as journal:
+            journal.carry(lambda: b"a note")
             buffer.attach(journal)
             zoo.work(buffer, random.Random(seed), count)
+            with journal.together(lambda: b"another one"):
+                zoo.work(buffer, random.Random(seed + 100), count // 4)
             buffer.save(tmp_path / f"checkpoint {seed}")
             num_records = journal.num_records
         assert records_at(path)[-1][0] == num_records - 1
