@@ -384,7 +384,10 @@ REFUSED: dict[str, tuple[Make, str]] = {
     ),
     "ticket": (ticket, "^a ticket cannot be copied or pickled: admit again where it is needed$"),
     "writer of steps": (lambda path: column_writer.ColumnWriter(NO_OUTBOX, 10), f"^ColumnWriter {ELSEWHERE}"),
-    "writer of episodes": (lambda path: episodes_writer.EpisodesWriter(NO_OUTBOX, 10), f"^EpisodesWriter {ELSEWHERE}"),
+    "writer of episodes": (
+        lambda path: episodes_writer.EpisodesWriter(NO_OUTBOX, 10, NO_OUTBOX, NO_OUTBOX),
+        f"^EpisodesWriter {ELSEWHERE}",
+    ),
 }
 
 

@@ -38,7 +38,8 @@ class Files:
     """
 
     def __init__(self, directory: str | None, fsync: journal_lib.Policy, codec: codec_lib.Codec | None) -> None:
-        self._directory, self._fsync = directory, fsync
+        self._directory = directory
+        self._fsync: journal_lib.Policy = fsync
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
         self._journal: journal_lib.Journal | None = None
         self._thread = futures.ThreadPoolExecutor(1)
@@ -50,12 +51,12 @@ class Files:
                 reason = files.reason(error)
                 raise errors.CheckpointError(f"{files.named(directory)} cannot be made: {reason}") from error
 
-    def attached(self, buffer: Any, hear: Callable[[bytes], None], note: Callable[[], bytes]) -> Any:
+    def attached(self, buffer: Any, heard: Callable[[bytes], None], note: Callable[[], bytes]) -> Any:
         """Return the saved buffer, or the given one if there is none, attached to the journal.
 
         Args:
             buffer: A new buffer.
-            hear: Called with each note in the journal.
+            heard: Called with each note in the journal.
             note: Returns one for the beginning of a segment, as of all batches so far.
 
         Raises:
@@ -66,7 +67,7 @@ class Files:
         path = os.path.join(self._directory, "journal")
         # A process may have died before creating the first segment.
         if os.path.isdir(path) and journal_reader.Reading(path).firsts:
-            buffer = self._recovered(path, type(buffer), hear)
+            buffer = self._recovered(path, type(buffer), heard)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
         self._journal.carry(note)
         buffer.attach(self._journal, **self._options)
@@ -124,10 +125,10 @@ class Files:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _recovered(self, journal: str, kind: type[Any], hear: Callable[[bytes], None]) -> Any:
+    def _recovered(self, journal: str, kind: type[Any], heard: Callable[[bytes], None]) -> Any:
         assert self._directory is not None
         checkpoint = os.path.join(self._directory, "checkpoint")
-        arguments = kind, self._options.get("codec"), None, {}, hear
+        arguments = kind, self._options.get("codec"), None, {}, heard
         if os.path.isdir(checkpoint):
             # The checkpoint may be older than the journal, or damaged; the journal has all steps.
             with contextlib.suppress(errors.CheckpointError):

@@ -1,6 +1,7 @@
 """The outbox as the table of its states: what a shard does with a batch, and what becomes of the batch."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,11 +32,11 @@ def drained() -> errors.ShardLostError:
 class Shards:
     """What an outbox sees of its shards: 0 and 1 are active, 9 was drained; 0 may be lost."""
 
-    def __init__(self, answers: list[Answer], *, is_back: bool = True) -> None:
+    def __init__(self, answers: Sequence[Answer], *, is_back: bool = True) -> None:
         self.settings = membership.Settings(timeout=1.0, recovery=5.0, lease=30.0, has_limiter=False)
         self.members = replies.Members(version=1, active=(0, 1), gone=(9,))
         self.transport: Any = self
-        self.answers, self.comes_back = answers, is_back
+        self.answers, self.comes_back = list(answers), is_back
         self.asked: list[tuple[int, int, bool]] = []
         self.full: set[int] = set()
 
@@ -126,7 +127,7 @@ def test_every_state_that_is_not_settled_has_a_next_one() -> None:
     assert {row[-1] for row in TABLE} == set(outbox_lib.State)
 
 
-def written(answers: list[Answer], count: int, *, pinned: int | None = None, **more: Any) -> Shards:
+def written(answers: Sequence[Answer], count: int, *, pinned: int | None = None, **more: Any) -> Shards:
     """Return the shards to which so many batches were written, once all are settled."""
     shards = Shards(answers, **more)
 
@@ -144,7 +145,7 @@ def written(answers: list[Answer], count: int, *, pinned: int | None = None, **m
 
 
 LOSS = errors.ShardLostError("no answer")
-PATHS: list[tuple[list[Answer], list[tuple[int, int, bool]]]] = [
+PATHS: list[tuple[Sequence[Answer], list[tuple[int, int, bool]]]] = [
     ([receipt("STORED")], [(0, 0, True)]),
     ([LOSS, LOSS, receipt("STORED")], [(0, 0, True)] * 3),
     ([LOSS, receipt("HELD"), receipt("HELD"), receipt("STORED")], [(0, 0, True)] * 4),
@@ -153,7 +154,7 @@ PATHS: list[tuple[list[Answer], list[tuple[int, int, bool]]]] = [
 
 
 @pytest.mark.parametrize(("answers", "asked"), PATHS)
-def test_a_batch_is_sent_until_it_is_settled(answers: list[Answer], asked: Any) -> None:
+def test_a_batch_is_sent_until_it_is_settled(answers: Sequence[Answer], asked: Any) -> None:
     assert written(answers, 1).asked == asked
 
 
@@ -178,7 +179,7 @@ async def test_a_full_shard_leaves_room_at_the_others() -> None:
     await local_test.never(outbox.room(0))
     await outbox.room(1)
     await outbox.room()
-    shards.answers = [receipt("STORED")] * 2
+    shards.answers[:] = [receipt("STORED")] * 2
     await outbox.flush()
     await outbox.room(0)
 

@@ -96,7 +96,7 @@ class Sessions:
         ]
         return codec.PlainCodec().encode((self.lost, found))
 
-    def hear(self, note: bytes, now: float) -> None:
+    def learn(self, note: bytes, now: float) -> None:
         """Learn from a note of an earlier process; what that had seen is not older than `now`.
 
         Raises:

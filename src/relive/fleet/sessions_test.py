@@ -46,9 +46,9 @@ def test_a_new_process_knows_what_the_notes_say() -> None:
             session = old.renew(writer, 0.0)
             session.acknowledge(oldest)
             session.seen[number] = number
-            new.hear(old.note([writer], number), 9.0)
+            new.learn(old.note([writer], number), 9.0)
     newest = sessions_lib.Sessions(1.0, 1.0)
-    newest.hear(old.note(), 9.0)
+    newest.learn(old.note(), 9.0)
     for each in (new, newest):
         assert (each.lost, each.num_leases) == (7, 0)
         for writer in (b"w", b"v"):
@@ -59,4 +59,4 @@ def test_a_new_process_knows_what_the_notes_say() -> None:
 @pytest.mark.parametrize("value", [3, (0, [1]), (0, [(b"w", 0, 5)]), ("a", []), (0, [(b"w", "a", {})])])
 def test_a_note_that_is_not_of_a_shard_is_refused(value: object) -> None:
     with pytest.raises(relive.CheckpointError, match="^has a note that is not of a shard: "):
-        sessions_lib.Sessions(1.0, 1.0).hear(relive.PlainCodec().encode(value), 0.0)
+        sessions_lib.Sessions(1.0, 1.0).learn(relive.PlainCodec().encode(value), 0.0)

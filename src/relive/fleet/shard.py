@@ -103,7 +103,7 @@ class Shard:
         self._incarnation = int.from_bytes(os.urandom(7))
         self._sessions = sessions_lib.Sessions(lease, 2 * recovery)
         self._files = files_lib.Files(durability.directory, durability.fsync, durability.codec)
-        buffer = self._files.attached(buffer, lambda note: self._sessions.hear(note, clock()), self._sessions.note)
+        buffer = self._files.attached(buffer, lambda note: self._sessions.learn(note, clock()), self._sessions.note)
         _reseed(buffer.rng, number)
         self._adapter = adapters.adapter_of(buffer)
         # Without a directory keys would restart, and keys that a learner still holds must not refer to other steps.

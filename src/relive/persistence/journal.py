@@ -316,7 +316,7 @@ class Journal(duplicates.NeverCopied):
         appends to it next, or calls `catch_up`, first tries to write it again.
 
         Args:
-            note: Called at the end of the block; what it returns is passed to whoever replays the journal.
+            note: Called at the end of the block; what it returns is passed to what replays the journal.
 
         Raises:
             CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises

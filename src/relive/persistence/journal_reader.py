@@ -146,9 +146,10 @@ def unpacked(payload: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
     Raises:
         CheckpointError: It is malformed; the message is a reason.
     """
+    note, records, end = b"", [], _LENGTH.size
     try:
-        end = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
-        note, records = payload[_LENGTH.size : end], []
+        end += _LENGTH.unpack_from(payload)[0]
+        note = payload[_LENGTH.size : end]
         while end < len(payload):
             kind, length = _PART.unpack_from(payload, end)
             start, end = end + _PART.size, end + _PART.size + length

@@ -139,7 +139,7 @@ class TestEveryBuffer:
         buffer.attach(log)
         contents = [content(buffer)]
         for piece in range(6):
-            with log.together(lambda piece=piece: b"%d" % piece):
+            with log.together(f"{piece}".encode):
                 zoo.work(buffer, random.Random(10 * seed + piece), rng.randrange(25))
             contents.append(content(buffer))
         log.close()
