@@ -158,7 +158,7 @@ class Consumption:
     ) -> list[Any]:
         """Return the next `count` episodes of all shards; waits until there are enough.
 
-        See EpisodeReplayBuffer.next_episodes, also for the arguments. They come in the order in which they ended in each
+        See EpisodeReplayBuffer.next_episodes, also for the arguments. They come in the order in which they ended in a
         shard, where `accept` is called.
         """
         return [episode for (episode,) in await self._next("next_episodes", count, max_lag, accept)]
