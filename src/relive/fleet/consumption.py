@@ -158,13 +158,8 @@ class Consumption:
     ) -> list[Any]:
         """Return the next `count` episodes of all shards; waits until there are enough.
 
-        They come in the order in which they ended in each shard. See EpisodeReplayBuffer.next_episodes, also for the
-        arguments. `accept` is called in the processes of the shards.
-
-        Raises:
-            ArgumentError: An argument is invalid, max_lag is given before `set_policy_version` was called, or the
-                shards have column buffers.
-            ClosedError: The fleet was closed.
+        See EpisodeReplayBuffer.next_episodes, also for the arguments. They come in the order in which they ended in a
+        shard, where `accept` is called.
         """
         return [episode for (episode,) in await self._next("next_episodes", count, max_lag, accept)]
 

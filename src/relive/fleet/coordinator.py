@@ -121,8 +121,8 @@ class Coordinator:
         members = await self.members()
         if self._places is None:
             begun = await self._ask_all("groups")
-            held = {group: shard for group, shard in self._held().items() if shard is not None}
-            self._places = {group: shard for shard, groups in begun.items() for group in groups} | held
+            known = {group: shard for group, shard in self._held().items() if shard is not None}
+            self._places = {group: shard for shard, groups in begun.items() for group in groups} | known
         shard = self._places.get(group_id, -1)
         if shard not in members.shards:
             place = zlib.crc32(group_id.encode("utf-8", "surrogatepass"))  # Any string is a name.

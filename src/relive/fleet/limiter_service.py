@@ -12,6 +12,7 @@ from the shards' counts, any backlog is forgiven too.
 import asyncio
 import bisect
 from collections.abc import Awaitable, Callable
+import contextlib
 
 from relive import errors
 from relive.common import validation
@@ -51,15 +52,13 @@ class LimiterService:
         They may if one may, as with calls of a buffer that add several steps.
         """
         await self._begin()
-        counted = 0
-
-        def take() -> None:
-            nonlocal counted
-            counted = 0 if self._is_learner_gone() else rows
-            self._inserted += counted
-            self._size += rows
-
-        return counted if await self._take_turn(self._inserters, self._may_insert, take) else None
+        if not await self._turn(self._inserters, self._may_insert):
+            return None
+        counted = 0 if self._is_learner_gone() else rows
+        self._inserted += counted
+        self._size += rows
+        self._wake()
+        return counted
 
     async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
         """Wait until a batch may be drawn, and return how many may; return 0 to make the caller ask again.
@@ -81,15 +80,12 @@ class LimiterService:
         self._waiting_learners += 1
         self._wake()
         granted = 0
-
-        def take() -> None:
-            nonlocal granted
-            while granted < number and self._may_sample(batch_size):
+        try:
+            is_turn = await self._turn(self._samplers, lambda: self._may_sample(batch_size))
+            while is_turn and granted < number and self._may_sample(batch_size):
                 self._sampled += batch_size
                 granted += 1
-
-        try:
-            await self._take_turn(self._samplers, lambda: self._may_sample(batch_size), take)
+            self._wake()
         finally:
             self._waiting_learners -= 1
             self._last_draw = _now()
@@ -131,16 +127,13 @@ class LimiterService:
         elif size >= limiter.min_size and holds_sample(sampled):
             self._sampled = max(bisect.bisect_left(range(sampled), True, key=holds_sample) - 1, 0)
 
-    async def _take_turn(self, queue: gate.FairCondition, ready: Callable[[], bool], take: Callable[[], None]) -> bool:
-        """Wait for a turn and take it; only for a short time, since the caller may have died."""
-        try:
+    async def _turn(self, queue: gate.FairCondition, ready: Callable[[], bool]) -> bool:
+        """Wait for a turn; only for a short time, since the caller may have died."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await queue.wait_for(ready)
-        except TimeoutError:
-            return False
-        take()
-        self._wake()
-        return True
+                return True
+        return False
 
     def _wake(self) -> None:
         self._samplers.notify()

@@ -17,21 +17,17 @@ from relive.fleet import membership
 class Grant:
     """What the coordinator has granted to a ticket, which its episodes refer to when the ticket itself may be lost.
 
-    Args:
-        count: Number of episodes.
-        released: Called when unused episodes are given back.
-
     Attributes:
         name: Its name for the coordinator.
         count: Number of episodes that it admits, used ones included; only these once the ticket is released or lost.
         num_running: Number of episodes that have not been sent.
+        ticket: Returns the ticket, while it is open.
     """
 
     def __init__(self, count: int, released: Callable[["Grant"], None]) -> None:
         self.name, self.count, self._released = os.urandom(16), count, released
         self.num_running = self._newest = 0
         self.ticket: Callable[[], FleetTicket | None] = lambda: None
-        """Returns the ticket, while it is open."""
 
     def release_ticket(self, ticket: admission_lib.Ticket, count: int) -> None:
         """Close the ticket, which was released when it admitted `count` episodes more."""
@@ -104,12 +100,7 @@ class Tickets:
         return ticket
 
     def use(self, ticket: FleetTicket | None, call: str) -> chunks.Use | None:
-        """Record that an episode starts with a ticket, and return which one of the ticket's it is.
-
-        Raises:
-            ArgumentTypeError: It is not a ticket.
-            ArgumentError: There is no ticket, but an admission; or it is used up.
-        """
+        """Record that an episode starts with a ticket, and return which one of the ticket's it is."""
         if ticket is None:
             if self._rule is not None:
                 raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await replay.admit() first")
