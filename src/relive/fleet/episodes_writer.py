@@ -5,7 +5,6 @@ episode(agent_id) ──► OpenEpisode: append, append, ... end
 
 from collections.abc import AsyncIterator
 import contextlib
-import dataclasses
 from typing import Any
 
 from relive.common import copies
@@ -54,17 +53,14 @@ class EpisodesWriter(writer.GroupWriter):
         use = self._tickets.use(ticket, "episode")
         grant = None if ticket is None else ticket.grant
         del ticket  # One that nobody else refers to is lost.
-        named: episode_lib.Episode[Any, Any] = episode_lib.Episode(
-            episode_id=f"of {agent_id}", agent_id=agent_id, group_id=group_id, policy_version=policy_version
-        )
-        number = next(self._numbers)
-        episode = self._episodes[number] = OpenEpisode(self, number, named, shard, use, grant)
+        start = chunks.EpisodeChunk(next(self._numbers), 0, agent_id, group_id, policy_version, ticket=use)
+        episode = self._episodes[start.episode] = OpenEpisode(self, start, shard, grant)
         try:
             with self._tickets.running(grant):
                 yield episode
         finally:
             episode.abort()
-            del self._episodes[number]
+            del self._episodes[start.episode]
             if grant is not None:  # The next one may wait for this episode to be trained on.
                 self._outbox.seal()
 
@@ -82,24 +78,19 @@ class OpenEpisode:
 
     Args:
         of: The writer.
-        number: The writer's number for it.
-        unsent: The episode, without steps.
+        start: The first chunk, without steps.
         shard: The shard to which it is sent as a whole, for one of a group.
-        use: What its ticket has admitted, if it has one, like the next one.
-        grant: That of its ticket.
+        grant: That of its ticket, if it has one.
     """
 
     def __init__(
-        self,
-        of: EpisodesWriter,
-        number: int,
-        unsent: episode_lib.Episode[Any, Any],
-        shard: int | None,
-        use: chunks.Use | None,
-        grant: tickets.Grant | None,
+        self, of: EpisodesWriter, start: chunks.EpisodeChunk, shard: int | None, grant: tickets.Grant | None
     ) -> None:
-        self._writer, self._number, self._first, self._unsent = of, number, 0, unsent
-        self._shard, self._use, self._grant = shard, use, grant
+        self._writer, self._next, self._use, self._shard, self._grant = of, start, start.ticket, shard, grant
+        name, version = start.agent_id, start.policy_version
+        self._unsent: episode_lib.Episode[Any, Any] = episode_lib.Episode(
+            episode_id=f"of {name}", agent_id=name, policy_version=version
+        )
 
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
         """Append one step; see EpisodeWriter.append."""
@@ -132,23 +123,16 @@ class OpenEpisode:
             self._send("OPEN")
 
     def _send(self, end: Any) -> None:
-        unsent, is_first = self._unsent, not self._first
+        unsent = self._unsent
         values = unsent.observations, unsent.actions, unsent.rewards, unsent.policy_versions
-        chunk = chunks.EpisodeChunk(
-            episode=self._number,
-            first=self._first,
-            agent_id=unsent.agent_id,
-            group_id=unsent.group_id,
-            policy_version=unsent.policy_version,
-            steps=tuple(zip(*values, strict=True)),
-            end=end,
-            ticket=self._use if is_first else None,
-        )
-        self._first += chunk.rows
+        chunk = self._next._replace(steps=tuple(zip(*values, strict=True)), end=end)
+        num_steps = chunk.first + chunk.rows
         # Whether it can never be trained on.
-        is_in_vain = end != "OPEN" and (chunk.is_failed or not self._first)
+        is_in_vain = end != "OPEN" and (chunk.is_failed or not num_steps)
         if is_in_vain and self._grant is not None and self._grant.take_back():
-            chunk = chunk._replace(ticket=None) if is_first else chunk._replace(returned=self._use)
-        rest: dict[str, Any] = {"observations": [], "actions": [], "rewards": [], "version_changes": []}
-        self._unsent = dataclasses.replace(unsent, policy_version=unsent.newest_version, **rest)
+            chunk = chunk._replace(returned=self._use) if chunk.first else chunk._replace(ticket=None)
+        unsent.policy_version = unsent.newest_version
+        for each in (unsent.observations, unsent.actions, unsent.rewards, unsent.version_changes):
+            each.clear()
+        self._next = self._next._replace(first=num_steps, policy_version=unsent.policy_version, ticket=None)
         self._writer._outbox.take(chunk, self._shard)
