@@ -148,7 +148,9 @@ class Adapter(abc.ABC):
             place = writer, _LATE
             chunk = chunk._replace(first=0, end=self._aborted if chunk.end == "OPEN" else chunk.end)
             self._end(place)  # A full disk may have kept one open.
-        handle, _ = self._open.pop(place, None) or (self._begin(chunk), 0)
+        if place not in self._open:
+            self._open[place] = self._begin(chunk), 0
+        handle, _ = self._open.pop(place)
         self._open[place] = handle, chunk.first + chunk.rows
         is_over = True
         try:
@@ -231,14 +233,3 @@ class Adapter(abc.ABC):
     def sampled(self) -> int:
         """Number of samples ever drawn."""
         return int(self.buffer.get_stats().sampled)
-
-    # Used by today's shard.py alone.
-
-    def is_sent_whole(self, chunk: Any) -> bool:
-        """Return whether a chunk that was stored in part will be sent again as a whole."""
-        return False
-
-    @property
-    def torn(self) -> int:
-        """Number of steps of open episodes that their writers will send again as a whole."""
-        return 0

@@ -61,7 +61,7 @@ def steps_of(
 ) -> chunks.EpisodeChunk:
     fields: dict[str, Any] = {"agent_id": "a", "group_id": None, "policy_version": None, **more}
     steps = fields.pop("steps", tuple((t, t, 1.0, None) for t in range(start, start + rows)))
-    end = final or ("ABORTED" if is_aborted else "OPEN")
+    end: Any = final or ("ABORTED" if is_aborted else "OPEN")
     first = 0 if is_start else start if first is None else first
     return chunks.EpisodeChunk(episode=episode, first=first, steps=steps, end=end, **fields)
 
@@ -159,13 +159,13 @@ def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
             adapter.insert(W, wrong)
     adapter.insert(W, columns(1, 2, "TERMINATED", is_start=True, episode=1))
     assert windows(buffer) == [(0, 1, False), (1, 3, True), (2, 3, True)]
-    adapter, buffer = episode_of()
+    of_episodes, buffer = episode_of()
     for start in (4, 0, 2):
         with contextlib.ExitStack() as stack:
             if start == 0:
                 stack.enter_context(full_disk(buffer, "abort_episode_nowait"))
                 stack.enter_context(pytest.raises(OSError, match="full"))
-            adapter.insert(W, steps_of(start, 2))
+            of_episodes.insert(W, steps_of(start, 2))
     assert lived(buffer) == [("a", [4, 5], "IN_PROGRESS"), ("a", [0, 1], "ABORTED"), ("a", [2, 3], "ABORTED")]
 
 
@@ -424,19 +424,19 @@ def test_late_repeated_and_lost_chunks_are_never_spliced(kind: str, seed: int, d
             t, when = t + count, when + 1
     if rng.random() < 0.3:
         events.append((10 * rng.random(), W, None))
-    for _, writer, what in sorted(events, key=lambda event: event[0]):
-        if what is None:
+    for _, writer, event in sorted(events, key=lambda each: each[0]):
+        if event is None:
             adapter.abandon(writer)
             twin.abandon(writer)
         else:
-            adapter.insert(writer, chunk_of(*what))
-            twin.insert((writer, what[0]), *what[1:])
+            adapter.insert(writer, chunk_of(*event))
+            twin.insert((writer, event[0]), *event[1:])
     assert adapter.abandon_all() == len(twin.open)
     found = pairs_in(buffer)
     assert found == twin.pairs()
     assert all(then in (None, now + 1) for now, then in found)
-    assert sum(found.values()) == adapter.inserted == sum([len(what[2]) for *_, what in events if what is not None])
-    if not disorder and not loss and all(what is not None for *_, what in events):
+    assert sum(found.values()) == adapter.inserted == sum([len(event[2]) for *_, event in events if event])
+    if not disorder and not loss and all(event for *_, event in events):
         assert sum([then is None for _, then in found]) == 6
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from relive.agents import tokens
-from relive.common import trees
 
 Use: TypeAlias = tuple[bytes, int]
 """The name of a ticket, and which of its episodes one is."""
@@ -39,25 +38,13 @@ class ColumnChunk(NamedTuple):
     observations: Any
     actions: Any
     rewards: Any
-    extras: Mapping[str, Any]
+    extras: Any
     end: End
 
     @property
     def rows(self) -> int:
         """Number of steps, T."""
         return len(self.rewards)
-
-    def rest(self, stored: int) -> "ColumnChunk":
-        """Return a chunk without the first `stored` steps, which must not be all."""
-        later = slice(stored, None)
-        extras = {name: trees.rows(column, later) for name, column in self.extras.items()}
-        return self._replace(
-            first=self.first + stored,
-            observations=trees.rows(self.observations, later),
-            actions=trees.rows(self.actions, later),
-            rewards=self.rewards[later],
-            extras=extras,
-        )
 
 
 class JointChunk(NamedTuple):
@@ -73,19 +60,11 @@ class JointChunk(NamedTuple):
         """Number of steps, T."""
         return len(self.steps)
 
-    def rest(self, stored: int) -> "JointChunk":
-        """Return a chunk without the first `stored` steps, which must not be all."""
-        return self._replace(first=self.first + stored, steps=self.steps[stored:])
-
 
 class EpisodeChunk(NamedTuple):
-    """Consecutive steps of one episode of a writer, for a shard with an episode buffer.
+    """Consecutive steps of one episode of a writer, for a shard with an episode buffer; see ColumnChunk.
 
     Attributes:
-        episode: The writer's number for the episode.
-        first: The index of the first step in the episode.
-        agent_id: The agent.
-        group_id: The group, if any.
         policy_version: The policy version of the first step, unless the step specifies another.
         steps: Observation, action, reward, and the policy version if it changed, for each step [T].
         end: The final observation and the status, if the episode ended after the steps; ABORTED without the former.
@@ -113,12 +92,6 @@ class EpisodeChunk(NamedTuple):
         """Whether the episode ended as ABORTED after the steps."""
         return self.end == "ABORTED" or self.end[-1] == "ABORTED"
 
-    def rest(self, stored: int) -> "EpisodeChunk":
-        """Return a chunk without the first `stored` steps, which must not be all."""
-        said = [version for *_, version in self.steps[:stored] if version is not None]
-        version = said[-1] if said else self.policy_version
-        return self._replace(first=self.first + stored, policy_version=version, steps=self.steps[stored:])
-
 
 class TokenChunk(NamedTuple):
     """A whole episode of tokens, which counts as one row.
@@ -143,21 +116,4 @@ class TokenChunk(NamedTuple):
 
 
 Chunk: TypeAlias = ColumnChunk | JointChunk | EpisodeChunk | TokenChunk
-
-
-def episode(chunk: Chunk) -> tuple[int, bool]:
-    """Return to which of a writer's episodes a chunk belongs, and whether that is open after it."""
-    return chunk.episode, chunk.end == "OPEN"
-
-
-def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:
-    """Return the chunks without their first `stored` steps."""
-    left: list[Chunk] = []
-    for chunk in chunks:
-        if not chunk.rows or not stored:
-            left.append(chunk)
-        elif stored < chunk.rows:
-            assert not isinstance(chunk, TokenChunk)
-            left.append(chunk.rest(stored))
-        stored -= min(stored, chunk.rows)
-    return tuple(left)
+"""`episode` is the writer's number, and `end` is "OPEN" if the episode is open after the chunk."""

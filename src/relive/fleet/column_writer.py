@@ -16,6 +16,8 @@ from relive.schema import encoding
 
 Leaves: TypeAlias = dict[str, arrays.Array]
 """The arrays of trees, by path."""
+_ENDS: tuple[chunks.End, ...] = ("OPEN", "TERMINATED", "TRUNCATED")
+"""How an episode goes on, by the event of its newest step."""
 
 
 class ColumnWriter(writer.StreamWriter):
@@ -43,7 +45,7 @@ class ColumnWriter(writer.StreamWriter):
         `stream` is the writer's own number of the environment that the step comes from.
         """
         stream = validation.non_negative_int("stream", stream)
-        end = _end_of(terminated, truncated)
+        end = _ENDS[encoding.event(terminated, truncated)]
         if next_observation is None:
             raise errors.ArgumentError("next_observation must be given to a writer of a fleet, got None")
         seen, after = _leaves("observation", observation), _leaves("observation", next_observation)
@@ -78,9 +80,9 @@ class ColumnWriter(writer.StreamWriter):
     ) -> None:
         """Add a whole episode; the arguments are as in ColumnReplayBuffer.add_episode."""
         end: chunks.End = "TERMINATED" if validation.is_terminated(terminated, truncated) else "TRUNCATED"
-        chunk = _chunk(observations, actions, rewards, extras, end)
+        chunk = _chunk(next(self._numbers), observations, actions, rewards, extras, end)
         await self._room()
-        self._outbox.take(chunk._replace(episode=next(self._numbers)))
+        self._outbox.take(chunk)
 
     async def add_steps(
         self,
@@ -98,21 +100,20 @@ class ColumnWriter(writer.StreamWriter):
         This is like `add` for each of them, and as fast as `add_episode`.
         """
         stream = validation.non_negative_int("stream", stream)
-        chunk = _chunk(observations, actions, rewards, extras, _end_of(terminated, truncated))
+        end = _ENDS[encoding.event(terminated, truncated)]
+        chunk = _chunk(0, observations, actions, rewards, extras, end)
         seen = trees.flat("observation", chunk.observations)
         for path, column in seen.items():
             if column.shape[:1] != (chunk.rows + 1,):
-                rule = (
-                    f"{path.replace('observation', 'observations', 1)} must be {chunk.rows + 1}, one more than rewards"
-                )
-                raise errors.SchemaError(f"{rule}, got an array of shape {column.shape}")
+                rule = f"must be {chunk.rows + 1}, one more than rewards, got an array of shape {column.shape}"
+                raise errors.SchemaError(f"{path.replace('observation', 'observations', 1)} {rule}")
         await self._room()
         run = self._run_from(stream, {path: column[0] for path, column in seen.items()})
         if run.steps:
             self._send(stream, "OPEN")
         self._outbox.take(chunk._replace(episode=run.episode, first=run.first))
         run.first, run.after = run.first + chunk.rows, {path: column[-1] for path, column in seen.items()}
-        if chunk.end != "OPEN":
+        if end != "OPEN":
             del self._runs[stream]
 
     def _run_from(self, stream: int, seen: Leaves) -> writer.Run:
@@ -132,19 +133,15 @@ class ColumnWriter(writer.StreamWriter):
         return chunks.ColumnChunk(run.episode, run.first, observations, actions, rewards, extras, end)
 
 
-def _end_of(terminated: Any, truncated: Any) -> chunks.End:
-    """Return how an episode ended; termination takes precedence."""
-    ends: tuple[chunks.End, chunks.End, chunks.End] = ("OPEN", "TERMINATED", "TRUNCATED")
-    return ends[encoding.event(terminated, truncated)]
-
-
-def _chunk(observations: Any, actions: Any, rewards: Any, extras: Any, end: chunks.End) -> chunks.ColumnChunk:
-    """Return a chunk with copies of those steps, at the start of episode 0."""
+def _chunk(
+    episode: int, observations: Any, actions: Any, rewards: Any, extras: Any, end: chunks.End
+) -> chunks.ColumnChunk:
+    """Return a chunk with copies of those steps, at the start of an episode."""
     rewards = np.array(casting.as_array("rewards", rewards))
     if not validation.leading_length("rewards", rewards):
         raise errors.ArgumentError("an episode must have at least 1 step, got 0")
     seen, actions = _copied("observations", observations), _copied("actions", actions)
-    return chunks.ColumnChunk(0, 0, seen, actions, rewards, _copied("extras", extras), end)
+    return chunks.ColumnChunk(episode, 0, seen, actions, rewards, _copied("extras", extras), end)
 
 
 def _copied(name: str, tree: Any) -> Any:

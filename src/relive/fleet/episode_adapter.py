@@ -24,16 +24,6 @@ class EpisodeAdapter(adapter.Adapter):
         kind, has_groups = type(self._buffer).__name__, self._buffer.groups is not None
         return adapter.Description(kind=kind, writer="episodes_writer", has_groups=has_groups)
 
-    def is_sent_whole(self, chunk: chunks.EpisodeChunk) -> bool:
-        """Return whether it is an episode of a group."""
-        return self._buffer.groups is not None and chunk.group_id is not None
-
-    @property
-    def torn(self) -> int:
-        """Number of steps of open episodes of groups."""
-        open_ones = self._buffer._store.open.values() if self._buffer.groups is not None else ()
-        return sum([len(episode.actions) for episode in open_ones if episode.group_id is not None])
-
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
         validation.positive_int("n", options["n"])
         validation.discount("gamma", options["gamma"])

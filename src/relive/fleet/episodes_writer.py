@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import contextlib
 from typing import Any
 
-from relive import errors
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
@@ -87,65 +86,53 @@ class OpenEpisode:
     def __init__(
         self, of: EpisodesWriter, start: chunks.EpisodeChunk, shard: int | None, grant: tickets.Grant | None
     ) -> None:
-        self._writer, self._next, self._shard, self._grant = of, start, shard, grant
-        self._use, self._version = start.ticket, start.policy_version
-        self._steps: list[chunks.Step] = []
-        self._is_open = True
+        self._writer, self._next, self._use, self._shard, self._grant = of, start, start.ticket, shard, grant
+        name, version = start.agent_id, start.policy_version
+        self._unsent: episode_lib.Episode[Any, Any] = episode_lib.Episode(
+            episode_id=f"of {name}", agent_id=name, policy_version=version
+        )
 
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
         """Append one step; see EpisodeWriter.append."""
         reward = episode_lib.checked_reward(reward)
-        version = self._checked_version(policy_version)
+        self._unsent.check_next_step(policy_version)
         observation, action = copies.copied(observation), copies.copied(action)
         await self._writer._room(self._shard)
-        self._checked_version(version)
-        self._version = self._version if version is None else version
-        self._steps.append((observation, action, reward, version))
-        if len(self._steps) >= self._writer._chunk_steps:
+        self._unsent.append_observation_action_reward(observation, action, reward, policy_version)
+        if len(self._unsent.actions) >= self._writer._chunk_steps:
             self.send()
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """End the episode; see EpisodeWriter.end."""
-        self._check_open()
-        validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
+        self._unsent.check_can_end(status)
         final_observation = copies.copied(final_observation)
         await self._writer._room(self._shard)
-        self._check_open()
+        self._unsent.check_can_end(status)
+        self._unsent.status = status
         self._send((final_observation, status))
 
     def abort(self) -> None:
         """End the episode as ABORTED, if it is open."""
-        if self._is_open:
+        if self._unsent.status == "IN_PROGRESS":
+            self._unsent.status = "ABORTED"
             self._send("ABORTED")
 
     def send(self) -> None:
         """Send the collected steps, unless the episode must be sent as a whole."""
-        if self._steps and self._shard is None:
+        if self._unsent.actions and self._shard is None:
             self._send("OPEN")
 
     def _send(self, end: Any) -> None:
-        chunk = self._next._replace(steps=tuple(self._steps), end=end)
-        self._is_open, num_steps = end == "OPEN", chunk.first + chunk.rows
+        unsent = self._unsent
+        values = unsent.observations, unsent.actions, unsent.rewards, unsent.policy_versions
+        chunk = self._next._replace(steps=tuple(zip(*values, strict=True)), end=end)
+        num_steps = chunk.first + chunk.rows
         # Whether it can never be trained on.
-        is_in_vain = not self._is_open and (chunk.is_failed or not num_steps)
+        is_in_vain = end != "OPEN" and (chunk.is_failed or not num_steps)
         if is_in_vain and self._grant is not None and self._grant.take_back():
             chunk = chunk._replace(returned=self._use) if chunk.first else chunk._replace(ticket=None)
-        self._steps.clear()
-        self._next = self._next._replace(first=num_steps, policy_version=self._version, ticket=None)
+        unsent.policy_version = unsent.newest_version
+        for each in (unsent.observations, unsent.actions, unsent.rewards, unsent.version_changes):
+            each.clear()
+        self._next = self._next._replace(first=num_steps, policy_version=unsent.policy_version, ticket=None)
         self._writer._outbox.take(chunk, self._shard)
-
-    def _checked_version(self, policy_version: int | None) -> int | None:
-        """Return the checked version of the next step; raise ArgumentError if it is invalid."""
-        self._check_open()
-        if policy_version is None:
-            return None
-        version = validation.non_negative_int("policy_version", policy_version)
-        if self._version is not None and version < self._version:
-            raise errors.ArgumentError(
-                f"policy_version must be at least {self._version}, that of the step before, got {version}"
-            )
-        return version
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise errors.ArgumentError(f"episode of {self._next.agent_id} is already finished")

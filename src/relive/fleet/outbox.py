@@ -174,8 +174,8 @@ class Outbox:
                 batch.state = self._refuse(batch, batch.steps, error)
             if batch.pinned is None and batch.state is State.QUEUED:
                 batch.state = await self._address(batch)
-                for episode, is_open in map(chunks_lib.episode, batch.chunks):
-                    (self._open_episodes.add if is_open else self._open_episodes.discard)(episode)
+                for chunk in batch.chunks:
+                    (self._open_episodes.add if chunk.end == "OPEN" else self._open_episodes.discard)(chunk.episode)
             del self._fresh[0]
             # Tasks start in the order in which they are created, and so do the calls of a shard.
             self._run(self._deliver(batch))

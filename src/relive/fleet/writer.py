@@ -113,13 +113,9 @@ class GroupWriter(Writer):
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """The open episode of a stream.
+    """The open episode of a stream, and its unsent steps, of which `first` is the index of the first.
 
-    Attributes:
-        episode: The writer's number for it.
-        first: The index of the first unsent step.
-        steps: The unsent steps.
-        after: The observation after the newest step, and the layout of the unsent ones, if the writer needs them.
+    Columns also have the layout of those, and the observation after the newest.
     """
 
     episode: int
