@@ -38,6 +38,7 @@ _MOST_AHEAD = 32
 """So many batches are under way at most, unless `prefetch` says more."""
 _SUMS = ("size", "inserted", "sampled", "lost", "refused")
 """The statistics of a fleet that are the sums of those of its shards."""
+_NOWHERE = np.zeros(0, np.int64)
 _PAUSE = 0.02
 """Seconds between two questions whether a shard is saved."""
 
@@ -69,15 +70,7 @@ class FleetStats:
 
 
 class Replay(consumption.Consumption, Generic[Batch]):
-    """A replay buffer in many shards.
-
-    Args:
-        transport: Reaches them.
-        settings: The settings.
-        description: The description of their buffers.
-        members: Which shards there are.
-        seed: Seed for the shares of the shards in a batch, and for the order of rows.
-    """
+    """A replay buffer in many shards."""
 
     def __init__(
         self,
@@ -120,15 +113,14 @@ class Replay(consumption.Consumption, Generic[Batch]):
     def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
         """Return a writer of episodes, for a fleet of episode buffers; otherwise like `writer`."""
         outbox = self._outbox("episodes_writer", batch_steps, max_in_flight)
-        return episodes_writer.EpisodesWriter(outbox, batch_steps, self._holds(), self._tickets)
+        held = holds.Holds(self._shards, self._description.has_groups)
+        return episodes_writer.EpisodesWriter(outbox, batch_steps, held, self._tickets)
 
     def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> tokens_writer.TokensWriter:
         """Return a writer of episodes of tokens, for a fleet of token buffers; otherwise like `writer`."""
         outbox = self._outbox("tokens_writer", batch_episodes, max_in_flight)
-        return tokens_writer.TokensWriter(outbox, self._holds(), self._tickets)
-
-    def _holds(self) -> holds.Holds:
-        return holds.Holds(self._shards, self._description.has_groups)
+        held = holds.Holds(self._shards, self._description.has_groups)
+        return tokens_writer.TokensWriter(outbox, held, self._tickets)
 
     def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
         if call != self._description.writer:
@@ -246,24 +238,22 @@ class Replay(consumption.Consumption, Generic[Batch]):
         largest = max(self._largest_priority, float(priorities.max(initial=0.0)))
         # A new row gets the largest priority of the whole fleet, so every shard is told of a larger one.
         is_news = largest > self._largest_priority or members.version > self._told_version
-        asked = members.shards if is_news else sorted(places.keys() & set(members.shards))
-        stale = sum([len(here) for shard, here in places.items() if shard not in members.shards])
-        nowhere = np.zeros(0, np.int64)
-
-        async def update(shard: int) -> int:
-            here = places.get(shard, nowhere)
-            arguments = keys[here] // shares.MOST_SHARDS, priorities[here], largest
-            updated = await self._shards.ask_or_none(shard, "update_priorities", *arguments)
-            weight, alive = (None, 0) if updated is None else updated
-            if weight is not None:
+        asked = {shard: places.get(shard, _NOWHERE) for shard in members.shards if is_news or shard in places}
+        calls = [
+            self._shards.ask_or_none(
+                shard, "update_priorities", keys[here] // shares.MOST_SHARDS, priorities[here], largest
+            )
+            for shard, here in asked.items()
+        ]
+        stored = 0
+        for shard, updated in zip(asked, await asyncio.gather(*calls), strict=True):
+            if updated is not None:
+                weight, in_shard = updated
                 self._draws.note(shard, weight)
-            self._stale_priorities += len(here) - alive
-            return int(alive)
-
-        alive = await asyncio.gather(*[update(shard) for shard in asked])
+                stored += in_shard
         self._largest_priority, self._told_version = max(self._largest_priority, largest), members.version
-        self._stale_priorities += stale
-        return sum(alive)
+        self._stale_priorities += len(keys) - stored
+        return stored
 
     async def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version in every shard, from which the lag of steps is counted.
@@ -295,9 +285,6 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
         That is when the other shards have stored as many steps as the whole fleet held now. Then its process ends, and
         its files are deleted. `stats().coordinator.left` says how many steps are missing.
-
-        Args:
-            shard: Its number.
 
         Raises:
             ArgumentError: It is not one of the active shards, or the last of them.

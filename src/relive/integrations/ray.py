@@ -124,6 +124,8 @@ class ShardedReplay(replay.Replay[Batch]):
     one event loop at a time.
     """
 
+    _transport: "_Transport"
+
     @classmethod
     def start(
         cls,
@@ -242,21 +244,21 @@ class ShardedReplay(replay.Replay[Batch]):
             raise errors.ArgumentError(f"name must be that of a running fleet, got {name!r}")
         while True:
             try:
-                (fleet, place), *facts = ray.get(handle.contact.remote())
+                (fleet, place), settings, description, members = ray.get(handle.contact.remote())
             except exceptions.ActorUnavailableError:
                 time.sleep(_RETRY)
             else:
-                return cls(_Transport(fleet, place, handle, {}), *facts, rng)
+                return cls(_Transport(fleet, place, handle, {}), settings, description, members, rng)
 
     @property
     def shards(self) -> tuple[Any, ...]:
         """The actor handles of the shards, in order of their numbers."""
-        return tuple([self._processes.handle(shard) for shard in self._shards.members.shards])
+        return tuple([self._transport.handle(shard) for shard in self._shards.members.shards])
 
     @property
     def coordinator(self) -> Any:
         """The handle of the coordinator's actor."""
-        return self._processes.coordinator_handle
+        return self._transport.coordinator_handle
 
     async def close(self) -> None:
         """Shut the fleet down for every client: shards close their files, and their processes end."""
@@ -265,13 +267,8 @@ class ShardedReplay(replay.Replay[Batch]):
             await self._shards.refresh()
             await self._of_each("close")
             for shard in self._shards.members.shards:
-                self._processes.end(shard)
+                self._transport.end(shard)
             ray.kill(self.coordinator)
-
-    @property
-    def _processes(self) -> "_Transport":
-        assert isinstance(self._transport, _Transport)
-        return self._transport
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._transport, self._settings, self._description, self._shards.members)

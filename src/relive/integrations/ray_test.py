@@ -33,7 +33,6 @@ from relive.integrations import ray as relive_ray
 
 PATIENCE = 120.0
 """Seconds after which a test has hung; a busy machine may take twenty to start a process."""
-MINUTES = 60
 
 SCHEMA = relive.Schema(relive.Field(3, "int64"), relive.Field((), "int64"), reward=relive.Field((), "float32"))
 
@@ -345,6 +344,10 @@ class Load:
         for writer in self.writers:
             await writer.close()
 
+    def expected(self) -> list[tuple[int, ...]]:
+        """Return the observations of all steps that were given."""
+        return [(w, e, t) for w, count in enumerate(self.given) for e in range(count) for t in range(10)]
+
     async def goes_on(self) -> None:
         """Return when every writer and the learner has gone on."""
         given, batches = list(self.given), self.batches
@@ -372,34 +375,13 @@ async def test_killed_shards_come_back_without_losses_or_repeats(kills: int, see
                 await until(lambda: all_are_there(replay))
         stats = await replay.stats()
         assert (stats.lost, sum(writer.lost for writer in load.writers)) == (0, 0)
-        expected = sorted((w, e, t) for w, count in enumerate(load.given) for e in range(count) for t in range(10))
+        expected = load.expected()
         assert sorted(await all_observations(replay)) == expected
         assert sum(writer.stored for writer in load.writers) == len(expected) == stats.inserted
     if kills > 1:
         async with fleet(ring, **settings) as replay:
             assert sorted(await all_observations(replay)) == expected
             assert (await replay.stats()).sampled == stats.sampled
-
-
-@pytest.mark.long
-async def test_a_fleet_survives_an_hour_with_a_kill_a_minute(tmp_path: pathlib.Path) -> None:
-    rng = np.random.default_rng(0)
-    settings = {"shards": 2, "directory": tmp_path, "timeout": 5.0, "recovery": PATIENCE}
-    async with fleet(ring, **settings) as replay:
-        load = Load(replay)
-        async with load.running():
-            for _ in range(MINUTES):
-                await asyncio.sleep(60)
-                coordinator = (await replay.stats()).coordinator.pid
-                os.kill([*await pids(replay), coordinator][int(rng.integers(3))], signal.SIGKILL)
-                await load.goes_on()
-                await until(lambda: all_are_there(replay))
-        stats = await replay.stats()
-        assert (stats.lost, sum(writer.lost for writer in load.writers)) == (0, 0)
-        assert stats.inserted == sum(writer.stored for writer in load.writers) == 10 * sum(load.given)
-        stored = await all_observations(replay)
-        assert len(set(stored)) == len(stored) == stats.size
-        assert all(episode < load.given[writer] and t < 10 for writer, episode, t in stored)
 
 
 @pytest.mark.long
@@ -431,7 +413,7 @@ async def test_a_hanging_shard_is_left_out_without_repeats(columns: Any) -> None
             os.kill(pid, signal.SIGCONT)
         await until(lambda: all_are_there(columns))
         await load.goes_on()
-    expected = sorted((w, e, t) for w, count in enumerate(load.given) for e in range(count) for t in range(10))
+    expected = load.expected()
     assert sorted(await all_observations(columns)) == expected
 
 
@@ -457,9 +439,7 @@ class DyingActor:
         return len(samples)
 
 
-async def test_the_episode_of_a_dead_client_process_is_aborted(
-    agents: Any,
-) -> None:
+async def test_the_episode_of_a_dead_client_process_is_aborted(agents: Any) -> None:
     before = await agents.stats()
     actor = process(DyingActor)
     assert await actor.act.remote(agents) == 10
@@ -488,20 +468,12 @@ async def test_the_episode_of_a_dead_client_process_is_aborted(
 class DyingLearner:
     """Draws until it is killed."""
 
-    options: dict[str, Any] = {}  # noqa: RUF012
-
     async def pid(self) -> int:
         return os.getpid()
 
-    async def learn(self, replay: Any) -> None:
+    async def learn(self, replay: Any, **options: Any) -> None:
         while True:
-            await replay.sample(10, **self.options)
-
-
-class DyingEpisodeLearner(DyingLearner):
-    """The same for a fleet of buffers of episodes."""
-
-    options = {"n": 1, "gamma": 1.0}  # noqa: RUF012
+            await replay.sample(10, **options)
 
 
 LIMITER = relive.SampleToInsertRatio(ratio=1.0, min_size=10, error_buffer=20.0)
@@ -539,8 +511,8 @@ async def test_a_fleet_survives_twenty_killed_clients() -> None:
         async with replay.episodes_writer(batch_steps=1) as writer:
             for number in range(20):
                 # The actor has ended one episode and begun another.
-                actor, learner = process(DyingActor), process(DyingEpisodeLearner)
-                learning = learner.learn.remote(replay)
+                actor, learner = process(DyingActor), process(DyingLearner)
+                learning = learner.learn.remote(replay, n=1, gamma=1.0)
                 assert await asyncio.wait_for(asyncio.wrap_future(actor.act.remote(replay).future()), PATIENCE) == 10
                 for each in (actor, learner):
                     os.kill(await each.pid.remote(), signal.SIGKILL)
@@ -720,7 +692,7 @@ async def test_a_killed_coordinator_comes_back_and_nothing_is_lost(kills: int) -
                 after = (await replay.stats()).coordinator
                 assert after.pid != before.pid
                 assert after.members == before.members
-        expected = sorted((w, e, t) for w, count in enumerate(load.given) for e in range(count) for t in range(10))
+        expected = load.expected()
         assert sorted(await all_observations(replay)) == expected
         stats = await replay.stats()
         assert (stats.lost, stats.inserted) == (0, len(expected))
