@@ -730,7 +730,7 @@ async def test_a_held_group_keeps_its_place_when_the_coordinator_restarts() -> N
     fleet = local_test.LocalFleet(grouped(), 2, lease=4.0)
     client = fleet.replay()
     writer: Any = client.episodes_writer()
-    places = [await writer._outbox.place(f"group-{number}") for number in range(20)]
+    places = [await writer._holds.place(f"group-{number}") for number in range(20)]
     await client.add_shard()
     await client.add_shard()
     fleet.kill_coordinator()
