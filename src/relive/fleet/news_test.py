@@ -1,4 +1,4 @@
-"""Who waits for a queue of a fleet asks nobody meanwhile, hears at once, and needs nobody in particular to tell it."""
+"""Those who wait for a queue of a fleet ask no shard meanwhile, are woken at once, and do so without their client."""
 
 import asyncio
 import collections
@@ -41,7 +41,7 @@ async def test_nobody_asks_the_shards_while_nothing_happens() -> None:
     calls_of(fleet)
     await asyncio.sleep(100.0)
     assert not calls_of(fleet)
-    # Whoever waits looks once a second.
+    # Those who wait look once a second.
     learning = asyncio.create_task(learner.next_episodes(1))
     acting = [asyncio.create_task(each.admit()) for each in (learner, actor)]
     await asyncio.sleep(100.0)
