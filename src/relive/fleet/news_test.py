@@ -120,7 +120,7 @@ def start(buffer: Any) -> str:
 
 
 @local_test.virtual
-async def test_actors_get_their_tickets_in_the_order_in_which_they_ask() -> None:
+async def test_tickets_are_given_in_the_order_of_asking() -> None:
     fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(0, 1))
     clients, order = [fleet.replay() for _ in range(6)], list[int]()
     first = await clients[0].admit()
@@ -194,7 +194,7 @@ class Shards:
         self.places = {shard: self.said() for shard in range(num_shards)}
 
     def said(self, version: int | None = 0, **places: Any) -> deliveries.Places:
-        none = {"delivered": 0, "outstanding": 0, "running": 0, "uses": {}}
+        none: dict[str, Any] = {"delivered": 0, "outstanding": 0, "running": 0, "uses": {}}
         return deliveries.Places(incarnation=0, policy_version=version, **(none | places))
 
     async def look(self, _: Any) -> dict[int, deliveries.Places]:
