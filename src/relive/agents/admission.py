@@ -70,12 +70,12 @@ class Admission(registry.Configurable):
 
 
 def is_within(rule: Admission | None, *, admitted: int, running: int, versions: int = 0) -> bool:
-    """Return whether so many episodes may be admitted and run at once, tickets included."""
+    """Return whether that many episodes may be admitted and run at once, tickets included."""
     return rule is None or (admitted <= rule.most_admitted(versions) and not is_crowded(rule, running))
 
 
 def is_crowded(rule: Admission | None, running: int) -> bool:
-    """Return whether so many episodes may not run at once."""
+    """Return whether that many episodes may not run at once."""
     return rule is not None and rule.max_running is not None and running > rule.max_running
 
 

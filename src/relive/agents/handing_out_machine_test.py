@@ -312,11 +312,16 @@ class Naive:
     def begin_count(self) -> None:
         """Count places anew at the first version, or after a recovery: none comes back of what was delivered before."""
         self.first_version = self.version
-        ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
-        untrained = sum(r.turn == "waits" or (not r.turn and not self.is_grouped(r)) for r in ended)
-        self.admitted = int(min(len(self.open()) + untrained, self.most_admitted()))
+        self.admitted = int(min(self.num_outstanding, self.most_admitted()))
         for record in self.records:
             record.has_place = record.turn != "handed"
+
+    @property
+    def num_outstanding(self) -> int:
+        """How many episodes are open, or have ended and may still be delivered."""
+        ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
+        untrained = sum(r.turn == "waits" or (not r.turn and not self.is_grouped(r)) for r in ended)
+        return len(self.open()) + untrained
 
     def restart(self) -> None:
         """What was not acknowledged comes first."""
@@ -692,6 +697,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             assert not naive.drops
             return
         assert own.places.running == len(naive.open())
+        assert own.num_outstanding == naive.num_outstanding
         if naive.admission is not None:
             assert own.places.admitted == naive.admitted
         assert [unit.key for unit in own.line or ()] == [r.episode_id for r in naive.waiting(None)]

@@ -726,7 +726,7 @@ async def test_a_drained_shard_waits_for_its_groups(what: str) -> None:
 
 
 @local_test.virtual
-async def test_a_held_group_keeps_its_place_when_the_coordinator_restarts() -> None:
+async def test_a_held_group_keeps_its_place_at_a_coordinator_restart() -> None:
     fleet = local_test.LocalFleet(grouped(), 2, lease=4.0)
     client = fleet.replay()
     writer: Any = client.episodes_writer()

@@ -276,7 +276,7 @@ class Coordinator:
             self._run(shard, self._ask(shard, "report", None, self._members))
 
     async def _age(self) -> None:
-        """Close each shard that is being drained, once its rows have aged out and nobody needs it."""
+        """Close each shard that is being drained, once its rows have aged out and it is not needed."""
         inserted: dict[int, int] = {}
         while (members := await self.members()).draining:
             found, gone = await self._stats(members.shards)
@@ -291,7 +291,7 @@ class Coordinator:
             await asyncio.sleep(_PAUSE)
 
     async def _close(self, shard: int) -> None:
-        """Close a shard for good, unless somebody needs it."""
+        """Close a shard for good, unless it is still needed."""
         held = [group for group, place in self._held().items() if place == shard]
         if _now() < self._holds_are_known:
             held += await self._ask(shard, "groups") or ()

@@ -77,7 +77,7 @@ class ShardQueue:
         return self._first_number + changes if changes else 0
 
     def take(self, request: Request, now: float, number: int, **wanted: Any) -> tuple[list[Unit], int]:
-        """Return so many episodes or groups, if they are ready, and how many more are; see Deliveries.take."""
+        """Return that many episodes or groups, if they are ready, and how many more are; see Deliveries.take."""
         newest, *_ = self._sent.get(request.learner, (0,))
         if newest > request.kept:
             self.put_back(request.learner, newest)

@@ -1,4 +1,4 @@
-"""Who waits for a queue of a fleet asks nobody meanwhile, hears at once, and needs nobody in particular to tell it."""
+"""Those who wait for a queue of a fleet ask no shard meanwhile, are woken at once, and do so without their client."""
 
 import asyncio
 import collections
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import relive
+from relive.fleet import admission_service
 from relive.fleet import admission_test
 from relive.fleet import consumption_test
+from relive.fleet import deliveries
 from relive.fleet import local_test
 from relive.fleet import news
 
@@ -41,7 +43,7 @@ async def test_nobody_asks_the_shards_while_nothing_happens() -> None:
     calls_of(fleet)
     await asyncio.sleep(100.0)
     assert not calls_of(fleet)
-    # Whoever waits looks once a second.
+    # Those who wait look once a second.
     learning = asyncio.create_task(learner.next_episodes(1))
     acting = [asyncio.create_task(each.admit()) for each in (learner, actor)]
     await asyncio.sleep(100.0)
@@ -118,7 +120,7 @@ def start(buffer: Any) -> str:
 
 
 @local_test.virtual
-async def test_actors_get_their_tickets_in_the_order_in_which_they_ask() -> None:
+async def test_tickets_are_given_in_the_order_of_asking() -> None:
     fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(0, 1))
     clients, order = [fleet.replay() for _ in range(6)], list[int]()
     first = await clients[0].admit()
@@ -181,3 +183,72 @@ async def test_a_look_costs_the_same_however_much_is_stored(make: Any) -> None:
         assert places.outstanding == count
         costs.append(calls)
     assert costs[0] == costs[1] < 60
+
+
+class Shards:
+    """What shards say to an AdmissionService, as a test sets it."""
+
+    def __init__(self, rule: relive.Admission, num_shards: int = 1) -> None:
+        self.looks = 0
+        self.service = admission_service.AdmissionService(rule, 30.0, self.look)
+        self.places = {shard: self.said() for shard in range(num_shards)}
+
+    def said(self, version: int | None = 0, **places: Any) -> deliveries.Places:
+        none: dict[str, Any] = {"delivered": 0, "outstanding": 0, "running": 0, "uses": {}}
+        return deliveries.Places(incarnation=0, policy_version=version, **(none | places))
+
+    async def look(self, _: Any) -> dict[int, deliveries.Places]:
+        self.looks += 1
+        return dict(self.places)
+
+
+@local_test.virtual
+async def test_a_large_ticket_is_not_overtaken_by_small_ones() -> None:
+    service = Shards(relive.Admission(0, 4)).service
+    assert await service.admit(b"first", 2)
+    asking = asyncio.create_task(service.admit(b"large", 3))
+    await asyncio.sleep(0.1)
+    assert not await service.admit(b"small", 1)
+    # The one who asked for the large one asks no more.
+    assert not await asking
+    await asyncio.sleep(1.5)
+    assert await service.admit(b"small", 1)
+    assert b"large" not in service._tickets
+
+
+@local_test.virtual
+async def test_a_shard_that_knows_no_new_version_counts_for_a_second() -> None:
+    shards = Shards(relive.Admission(0, 4), 2)
+    service = shards.service
+    shards.places = {0: shards.said(1), 1: shards.said(0, delivered=4)}
+    start = now()
+    assert not await service.admit(b"ticket", 1)
+    assert await service.admit(b"ticket", 1)
+    assert 1.0 <= now() - start <= 2.5
+
+
+@local_test.virtual
+async def test_a_place_that_came_back_stays_back() -> None:
+    shards = Shards(relive.Admission(0, 2), 2)
+    assert await shards.service.admit(b"ticket", 2)
+    shards.places = {
+        0: shards.said(uses={b"ticket": {1: True}}),
+        1: shards.said(uses={b"ticket": {1: False}}),
+    }
+    assert not await shards.service.admit(b"other", 1)
+    assert shards.service._tickets[b"ticket"].left == 2
+
+
+@local_test.virtual
+async def test_a_first_call_looks_at_once() -> None:
+    shards = Shards(relive.Admission(0, 2))
+    asking = asyncio.create_task(shards.service.admit(b"large", 2))
+    shards.places[0] = shards.said(outstanding=2)
+    await asyncio.sleep(0.5)
+    looks = shards.looks
+    shards.places[0] = shards.said()
+    other = asyncio.create_task(shards.service.admit(b"other", 2))
+    await asyncio.sleep(0.1)
+    assert shards.looks == looks + 1
+    assert await asking
+    other.cancel()

@@ -276,7 +276,7 @@ class Shard:
     def take(
         self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy_version: int | None
     ) -> tuple[list[deliveries.Unit], int, int | None, replies.Progress]:
-        """Return so many episodes or groups, if they are ready; how many more are; and the learner's policy version.
+        """Return that many episodes or groups, if they are ready; how many more are; and the learner's policy version.
 
         Args:
             request: The request.
@@ -393,7 +393,7 @@ class Shard:
         return True
 
     def retire(self, group_ids: Sequence[str]) -> bool:
-        """Close a drained shard, and delete its files, unless somebody needs it; return whether that was done.
+        """Close a drained shard, and delete its files, unless it is still needed; return whether that was done.
 
         A writer with a lease does, one that writes one of these groups until it is complete, and a learner that has
         asked within the lease while anything waits.
