@@ -324,6 +324,17 @@ def test_a_write_after_a_clear_begins_an_episode() -> None:
     assert lived(buffer) == [("a", [4, 5], "IN_PROGRESS")]
 
 
+def test_a_failed_attempt_of_a_whole_group_is_of_none() -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2), max_episodes=9)
+    adapter = adapters.adapter_of(buffer)
+    for number in range(2):
+        adapter.insert(W, steps_of(0, 1, episode=number, group_id="g", final=(1, "COMPLETED")))
+    adapter.insert(W, steps_of(0, 1, episode=2, group_id="g", is_aborted=True))
+    with pytest.raises(errors.ArgumentError, match="g"):
+        adapter.insert(W, steps_of(0, 1, episode=3, group_id="g", final=(1, "COMPLETED")))
+    assert [episode.group_id for episode in local_test.episodes_in(buffer)] == ["g", "g", None]
+
+
 # Courses of events: chunks come late, again, or never. All observations are equal; actions and rewards say which step
 # it is, so that a return of two steps says which one follows.
 

@@ -204,7 +204,7 @@ class Outbox:
     async def _send(self, batch: Batch) -> State:
         """SENT: ask the shard to store it."""
         assert batch.shard is not None
-        stays = batch.pinned is None and batch.shard == self._shard
+        stays = batch.shard == self._shard
         arguments = self._name, batch.number, min(self._batches), batch.chunks, stays
         try:
             receipt: replies.Receipt = await self._shards.ask(batch.shard, "insert", *arguments)

@@ -517,6 +517,21 @@ async def test_episodes_without_steps_do_not_pile_up() -> None:
     assert len(lived(fleet)) == 35
 
 
+@local_test.virtual
+async def test_an_episode_of_a_group_leaves_open_ones_alone() -> None:
+    fleet = fleet_of(lambda: relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2), max_episodes=9, seed=0))
+    writer = fleet.replay().episodes_writer(batch_steps=1)
+    async with writer.episode("lone") as episode:
+        for t in range(3):
+            await episode.append(t, t, 1.0)
+            async with writer.episode("member", group_id="g") as member:
+                await member.append(9, 9, 1.0)
+            await writer.flush()
+        await episode.end(3)
+    await writer.close()
+    assert ([0, 1, 2, 3], "COMPLETED") in lived(fleet)
+
+
 # Under way.
 
 
