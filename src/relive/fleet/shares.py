@@ -64,9 +64,11 @@ def importance_weights(
     if normalization == "none":
         return (sum([weight.size for weight in weights]) * drawn) ** -exponent
     if normalization == "batch":
-        return (drawn / drawn.min()) ** -exponent
-    likely = [(p, weight) for p, weight in zip(probabilities(weights), weights, strict=True) if weight.weight]
-    return (drawn / min([p * (weight.least / weight.weight) for p, weight in likely])) ** -exponent
+        least = float(drawn.min())
+    else:
+        likely = [(p, weight) for p, weight in zip(probabilities(weights), weights, strict=True) if weight.weight]
+        least = min([p * (weight.least / weight.weight) for p, weight in likely])
+    return (drawn / least) ** -exponent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

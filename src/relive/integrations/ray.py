@@ -13,6 +13,7 @@ Shards are actors with names, by which clients find those that were added, and a
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
+import ctypes
 import dataclasses
 import os
 import re
@@ -49,6 +50,9 @@ _RETRY = 0.2
 _REFUSED = frozenset(("max_concurrency", "concurrency_groups", "allow_out_of_order_execution", "get_if_exists"))
 """Options of Ray by which a shard's calls would run side by side or in another order, or another's actor be taken."""
 
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""Names of the settings of malloc in the C library of Linux."""
+
 _SHARD = re.compile(r"shard-(\d+)")
 """The name of a shard's directory, with its number."""
 
@@ -79,7 +83,7 @@ class _Plan:
         descriptions: list[adapter.Description] = []
         with _killing_on_error(handles):
             for shard in shards:
-                actor = self.actor(shard_lib.Shard, f"{self.fleet}-{shard}", self.options)
+                actor = self.actor(_Shard, f"{self.fleet}-{shard}", self.options)
                 with _sending("make_buffer"):
                     handles[shard] = actor.remote(*self._arguments(shard))
             references = [handle.describe.remote() for handle in handles.values()]
@@ -272,6 +276,20 @@ class ShardedReplay(replay.Replay[Batch]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._transport, self._settings, self._description, self._shards.members)
+
+
+class _Shard(shard_lib.Shard):
+    """A Shard as an actor, whose process keeps the memory of what it has sent for what it sends next.
+
+    Otherwise the C library gives large arrays back to the system, which clears their pages each time.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # Another system has no such setting.
+            malloc_option = ctypes.CDLL(None).mallopt
+            # The second one alone would make it slower.
+            malloc_option(_MMAP_THRESHOLD, 2**30) and malloc_option(_TRIM_THRESHOLD, 2**30)
 
 
 class _Coordinator(coordinator.Coordinator):

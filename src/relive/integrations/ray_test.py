@@ -269,6 +269,21 @@ def test_an_invalid_fleet_is_refused_in_one_line(settings: dict[str, Any], text:
         relive_ray.ShardedReplay.start(**{"make_buffer": ring, **settings})
 
 
+def faults(buffer: Any) -> int:
+    """Return how many pages the system has to give for batches of arrays of 32 MB."""
+    import resource
+
+    counts = []
+    for _ in range(13):
+        _ = [np.ones(4_000_000) for _ in range(4)]
+        counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    return counts[-1] - counts[2]
+
+
+async def test_shards_keep_the_memory_of_large_batches(columns: Any) -> None:
+    assert max(await columns.apply(faults)) < 100
+
+
 async def test_invalid_steps_are_raised_in_the_writing_process(columns: Any) -> None:
     writer = columns.writer()
     await writer.add_episode(np.zeros((3, 2)), np.zeros(2, np.int64), np.zeros(2), terminated=True)
