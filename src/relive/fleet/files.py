@@ -128,7 +128,7 @@ class Files:
     def _recovered(self, journal: str, kind: type[Any], heard: Callable[[bytes], None]) -> Any:
         assert self._directory is not None
         checkpoint = os.path.join(self._directory, "checkpoint")
-        arguments = kind, self._options.get("codec"), None, {}, heard
+        arguments: Any = kind, self._options.get("codec"), None, {}, heard
         if os.path.isdir(checkpoint):
             # The checkpoint may be older than the journal, or damaged; the journal has all steps.
             with contextlib.suppress(errors.CheckpointError):
