@@ -26,6 +26,10 @@ LAGS = {"n": 1, "gamma": 1.0}
 INTEGER = relive.Field((), np.int64)
 
 
+def batch_of(writer: bytes, number: int, *sent: Any, oldest: int = 0, stays: bool = True) -> chunks.Batch:
+    return chunks.Batch(writer=writer, number=number, oldest=oldest, stays=stays, chunks=sent)
+
+
 def columns(
     start: int,
     rows: int,

@@ -8,7 +8,7 @@ A chunk without steps ends its episode after those that were sent.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from relive.agents import tokens
 
@@ -117,3 +117,21 @@ class TokenChunk(NamedTuple):
 
 Chunk: TypeAlias = ColumnChunk | JointChunk | EpisodeChunk | TokenChunk
 """`episode` is the writer's number, and `end` is "OPEN" if the episode is open after the chunk."""
+
+
+class Batch(TypedDict):
+    """Chunks that are sent together: a plain dict, which is sent without being pickled.
+
+    Attributes:
+        writer: The writer's name, 16 bytes.
+        number: The number of the batch: 0, 1, 2 and so on, over all shards.
+        oldest: The oldest number for which the writer waits.
+        stays: Whether the writer goes on with this shard; if not, it leaves.
+        chunks: The chunks, in order.
+    """
+
+    writer: bytes
+    number: int
+    oldest: int
+    stays: bool
+    chunks: tuple[Chunk, ...]

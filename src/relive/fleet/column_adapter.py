@@ -96,22 +96,20 @@ class ColumnAdapter(adapter.Adapter):
                 self._buffer.add(**step, stream=stream)
             return
         try:
-            self._add(stream, chunk, 0, chunk.rows)
+            self._add(stream, chunk)
         except Exception:  # One by one, those before the first wrong one are stored, or all if they were too many.
             for t in range(chunk.rows):
-                self._add(stream, chunk, t, t + 1)
+                self._add(stream, _step(chunk, t))
 
-    def _add(self, stream: int, chunk: chunks.ColumnChunk, start: int, stop: int) -> None:
-        """Add the steps of a chunk from `start` to `stop`."""
-        steps, is_last = slice(start, stop), stop == chunk.rows
+    def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
         self._buffer.add_steps(
-            trees.rows(chunk.observations, slice(start, stop + 1)),
-            trees.rows(chunk.actions, steps),
-            chunk.rewards[steps],
-            terminated=is_last and chunk.end == "TERMINATED",
-            truncated=is_last and chunk.end == "TRUNCATED",
+            chunk.observations,
+            chunk.actions,
+            chunk.rewards,
+            terminated=chunk.end == "TERMINATED",
+            truncated=chunk.end == "TRUNCATED",
             stream=stream,
-            **{name: trees.rows(column, steps) for name, column in chunk.extras.items()},
+            **chunk.extras,
         )
 
     def _finish(self, stream: int) -> bool:
@@ -119,3 +117,15 @@ class ColumnAdapter(adapter.Adapter):
 
     def _handles(self) -> Iterable[int]:
         return range(self._buffer.streams)
+
+
+def _step(chunk: chunks.ColumnChunk, t: int) -> chunks.ColumnChunk:
+    """Return a chunk of one of its steps."""
+    step = slice(t, t + 1)
+    return chunk._replace(
+        observations=trees.rows(chunk.observations, slice(t, t + 2)),
+        actions=trees.rows(chunk.actions, step),
+        rewards=chunk.rewards[step],
+        extras={name: trees.rows(column, step) for name, column in chunk.extras.items()},
+        end=chunk.end if t == chunk.rows - 1 else "OPEN",
+    )

@@ -54,7 +54,7 @@ def whole(number: int) -> Any:
 
 
 def outcome(shard: Any, writer: bytes, number: int) -> Any:
-    receipt = shard.insert(writer, number, 0, (whole(number), whole(number + 1)), True)
+    receipt = shard.insert(adapter_test.batch_of(writer, number, whole(number), whole(number + 1)))
     assert (receipt.progress.disk is None) == (receipt.outcome == "STORED")
     return receipt.outcome
 
@@ -120,7 +120,7 @@ async def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.
     wrong: Any = adapter_test.columns(0, 2, "TERMINATED", is_start=True)
     wrong.observations.resize((3, 1))
     for _ in range(2):
-        receipt = shard.insert(W, 0, 0, (whole(0), wrong), True)
+        receipt = shard.insert(adapter_test.batch_of(W, 0, whole(0), wrong))
         assert (receipt.outcome, receipt.refused, type(receipt.error)) == ("HELD", 2, errors.SchemaError)
     assert (shard.stats().inserted, shard.stats().refused) == (3, 2)
 
@@ -130,7 +130,7 @@ async def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path
     fleet = fleet_of(trouble_test.episodes, 1, tmp_path, lease=4.0)
     shard = fleet.shard(0)
     for writer in (W, V):
-        shard.insert(writer, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),), True)
+        shard.insert(adapter_test.batch_of(writer, 0, adapter_test.steps_of(0, 3, is_start=True)))
     disk = Disk(fleet, 0)
     await asyncio.sleep(5.0)
     shard.ping()
@@ -141,7 +141,7 @@ async def test_an_episode_is_ended_once_the_disk_has_room(tmp_path: pathlib.Path
     await asyncio.sleep(2.0)
     shard.ping()
     assert (shard.stats().aborted, shard.stats().buffer.in_progress) == (2, 0)
-    shard.insert(b"u" * 16, 0, 0, (adapter_test.steps_of(0, 3, is_start=True),), True)
+    shard.insert(adapter_test.batch_of(b"u" * 16, 0, adapter_test.steps_of(0, 3, is_start=True)))
     Disk(fleet, 0)
     shard.close()
 

@@ -32,7 +32,7 @@ def members_of(fleet: local_test.LocalFleet) -> membership.Membership:
 
 async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> replies.Progress:
     chunk = adapter_test.columns(start, 5, "TERMINATED", is_start=True)
-    progress: replies.Progress = (await members.ask(shard, "insert", writer, 0, 0, (chunk,), True)).progress
+    progress: replies.Progress = (await members.ask(shard, "insert", adapter_test.batch_of(writer, 0, chunk))).progress
     return progress
 
 

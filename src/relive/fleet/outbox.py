@@ -204,10 +204,15 @@ class Outbox:
     async def _send(self, batch: Batch) -> State:
         """SENT: ask the shard to store it."""
         assert batch.shard is not None
-        stays = batch.shard == self._shard
-        arguments = self._name, batch.number, min(self._batches), batch.chunks, stays
+        sent = chunks_lib.Batch(
+            writer=self._name,
+            number=batch.number,
+            oldest=min(self._batches),
+            stays=batch.shard == self._shard,
+            chunks=batch.chunks,
+        )
         try:
-            receipt: replies.Receipt = await self._shards.ask(batch.shard, "insert", *arguments)
+            receipt: replies.Receipt = await self._shards.ask(batch.shard, "insert", sent)
         except errors.ShardLostError as error:
             batch.is_held = False
             # A shard that was drained and closed has refused it, and others have not.

@@ -55,8 +55,8 @@ class Shards:
     def is_avoided(self, shard: int) -> bool:
         return False
 
-    async def ask(self, shard: int, method: str, name: bytes, number: int, oldest: int, *more: Any) -> Any:
-        self.asked.append((shard, oldest, more[-1]))
+    async def ask(self, shard: int, method: str, batch: Any) -> Any:
+        self.asked.append((shard, batch["oldest"], batch["stays"]))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -74,12 +74,13 @@ class Life:
         durability = shard_lib.Durability(directory=str(self.path.parent), fsync="always")
         self.shard = None
         self.shard = shard_lib.Shard(self.make, 0, 30.0, durability)
-        self.shard.insert(V, 0, 0, (), True)
+        self.shard.insert(adapter_test.batch_of(V, 0))
         self.has_other = True
         for number in range(max(self.num_acknowledged - _WINDOW, 0), 1000):
             if number == len(self.batches):
                 self.batches.append(self.batch())
-            receipt = self.shard.insert(W, number, max(number - _WINDOW, 0), self.batches[number], True)
+            oldest = max(number - _WINDOW, 0)
+            receipt = self.shard.insert(adapter_test.batch_of(W, number, *self.batches[number], oldest=oldest))
             assert receipt.outcome == "STORED"
             self.num_acknowledged = max(self.num_acknowledged, number + 1)
             self.num_segments = max(self.num_segments, len(self.shard._files._journal._firsts))

@@ -1,7 +1,7 @@
 """The replies of shards and of their coordinator, and their statistics."""
 
 import dataclasses
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +26,7 @@ class Members:
         return sorted([*self.active, *self.draining])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a client has seen of a shard.
 
     Attributes:
@@ -53,8 +52,7 @@ Outcome: TypeAlias = Literal["STORED", "FULL", "HELD"]
 """Whether a batch is stored; or not, since the disk is full; or in the buffer, and not yet on the full disk."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What became of a batch.
 
     Attributes:
@@ -67,7 +65,7 @@ class Receipt:
     outcome: Outcome
     refused: int = 0
     error: Exception | None = None
-    progress: Progress | None = dataclasses.field(default=None, compare=False)
+    progress: Progress | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -125,32 +125,24 @@ class Shard:
 
     # For writers.
 
-    def insert(
-        self, writer: bytes, number: int, oldest: int, batch: Sequence[chunks_lib.Chunk], stays: bool
-    ) -> replies.Receipt:
+    def insert(self, batch: chunks_lib.Batch) -> replies.Receipt:
         """Store a writer's batch, unless it is stored already, and return what became of it.
 
         If the buffer refuses a step, its chunk is refused and counted, and the first error is in the reply; other
         chunks are stored.
 
-        Args:
-            writer: The writer's name, 16 bytes.
-            number: The number of the batch: 0, 1, 2 and so on, over all shards.
-            oldest: The oldest number for which the writer waits.
-            batch: The chunks to store.
-            stays: Whether the writer goes on with this shard; if not, it leaves.
-
         Raises:
             ClosedError: The fleet was closed.
         """
+        writer, number = batch["writer"], batch["number"]
         if self._is_closed:
             raise errors.ClosedError("the fleet was closed: start a new one")
         session = self._renewed(writer)
-        session.acknowledge(oldest)
+        session.acknowledge(batch["oldest"])
         outcome: replies.Outcome = "STORED"
         try:
             if not session.has(number):
-                self._store(session, writer, number, batch)
+                self._store(session, writer, number, batch["chunks"])
             else:
                 self._repeated += 1
                 if self._held == (writer, number):
@@ -159,18 +151,18 @@ class Shard:
         except _DISK_ERRORS as failure:
             self._disk = str(failure)
             outcome = "HELD" if session.has(number) else "FULL"
-        if not stays:
+        if not batch["stays"]:
             self._end_lease(writer, session)
         refused, error = session.seen.get(number, 0), session.refusals.get(number)
         return replies.Receipt(outcome=outcome, refused=refused, error=error, progress=self._progress())
 
     def _store(
-        self, session: sessions_lib.Session, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
+        self, session: sessions_lib.Session, writer: bytes, number: int, chunks: Sequence[chunks_lib.Chunk]
     ) -> None:
         """Store the chunks of a batch that the shard does not have, as one record of the journal."""
         with self._files.together(lambda: self._sessions.note([writer], number)):
             self._held, session.seen[number] = (writer, number), 0
-            for place, chunk in enumerate(batch):
+            for place, chunk in enumerate(chunks):
                 before = self._adapter.inserted
                 self._queue.note(chunk, self._clock())
                 try:

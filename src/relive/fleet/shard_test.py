@@ -68,11 +68,8 @@ def born_again(fleet: local_test.LocalFleet) -> shard_lib.Shard:
     return fleet.shard(0)
 
 
-def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, oldest: int = 0, stays: bool = True) -> Any:
-    return shard.insert(writer, number, oldest, batch, stays)
-
-
-STORED = replies.Receipt(outcome="STORED")
+def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, **more: Any) -> Any:
+    return shard.insert(adapter_test.batch_of(writer, number, *batch, **more))
 
 
 def crash_at(shard: Any, chunk: int, writer: bytes, number: int, *batch: Any) -> None:
@@ -132,11 +129,12 @@ async def test_numbers_that_were_seen_are_known_not_the_newest() -> None:
     fleet = fleet_of(ring)
     shard = fleet.shard(0)
     for number in (3, 1, 2, 1, 3, 0, 0):
-        assert put(shard, W, number, whole(10 * number, 2)) == STORED
+        assert put(shard, W, number, whole(10 * number, 2))[:3] == ("STORED", 0, None)
     assert observed(fleet.buffer(0)) == [30, 31, 10, 11, 20, 21, 0, 1]
     assert shard.stats().repeated == 3
     # What the writer does not wait for any more is not stored either.
-    assert put(shard, W, 5, whole(50, 1), oldest=5) == put(shard, W, 4, whole(40, 1)) == STORED
+    receipts = [put(shard, W, 5, whole(50, 1), oldest=5), put(shard, W, 4, whole(40, 1))]
+    assert [each.outcome for each in receipts] == ["STORED"] * 2
     assert shard.stats().inserted == 9
     assert put(shard, V, 4, whole(40, 1)).progress.inserted == 10
 

@@ -50,7 +50,7 @@ def lived(fleet: local_test.LocalFleet, shard: int = 0) -> list[tuple[list[Any],
 
 def inserts(fleet: local_test.LocalFleet) -> list[tuple[Any, ...]]:
     """Return the batches that were sent."""
-    return [arguments[3] for _, method, arguments in fleet.calls if method == "insert"]
+    return [arguments[0]["chunks"] for _, method, arguments in fleet.calls if method == "insert"]
 
 
 # Columns.
