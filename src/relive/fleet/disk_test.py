@@ -227,3 +227,16 @@ async def test_writers_go_back_to_a_shard_that_has_room_again(tmp_path: pathlib.
     await writer.close()
     assert (writer.stored, writer.lost) == (2 * 103, 0)
     assert sum(len(buffer) for buffer in fleet.buffers()) == 2 * 103
+
+
+@local_test.virtual
+async def test_a_held_batch_is_lost_with_a_shard_that_never_returns(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(ring, 1, tmp_path, recovery=5.0)
+    writer = fleet.replay().writer(batch_steps=1)
+    disk = Disk(fleet, 0, is_known=False)
+    await writer.add_episode(np.arange(3), np.zeros(2), np.zeros(2), terminated=True)
+    await local_test.settle(3.0)
+    assert (len(fleet.buffer(0)), writer.stored, writer.lost, disk.records) == (2, 0, 0, 0)
+    fleet.kill(0)
+    await writer.close()
+    assert (writer.stored, writer.lost) == (0, 2)
