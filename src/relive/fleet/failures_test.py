@@ -77,10 +77,12 @@ async def machine_lost(rng: random.Random, path: pathlib.Path) -> None:
 
     async def lose_power() -> None:
         shard = rng.randrange(3)
+        there: Any = life.fleet.shard(shard)
+        synced = there._files._journal._segment.start  # The base, at least.
         life.fleet.kill(shard)
         segment = max((path / f"shard-{shard}" / "journal").glob("*.relive"))
         content = segment.read_bytes()
-        segment.write_bytes(content[: rng.randrange(len(content) * 3 // 4, len(content))])
+        segment.write_bytes(content[: rng.randrange(max(len(content) * 3 // 4, synced), len(content) + 1)])
         life.fleet.start(shard)
 
     await life.through(lose_power)
