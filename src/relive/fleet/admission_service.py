@@ -39,14 +39,8 @@ class _Ticket:
 class AdmissionService:
     """Decides when the actors of a fleet may start episodes, first come, first served.
 
-    Args:
-        rule: The admission rule.
-        lease: Seconds after which a silent actor counts as gone.
-        look: Returns what each shard says of its episodes and of some tickets; waits for those that are lost.
-
-    Attributes:
-        begins: When to give the first ticket: clients must have had time to renew those of an earlier process.
-        news: What is worth another look.
+    `look` returns what each shard says of its episodes and of some tickets, and waits for lost shards. No ticket is
+    given before `begins`, when clients have renewed those of an earlier process.
     """
 
     def __init__(
@@ -67,14 +61,14 @@ class AdmissionService:
         self._behind: dict[int, float] = {}
 
     async def admit(self, name: bytes, count: int) -> bool:
-        """Wait until that many episodes may start, and return True; return False to make the caller ask again."""
+        """Wait until that many episodes may start, and return True; False to be asked again."""
         if name not in self._tickets:  # Otherwise it was admitted or released before.
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._looks())
             elif name not in self._line:
                 self.news.tell()
             granted = asyncio.get_running_loop().create_future()
-            self._line[name] = count, _now() + 2 * _PATIENCE, granted
+            self._line[name] = count, news_lib.now() + 2 * _PATIENCE, granted
             await asyncio.wait([granted], timeout=_PATIENCE)
         return name in self._tickets
 
@@ -85,7 +79,7 @@ class AdmissionService:
             if ticket.count != count or name in self._line:
                 self._line.pop(name, None)
                 self.news.tell()
-            ticket.count, ticket.expires = count, _now() + 3 * self._lease
+            ticket.count, ticket.expires = count, news_lib.now() + 3 * self._lease
 
     async def _looks(self) -> None:
         """Look at the shards while anyone waits, and grant tickets."""
@@ -93,13 +87,15 @@ class AdmissionService:
             seen = self.news.count
             admitted, running = self._learn(await self._look(list(self._tickets)))
             for name, (count, until, granted) in list(self._line.items()):
-                self._tickets = {each: ticket for each, ticket in self._tickets.items() if ticket.expires > _now()}
+                self._tickets = {
+                    each: ticket for each, ticket in self._tickets.items() if ticket.expires > news_lib.now()
+                }
                 more = count + sum([ticket.left for ticket in self._tickets.values()])
                 may_start = admission_lib.is_within(self._rule, admitted=admitted + more, running=running + more)
-                if until > _now():  # Otherwise it asks no more.
-                    if _now() < self.begins or not may_start:
+                if until > news_lib.now():  # Otherwise it asks no more.
+                    if news_lib.now() < self.begins or not may_start:
                         break
-                    self._tickets[name] = _Ticket(count, _now() + 3 * self._lease)
+                    self._tickets[name] = _Ticket(count, news_lib.now() + 3 * self._lease)
                     granted.set_result(None)
                 del self._line[name]
             await self.news.wait(seen)
@@ -114,7 +110,7 @@ class AdmissionService:
             if each.policy_version == newest:
                 # What earlier processes of the shard have delivered was delivered, too.
                 self._delivered[shard, each.incarnation] = each.delivered
-            elif self._behind.setdefault(shard, _now()) + _PATIENCE > _now():
+            elif self._behind.setdefault(shard, news_lib.now()) + _PATIENCE > news_lib.now():
                 just_before += each.delivered  # Some may be put back before it learns of the version.
             for name, uses in each.uses.items():
                 of_ticket = self._tickets[name].uses
@@ -122,7 +118,3 @@ class AdmissionService:
         outstanding = sum([each.outstanding for each in places.values()])
         admitted = just_before + sum(self._delivered.values()) + outstanding
         return admitted, sum([each.running for each in places.values()])
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

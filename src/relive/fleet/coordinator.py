@@ -8,9 +8,8 @@
     operator    next_shard, add, drain, stats        ┘
 
     active   ──drain──►   draining   ──its rows have aged out──►   gone
-
-A shard that is drained is written to only for groups that were begun there. Its rows can be drawn until the others have
-stored as many steps as the whole fleet held when the drain began. Then it is closed, unless it is still needed.
+                          written to only for groups that were begun there, and drawn from until the others have stored
+                          as many steps as the whole fleet held when the drain began, or for longer if it is needed
 
 The coordinator has no file. A new process learns what is true from the shards, and from writers which groups they hold;
 the aging of shards that are being drained begins anew.
@@ -122,28 +121,25 @@ class Coordinator:
                 del self._places[next(iter(self._places))]
         if writer is not None:
             _, held = self._holds.get(writer, (0.0, {}))
-            self._holds[writer] = _now() + self._lease, held
+            self._holds[writer] = news_lib.now() + self._lease, held
             held[group_id] = shard
         return shard
 
     async def hold(self, writer: bytes, groups: Mapping[str, int | None]) -> None:
         """Record that a writer holds those groups, given their shards where known, and no others, for a lease."""
-        self._holds[writer] = _now() + self._lease, dict(groups)
+        self._holds[writer] = news_lib.now() + self._lease, dict(groups)
         if self._places is not None:
             self._places |= {group: shard for group, shard in groups.items() if shard is not None}
 
     def _held(self) -> dict[str, int | None]:
         """Return the shards of the groups that live writers hold."""
-        self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > _now()}
+        self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > news_lib.now()}
         return {group: shard for _, groups in self._holds.values() for group, shard in groups.items()}
 
     async def abort_open_episodes(self) -> int:
-        """End the open episodes whose lease is over, give up the groups that no live writer holds, and count both.
-
-        Waits for shards that are being restarted.
-        """
+        """End the open episodes whose lease is over, give up the groups that no live writer holds, and count both."""
         members = await self.members()
-        await asyncio.sleep(max(self._holds_are_known - _now(), 0.0))
+        await asyncio.sleep(max(self._holds_are_known - news_lib.now(), 0.0))
         count = 0
         for shard in members.shards:
             gathering = await self._ask(shard, "groups")  # Before the holders: they hold a group before they write it.
@@ -162,7 +158,7 @@ class Coordinator:
         return await getattr(self._admission, method)(*arguments)
 
     async def next_shard(self) -> int:
-        """Return the number of a shard to be added, which no other shard has had; raise ArgumentError if none is left."""
+        """Return a number for a new shard, which no other has had; raise ArgumentError if none is left."""
         members = await self.members()
         number = max(self._last_shard, *members.active, *members.draining, *members.gone) + 1
         if number >= shares.MOST_SHARDS:
@@ -219,7 +215,7 @@ class Coordinator:
         known = [stats.members for stats in found.values() if stats.members is not None]
         if not known:  # The version is larger than that of a list that died with all processes that knew it.
             return replies.Members(version=int(time.time()), active=self._found)
-        self._holds_are_known = _now() + self._lease / 2
+        self._holds_are_known = news_lib.now() + self._lease / 2
         if self._admission is not None:
             self._admission.begins = self._holds_are_known
         return max(known, key=lambda members: members.version)
@@ -227,11 +223,8 @@ class Coordinator:
     async def _count(self) -> tuple[int, int, int]:
         """Return how many steps were ever stored and drawn, and how many transitions there are."""
         there = (await self._ask_all("stats")).values()
-        return (
-            sum([each.inserted for each in there]),
-            sum([each.sampled for each in there]),
-            sum([each.size for each in there]),
-        )
+        inserted, sampled = sum([each.inserted for each in there]), sum([each.sampled for each in there])
+        return inserted, sampled, sum([each.size for each in there])
 
     def _wake(self) -> None:
         """Wake those who wait for the queues."""
@@ -266,7 +259,7 @@ class Coordinator:
     async def _close(self, shard: int) -> None:
         """Close a shard for good, unless it is still needed."""
         held = [group for group, place in self._held().items() if place == shard]
-        if _now() < self._holds_are_known:
+        if news_lib.now() < self._holds_are_known:
             held += await self._ask(shard, "groups") or ()
         if await self._ask(shard, "retire", held) is not False:
             members = await self.members()
@@ -306,7 +299,3 @@ class Coordinator:
         if key in self._tasks:
             self._tasks[key].cancel()
         self._tasks[key] = asyncio.get_running_loop().create_task(work)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -29,12 +29,10 @@ class Request(NamedTuple):
 
 
 class Places(NamedTuple):
-    """What an admission must know of a shard.
+    """What an admission must know of a shard: how many episodes it has delivered at that version, and how many run.
 
-    Attributes:
-        delivered: Number of episodes that this incarnation has delivered at that policy version.
-        outstanding: Number of episodes that run, or wait to be delivered.
-        uses: By ticket, which of its episodes have reached the shard, and whether they returned their places to it.
+    Those that run or wait to be delivered are outstanding. The uses are, by ticket, which of its episodes have reached
+    the shard, and whether they returned their places to it.
     """
 
     incarnation: int

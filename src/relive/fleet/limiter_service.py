@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import contextlib
 import dataclasses
 
+from relive.fleet import news
 from relive.waiting import gate
 from relive.waiting import rate_limiters
 
@@ -37,11 +38,7 @@ class _Counts:
 class LimiterService:
     """Decides when writers may insert and learners may draw.
 
-    Args:
-        limiter: The limiter; if it allows an insert at some count of inserts, it allows one at smaller counts, and
-            likewise for samples.
-        lease: Seconds after which a silent learner counts as gone.
-        count: Returns how many steps the fleet has ever stored and drawn, and how many transitions there are.
+    `count` returns how many steps the fleet has ever stored and drawn, and how many transitions there are.
     """
 
     def __init__(
@@ -55,10 +52,7 @@ class LimiterService:
         self._inserters, self._samplers = gate.FairCondition(), gate.FairCondition()
 
     async def insert_turn(self, rows: int) -> int | None:
-        """Wait until `rows` steps may be inserted, and return how many count; return None to make the caller ask again.
-
-        They may if one may, as with calls of a buffer that add several steps.
-        """
+        """Wait until `rows` steps may be inserted, since one may, and return how many count; None to be asked again."""
         await self._begin()
         if not await _turn(self._inserters, lambda: self._is_learner_gone() or self._rules.can_insert()):
             return None
@@ -69,15 +63,14 @@ class LimiterService:
         return counted
 
     async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
-        """Wait until a batch may be drawn, and return how many may, at most `number`; 0 to make the caller ask again.
+        """Wait until a batch may be drawn, and return how many may, at most `number`; 0 to be asked again.
 
-        `size` is the number of transitions in all shards. Raises ArgumentError if the limiter never allows so large a
-        batch.
+        `size` is the number of transitions in all shards. Batches that the limiter never allows raise ArgumentError.
         """
         self._rules.checked_batch_size(batch_size)
         await self._begin()
         self._counts.size = size
-        self._last_draw = _now()
+        self._last_draw = news.now()
         self._waiting_learners += 1
         self._wake()
         granted = 0
@@ -89,7 +82,7 @@ class LimiterService:
             self._wake()
         finally:
             self._waiting_learners -= 1
-            self._last_draw = _now()
+            self._last_draw = news.now()
         return granted
 
     async def give_back(self, samples: int, inserts: int) -> None:
@@ -112,7 +105,7 @@ class LimiterService:
             counts, limiter = self._counts, self._rules.limiter
             inserted, sampled, size = counts.inserted, counts.sampled, counts.size = await self._count()
             self._has_begun = True
-            self._last_draw = _now() if sampled else None
+            self._last_draw = news.now() if sampled else None
             counts.inserted = _most(
                 inserted, lambda count: limiter.can_insert(size=size, inserted=count, sampled=sampled)
             )
@@ -129,7 +122,7 @@ class LimiterService:
         """Return whether there was a learner and none is left."""
         if self._waiting_learners or self._last_draw is None:
             return False
-        return _now() - self._last_draw > self._lease
+        return news.now() - self._last_draw > self._lease
 
 
 async def _turn(queue: gate.FairCondition, ready: Callable[[], bool]) -> bool:
@@ -141,9 +134,5 @@ async def _turn(queue: gate.FairCondition, ready: Callable[[], bool]) -> bool:
 
 
 def _most(limit: int, may_pass: Callable[[int], bool]) -> int:
-    """Return the largest count up to `limit` at which one more may pass; 0 if there is none."""
+    """Return the largest count up to `limit` at which one more may pass, as at all smaller ones; 0 if there is none."""
     return max(bisect.bisect_right(range(limit + 1), False, key=lambda count: not may_pass(count)) - 1, 0)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

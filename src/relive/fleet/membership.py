@@ -87,7 +87,7 @@ class Membership:
         self._queues, self._untold = dict[int, int](), dict[int, int]()
 
     def live(self) -> list[int]:
-        """Return the numbers of the live shards, and look for the others; raise ClosedError if all are gone for good."""
+        """Return the live shards, and look for the others; raise ClosedError if all are gone for good."""
         shards = self.members.shards
         if self._gone.issuperset(shards):
             raise errors.ClosedError("the fleet was closed: start a new one")

@@ -40,17 +40,16 @@ class Grant:
     def take_back(self) -> bool:
         """Record that an episode has failed, and return whether the ticket, if it is open, has its place again."""
         ticket = self.ticket()
-        if ticket is None:
-            return False
-        ticket._left += 1
-        ticket._has_come_back = True
-        return True
+        if ticket is not None:
+            ticket._left += 1
+            ticket._has_come_back = True
+        return ticket is not None
 
     @property
     def is_used(self) -> bool:
         """Whether it can still be used, or an episode runs."""
         ticket = self.ticket()
-        return bool(self.num_running or (ticket is not None and ticket.left))
+        return self.num_running > 0 or (ticket is not None and ticket.left > 0)
 
 
 class FleetTicket(admission_lib.Ticket):
