@@ -5,10 +5,10 @@
 
     delivered at the learner's version + waiting + running + tickets  <=  (max_lag + 1) * episodes_per_version
 
-This is the rule of an Admission, counted anew at each version, as after a restart of a buffer. It is decided from what
-all shards say, so it waits while one of them is lost. They are asked once something new was told, or a second has
-passed, and only while an actor waits. A ticket counts until its episodes have reached their shards, or until its client
-has not renewed it for some time. An episode that failed while its ticket was open is one that has not reached a shard.
+This is decided from what all shards say, so it waits while one of them is lost. They are asked once something new was
+told, or a second has passed, and only while an actor waits. A ticket counts until its episodes have reached their
+shards, or until its client has not renewed it for some time: three times the lease, since episodes may be under way to
+a lost shard. An episode that failed while its ticket was open is one that has not reached a shard.
 """
 
 import asyncio
@@ -33,18 +33,14 @@ class _Ticket:
 
     @property
     def left(self) -> int:
-        """Number of episodes that it admits and that have not reached a shard."""
-        return max(self.count - sum([not has_failed for has_failed in self.uses.values()]), 0)
+        return max(self.count - list(self.uses.values()).count(False), 0)
 
 
 class AdmissionService:
     """Decides when the actors of a fleet may start episodes, first come, first served.
 
-    Args:
-        rule: The admission rule.
-        lease: Seconds after which a silent actor counts as gone; its tickets count three times as long, since
-            episodes may be under way to a lost shard.
-        look: Returns what each shard says of its episodes and of some tickets; waits for those that are lost.
+    `look` returns what each shard says of its episodes and of some tickets, and waits for lost shards. No ticket is
+    given before `begins`, when clients have renewed those of an earlier process.
     """
 
     def __init__(
@@ -54,32 +50,25 @@ class AdmissionService:
         look: Callable[[Iterable[bytes]], Awaitable[Mapping[int, deliveries.Places]]],
     ) -> None:
         self._rule, self._lease, self._look = rule, lease, look
+        self.begins, self.news = 0.0, news_lib.News()
         self._tickets: dict[bytes, _Ticket] = {}
         # Those who wait, in order: how many episodes, until when, and what wakes them.
         self._line: dict[bytes, tuple[int, float, asyncio.Future[None]]] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._begins = 0.0
         self._version: int | None = None
         # What was delivered at that version, by shard and incarnation; and since when shards do not know the version.
-        self._delivered: dict[int, dict[int, int]] = {}
+        self._delivered: dict[tuple[int, int], int] = {}
         self._behind: dict[int, float] = {}
-        self._num_admitted = self._num_running = 0
-        self.news = news_lib.News()
-        """What is worth another look."""
-
-    def restarted(self) -> None:
-        """Wait until clients had time to renew the tickets that an earlier process gave them."""
-        self._begins = _now() + self._lease / 2
 
     async def admit(self, name: bytes, count: int) -> bool:
-        """Wait until that many episodes may start, and return True; return False to make the caller ask again."""
+        """Wait until that many episodes may start, and return True; False to be asked again."""
         if name not in self._tickets:  # Otherwise it was admitted or released before.
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._looks())
             elif name not in self._line:
                 self.news.tell()
             granted = asyncio.get_running_loop().create_future()
-            self._line[name] = count, _now() + 2 * _PATIENCE, granted
+            self._line[name] = count, news_lib.now() + 2 * _PATIENCE, granted
             await asyncio.wait([granted], timeout=_PATIENCE)
         return name in self._tickets
 
@@ -90,23 +79,29 @@ class AdmissionService:
             if ticket.count != count or name in self._line:
                 self._line.pop(name, None)
                 self.news.tell()
-            ticket.count, ticket.expires = count, _now() + 3 * self._lease
+            ticket.count, ticket.expires = count, news_lib.now() + 3 * self._lease
 
     async def _looks(self) -> None:
         """Look at the shards while anyone waits, and grant tickets."""
         while self._line:
             seen = self.news.count
-            self._learn(await self._look(list(self._tickets)))
+            admitted, running = self._learn(await self._look(list(self._tickets)))
             for name, (count, until, granted) in list(self._line.items()):
-                if until > _now() and not self._may_admit(count):
-                    break
-                del self._line[name]
-                if until > _now():  # Otherwise it asks no more.
-                    await self.renew({name: count})
+                self._tickets = {
+                    each: ticket for each, ticket in self._tickets.items() if ticket.expires > news_lib.now()
+                }
+                more = count + sum([ticket.left for ticket in self._tickets.values()])
+                may_start = admission_lib.is_within(self._rule, admitted=admitted + more, running=running + more)
+                if until > news_lib.now():  # Otherwise it asks no more.
+                    if news_lib.now() < self.begins or not may_start:
+                        break
+                    self._tickets[name] = _Ticket(count, news_lib.now() + 3 * self._lease)
                     granted.set_result(None)
+                del self._line[name]
             await self.news.wait(seen)
 
-    def _learn(self, places: Mapping[int, deliveries.Places]) -> None:
+    def _learn(self, places: Mapping[int, deliveries.Places]) -> tuple[int, int]:
+        """Return how many episodes are admitted, and how many of them run, beside those of the tickets."""
         newest = max([each.policy_version for each in places.values() if each.policy_version is not None], default=None)
         if newest != self._version:
             self._version, self._delivered, self._behind = newest, {}, {}
@@ -114,23 +109,12 @@ class AdmissionService:
         for shard, each in places.items():
             if each.policy_version == newest:
                 # What earlier processes of the shard have delivered was delivered, too.
-                self._delivered.setdefault(shard, {})[each.incarnation] = each.delivered
-            elif self._behind.setdefault(shard, _now()) + _PATIENCE > _now():
+                self._delivered[shard, each.incarnation] = each.delivered
+            elif self._behind.setdefault(shard, news_lib.now()) + _PATIENCE > news_lib.now():
                 just_before += each.delivered  # Some may be put back before it learns of the version.
             for name, uses in each.uses.items():
-                for number, has_failed in uses.items():
-                    of_ticket = self._tickets[name].uses
-                    of_ticket[number] = has_failed or of_ticket.get(number, False)
-        delivered = just_before + sum([sum(of_shard.values()) for of_shard in self._delivered.values()])
-        self._num_admitted = delivered + sum([each.outstanding for each in places.values()])
-        self._num_running = sum([each.running for each in places.values()])
-
-    def _may_admit(self, count: int) -> bool:
-        self._tickets = {name: ticket for name, ticket in self._tickets.items() if ticket.expires > _now()}
-        more = count + sum([ticket.left for ticket in self._tickets.values()])
-        admitted, running = self._num_admitted + more, self._num_running + more
-        return _now() >= self._begins and admission_lib.is_within(self._rule, admitted=admitted, running=running)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+                of_ticket = self._tickets[name].uses
+                of_ticket |= {number: has_failed or of_ticket.get(number, False) for number, has_failed in uses.items()}
+        outstanding = sum([each.outstanding for each in places.values()])
+        admitted = just_before + sum(self._delivered.values()) + outstanding
+        return admitted, sum([each.running for each in places.values()])

@@ -4,9 +4,8 @@
                                                                 one has fewer  ──►  put back, ask again
                          too few: wait for news of the coordinator  ──►  ask again
 
-A client remembers how many are ready, so that mostly one trip suffices. A shard delivers all that it is asked for or
-nothing. What does not reach the caller is put back, and delivered to the next one that asks: by the client, or by the
-shard itself when the client asks again.
+A client remembers how many are ready, so that mostly one trip suffices. What does not reach the caller is put back: by
+the client, or by the shard itself when the client asks again.
 """
 
 import asyncio
@@ -38,14 +37,7 @@ _PAUSE_IF_FULL = 1.0
 
 
 class FleetQueue:
-    """The requests of one client for episodes, or for groups, one after the other.
-
-    Args:
-        shards: Reaches them.
-        draws: Knows the learner's policy version.
-        rng: Chooses the shards.
-        is_group: Whether they are for groups.
-    """
+    """The requests of one client for episodes, or for groups, one after the other."""
 
     def __init__(
         self, shards: membership.Membership, draws: draws.Draws, rng: np.random.Generator, *, is_group: bool
@@ -94,17 +86,7 @@ class FleetQueue:
         units: dict[int, list[Any] | None] = dict.fromkeys(numbers)
         self._ready, is_whole = {}, False
         try:
-            calls = [
-                self._shards.ask_or_none(
-                    shard,
-                    "take",
-                    deliveries.Request(self._name, self._number, self._kept.get(shard, 0)),
-                    number,
-                    wanted,
-                    self._draws.policy_version,
-                )
-                for shard, number in numbers.items()
-            ]
+            calls = [self._ask(shard, number, wanted) for shard, number in numbers.items()]
             for shard, reply in zip(numbers, await asyncio.gather(*calls), strict=True):
                 if reply is not None:
                     units[shard], self._ready[shard], version, progress = reply
@@ -122,6 +104,10 @@ class FleetQueue:
                     if number and of_shard != []:  # Also what a shard has not said; once it is back, if it is lost.
                         self._shards.run(self._put_back(shard, self._number))
         return [_described(each, shard) for shard, found in units.items() for each in found or ()] if is_whole else []
+
+    def _ask(self, shard: int, number: int, wanted: Mapping[str, Any]) -> Awaitable[Any]:
+        request = deliveries.Request(self._name, self._number, self._kept.get(shard, 0))
+        return self._shards.ask_or_none(shard, "take", request, number, wanted, self._draws.policy_version)
 
     async def _put_back(self, shard: int, number: int) -> None:
         while True:
@@ -172,16 +158,12 @@ class Consumption:
     async def _next(self, call: str, count: int, max_lag: int | None, accept: Any) -> list[Any]:
         self._require_episodes(call)
         count = validation.positive_int("count", count)
-        if max_lag is not None:
-            max_lag = validation.non_negative_int("max_lag", max_lag)
-        if accept is not None:
-            validation.require_function("accept", accept)
         return await self._queues[call == "next_groups"].next(count, max_lag=max_lag, accept=accept)
 
     async def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
-        """Drop episodes that were delivered or wait, and return how many; see EpisodeReplayBuffer.reject.
+        """Drop episodes that were delivered or wait, but for those in lost shards, and return how many.
 
-        Those in lost shards are not dropped.
+        See EpisodeReplayBuffer.reject.
         """
         self._require_episodes("reject")
         given = validation.items("episode_ids", episode_ids, "strings")
@@ -237,9 +219,7 @@ class Consumption:
     async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:
         """Return the sequences of tokens with those keys [B]; see TokenReplayBuffer.read.
 
-        Raises:
-            UnknownKeyError: No sequence with one of the keys is stored.
-            ShardLostError: A shard with one of them is lost.
+        Raises ShardLostError if a shard with one of them is lost.
         """
         keys = self._keys("read", keys)
         places = shares.by_shard(keys)
@@ -294,4 +274,4 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
 
 def _sums(buffer: Any) -> tuple[bias.Tally, bias.Tally]:
     sums: bias.Sums = buffer._store.sums.with_stored(buffer._store)
-    return sums.produced, sums.trained
+    return sums.produced, sums.trained  # Without the queue, which holds all that waits.

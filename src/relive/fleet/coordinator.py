@@ -8,20 +8,17 @@
     operator    next_shard, add, drain, stats        ┘
 
     active   ──drain──►   draining   ──its rows have aged out──►   gone
+                          written to only for groups that were begun there, and drawn from until the others have stored
+                          as many steps as the whole fleet held when the drain began, or for longer if it is needed
 
-A shard that is drained is no longer written to, but for groups that were begun there. Its rows can be drawn until the
-other shards have stored as many steps as the whole fleet held when the drain began: by then, one buffer of that size
-would have overwritten them. Then it is closed, and its files are deleted; but not before the groups that writers hold
-there are complete, and learners have taken what waits.
-
-The coordinator has no file. A new process of it learns from the shards which of them there are, what is stored and
-drawn, and how many writers there are; the aging of shards that are being drained begins anew. Writers tell it which
-groups they hold, and where.
+The coordinator has no file. A new process learns what is true from the shards, and from writers which groups they hold;
+the aging of shards that are being drained begins anew.
 """
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 import dataclasses
+import functools
 import os
 import platform
 import time
@@ -46,14 +43,7 @@ _MOST_PLACES = 100_000
 
 
 class Coordinator:
-    """The coordinator of a fleet.
-
-    Args:
-        transport: Reaches the shards.
-        shards: The numbers of the shards whose processes there are.
-        settings: The settings.
-        limiter: Decides when steps may be inserted and batches drawn; None for no limit.
-    """
+    """The coordinator of a fleet, given the numbers of the shards whose processes there are."""
 
     def __init__(
         self,
@@ -63,15 +53,14 @@ class Coordinator:
         limiter: rate_limiters.RateLimiter | None,
     ) -> None:
         self._transport, self._found = transport, tuple(shards)
-        self._timeout, self._lease = settings.timeout, settings.lease
+        self._timeout, self._lease, rule = settings.timeout, settings.lease, settings.admission
         self._limiter: limiter_service.LimiterService | None = None
         if limiter is not None:
-            self._limiter = limiter_service.LimiterService(limiter, settings.lease, self._count)
+            self._limiter = limiter_service.LimiterService(limiter, self._lease, self._count)
         self._admission: admission_service.AdmissionService | None = None
-        if settings.admission is not None:
-            self._admission = admission_service.AdmissionService(
-                settings.admission, settings.lease, lambda tickets: self._ask_all("places", tickets)
-            )
+        if rule is not None:
+            look = functools.partial(self._ask_all, "places")
+            self._admission = admission_service.AdmissionService(rule, self._lease, look)
         self._begins = asyncio.Lock()
         self._members: replies.Members | None = None
         self._writers, self._last_shard = 0, -1
@@ -92,8 +81,10 @@ class Coordinator:
         """Return which shards there are."""
         async with self._begins:
             if self._members is None:
-                await self._begin()
-            assert self._members is not None
+                self._members = await self._begin()
+                self._change()
+                if self._members.draining:
+                    self._run("drain", self._age())
             return self._members
 
     async def next_writer(self) -> int:
@@ -115,8 +106,7 @@ class Coordinator:
     async def place_group(self, group_id: str, writer: bytes | None = None) -> int:
         """Return the shard of all episodes of a group, which that writer holds from now on; see `hold`.
 
-        It follows from the id and the active shards. A change of those moves no group that was begun or is held: a new
-        process learns of them from the shards and the writers.
+        It follows from the id and the active shards. A change of those moves no group that was begun or is held.
         """
         members = await self.members()
         if self._places is None:
@@ -131,33 +121,25 @@ class Coordinator:
                 del self._places[next(iter(self._places))]
         if writer is not None:
             _, held = self._holds.get(writer, (0.0, {}))
-            self._holds[writer] = _now() + self._lease, held
+            self._holds[writer] = news_lib.now() + self._lease, held
             held[group_id] = shard
         return shard
 
     async def hold(self, writer: bytes, groups: Mapping[str, int | None]) -> None:
-        """Record that a writer, as long as it repeats that within the lease, holds those groups, and no others.
-
-        Args:
-            writer: Its name.
-            groups: Their shards, by id, where they are known.
-        """
-        self._holds[writer] = _now() + self._lease, dict(groups)
+        """Record that a writer holds those groups, given their shards where known, and no others, for a lease."""
+        self._holds[writer] = news_lib.now() + self._lease, dict(groups)
         if self._places is not None:
             self._places |= {group: shard for group, shard in groups.items() if shard is not None}
 
     def _held(self) -> dict[str, int | None]:
-        """Return the groups that live writers hold, and their shards."""
-        self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > _now()}
+        """Return the shards of the groups that live writers hold."""
+        self._holds = {writer: hold for writer, hold in self._holds.items() if hold[0] > news_lib.now()}
         return {group: shard for _, groups in self._holds.values() for group, shard in groups.items()}
 
     async def abort_open_episodes(self) -> int:
-        """End the open episodes whose lease is over, give up the groups that no live writer holds, and count both.
-
-        Waits for shards that are being restarted.
-        """
+        """End the open episodes whose lease is over, give up the groups that no live writer holds, and count both."""
         members = await self.members()
-        await asyncio.sleep(max(self._holds_are_known - _now(), 0.0))
+        await asyncio.sleep(max(self._holds_are_known - news_lib.now(), 0.0))
         count = 0
         for shard in members.shards:
             gathering = await self._ask(shard, "groups")  # Before the holders: they hold a group before they write it.
@@ -176,11 +158,7 @@ class Coordinator:
         return await getattr(self._admission, method)(*arguments)
 
     async def next_shard(self) -> int:
-        """Return the number of a shard to be added, which no other shard has had.
-
-        Raises:
-            ArgumentError: There are no numbers left.
-        """
+        """Return a number for a new shard, which no other has had; raise ArgumentError if none is left."""
         members = await self.members()
         number = max(self._last_shard, *members.active, *members.draining, *members.gone) + 1
         if number >= shares.MOST_SHARDS:
@@ -193,16 +171,12 @@ class Coordinator:
     async def add(self, shard: int) -> replies.Members:
         """Record that a shard is there, and can be written to."""
         members = await self.members()
-        if shard not in members.active:
-            self._change(active=tuple(sorted([*members.active, shard])))
-        return await self.members()
+        if shard in members.active:
+            return members
+        return self._change(active=tuple(sorted([*members.active, shard])))
 
     async def drain(self, shard: int) -> replies.Members:
-        """Begin to drain a shard.
-
-        Raises:
-            ArgumentError: It is not one of the active shards, or the last of them.
-        """
+        """Begin to drain a shard; raise ArgumentError if it is not one of the active ones, or the last of them."""
         members = await self.members()
         if shard in members.draining:
             return members
@@ -210,10 +184,9 @@ class Coordinator:
             raise errors.ArgumentError(f"shard must be one of the active ones, {list(members.active)}, got {shard!r}")
         if len(members.active) == 1:
             raise errors.ArgumentError(f"drain needs another active shard, for the writers of shard {shard}: add one")
-        active = tuple([other for other in members.active if other != shard])
-        self._change(active=active, draining=(*members.draining, shard))
         self._run("drain", self._age())
-        return await self.members()
+        active = tuple([other for other in members.active if other != shard])
+        return self._change(active=active, draining=(*members.draining, shard))
 
     async def stats(self) -> replies.CoordinatorStats:
         """Return statistics of the coordinator."""
@@ -231,7 +204,7 @@ class Coordinator:
 
     # Internal.
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> replies.Members:
         """Learn from the shards which of them there are, and which are being drained."""
         found: dict[int, replies.ShardStats] = {}
         while not found:
@@ -240,26 +213,18 @@ class Coordinator:
                 raise errors.ClosedError("the fleet was closed: start a new one")
         self._writers = sum([stats.writers for stats in found.values()])
         known = [stats.members for stats in found.values() if stats.members is not None]
-        if known:
-            self._holds_are_known = _now() + self._lease / 2
-            if self._admission is not None:
-                self._admission.restarted()
-            self._members = max(known, key=lambda members: members.version)
-        else:
-            # Larger than the version of a list that died with all processes that knew it.
-            self._members = replies.Members(version=int(time.time()), active=self._found)
-        self._change()
-        if self._members.draining:
-            self._run("drain", self._age())
+        if not known:  # The version is larger than that of a list that died with all processes that knew it.
+            return replies.Members(version=int(time.time()), active=self._found)
+        self._holds_are_known = news_lib.now() + self._lease / 2
+        if self._admission is not None:
+            self._admission.begins = self._holds_are_known
+        return max(known, key=lambda members: members.version)
 
     async def _count(self) -> tuple[int, int, int]:
         """Return how many steps were ever stored and drawn, and how many transitions there are."""
         there = (await self._ask_all("stats")).values()
-        return (
-            sum([each.inserted for each in there]),
-            sum([each.sampled for each in there]),
-            sum([each.size for each in there]),
-        )
+        inserted, sampled = sum([each.inserted for each in there]), sum([each.sampled for each in there])
+        return inserted, sampled, sum([each.size for each in there])
 
     def _wake(self) -> None:
         """Wake those who wait for the queues."""
@@ -267,13 +232,14 @@ class Coordinator:
         if self._admission is not None:
             self._admission.news.tell()
 
-    def _change(self, **changes: Any) -> None:
-        """Change the list of shards, and tell every shard, which tells its clients that there is a new list."""
+    def _change(self, **changes: Any) -> replies.Members:
+        """Change the list of shards, and tell it to every shard, from which clients learn that there is a new one."""
         assert self._members is not None
         if changes:
             self._members = dataclasses.replace(self._members, version=self._members.version + 1, **changes)
         for shard in self._members.shards:
             self._run(shard, self._ask(shard, "report", None, self._members))
+        return self._members
 
     async def _age(self) -> None:
         """Close each shard that is being drained, once its rows have aged out and it is not needed."""
@@ -293,7 +259,7 @@ class Coordinator:
     async def _close(self, shard: int) -> None:
         """Close a shard for good, unless it is still needed."""
         held = [group for group, place in self._held().items() if place == shard]
-        if _now() < self._holds_are_known:
+        if news_lib.now() < self._holds_are_known:
             held += await self._ask(shard, "groups") or ()
         if await self._ask(shard, "retire", held) is not False:
             members = await self.members()
@@ -333,7 +299,3 @@ class Coordinator:
         if key in self._tasks:
             self._tasks[key].cancel()
         self._tasks[key] = asyncio.get_running_loop().create_task(work)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

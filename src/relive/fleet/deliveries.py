@@ -28,17 +28,11 @@ class Request(NamedTuple):
     kept: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
-    """What an admission must know of a shard.
+class Places(NamedTuple):
+    """What an admission must know of a shard: how many episodes it has delivered at that version, and how many run.
 
-    Attributes:
-        incarnation: Its incarnation.
-        policy_version: The learner's policy version, as far as the shard knows.
-        delivered: Number of episodes delivered at that version, by this incarnation.
-        outstanding: Number of episodes that run, or wait to be delivered.
-        running: Number of those that run.
-        uses: By ticket, which of its episodes have reached the shard, and whether they returned their places to it.
+    Those that run or wait to be delivered are outstanding. The uses are, by ticket, which of its episodes have reached
+    the shard, and whether they returned their places to it.
     """
 
     incarnation: int
@@ -50,16 +44,10 @@ class Places:
 
 
 class ShardQueue:
-    """What a shard delivers once.
-
-    Args:
-        buffer: Its buffer.
-        first_key: The key of the fleet's shard for key 0 of the buffer.
-    """
+    """What a shard delivers once of its buffer, given the key of the shard for key 0."""
 
     def __init__(self, buffer: Any, first_key: int) -> None:
-        self._buffer, self._first_key = buffer, first_key
-        self.offers = delivery.Deliveries(buffer)
+        self._buffer, self._first_key, self.offers = buffer, first_key, delivery.Deliveries(buffer)
         self._first_number = int.from_bytes(os.urandom(6))
         # By learner: the number of its newest request, the ids of each unit that it was sent, and when.
         self._sent: dict[bytes, tuple[int, list[list[str]], float]] = {}
@@ -88,7 +76,7 @@ class ShardQueue:
             ids = [[episode.episode_id for episode in unit] for unit in units]
             self._sent[request.learner] = request.number, ids, now
             self._now_delivered().update(*ids)
-        return [[self._described(each) for each in unit] for unit in units], ready
+        return [[self._with_key(each) for each in unit] for unit in units], ready
 
     def put_back(self, learner: bytes, number: int) -> None:
         """Take back what a learner was sent with the request of that number."""
@@ -99,12 +87,7 @@ class ShardQueue:
             self._now_delivered().difference_update(*ids)
 
     def ack(self, version: int, kept: Mapping[bytes, int]) -> None:
-        """Acknowledge what was delivered before the learner had a version, and has surely reached it.
-
-        Args:
-            version: The version.
-            kept: By the names of the learner, the number of the newest request whose reply it kept.
-        """
+        """Acknowledge what was delivered before a version, but for requests newer than the last that a learner kept."""
         in_doubt = [ids for learner, (number, ids, _) in self._sent.items() if number > kept.get(learner, 0)]
         self.offers.ack(version, [each for ids in in_doubt for unit in ids for each in unit])
 
@@ -124,15 +107,9 @@ class ShardQueue:
 
     def places(self, incarnation: int, tickets: Iterable[bytes]) -> Places:
         """Return what an admission must know. The costs do not grow with what is stored."""
-        outstanding, running = self.offers.places()
-        return Places(
-            incarnation=incarnation,
-            policy_version=self._buffer.policy_version,
-            delivered=len(self._now_delivered()),
-            outstanding=outstanding,
-            running=running,
-            uses={name: self._uses[name][0].copy() for name in tickets if name in self._uses},
-        )
+        uses = {name: self._uses[name][0].copy() for name in tickets if name in self._uses}
+        delivered = len(self._now_delivered())
+        return Places(incarnation, self._version, delivered, *self.offers.places(), uses)
 
     def reject(self, episode_ids: list[str], reason: str) -> int:
         """Drop episodes as `reject` of the buffer does."""
@@ -152,8 +129,7 @@ class ShardQueue:
             self._delivered.clear()
         return self._delivered
 
-    def _described(self, episode: Any) -> Any:
-        """Return an episode, with the keys of the shard if it has any."""
+    def _with_key(self, episode: Any) -> Any:
         if not isinstance(episode, token_store.EpisodeFacts):
             return episode
         return dataclasses.replace(episode, first_key=episode.first_key + self._first_key)

@@ -16,12 +16,7 @@ _MOST_HELD = 1000
 
 
 class Holds:
-    """The groups of one writer.
-
-    Args:
-        shards: Reaches the coordinator.
-        has_groups: Whether groups have an effect.
-    """
+    """The groups of one writer."""
 
     def __init__(self, shards: membership.Membership, has_groups: bool) -> None:
         self._shards, self._has_groups, self._name = shards, has_groups, os.urandom(16)

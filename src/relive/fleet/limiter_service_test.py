@@ -134,7 +134,7 @@ async def test_a_batch_that_could_never_pass_is_refused() -> None:
 
 
 def test_only_a_limiter_limits() -> None:
-    with pytest.raises(errors.ArgumentTypeError, match="limiter must be an instance of RateLimiter, got 3"):
+    with pytest.raises(errors.ArgumentTypeError, match="limiter must be a RateLimiter, got 3"):
         turns_of(3)
 
 

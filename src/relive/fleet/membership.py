@@ -5,21 +5,24 @@
                                                                until it responds, and is told what was seen of it
                                                                or it is gone for good
 
-A client continues with the live shards; if all are gone, the fleet was closed. Shards say with their replies which
-version of the list of shards they know; if that is newer than the client's, it gets the new list from the coordinator.
-They also say whether anything happened in their queues, of which the client tells the coordinator: others wait for it.
+A client continues with the live shards; if all are gone, the fleet was closed. Shards say with their replies whether
+there is a new list of shards, which the client gets from the coordinator, and whether anything happened in their
+queues, of which it tells the coordinator: others wait for it.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 import contextlib
 import dataclasses
+import functools
 from typing import Any, Protocol
 
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.fleet import replies
 
+_RETRY = 0.2
+"""Seconds between two attempts to reach a lost shard."""
 _TRIAL = 0.1
 """The part of the time in which writers try a shard that they avoid."""
 _PAUSE = 0.02
@@ -28,15 +31,7 @@ _PAUSE = 0.02
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The settings of the clients of a fleet.
-
-    Attributes:
-        timeout: Seconds to wait for a call before its shard counts as lost.
-        recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
-        lease: Seconds after which a silent writer or learner counts as gone.
-        has_limiter: Whether inserts and samples wait for the limiter service.
-        admission: Decides when episodes may start; None to admit all.
-    """
+    """The settings of the clients of a fleet, as in ShardedReplay.start."""
 
     timeout: float
     recovery: float
@@ -55,20 +50,16 @@ class Transport(Protocol):
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """Call a method of a shard; return its result or raise its exception.
 
-        Calls to a shard that are made in one process happen one at a time, in that order. A call without a reply may
-        have happened, or may still happen, or never.
-
-        Raises:
-            ShardLostError: The shard did not respond for so many seconds; None to wait as long as it lives.
-            ClosedError: The shard will never respond again.
+        Calls to a shard that are made in one process happen one at a time, in that order. Raises ShardLostError if
+        there is no reply for so many seconds (None: as long as the shard lives); then the call may have happened, or
+        may still happen, or never. Raises ClosedError if the shard will never respond again.
         """
         ...
 
     async def coordinator(self, method: str, *arguments: Any) -> Any:
         """Call a method of the fleet's Coordinator; waits for a lost one, and calls again if its process dies.
 
-        Raises:
-            ClosedError: It will never respond again: the fleet was closed.
+        Raises ClosedError if the fleet was closed.
         """
         ...
 
@@ -82,21 +73,13 @@ class Transport(Protocol):
 
 
 class Membership:
-    """The shards of a client, live and lost.
+    """The shards of a client, live and lost."""
 
-    Args:
-        transport: Reaches them.
-        members: Which there are.
-        settings: The settings.
-        retry: Seconds between attempts to reach a lost shard.
-    """
-
-    def __init__(self, transport: Transport, members: replies.Members, settings: Settings, retry: float = 0.2) -> None:
-        self.transport, self.members, self.settings, self._retry = transport, members, settings, retry
+    def __init__(self, transport: Transport, members: replies.Members, settings: Settings) -> None:
+        self.transport, self.members, self.settings = transport, members, settings
+        # What is done in the background: by name, or to look for the shard of that number.
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._refresh: asyncio.Task[Any] | None = None
-        self._telling: asyncio.Task[Any] | None = None
-        self._searches: dict[int, asyncio.Task[Any]] = {}
+        self._only: dict[object, asyncio.Task[Any]] = {}
         self._lost, self._gone = set[int](), set[int]()
         self._progress: dict[int, replies.Progress] = {}
         self._full_since: dict[int, float] = {}
@@ -104,24 +87,18 @@ class Membership:
         self._queues, self._untold = dict[int, int](), dict[int, int]()
 
     def live(self) -> list[int]:
-        """Return the numbers of the live shards, and start looking for the others.
-
-        Raises:
-            ClosedError: All shards are gone for good.
-        """
+        """Return the live shards, and look for the others; raise ClosedError if all are gone for good."""
         shards = self.members.shards
         if self._gone.issuperset(shards):
             raise errors.ClosedError("the fleet was closed: start a new one")
-        for shard in shards:
-            if shard in self._lost and shard not in self._gone:
-                self._search(shard)
+        for shard in self._lost - self._gone:
+            self._search(shard)
         return [shard for shard in shards if shard not in self._lost]
 
     def preferred(self, writer: int) -> list[int]:
         """Return the live shards that can be written to, the best one for that writer first.
 
-        That is its home, which follows from its number, or one to which few others of a lost shard go. Raises as `live`
-        does.
+        That is its home, which follows from its number, or one to which few others of a lost shard go.
         """
         live, active = self.live(), self.members.active
         turn, home = divmod(writer, len(active))
@@ -146,15 +123,14 @@ class Membership:
 
     def note_version(self, version: int) -> None:
         """Get the newest list of shards in the background if there is one of that version."""
-        if version > self.members.version and (self._refresh is None or self._refresh.done()):
-            self._refresh = self.run(self.refresh())
+        if version > self.members.version:
+            self._run_once("refresh", self.refresh)
 
     def _note_queue(self, shard: int, number: int) -> None:
         """Tell the coordinator in the background if anything happened in the queue of a shard."""
         if number and self._queues.get(shard) != number:
             self._queues[shard] = self._untold[shard] = number
-            if self._telling is None or self._telling.done():
-                self._telling = self.run(self._tell())
+            self._run_once("tell", self._tell)
 
     async def _tell(self) -> None:
         with contextlib.suppress(errors.ClosedError):
@@ -169,11 +145,7 @@ class Membership:
             self.learn(await self.transport.coordinator("members"))
 
     async def ask(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Call a method of a shard, and return its result.
-
-        Raises:
-            ShardLostError: The shard is lost; NotAskedError if that was known before.
-        """
+        """Call a method of a shard, and return its result; raise ShardLostError, or NotAskedError, if it is lost."""
         if shard in self._gone:
             raise NotAskedError(f"shard {shard} is gone")
         if shard in self._lost:
@@ -189,20 +161,19 @@ class Membership:
             self._search(shard)
             raise
         except errors.ClosedError as error:
-            self._lose_for_good(shard)
+            self._gone.add(shard)
+            self._lost.add(shard)
             await self.refresh()  # Perhaps others have come for it.
             raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
         """Call a method of a shard; return None if the shard is lost."""
-        try:
+        with contextlib.suppress(errors.ShardLostError):
             return await self.ask(shard, method, *arguments)
-        except errors.ShardLostError:
-            return None
 
     async def is_back(self, shard: int, seconds: float) -> bool:
         """Wait until a lost shard is back, and return whether it was within that many seconds."""
-        if shard in self._lost and shard not in self._gone:
+        if shard in self._lost - self._gone:
             await asyncio.wait([self._search(shard)], timeout=seconds)
         return shard not in self._lost
 
@@ -212,9 +183,9 @@ class Membership:
         return shard in self._gone and shard not in self.members.active
 
     async def note(self, shard: int, progress: replies.Progress | None) -> bool:
-        """Remember the newest state of a shard, and tell a new incarnation of it what was seen of the old one.
+        """Remember the newest state of a shard, if it has replied; tell a new incarnation what was seen of the old one.
 
-        Returns whether there was anything to tell. `progress` is None for a lost shard.
+        Return whether there was anything to tell.
         """
         if progress is None:
             return False
@@ -244,27 +215,24 @@ class Membership:
         for task in self._tasks:
             task.cancel()
 
+    def _run_once(self, key: object, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """Return the task of that key, which is begun unless it is under way; each event loop has its own."""
+        task = self._only.get(key)
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._only[key] = self.run(work())
+        return task
+
     def _search(self, shard: int) -> asyncio.Task[Any]:
-        """Return the task that looks for a lost shard; each event loop has its own."""
-        search = self._searches.get(shard)
-        if search is None or search.done() or search.get_loop() is not asyncio.get_running_loop():
-            search = self._searches[shard] = self.run(self._find(shard))
-        return search
+        """Return the task that looks for a lost shard."""
+        return self._run_once(shard, functools.partial(self._find, shard))
 
     async def _find(self, shard: int) -> None:
-        while True:
+        while shard in self._lost - self._gone:
             try:
                 progress = self._progress.get(shard)
                 await self.transport.call(shard, "report", progress, self.members, seconds=self.settings.timeout)
-            except errors.ShardLostError:
-                await asyncio.sleep(self._retry)
-            except errors.ClosedError:
-                self._lose_for_good(shard)
-                return
-            else:
                 self._lost.discard(shard)
-                return
-
-    def _lose_for_good(self, shard: int) -> None:
-        self._lost.add(shard)
-        self._gone.add(shard)
+            except errors.ShardLostError:
+                await asyncio.sleep(_RETRY)
+            except errors.ClosedError:
+                self._gone.add(shard)

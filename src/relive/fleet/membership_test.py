@@ -27,7 +27,7 @@ def members_in(fleet: local_test.LocalFleet) -> replies.Members:
 
 
 def members_of(fleet: local_test.LocalFleet) -> membership.Membership:
-    return membership.Membership(fleet, members_in(fleet), SETTINGS, retry=0.5)
+    return membership.Membership(fleet, members_in(fleet), SETTINGS)
 
 
 async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> replies.Progress:
@@ -206,7 +206,7 @@ def test_a_lost_shard_is_searched_for_in_a_new_event_loop() -> None:
         launch: Any = None
         end: Any = None
 
-    members = membership.Membership(Switched(), replies.Members(version=1, active=(0, 1)), SETTINGS, retry=0.5)
+    members = membership.Membership(Switched(), replies.Members(version=1, active=(0, 1)), SETTINGS)
 
     async def lose() -> None:
         fleets.append(fleet_of())

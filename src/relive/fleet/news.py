@@ -1,4 +1,4 @@
-"""News: wakes those who wait for something to happen in the shards."""
+"""News: wakes those who wait for something to happen in the shards; and the clock by which all wait."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,11 @@ _GAP = 0.02
 """Seconds between two pieces of news, at least: what is told in between comes as one."""
 _PATIENCE = 1.0
 """Seconds after which one who waits looks anyway: what was told may have been lost with its client."""
+
+
+def now() -> float:
+    """Return the time of the event loop."""
+    return asyncio.get_running_loop().time()
 
 
 class News:
@@ -21,11 +26,10 @@ class News:
     def tell(self) -> None:
         """Wake those who wait, at once or after the gap."""
         if self._next is None:
-            loop = asyncio.get_running_loop()
-            self._next = loop.call_at(max(loop.time(), self._last + _GAP), self._wake)
+            self._next = asyncio.get_running_loop().call_at(max(now(), self._last + _GAP), self._wake)
 
     def _wake(self) -> None:
-        self._next, self._last = None, asyncio.get_running_loop().time()
+        self._next, self._last = None, now()
         self.count += 1
         self._changed.set()
         self._changed = asyncio.Event()

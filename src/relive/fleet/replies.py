@@ -6,13 +6,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Members:
-    """The shards of a fleet, by number.
+    """The numbers of the shards: in use, drawn from until their rows have aged out, and closed then.
 
-    Attributes:
-        version: Grows with each change.
-        active: Those that are written to and drawn from.
-        draining: Those that are only drawn from, until their rows have aged out.
-        gone: Those that were drained and closed.
+    The version grows with each change.
     """
 
     version: int
@@ -27,15 +23,10 @@ class Members:
 
 
 class Progress(NamedTuple):
-    """What a client has seen of a shard.
+    """What a client has seen of a shard; as in ShardStats.
 
     Attributes:
-        incarnation: The incarnation of the shard: a different number for each process.
-        inserted: Number of steps ever stored.
-        rows: Number of steps stored then; transitions for an episode buffer.
-        lost: Number of rows lost before.
         members: The version of the newest Members that the shard knows; 0 if none.
-        disk: Why the last batch could not be written to disk; None if it was.
         queue: Changes whenever one who waits for the queue of the shard should look again; 0 without a queue.
     """
 
@@ -53,14 +44,7 @@ Outcome: TypeAlias = Literal["STORED", "FULL", "HELD"]
 
 
 class Receipt(NamedTuple):
-    """What became of a batch.
-
-    Attributes:
-        outcome: Whether it is stored.
-        refused: How many of its steps were refused.
-        error: The error of the first of them, if still known.
-        progress: The current state of the shard.
-    """
+    """What became of a batch, how many of its steps were refused, and the error of the first, if still known."""
 
     outcome: Outcome
     refused: int = 0
@@ -117,14 +101,8 @@ class ShardStats:
     @property
     def progress(self) -> Progress:
         """The corresponding Progress."""
-        return Progress(
-            incarnation=self.incarnation,
-            inserted=self.inserted,
-            rows=self.rows,
-            lost=self.lost,
-            members=0 if self.members is None else self.members.version,
-            disk=self.disk,
-        )
+        version = 0 if self.members is None else self.members.version
+        return Progress(self.incarnation, self.inserted, self.rows, self.lost, version, self.disk)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,45 +15,41 @@ from relive.fleet import membership
 
 
 class Grant:
-    """What the coordinator has granted to a ticket, which its episodes refer to when the ticket itself may be lost.
+    """What the coordinator has granted to a ticket, to which episodes refer when the ticket itself may be lost.
 
-    Attributes:
-        name: Its name for the coordinator.
-        count: Number of episodes that it admits, used ones included; only these once the ticket is released or lost.
-        num_running: Number of episodes that have not been sent.
-        ticket: Returns the ticket, while it is open.
+    `count` is the number of episodes that it admits, used ones included; only these once the ticket is released or
+    lost. `ticket` returns the ticket while it is open.
     """
 
     def __init__(self, count: int, released: Callable[["Grant"], None]) -> None:
         self.name, self.count, self._released = os.urandom(16), count, released
-        self.num_running = self._newest = 0
+        self.num_running = self.num_used = 0
         self.ticket: Callable[[], FleetTicket | None] = lambda: None
 
     def release_ticket(self, ticket: admission_lib.Ticket, count: int) -> None:
-        """Close the ticket, which was released when it admitted `count` episodes more."""
+        """Close the ticket; see admission.Counts."""
         self.ticket = lambda: None
         self.count -= count
         if count:
             self._released(self)
 
     def report_lost(self, count: int) -> None:
-        """Record, in any thread, that the ticket was lost."""
+        """Record, in any thread, that the ticket was lost; see admission.Counts."""
         self.count -= count
 
     def take_back(self) -> bool:
         """Record that an episode has failed, and return whether the ticket, if it is open, has its place again."""
         ticket = self.ticket()
-        if ticket is None:
-            return False
-        ticket._left += 1
-        ticket._has_come_back = True
-        return True
+        if ticket is not None:
+            ticket._left += 1
+            ticket._has_come_back = True
+        return ticket is not None
 
     @property
     def is_used(self) -> bool:
         """Whether it can still be used, or an episode runs."""
         ticket = self.ticket()
-        return bool(self.num_running or (ticket is not None and ticket.left))
+        return self.num_running > 0 or (ticket is not None and ticket.left > 0)
 
 
 class FleetTicket(admission_lib.Ticket):
@@ -69,8 +65,8 @@ class FleetTicket(admission_lib.Ticket):
             raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
         self._use()
         self._left -= 1
-        self.grant._newest += 1
-        return self.grant.name, self.grant._newest
+        self.grant.num_used += 1
+        return self.grant.name, self.grant.num_used
 
 
 class Tickets:
