@@ -18,19 +18,17 @@ import numpy as np
 from relive import errors
 from relive.common import validation
 from relive.fleet import adapter
-from relive.fleet import column_writer
 from relive.fleet import consumption
 from relive.fleet import draws
-from relive.fleet import episodes_writer
+from relive.fleet import episode_writers
 from relive.fleet import holds
-from relive.fleet import joint_writer
 from relive.fleet import membership
 from relive.fleet import outbox
 from relive.fleet import replies
 from relive.fleet import shares
+from relive.fleet import step_writers
 from relive.fleet import sync_writer
 from relive.fleet import tickets
-from relive.fleet import tokens_writer
 
 Batch = TypeVar("Batch")
 
@@ -94,7 +92,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     # Writing.
 
-    def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> column_writer.ColumnWriter:
+    def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> step_writers.ColumnWriter:
         """Return a writer of steps, for a fleet of column buffers. It uses one shard as long as that is live.
 
         Args:
@@ -104,23 +102,23 @@ class Replay(consumption.Consumption, Generic[Batch]):
         Raises:
             ArgumentError: An argument is invalid, or the shards have other buffers.
         """
-        return column_writer.ColumnWriter(self._outbox("writer", batch_steps, max_in_flight), batch_steps)
+        return step_writers.ColumnWriter(self._outbox("writer", batch_steps, max_in_flight), batch_steps)
 
-    def joint_writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> joint_writer.JointWriter:
+    def joint_writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> step_writers.JointWriter:
         """Return a writer of joint steps, for a fleet of joint buffers; otherwise like `writer`."""
-        return joint_writer.JointWriter(self._outbox("joint_writer", batch_steps, max_in_flight), batch_steps)
+        return step_writers.JointWriter(self._outbox("joint_writer", batch_steps, max_in_flight), batch_steps)
 
-    def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
+    def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episode_writers.EpisodesWriter:
         """Return a writer of episodes, for a fleet of episode buffers; otherwise like `writer`."""
         outbox = self._outbox("episodes_writer", batch_steps, max_in_flight)
         held = holds.Holds(self._shards, self._description.has_groups)
-        return episodes_writer.EpisodesWriter(outbox, batch_steps, held, self._tickets)
+        return episode_writers.EpisodesWriter(outbox, batch_steps, held, self._tickets)
 
-    def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> tokens_writer.TokensWriter:
+    def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> episode_writers.TokensWriter:
         """Return a writer of episodes of tokens, for a fleet of token buffers; otherwise like `writer`."""
         outbox = self._outbox("tokens_writer", batch_episodes, max_in_flight)
         held = holds.Holds(self._shards, self._description.has_groups)
-        return tokens_writer.TokensWriter(outbox, held, self._tickets)
+        return episode_writers.TokensWriter(outbox, held, self._tickets)
 
     def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
         if call != self._description.writer:
@@ -138,7 +136,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
             settings: The arguments of `writer`, or of the corresponding method for other buffers.
         """
         client = type(self)(self._transport, self._settings, self._description, self._shards.members)
-        return sync_writer.SyncWriter(lambda: getattr(client, self._description.writer)(**settings))
+        return sync_writer.SyncWriter(getattr(client, self._description.writer)(**settings))
 
     # Drawing.
 
