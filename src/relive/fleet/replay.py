@@ -246,8 +246,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         stored = 0
         for shard, updated in zip(asked, await asyncio.gather(*calls), strict=True):
             if updated is not None:
-                weight, in_shard = updated
-                self._draws.note(shard, weight)
+                self._draws.weights[shard], in_shard = updated
                 stored += in_shard
         self._largest_priority, self._told_version = max(self._largest_priority, largest), members.version
         self._stale_priorities += len(keys) - stored
