@@ -1,8 +1,6 @@
 """Replay: the client side of ShardedReplay, one replay buffer with rows in many shards.
 
-    writer() ─► Writer ─► Outbox ─► one shard          sample ─► the limiter ─► Draws ─► all shards
-
-Shards are reached through a Transport; this module does not depend on processes and machines.
+writer() ─► Writer ─► Outbox ─► one shard          sample ─► the limiter ─► Draws ─► all shards
 """
 
 import asyncio
@@ -122,9 +120,8 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
         if call != self._description.writer:
-            raise errors.ArgumentError(
-                f"{call} cannot write to {self._description.kind}: use {self._description.writer}"
-            )
+            kind = self._description.kind
+            raise errors.ArgumentError(f"{call} cannot write to {kind}: use {self._description.writer}")
         batch_steps = validation.positive_int("batch_steps", batch_steps)
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
         return outbox.Outbox(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
@@ -339,9 +336,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     async def _save(self, shard: int) -> None:
         request = os.urandom(16)
-        while True:
-            if await self._transport.call(shard, "save", request, seconds=None):
-                return
+        while not await self._transport.call(shard, "save", request, seconds=None):
             await asyncio.sleep(_PAUSE)
 
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:

@@ -90,9 +90,7 @@ def test_every_order_of_the_rows_is_equally_likely() -> None:
     rng = np.random.default_rng(1)
     for _ in range(600):
         counts[
-            tuple(
-                shares.joined([shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], rng)
-            )
+            tuple(shares.joined([shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], rng))
         ] += 1
     assert len(counts) == 6
     testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
