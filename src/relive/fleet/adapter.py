@@ -24,9 +24,8 @@ from relive.samplers import prioritized
 from relive.samplers import schedules
 
 Place: TypeAlias = tuple[Hashable, int]
-"""A writer, and its number for one of its episodes."""
+"""A writer, and its number for one of its episodes: that of late chunks is _LATE."""
 _LATE = -1
-"""The number of the episode of a late chunk."""
 
 
 class SamplingWeight(NamedTuple):
@@ -45,10 +44,7 @@ class SamplingWeight(NamedTuple):
 
 
 class Request(TypedDict):
-    """What a client asks of a shard for some batches: a plain dict, which is sent without being pickled.
-
-    The client's schedules have counted `ticks` batches, and `begun` more begin with this call.
-    """
+    """What a client asks for: a plain dict, sent without being pickled. After `ticks` batches, `begun` more begin."""
 
     counts: list[int]
     options: dict[str, Any]

@@ -38,6 +38,7 @@ Drawn: TypeAlias = dict[int, tuple[adapter.SamplingWeight, list[tuple[Any, int, 
 _PAUSE = 0.02
 """Seconds between two looks for something to draw."""
 _MOST_SPARE = 0.5
+"""The part of the rows that is asked for in addition, at most."""
 _UNKNOWN = adapter.SamplingWeight(weight=0.0, size=0)
 
 
@@ -86,7 +87,9 @@ class Draws:
             if not any(probabilities.values()):
                 await asyncio.sleep(_PAUSE)
                 continue
-            self._spare = _spare(guessed, probabilities)
+            # Twice the largest relative error of the guess.
+            wrong = [abs(p / guessed[shard] - 1) for shard, p in probabilities.items() if guessed[shard]]
+            self._spare = min(2 * max(wrong, default=0.0), _MOST_SPARE)
             # Rows that may be drawn only so often are not drawn in vain.
             wanted = _counts(guessed if self._description.is_used_up else probabilities, points)
             left = _take(parts, wanted, drawn, probabilities)
@@ -146,17 +149,12 @@ class Draws:
             if reply is not None:
                 self.weights[shard], parts, version = reply
                 self._shards.note_version(version)
-                drawn[shard] = self.weights[shard], self._placed(of_batches, parts)
+                starts = [0] * len(of_batches)
+                if self._description.is_independent:  # One draw for all batches.
+                    parts, starts = parts * len(of_batches), [0, *itertools.accumulate(of_batches)][:-1]
+                lengths = [0 if rows is None else count for rows, count in zip(parts, of_batches, strict=True)]
+                drawn[shard] = self.weights[shard], list(zip(parts, starts, lengths, strict=True))
         return drawn
-
-    def _placed(self, counts: Sequence[int], parts: list[Any]) -> list[tuple[Any, int, int]]:
-        """Return for each batch the rows, where its own begin, and how many they are."""
-        if self._description.is_independent:
-            parts, starts = parts * len(counts), [0, *itertools.accumulate(counts)][: len(counts)]
-        else:
-            starts = [0] * len(counts)
-        lengths = [0 if rows is None else count for rows, count in zip(parts, counts, strict=True)]
-        return list(zip(parts, starts, lengths, strict=True))
 
     def _have_one_version(self, weights: Iterable[adapter.SamplingWeight], options: Mapping[str, Any]) -> bool:
         """Return whether all shards have the same policy version; if not, the newest is sent with the next call."""
@@ -199,9 +197,3 @@ def _take(parts: list[list[shares.Part]], wanted: Counts, drawn: Drawn, probabil
         if any(left):
             missing[shard] = left
     return missing
-
-
-def _spare(guessed: Probabilities, probabilities: Probabilities) -> float:
-    """Return which part of the rows to ask for in addition: twice the largest relative error of the guess."""
-    errors_of = [abs(p / guessed[shard] - 1) for shard, p in probabilities.items() if guessed[shard]]
-    return min(2 * max(errors_of, default=0.0), _MOST_SPARE)

@@ -336,7 +336,9 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     async def _save(self, shard: int) -> None:
         request = os.urandom(16)
-        while not await self._transport.call(shard, "save", request, seconds=None):
+        while True:
+            if await self._transport.call(shard, "save", request, seconds=None):
+                return
             await asyncio.sleep(_PAUSE)
 
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:

@@ -27,10 +27,7 @@ _ENDS: tuple[chunks.End, ...] = ("OPEN", "TERMINATED", "TRUNCATED")
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """The open episode of a stream, and its unsent steps, of which `first` is the index of the first.
-
-    Columns also have the layout of those, and the observation after the newest.
-    """
+    """The open episode of a stream, and its unsent steps from index `first`; of columns, what comes after them."""
 
     episode: int
     first: int = 0

@@ -1,9 +1,7 @@
 """SyncWriter: a writer for actors with a plain loop, whose calls block.
 
-    plain loop       writer.add(...)   ──►   event loop in a thread:  await writer.add(...)
-                                       ◄──   the result, or the exception
-
-Each writer has a thread of its own, and with it its own client of the fleet.
+plain loop       writer.add(...)   ──►   event loop in a thread of its own:  await writer.add(...)
+                                   ◄──   the result, or the exception
 """
 
 import asyncio
