@@ -146,10 +146,10 @@ class Adapter(abc.ABC):
         """Begin an episode for a chunk, and return what the buffer knows it by."""
 
     @abc.abstractmethod
-    def _write(self, handle: Any, chunk: Any) -> None:
+    def _write(self, handle: Any, chunk: Any, /) -> None:
         """Append the steps of a chunk; if they are refused, those before the first wrong one."""
 
-    def _finish(self, handle: Any) -> bool:
+    def _finish(self, handle: Any, /) -> bool:
         """End an episode as if its writer had died, and return whether it was open."""
         return False
 

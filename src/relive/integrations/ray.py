@@ -273,8 +273,8 @@ class _Shard(shard_lib.Shard):
         super().__init__(*arguments)
         with contextlib.suppress(AttributeError, OSError, TypeError):  # Another system has no such setting.
             malloc_option = ctypes.CDLL(None).mallopt
-            # The second one alone would make it slower.
-            malloc_option(_MMAP_THRESHOLD, 2**30) and malloc_option(_TRIM_THRESHOLD, 2**30)
+            if malloc_option(_MMAP_THRESHOLD, 2**30):  # The second one alone would make it slower.
+                malloc_option(_TRIM_THRESHOLD, 2**30)
 
 
 class _Coordinator(coordinator.Coordinator):
