@@ -53,10 +53,11 @@ class Files:
         # A process may have died before creating the first segment.
         if os.path.isdir(path) and journal_reader.Reading(path).firsts:
             arguments: Any = type(buffer), self._options.get("codec"), None, {}, heard
-            try:
-                buffer = recover.with_notes(path, os.path.join(self._directory, "checkpoint"), *arguments)
-            except errors.CheckpointError:  # None, or one that is damaged or too old; the journal has all steps.
-                buffer = recover.with_notes(path, None, *arguments)
+            with journal_reader.locked(path):
+                try:
+                    buffer = recover.played_back(path, os.path.join(self._directory, "checkpoint"), *arguments)
+                except errors.CheckpointError:  # None, or one that is damaged or too old; the journal has all steps.
+                    buffer = recover.played_back(path, None, *arguments)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
         self._journal.carry(note)
         buffer.attach(self._journal, **self._options)

@@ -92,24 +92,11 @@ def recover(
     path = files.absolute("path", path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
-    return with_notes(path, checkpoint, buffer_class, codec, progress, instead, lambda note: None)
-
-
-def with_notes(
-    path: str,
-    checkpoint: str | os.PathLike[str] | None,
-    buffer_class: type[Any] | None,
-    codec: codec_lib.Codec | None,
-    progress: state_lib.Progress | None,
-    instead: dict[str, Any],
-    heard: Callable[[bytes], object],
-) -> Any:
-    """Do what `recover` does, and pass every note in the journal, also of those before the checkpoint."""
     with journal_reader.locked(path):
-        return _played_back(path, checkpoint, buffer_class, codec, progress, instead, heard)
+        return played_back(path, checkpoint, buffer_class, codec, progress, instead, lambda note: None)
 
 
-def _played_back(
+def played_back(
     path: str,
     checkpoint: str | os.PathLike[str] | None,
     buffer_class: type[Any] | None,
@@ -118,7 +105,7 @@ def _played_back(
     instead: dict[str, Any],
     heard: Callable[[bytes], object],
 ) -> Any:
-    """Do what `with_notes` does, with the lock of the journal held."""
+    """Do what `recover` does, with the lock of the journal held; pass every note in it to `heard`."""
     label, total, read = files.named(path), _num_bytes(path), 0
     journal = journal_reader.Reading(path)
     records = _undamaged(journal)

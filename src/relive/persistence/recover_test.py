@@ -151,7 +151,7 @@ class TestEveryBuffer:
             newest.write_bytes(whole[:cut])
             heard: list[bytes] = []
             try:
-                recovered: Any = recover.with_notes(os.fspath(path), None, None, None, None, {}, heard.append)
+                recovered: Any = recover.played_back(os.fspath(path), None, None, None, None, {}, heard.append)
             except errors.CheckpointError:
                 assert cut < len(whole)  # The base of the segment is missing.
                 continue
