@@ -23,8 +23,8 @@ import pytest
 
 import relive
 from relive import errors
-from relive.fleet import column_writer
-from relive.fleet import episodes_writer
+from relive.fleet import episode_writers
+from relive.fleet import step_writers
 from relive.persistence import posix_test
 from relive.storage import memmap
 from relive.storage import ragged
@@ -383,9 +383,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "^Journal cannot be copied or pickled: close it, and open its directory where it is needed$",
     ),
     "ticket": (ticket, "^a ticket cannot be copied or pickled: admit again where it is needed$"),
-    "writer of steps": (lambda path: column_writer.ColumnWriter(NO_OUTBOX, 10), f"^ColumnWriter {ELSEWHERE}"),
+    "writer of steps": (lambda path: step_writers.ColumnWriter(NO_OUTBOX, 10), f"^ColumnWriter {ELSEWHERE}"),
     "writer of episodes": (
-        lambda path: episodes_writer.EpisodesWriter(NO_OUTBOX, 10, NO_OUTBOX, NO_OUTBOX),
+        lambda path: episode_writers.EpisodesWriter(NO_OUTBOX, 10, NO_OUTBOX, NO_OUTBOX),
         f"^EpisodesWriter {ELSEWHERE}",
     ),
 }

@@ -15,32 +15,24 @@ Nothing is ever spliced.
 """
 
 import abc
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 import dataclasses
 import inspect
-from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
-from relive import errors
 from relive.samplers import prioritized
 from relive.samplers import schedules
 
-T = TypeVar("T")
 Place: TypeAlias = tuple[Hashable, int]
-"""A writer, and its number for one of its episodes."""
+"""A writer, and its number for one of its episodes: that of late chunks is _LATE."""
 _LATE = -1
-"""The number of the episode of a late chunk."""
 
 
 class SamplingWeight(NamedTuple):
-    """How much there is to draw from in a shard.
+    """How much there is to draw from in a shard, of `size` transitions: it is drawn in proportion to `weight`.
 
-    Attributes:
-        weight: The shard is drawn in proportion to it: eligible anchors, or with priorities the sum of their weights.
-        size: Transitions that can be drawn, regardless of options.
-        least: With weight_normalization="buffer", the smallest weight above 0 of one of them, or 0; otherwise 1.
-        ticks: Number of draws counted by the shard's schedules.
-        log_scale: The weight is in units of exp(log_scale), since weights of large lags are too small for a float.
-        policy_version: The learner's policy version, as far as the shard knows.
+    That is in units of exp(log_scale), since weights of large lags are too small for a float. With
+    weight_normalization="buffer", `least` is the smallest weight above 0, or 0; otherwise it is 1.
     """
 
     weight: float
@@ -52,10 +44,7 @@ class SamplingWeight(NamedTuple):
 
 
 class Request(TypedDict):
-    """What a client asks of a shard for some batches: a plain dict, which is sent without being pickled.
-
-    The client's schedules have counted `ticks` batches, and `begun` more begin with this call.
-    """
+    """What a client asks for: a plain dict, sent without being pickled. After `ticks` batches, `begun` more begin."""
 
     counts: list[int]
     options: dict[str, Any]
@@ -66,19 +55,10 @@ class Request(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
-    """A description of the buffers of a fleet.
+    """A description of the buffers of a fleet: the name of their class, and of the client's method for writers.
 
-    Attributes:
-        kind: The name of its class.
-        writer: The name of the method of a client that returns a writer for it.
-        has_columns: Whether it is a column buffer; otherwise it has episodes, which are also consumed once.
-        beta: The exponent of importance weights, or its schedule; None without priorities.
-        weight_normalization: What they are divided by; see PrioritizedSampler.
-        is_stratified: Whether a batch is spread evenly over the weights.
-        is_independent: Whether samples are drawn independently, so that any part of a draw is a draw.
-        is_used_up: Whether a row that is drawn may be drawn less often from then on.
-        has_groups: Whether episodes of a group are delivered together.
-        padding: The pad_token_id and pad_to_multiple_of of batches of tokens.
+    `beta` is None without priorities. Any part of a draw is a draw if samples are independent. A row that is drawn may
+    be drawn less often from then on if it is used up. `padding` is pad_token_id and pad_to_multiple_of.
     """
 
     kind: str
@@ -93,34 +73,21 @@ class Description:
     padding: tuple[int, int] = (0, 1)
 
 
-def in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> T:
-    """Return what `begin` returns for an episode of that group.
-
-    A failed attempt that arrives when its group is whole already does not need it, and is of none.
-    """
-    try:
-        return begin(group_id=group_id)
-    except errors.ArgumentError:
-        if not is_failed:
-            raise
-        return begin(group_id=None)
-
-
 class Adapter(abc.ABC):
-    """The interface between a shard and its buffer.
+    """The interface between a shard and its buffer."""
 
-    Args:
-        buffer: The buffer.
-        sample: Its method that draws.
-    """
+    buffer: Any
 
     cut = 0
     """Number of open episodes ended because the buffer has too few streams."""
     _aborted = "ABORTED"
     """How an episode ends whose writer has not ended it."""
+    _method = "sample"
+    """The method of the buffer that draws."""
 
-    def __init__(self, buffer: Any, sample: Callable[..., Any]) -> None:
-        self.buffer, self._sample, self._signature = buffer, sample, inspect.signature(sample)
+    def __init__(self, buffer: Any) -> None:
+        self.buffer, self._sample = buffer, getattr(buffer, self._method)
+        self._signature = inspect.signature(self._sample)
         # What the buffer knows each open episode by, and the index of its next step; the longest idle comes first.
         self._open: dict[Place, tuple[Any, int]] = {}
         # What has ended while some of it was missing, which may still come.
@@ -131,10 +98,7 @@ class Adapter(abc.ABC):
         """Describe the buffer."""
 
     def insert(self, writer: Hashable, chunk: Any) -> None:
-        """Store a chunk of a writer.
-
-        Exceptions of the buffer propagate, and the chunk's episode is ended before the refused steps.
-        """
+        """Store a chunk of a writer; what the buffer raises propagates, and the episode ends before that step."""
         place = writer, chunk.episode
         if place in self._open and self._open[place][1] < chunk.first:
             self._end(place)
@@ -182,10 +146,10 @@ class Adapter(abc.ABC):
         """Begin an episode for a chunk, and return what the buffer knows it by."""
 
     @abc.abstractmethod
-    def _write(self, handle: Any, chunk: Any) -> None:
+    def _write(self, handle: Any, chunk: Any, /) -> None:
         """Append the steps of a chunk; if they are refused, those before the first wrong one."""
 
-    def _finish(self, handle: Any) -> bool:
+    def _finish(self, handle: Any, /) -> bool:
         """End an episode as if its writer had died, and return whether it was open."""
         return False
 

@@ -17,8 +17,6 @@ from relive import errors
 from relive import testing
 from relive.fleet import adapters
 from relive.fleet import chunks
-from relive.fleet import column_adapter
-from relive.fleet import episode_adapter
 from relive.fleet import local_test
 
 W, V = b"w" * 16, b"v" * 16
@@ -75,14 +73,14 @@ def end_of(first: int, episode: int = 0) -> Any:
     return chunks.ColumnChunk(episode, first, None, None, (), {}, "TRUNCATED")
 
 
-def column_of(**settings: Any) -> tuple[column_adapter.ColumnAdapter, Any]:
+def column_of(**settings: Any) -> tuple[adapters.ColumnAdapter, Any]:
     buffer = relive.RingReplayBuffer(100, n_step=10, gamma=1.0, seed=0, **{"streams": 3, **settings})
-    return column_adapter.ColumnAdapter(buffer), buffer
+    return adapters.ColumnAdapter(buffer), buffer
 
 
-def episode_of() -> tuple[episode_adapter.EpisodeAdapter, Any]:
+def episode_of() -> tuple[adapters.EpisodeAdapter, Any]:
     buffer: Any = relive.EpisodeReplayBuffer(seed=0)
-    return episode_adapter.EpisodeAdapter(buffer), buffer
+    return adapters.EpisodeAdapter(buffer), buffer
 
 
 def windows(buffer: Any) -> list[tuple[int, int, bool]]:
@@ -472,7 +470,7 @@ def test_the_weight_of_columns_is_their_eligible_rows() -> None:
 @pytest.mark.parametrize(("normalization", "nothing", "least"), [("batch", 1.0, 1.0), ("buffer", 0.0, 0.5)])
 def test_the_weight_of_priorities_is_their_sum(normalization: Any, nothing: float, least: float) -> None:
     buffer = relive.PrioritizedReplayBuffer(100, alpha=1.0, epsilon=0.0, weight_normalization=normalization, seed=0)
-    adapter = column_adapter.ColumnAdapter(buffer)
+    adapter = adapters.ColumnAdapter(buffer)
     assert (adapter.weight({}).weight, adapter.weight({}).least) == (0.0, nothing)
     adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
     buffer.update_priorities([0, 1, 2, 3], [0.5, 2.0, 0.0, 4.0])
@@ -482,7 +480,7 @@ def test_the_weight_of_priorities_is_their_sum(normalization: Any, nothing: floa
 
 def test_the_ticks_of_a_buffer_are_those_of_its_fleet() -> None:
     buffer = relive.PrioritizedReplayBuffer(100, seed=0)
-    adapter = column_adapter.ColumnAdapter(buffer)
+    adapter = adapters.ColumnAdapter(buffer)
     adapter.insert(W, columns(0, 4, "TERMINATED", is_start=True))
     for ticks in (1, 7):
         assert len(adapter.draw(3, {})) == 3

@@ -1,29 +1,32 @@
 """The adapter of each kind of buffer."""
 
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+import functools
+import math
+from typing import Any, TypeAlias, TypeVar
 
 from relive import errors
 from relive.agents import token_buffer
 from relive.buffers import column
+from relive.common import trees
+from relive.common import validation
 from relive.episodes import buffer as buffer_lib
+from relive.episodes import versions
 from relive.fleet import adapter
-from relive.fleet import column_adapter
-from relive.fleet import episode_adapter
-from relive.fleet import token_adapter
+from relive.fleet import chunks
+from relive.joint import buffer as joint_buffer
+from relive.samplers import prioritized
+from relive.samplers import uniform
 from relive.waiting import rate_limiters
 
+T = TypeVar("T")
 Buffer: TypeAlias = (
     column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any] | token_buffer.TokenReplayBuffer
 )
 
 
 def adapter_of(buffer: Any) -> adapter.Adapter:
-    """Return the adapter of a buffer.
-
-    Raises:
-        ArgumentTypeError: It is not a supported buffer.
-        ArgumentError: The buffer has a rate limiter or an admission, which would not cover the other shards.
-    """
+    """Return the adapter of a buffer; raise ArgumentError if it has a limiter or an admission of its own."""
     limiter, admission = getattr(buffer, "limiter", None), getattr(buffer, "admission", None)
     if type(limiter) is rate_limiters.MinSize and limiter.min_size <= 1:
         limiter = None
@@ -33,11 +36,219 @@ def adapter_of(buffer: Any) -> adapter.Adapter:
                 f"make_buffer must return a buffer without {name}, which ShardedReplay.start takes, got {rule!r}"
             )
     if isinstance(buffer, column.ColumnReplayBuffer):
-        return column_adapter.ColumnAdapter(buffer)
+        return ColumnAdapter(buffer)
     if isinstance(buffer, buffer_lib.EpisodeReplayBuffer):
-        return episode_adapter.EpisodeAdapter(buffer)
+        return EpisodeAdapter(buffer)
     if isinstance(buffer, token_buffer.TokenReplayBuffer):
-        return token_adapter.TokenAdapter(buffer)
+        return TokenAdapter(buffer)
     raise errors.ArgumentTypeError(
         f"make_buffer must return a buffer of columns, episodes or tokens, got {type(buffer).__name__}"
     )
+
+
+class ColumnAdapter(adapter.Adapter):
+    """The adapter of a column buffer: stream 0 has whole episodes, the others one each that comes in several chunks.
+
+    If more episodes are open than there are streams, the one that has waited longest for its next steps is truncated.
+    """
+
+    buffer: column.ColumnReplayBuffer[Any]
+    _aborted = "TRUNCATED"
+
+    def describe(self) -> adapter.Description:
+        """Describe the column buffer."""
+        sampler, of_sampler = self.buffer.sampler, dict[str, Any]()
+        is_used_up, is_stratified = self.buffer._draws.max_times_sampled is not None, False
+        if isinstance(sampler, prioritized.PrioritizedSampler):
+            is_stratified = sampler.settings()["stratified"]
+            of_sampler = {"beta": sampler.schedule, "weight_normalization": sampler.weight_normalization}
+        is_ours = type(sampler) in (uniform.UniformSampler, prioritized.PrioritizedSampler)
+        return adapter.Description(
+            kind=type(self.buffer).__name__,
+            writer="joint_writer" if isinstance(self.buffer, joint_buffer.JointColumnBuffer) else "writer",
+            has_columns=True,
+            is_stratified=is_stratified,
+            is_independent=is_ours and not is_stratified and not is_used_up,
+            is_used_up=is_used_up,
+            **of_sampler,
+        )
+
+    def set_policy_version(self, version: int) -> None:
+        """Raise ArgumentError: column buffers do not draw by policy version."""
+        raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
+
+    def set_ticks(self, ticks: int) -> None:
+        """Set how many draws a schedule of beta has counted."""
+        if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
+            self.buffer.sampler.ticks = ticks
+
+    @property
+    def size(self) -> int:
+        """Number of eligible anchors."""
+        return self.buffer.num_eligible
+
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        sampler, size = self.buffer.sampler, self.size
+        sampler.exponent(options.get("beta"))
+        if not isinstance(sampler, prioritized.PrioritizedSampler):
+            return adapter.SamplingWeight(weight=float(size), size=size)
+        # To find it takes a look at every weight.
+        least = sampler.least_weight if sampler.weight_normalization == "buffer" else 1.0
+        return adapter.SamplingWeight(weight=sampler.total_weight, size=size, least=least, ticks=sampler.ticks)
+
+    def _begin(self, chunk: Any) -> int:
+        """Return the buffer's stream for an episode, in which none is open."""
+        if not chunk.first and chunk.end != "OPEN":
+            self._finish(0)  # A full disk may have kept one open.
+            return 0
+        if self.buffer.streams == 1:
+            raise errors.ArgumentError(
+                "make_buffer must return a buffer of at least 2 streams, got 1: one for whole episodes, and one for "
+                "each that comes in several chunks"
+            )
+        free = {*self._handles()} - {0, *[stream for stream, _ in self._open.values()]}
+        if not free:
+            longest_idle = next(iter(self._open))
+            free.add(self._open[longest_idle][0])
+            self._end(longest_idle)
+            self.cut += 1
+        return min(free)
+
+    def _write(self, stream: int, chunk: chunks.ColumnChunk | chunks.JointChunk) -> None:
+        if isinstance(chunk, chunks.JointChunk):
+            for step in chunk.steps:
+                self.buffer.add(**step, stream=stream)
+            return
+        try:
+            self._add(stream, chunk)
+        except Exception:  # One by one, those before the first wrong one are stored, or all if they were too many.
+            for t in range(chunk.rows):
+                self._add(stream, _step(chunk, t))
+
+    def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
+        self.buffer.add_steps(
+            chunk.observations,
+            chunk.actions,
+            chunk.rewards,
+            terminated=chunk.end == "TERMINATED",
+            truncated=chunk.end == "TRUNCATED",
+            stream=stream,
+            **chunk.extras,
+        )
+
+    def _finish(self, stream: int) -> bool:
+        return self.buffer.end_episode(stream=stream)
+
+    def _handles(self) -> Iterable[int]:
+        return range(self.buffer.streams)
+
+
+def _step(chunk: chunks.ColumnChunk, t: int) -> chunks.ColumnChunk:
+    """Return a chunk of one of its steps."""
+    step = slice(t, t + 1)
+    return chunk._replace(
+        observations=trees.rows(chunk.observations, slice(t, t + 2)),
+        actions=trees.rows(chunk.actions, step),
+        rewards=chunk.rewards[step],
+        extras={name: trees.rows(column, step) for name, column in chunk.extras.items()},
+        end=chunk.end if t == chunk.rows - 1 else "OPEN",
+    )
+
+
+class EpisodeAdapter(adapter.Adapter):
+    """The adapter of an episode buffer."""
+
+    buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]
+    _method = "sample_n_step_nowait"
+
+    def describe(self) -> adapter.Description:
+        """Describe the episode buffer."""
+        kind, has_groups = type(self.buffer).__name__, self.buffer.groups is not None
+        return adapter.Description(kind=kind, writer="episodes_writer", has_groups=has_groups)
+
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        validation.positive_int("n", options["n"])
+        validation.discount("gamma", options["gamma"])
+        lags = versions.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
+        size, learner = self.size, self.buffer.policy_version
+        if lags is None:
+            return adapter.SamplingWeight(weight=float(size), size=size, policy_version=learner)
+        if learner is None:
+            return adapter.SamplingWeight(weight=0.0, size=size)
+        counts = [(max(learner - version, 0), n) for version, n in self.buffer.transitions_by_version().items()]
+        counts = [(lag, count) for lag, count in counts if lags.max_lag is None or lag <= lags.max_lag]
+        # Relative to the least lag, as in the buffer, so that the weights cannot all round to 0.
+        least = min([lag for lag, _ in counts], default=0)
+        weight = float(sum([count * lags.decay ** (lag - least) for lag, count in counts]))
+        log_scale = least * math.log(lags.decay)
+        return adapter.SamplingWeight(weight=weight, size=size, log_scale=log_scale, policy_version=learner)
+
+    def _begin(self, chunk: chunks.EpisodeChunk) -> str:
+        start = functools.partial(self.buffer.start_episode_nowait, chunk.agent_id, policy_version=chunk.policy_version)
+        return _in_group(start, chunk.group_id, chunk.is_failed)
+
+    def _write(self, episode_id: str, chunk: chunks.EpisodeChunk) -> None:
+        append = self.buffer.append_observation_action_reward_nowait
+        for observation, action, reward, version in chunk.steps:
+            append(episode_id, observation, action, reward, policy_version=version)
+        if not isinstance(chunk.end, str):
+            self.buffer.end_episode_nowait(episode_id, *chunk.end)
+
+    def _finish(self, episode_id: str) -> bool:
+        return self.buffer.abort_episode_nowait(episode_id)
+
+    def _handles(self) -> Iterable[str]:
+        return list(self.buffer.get_stats().open_ages)
+
+
+class TokenAdapter(adapter.Adapter):
+    """The adapter of a token buffer: it counts whole episodes where others count steps, and draws their sequences."""
+
+    buffer: token_buffer.TokenReplayBuffer
+
+    def describe(self) -> adapter.Description:
+        """Describe the token buffer."""
+        return adapter.Description(
+            kind=type(self.buffer).__name__,
+            writer="tokens_writer",
+            is_independent=True,
+            has_groups=self.buffer.groups is not None,
+            padding=self.buffer._padding,
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of sequences that may be drawn, regardless of options."""
+        return len(self.buffer.eligible_keys())
+
+    @property
+    def rows(self) -> int:
+        """Number of stored episodes."""
+        return len(self.buffer._store.finished)
+
+    @property
+    def inserted(self) -> int:
+        """Number of episodes ever stored."""
+        return self.buffer._store.episodes
+
+    def _write(self, handle: None, chunk: chunks.TokenChunk) -> None:
+        add = functools.partial(self.buffer._add_joined, chunk.joined, **chunk.options)
+        _in_group(add, chunk.options["group_id"], is_failed=chunk.options["status"] == "ABORTED")
+
+    def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
+        size, learner = self.size, self.buffer.policy_version
+        weight = size
+        if options.get("max_lag") is not None:
+            max_lag = validation.non_negative_int("max_lag", options["max_lag"])
+            weight = 0 if learner is None else len(self.buffer.eligible_keys(max_lag=max_lag))
+        return adapter.SamplingWeight(weight=float(weight), size=size, policy_version=learner)
+
+
+def _in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> T:
+    """Return what `begin` returns for an episode of that group; a failed one that a whole group refuses is of none."""
+    try:
+        return begin(group_id=group_id)
+    except errors.ArgumentError:
+        if not is_failed:
+            raise
+        return begin(group_id=None)

@@ -12,10 +12,10 @@ import pytest
 import relive
 from relive import errors
 from relive.fleet import consumption_test
+from relive.fleet import episode_writers
 from relive.fleet import local_test
 from relive.fleet import replay
 from relive.fleet import tickets
-from relive.fleet import tokens_writer
 
 SIZE = consumption_test.SIZE
 
@@ -510,7 +510,7 @@ def seconds_to_train(make: Any, share: float, actors: int) -> float:
     rule = relive.Admission(max_lag=4, episodes_per_version=per_version)
 
     async def play_on(writer: Any, **described: Any) -> None:
-        if isinstance(writer, tokens_writer.TokensWriter):
+        if isinstance(writer, episode_writers.TokensWriter):
             for _ in range(turns):
                 await asyncio.sleep(1.0)
                 if rng.random() < share:

@@ -21,17 +21,7 @@ Step: TypeAlias = tuple[Any, Any, float, int | None]
 
 
 class ColumnChunk(NamedTuple):
-    """Consecutive steps of one episode of a writer, for a shard with a column buffer.
-
-    Attributes:
-        episode: The writer's number for the episode.
-        first: The index of the first step, t, in the episode.
-        observations: o_t to o_{t+T} [T + 1, ...], a tree of arrays.
-        actions: a_t to a_{t+T-1} [T, ...].
-        rewards: r_t to r_{t+T-1} [T].
-        extras: The extras of each step [T, ...], by name.
-        end: How the episode ended with the last step, if it did.
-    """
+    """Consecutive steps of one episode of a writer: T rows of columns, and T + 1 of observations; trees of arrays."""
 
     episode: int
     first: int
@@ -43,12 +33,12 @@ class ColumnChunk(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of steps, T."""
+        """Number of steps."""
         return len(self.rewards)
 
 
 class JointChunk(NamedTuple):
-    """Consecutive joint steps of one episode of a writer, as a ColumnChunk; `steps` are the arguments of `add` [T]."""
+    """Consecutive joint steps of one episode of a writer, as the arguments of `add`."""
 
     episode: int
     first: int
@@ -57,19 +47,15 @@ class JointChunk(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of steps, T."""
+        """Number of steps."""
         return len(self.steps)
 
 
 class EpisodeChunk(NamedTuple):
-    """Consecutive steps of one episode of a writer, for a shard with an episode buffer; see ColumnChunk.
+    """Consecutive steps of one episode of a writer, which may end after them with an observation and its status.
 
-    Attributes:
-        policy_version: The policy version of the first step, unless the step specifies another.
-        steps: Observation, action, reward, and the policy version if it changed, for each step [T].
-        end: The final observation and the status, if the episode ended after the steps; ABORTED without the former.
-        ticket: What admitted the episode, in its first chunk, unless its ticket has the place again.
-        returned: What had admitted it, if it failed and its ticket has the place again, in a chunk after the first.
+    The first chunk has the ticket. If an episode fails whose ticket has the place again, the first chunk has none, or a
+    later one returns it.
     """
 
     episode: int
@@ -84,7 +70,7 @@ class EpisodeChunk(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of steps, T."""
+        """Number of steps."""
         return len(self.steps)
 
     @property
@@ -94,12 +80,9 @@ class EpisodeChunk(NamedTuple):
 
 
 class TokenChunk(NamedTuple):
-    """A whole episode of tokens, which counts as one row.
+    """A whole episode of tokens, which counts as one row, and the other arguments of `add_episode`.
 
-    Attributes:
-        joined: Its steps, joined: each token is sent once, however many prompts it is in.
-        options: The other arguments of `add_episode`.
-        ticket: What admitted the episode, unless it failed and its ticket has the place again.
+    Its steps are joined: each token is sent once, however many prompts it is in.
     """
 
     joined: tokens.TokenEpisode
@@ -122,12 +105,8 @@ Chunk: TypeAlias = ColumnChunk | JointChunk | EpisodeChunk | TokenChunk
 class Batch(TypedDict):
     """Chunks that are sent together: a plain dict, which is sent without being pickled.
 
-    Attributes:
-        writer: The writer's name, 16 bytes.
-        number: The number of the batch: 0, 1, 2 and so on, over all shards.
-        oldest: The oldest number for which the writer waits.
-        stays: Whether the writer goes on with this shard; if not, it leaves.
-        chunks: The chunks, in order.
+    A writer numbers its batches over all shards, and says which is the oldest for which it waits, and whether it stays
+    with this shard or leaves.
     """
 
     writer: bytes

@@ -2,19 +2,16 @@
 
     remembered weights ──► rows of each shard, asked for ──► parts, and the weights at the draw ──► rows taken ──► batch
 
-A client remembers the sampling weight of each shard, guesses from it how many rows to ask for, and asks all shards at
-once. Each replies with a part of the batch and its weight at the draw. The client counts anew, with the same random
-numbers and the true weights, and takes that many rows of each part. So probabilities are exact however old the guess
-was: if weights have changed, a few rows were drawn in vain, or are asked for in a second trip. To spare that trip, some
-more rows are asked for while weights change.
+How many rows to ask for is guessed from remembered weights. With the true ones and the same random numbers it is
+counted anew, so probabilities are exact however old the guess was: a few rows were drawn in vain, or are asked for in a
+second trip. To spare that trip, some more rows are asked for while weights change.
 
-If a shard is lost or emptied in between, its rows are drawn from the others. Shards share the draw count of the whole
-fleet, for schedules, and the policy version, for lags: a client passes on the newest of both with each call.
+If a shard is lost or emptied in between, its rows are drawn from the others. A client passes on the newest draw count
+and policy version of the fleet with each call.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-import functools
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 from typing import Any, TypeAlias
 
@@ -41,26 +38,19 @@ Drawn: TypeAlias = dict[int, tuple[adapter.SamplingWeight, list[tuple[Any, int, 
 _PAUSE = 0.02
 """Seconds between two looks for something to draw."""
 _MOST_SPARE = 0.5
+"""The part of the rows that is asked for in addition, at most."""
 _UNKNOWN = adapter.SamplingWeight(weight=0.0, size=0)
 
 
 class Draws:
-    """The draws of one client.
-
-    Args:
-        shards: Reaches them.
-        description: The description of their buffers.
-        rng: Random generator for the shares of the shards and the order of rows.
-    """
+    """The draws of one client."""
 
     def __init__(
-        self,
-        shards: membership.Membership,
-        description: adapter.Description,
-        rng: np.random.Generator,
+        self, shards: membership.Membership, description: adapter.Description, rng: np.random.Generator
     ) -> None:
         self._shards, self._description, self._rng = shards, description, rng
-        self._weights: Weights = {}
+        self.weights: Weights = {}
+        """The newest weights of the shards that this client knows."""
         self._spare = 0.0
         self._ticks = 0
         self.policy_version: int | None = None
@@ -69,28 +59,16 @@ class Draws:
     @property
     def size(self) -> int | None:
         """Number of transitions in all shards, as far as this client knows; None if it does not."""
-        return sum([weight.size for weight in self._weights.values()]) if self._weights else None
-
-    def note(self, shard: int, weight: adapter.SamplingWeight) -> None:
-        """Remember the newest weight of a shard."""
-        self._weights[shard] = weight
+        return sum([weight.size for weight in self.weights.values()]) if self.weights else None
 
     async def refresh(self, options: Mapping[str, Any]) -> None:
-        """Ask all shards for their weights; raises like `batches`."""
+        """Ask all shards for their weights; raise as `batches` does."""
         await self._ask_all([], options, 0, 0)
 
     async def batches(self, size: int, number: int, options: Mapping[str, Any]) -> list[Any]:
-        """Return batches, or lists, of that many samples each; waits until anything can be drawn.
+        """Return `number` batches, or lists, of `size` samples; waits until anything can be drawn.
 
-        Args:
-            size: Number of samples in a batch.
-            number: Number of batches.
-            options: Further arguments of the buffers' `sample`.
-
-        Raises:
-            TypeError: There are no such options.
-            ArgumentError: One of them is invalid.
-            ShardLostError: No shard was available for `recovery` seconds.
+        Raises TypeError or ArgumentError for wrong options, and ShardLostError after `recovery` seconds without shards.
         """
         # One tick per batch, including concurrent ones.
         tick, begun = self._ticks, number
@@ -109,18 +87,27 @@ class Draws:
             if not any(probabilities.values()):
                 await asyncio.sleep(_PAUSE)
                 continue
-            self._spare = _spare(guessed, probabilities)
+            # Twice the largest relative error of the guess.
+            wrong = [abs(p / guessed[shard] - 1) for shard, p in probabilities.items() if guessed[shard]]
+            self._spare = min(2 * max(wrong, default=0.0), _MOST_SPARE)
             # Rows that may be drawn only so often are not drawn in vain.
             wanted = _counts(guessed if self._description.is_used_up else probabilities, points)
             left = _take(parts, wanted, drawn, probabilities)
             if left:
                 _take(parts, left, await self._ask(left, options, tick, 0), probabilities)
             missing = [size - sum([part.count for part in of_batch]) for of_batch in parts]
-        importance = [self._importance(weights, options.get("beta"), tick + i) for i in range(number)]
-        return [
-            shares.joined(of_batch, each, self._rng, self._description.padding)
-            for of_batch, each in zip(parts, importance, strict=True)
-        ]
+        batches = [shares.joined(of_batch, self._rng, self._description.padding) for of_batch in parts]
+        beta, normalization = self._description.beta, self._description.weight_normalization
+        if beta is not None:
+            beta = beta if options.get("beta") is None else options["beta"]
+            for i, batch in enumerate(batches):
+                exponent = beta
+                if isinstance(exponent, schedules.Schedule):
+                    exponent = validation.non_negative_float("beta", exponent.value(tick + i))
+                batch.weights = shares.importance_weights(
+                    list(weights.values()), exponent, normalization, batch.probabilities
+                )
+        return batches
 
     def _points(self, count: int) -> arrays.Floats:
         """Return `count` random numbers from 0 to 1, each of which falls into the share of a shard."""
@@ -136,7 +123,7 @@ class Draws:
         recovery = self._shards.settings.recovery
         deadline = loop.time() + recovery
         while True:
-            guessed = _probabilities({shard: self._weights.get(shard, _UNKNOWN) for shard in self._shards.live()})
+            guessed = _probabilities({shard: self.weights.get(shard, _UNKNOWN) for shard in self._shards.live()})
             spare = 0.0 if self._description.is_used_up else self._spare
             drawn = await self._ask(_counts(guessed, points, spare), options, tick, begun)
             if not drawn:
@@ -158,21 +145,16 @@ class Draws:
         replies = await asyncio.gather(*calls)
         drawn: Drawn = {}
         for (shard, of_batches), reply in zip(counts.items(), replies, strict=True):
-            self._weights.pop(shard, None)
+            self.weights.pop(shard, None)
             if reply is not None:
-                self._weights[shard], parts, version = reply
+                self.weights[shard], parts, version = reply
                 self._shards.note_version(version)
-                drawn[shard] = self._weights[shard], self._placed(of_batches, parts)
+                starts = [0] * len(of_batches)
+                if self._description.is_independent:  # One draw for all batches.
+                    parts, starts = parts * len(of_batches), [0, *itertools.accumulate(of_batches)][:-1]
+                lengths = [0 if rows is None else count for rows, count in zip(parts, of_batches, strict=True)]
+                drawn[shard] = self.weights[shard], list(zip(parts, starts, lengths, strict=True))
         return drawn
-
-    def _placed(self, counts: Sequence[int], parts: list[Any]) -> list[tuple[Any, int, int]]:
-        """Return for each batch the rows, where its own begin, and how many they are."""
-        if self._description.is_independent:
-            parts, starts = parts * len(counts), [0, *itertools.accumulate(counts)][: len(counts)]
-        else:
-            starts = [0] * len(counts)
-        lengths = [0 if rows is None else count for rows, count in zip(parts, counts, strict=True)]
-        return list(zip(parts, starts, lengths, strict=True))
 
     def _have_one_version(self, weights: Iterable[adapter.SamplingWeight], options: Mapping[str, Any]) -> bool:
         """Return whether all shards have the same policy version; if not, the newest is sent with the next call."""
@@ -186,18 +168,6 @@ class Draws:
                     "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
                 )
         return versions == {self.policy_version}
-
-    def _importance(
-        self, weights: Weights, beta: float | None, tick: int
-    ) -> Callable[[arrays.Floats], arrays.Floats] | None:
-        """Return what computes importance weights; None without priorities."""
-        exponent = self._description.beta if beta is None else beta
-        if self._description.beta is None or exponent is None:
-            return None
-        if isinstance(exponent, schedules.Schedule):
-            exponent = validation.non_negative_float("beta", exponent.value(tick))
-        normalization = self._description.weight_normalization
-        return functools.partial(shares.importance_weights, list(weights.values()), exponent, normalization)
 
 
 def _probabilities(weights: Weights) -> Probabilities:
@@ -227,9 +197,3 @@ def _take(parts: list[list[shares.Part]], wanted: Counts, drawn: Drawn, probabil
         if any(left):
             missing[shard] = left
     return missing
-
-
-def _spare(guessed: Probabilities, probabilities: Probabilities) -> float:
-    """Return which part of the rows to ask for in addition: twice the largest relative error of the guess."""
-    errors_of = [abs(p / guessed[shard] - 1) for shard, p in probabilities.items() if guessed[shard]]
-    return min(2 * max(errors_of, default=0.0), _MOST_SPARE)

@@ -26,16 +26,7 @@ _LEAST_ROOM = 2**16
 
 
 class Files:
-    """The files of one shard.
-
-    Args:
-        directory: The directory; None for no files.
-        fsync: When stored steps are synced to disk; see Journal.
-        codec: Encodes observations and actions of an episode buffer; None for a PlainCodec.
-
-    Raises:
-        CheckpointError: The directory could not be created.
-    """
+    """The files of one shard, if it has a directory; with the `fsync` of a Journal, and the codec of a buffer."""
 
     def __init__(self, directory: str | None, fsync: journal_lib.Policy, codec: codec_lib.Codec | None) -> None:
         self._directory = directory
@@ -54,31 +45,25 @@ class Files:
     def attached(self, buffer: Any, heard: Callable[[bytes], None], note: Callable[[], bytes]) -> Any:
         """Return the saved buffer, or the given one if there is none, attached to the journal.
 
-        Args:
-            buffer: A new buffer.
-            heard: Called with each note in the journal.
-            note: Returns one for the beginning of a segment, as of all batches so far.
-
-        Raises:
-            CheckpointError: The files cannot be read back.
+        `heard` is called with each note in the journal, and `note` returns one for the beginning of a segment.
         """
         if self._directory is None:
             return buffer
         path = os.path.join(self._directory, "journal")
         # A process may have died before creating the first segment.
         if os.path.isdir(path) and journal_reader.Reading(path).firsts:
-            buffer = self._recovered(path, type(buffer), heard)
+            arguments: Any = type(buffer), self._options.get("codec"), None, {}, heard
+            try:
+                buffer = recover.with_notes(path, os.path.join(self._directory, "checkpoint"), *arguments)
+            except errors.CheckpointError:  # None, or one that is damaged or too old; the journal has all steps.
+                buffer = recover.with_notes(path, None, *arguments)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
         self._journal.carry(note)
         buffer.attach(self._journal, **self._options)
         return buffer
 
     def together(self, note: Callable[[], bytes]) -> contextlib.AbstractContextManager[None]:
-        """Write the changes of a block as one record, with a note; see Journal.
-
-        Raises:
-            CheckpointError: The disk has no room for it, probably, or on entry as there: nothing has changed.
-        """
+        """Write the changes of a block as one record, with a note; see Journal."""
         if self._journal is None:
             return contextlib.nullcontext()
         self._check_room(self._journal)
@@ -97,18 +82,11 @@ class Files:
 
     def catch_up(self) -> None:
         """Write what could not be written before; see Journal."""
-        if self._journal is not None:
-            self._journal.catch_up()
+        assert self._journal is not None
+        self._journal.catch_up()
 
     def save(self, buffer: Any) -> futures.Future[None]:
-        """Start saving the buffer as it is now, in a thread; the buffer may change meanwhile.
-
-        The future raises CheckpointError if the checkpoint could not be written.
-
-        Raises:
-            ArgumentError: There is no directory.
-            CheckpointError: The disk is full.
-        """
+        """Start saving the buffer as it is now, in a thread; the buffer may change meanwhile."""
         if self._directory is None:
             raise errors.ArgumentError("save needs a fleet with a directory: give start(directory=...)")
         state = buffer.state_dict(**self._options)
@@ -124,13 +102,3 @@ class Files:
         """Delete the closed files."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _recovered(self, journal: str, kind: type[Any], heard: Callable[[bytes], None]) -> Any:
-        assert self._directory is not None
-        checkpoint = os.path.join(self._directory, "checkpoint")
-        arguments: Any = kind, self._options.get("codec"), None, {}, heard
-        if os.path.isdir(checkpoint):
-            # The checkpoint may be older than the journal, or damaged; the journal has all steps.
-            with contextlib.suppress(errors.CheckpointError):
-                return recover.with_notes(journal, checkpoint, *arguments)
-        return recover.with_notes(journal, None, *arguments)

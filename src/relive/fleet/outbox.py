@@ -42,28 +42,19 @@ SETTLED = frozenset([State.STORED, State.REFUSED, State.LOST])
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Batch:
-    """Chunks that are sent together.
-
-    Attributes:
-        number: Its number among those of the writer.
-        chunks: The chunks, in order.
-        pinned: The shard that it must go to; None for any.
-        shard: The one that it was sent to last.
-        may_be_stored: Whether that one may have it.
-        is_held: Whether it has it, but no room to write it.
-        takes_room: Whether it counts as in flight.
-        is_counted: Whether the limiter has counted its steps.
-    """
+    """Chunks that are sent together, under the writer's number; to that shard alone if it is pinned."""
 
     number: int
     chunks: tuple[chunks_lib.Chunk, ...]
     pinned: int | None = None
     state: State = State.QUEUED
     shard: int | None = None
+    """The one that it was sent to last."""
     may_be_stored: bool = False
     is_held: bool = False
     takes_room: bool = True
     is_counted: bool = False
+    """Whether the limiter has counted its steps."""
 
     @property
     def steps(self) -> int:
@@ -72,18 +63,7 @@ class Batch:
 
 
 class Outbox:
-    """Sends the chunks of one writer, in order.
-
-    Args:
-        shards: Reaches them.
-        batch_steps: Number of steps in a batch.
-        max_in_flight: Maximum number of batches under way.
-
-    Attributes:
-        stored: Steps that a shard has said are stored.
-        refused: Steps that the buffer of a shard refused.
-        lost: Steps that were on their way to a shard that did not come back in time.
-    """
+    """Sends the chunks of one writer, in order, and counts the steps that are stored, refused and lost."""
 
     def __init__(self, shards: membership.Membership, *, batch_steps: int, max_in_flight: int) -> None:
         self._shards, self._settings = shards, shards.settings
@@ -112,11 +92,7 @@ class Outbox:
         self.stored = self.refused = self.lost = 0
 
     async def room(self, shard: int | None = None) -> None:
-        """Wait until `take` may be called for that shard: while too many batches are in flight.
-
-        Raises:
-            ReplayError: A buffer refused steps sent earlier; raised once.
-        """
+        """Wait while too many batches are in flight for that shard; raise once what was refused."""
         self._raise_refusal()
         while self._in_flight(shard) >= self._max_in_flight:
             await self._change()
@@ -141,7 +117,7 @@ class Outbox:
             self._open, self._open_steps = [], 0
 
     async def flush(self) -> None:
-        """Wait until everything is stored, or counted as refused or lost; raises like `room`."""
+        """Wait until every batch is settled; raises like `room`."""
         self.seal()
         while self._batches or self._tasks:
             await self._change()
@@ -232,14 +208,8 @@ class Outbox:
             return State.IN_DOUBT
         self.stored += batch.steps - receipt.refused
         if receipt.refused:
-            self._refuse(
-                batch,
-                receipt.refused,
-                receipt.error
-                or errors.ArgumentError(
-                    f"shard {batch.shard} has refused {receipt.refused} steps, and died before it could say why"
-                ),
-            )
+            unsaid = f"shard {batch.shard} has refused {receipt.refused} steps, and died before it could say why"
+            self._refuse(batch, receipt.refused, receipt.error or errors.ArgumentError(unsaid))
         return State.STORED
 
     async def _look_for(self, batch: Batch) -> State:
@@ -282,12 +252,13 @@ class Outbox:
 
     def _give_back(self, batch: Batch, steps: int) -> None:
         """Tell the limiter that steps which it has counted are not stored."""
-        if batch.is_counted:
-            self._run(self._giving_back(steps))
 
-    async def _giving_back(self, steps: int) -> None:
-        with contextlib.suppress(errors.ReplayError):
-            await self._shards.transport.coordinator("limiter", "give_back", 0, steps)
+        async def give_back() -> None:
+            with contextlib.suppress(errors.ReplayError):
+                await self._shards.transport.coordinator("limiter", "give_back", 0, steps)
+
+        if batch.is_counted:
+            self._run(give_back())
 
     # The shard.
 

@@ -1,8 +1,6 @@
 """Replay: the client side of ShardedReplay, one replay buffer with rows in many shards.
 
-    writer() ─► Writer ─► Outbox ─► one shard          sample ─► the limiter ─► Draws ─► all shards
-
-Shards are reached through a Transport; this module does not depend on processes and machines.
+writer() ─► Writer ─► Outbox ─► one shard          sample ─► the limiter ─► Draws ─► all shards
 """
 
 import asyncio
@@ -18,19 +16,17 @@ import numpy as np
 from relive import errors
 from relive.common import validation
 from relive.fleet import adapter
-from relive.fleet import column_writer
 from relive.fleet import consumption
 from relive.fleet import draws
-from relive.fleet import episodes_writer
+from relive.fleet import episode_writers
 from relive.fleet import holds
-from relive.fleet import joint_writer
 from relive.fleet import membership
 from relive.fleet import outbox
 from relive.fleet import replies
 from relive.fleet import shares
+from relive.fleet import step_writers
 from relive.fleet import sync_writer
 from relive.fleet import tickets
-from relive.fleet import tokens_writer
 
 Batch = TypeVar("Batch")
 
@@ -94,7 +90,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
     # Writing.
 
-    def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> column_writer.ColumnWriter:
+    def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> step_writers.ColumnWriter:
         """Return a writer of steps, for a fleet of column buffers. It uses one shard as long as that is live.
 
         Args:
@@ -104,29 +100,28 @@ class Replay(consumption.Consumption, Generic[Batch]):
         Raises:
             ArgumentError: An argument is invalid, or the shards have other buffers.
         """
-        return column_writer.ColumnWriter(self._outbox("writer", batch_steps, max_in_flight), batch_steps)
+        return step_writers.ColumnWriter(self._outbox("writer", batch_steps, max_in_flight), batch_steps)
 
-    def joint_writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> joint_writer.JointWriter:
+    def joint_writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> step_writers.JointWriter:
         """Return a writer of joint steps, for a fleet of joint buffers; otherwise like `writer`."""
-        return joint_writer.JointWriter(self._outbox("joint_writer", batch_steps, max_in_flight), batch_steps)
+        return step_writers.JointWriter(self._outbox("joint_writer", batch_steps, max_in_flight), batch_steps)
 
-    def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
+    def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episode_writers.EpisodesWriter:
         """Return a writer of episodes, for a fleet of episode buffers; otherwise like `writer`."""
         outbox = self._outbox("episodes_writer", batch_steps, max_in_flight)
         held = holds.Holds(self._shards, self._description.has_groups)
-        return episodes_writer.EpisodesWriter(outbox, batch_steps, held, self._tickets)
+        return episode_writers.EpisodesWriter(outbox, batch_steps, held, self._tickets)
 
-    def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> tokens_writer.TokensWriter:
+    def tokens_writer(self, *, batch_episodes: int = 1, max_in_flight: int = 4) -> episode_writers.TokensWriter:
         """Return a writer of episodes of tokens, for a fleet of token buffers; otherwise like `writer`."""
         outbox = self._outbox("tokens_writer", batch_episodes, max_in_flight)
         held = holds.Holds(self._shards, self._description.has_groups)
-        return tokens_writer.TokensWriter(outbox, held, self._tickets)
+        return episode_writers.TokensWriter(outbox, held, self._tickets)
 
     def _outbox(self, call: str, batch_steps: int, max_in_flight: int) -> outbox.Outbox:
         if call != self._description.writer:
-            raise errors.ArgumentError(
-                f"{call} cannot write to {self._description.kind}: use {self._description.writer}"
-            )
+            kind = self._description.kind
+            raise errors.ArgumentError(f"{call} cannot write to {kind}: use {self._description.writer}")
         batch_steps = validation.positive_int("batch_steps", batch_steps)
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
         return outbox.Outbox(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
@@ -138,7 +133,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
             settings: The arguments of `writer`, or of the corresponding method for other buffers.
         """
         client = type(self)(self._transport, self._settings, self._description, self._shards.members)
-        return sync_writer.SyncWriter(lambda: getattr(client, self._description.writer)(**settings))
+        return sync_writer.SyncWriter(getattr(client, self._description.writer)(**settings))
 
     # Drawing.
 
@@ -248,8 +243,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         stored = 0
         for shard, updated in zip(asked, await asyncio.gather(*calls), strict=True):
             if updated is not None:
-                weight, in_shard = updated
-                self._draws.note(shard, weight)
+                self._draws.weights[shard], in_shard = updated
                 stored += in_shard
         self._largest_priority, self._told_version = max(self._largest_priority, largest), members.version
         self._stale_priorities += len(keys) - stored

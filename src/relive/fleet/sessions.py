@@ -17,19 +17,12 @@ from relive.persistence import codec
 
 @dataclasses.dataclass(slots=True)
 class Session:
-    """One writer.
-
-    Attributes:
-        last_call: Time of the last call.
-        has_lease: Whether it holds a lease.
-        oldest: The oldest number that it waits for.
-        seen: The batches from there on that are stored: how many steps of each were refused.
-        refusals: The first error of a batch in which steps were refused, since the process began.
-    """
+    """One writer."""
 
     last_call: float
     has_lease: bool = False
     oldest: int = 0
+    # Of each batch from there on that is stored, how many steps were refused, and the first error in this process.
     seen: dict[int, int] = dataclasses.field(default_factory=dict)
     refusals: dict[int, Exception] = dataclasses.field(default_factory=dict)
 
@@ -46,20 +39,13 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all writers of a shard.
-
-    Args:
-        lease: Seconds after which a silent writer counts as gone.
-        memory: Seconds after that for which its session is remembered.
-
-    Attributes:
-        lost: Number of rows that were lost with earlier processes, as far as clients have seen them.
-    """
+    """The sessions of all writers of a shard, which are remembered for some seconds more than the lease."""
 
     def __init__(self, lease: float, memory: float) -> None:
         self._lease, self._memory = lease, memory
         self._sessions: dict[bytes, Session] = {}
         self.lost = 0
+        """Number of rows that were lost with earlier processes, as far as clients have seen them."""
 
     def renew(self, name: bytes, now: float) -> Session:
         """Return the session of that name, with its lease renewed."""
@@ -97,11 +83,7 @@ class Sessions:
         return codec.PlainCodec().encode((self.lost, found))
 
     def learn(self, note: bytes, now: float) -> None:
-        """Learn from a note of an earlier process; what that had seen is not older than `now`.
-
-        Raises:
-            CheckpointError: It is not a note.
-        """
+        """Learn from a note of an earlier process."""
         try:
             lost, found = codec.PlainCodec().decode(note)
             self.lost = max(self.lost, lost)

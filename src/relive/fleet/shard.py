@@ -51,14 +51,7 @@ _INCARNATIONS = 2**15
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Durability:
-    """How a shard is persisted.
-
-    Attributes:
-        directory: The directory of the shard's files; None for no persistence.
-        fsync: When stored steps are synced to disk; see Journal.
-        checkpoint_seconds: How often the whole buffer is saved, including priorities; None for never.
-        codec: Encodes observations and actions of an episode buffer.
-    """
+    """How a shard is persisted, if it has a directory; checkpoint_seconds says how often the whole buffer is saved."""
 
     directory: str | None = None
     fsync: journal.Policy = dataclasses.field(default_factory=lambda: journal.EverySeconds(1.0))
@@ -187,12 +180,7 @@ class Shard:
         return self._progress()
 
     def report(self, progress: replies.Progress | None, members: replies.Members) -> None:
-        """Record what a client saw of an earlier incarnation of the shard, and count the losses.
-
-        Args:
-            progress: What it saw last; None if it saw nothing.
-            members: The list of shards that it knows.
-        """
+        """Count what was lost with an earlier process, given what a client saw of it last, and learn of the shards."""
         if self._members is None or self._members.version < members.version:
             self._members = members
         if progress is not None and progress.incarnation != self._incarnation:
@@ -252,10 +240,8 @@ class Shard:
     def update_priorities(self, keys: Any, priorities: Any, largest: float) -> tuple[adapter_lib.SamplingWeight, int]:
         """Update the priorities of steps; return how much there is to draw from then, and how many were still stored.
 
-        Args:
-            keys: Their keys [k]; those of rows that a lost shard had not synced are stale, like those of evicted rows.
-            priorities: Their priorities [k].
-            largest: The largest priority of the fleet.
+        Keys of rows that a lost shard had not synced are stale, like those of evicted rows. New rows get the largest
+        priority of the fleet.
         """
         buffer = self._adapter.buffer
         keys = keys - self._first_key
@@ -371,12 +357,7 @@ class Shard:
         return function(self._adapter.buffer, *arguments)
 
     def save(self, request: bytes) -> bool:
-        """Return whether the buffer has been saved for that request; the first call with it starts to, in a thread.
-
-        Raises:
-            ArgumentError: The shard has no directory.
-            CheckpointError: The checkpoint could not be written.
-        """
+        """Return whether the buffer has been saved for that request; the first call with it starts to, in a thread."""
         if request not in self._saves:
             self._saves[request] = self._files.save(self._adapter.buffer)
         if not self._saves[request].done():

@@ -8,7 +8,7 @@
 A row i of shard s is drawn with probability (m_s / M) (w_i / m_s) = w_i / M, that of one buffer with all rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Any
@@ -53,14 +53,7 @@ def importance_weights(
     normalization: prioritized.WeightNormalization,
     drawn: arrays.Floats,
 ) -> arrays.Floats:
-    """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided as PrioritizedSampler does.
-
-    Args:
-        weights: How much there was to draw from in each shard.
-        exponent: beta.
-        normalization: What they are divided by.
-        drawn: The probabilities of the rows, P_i [B].
-    """
+    """Return (N P_i)^-beta of rows drawn with probabilities P_i [B] (Schaul et al. 2016, section 3.4), normalized."""
     if normalization == "none":
         return (sum([weight.size for weight in weights]) * drawn) ** -exponent
     if normalization == "batch":
@@ -73,16 +66,7 @@ def importance_weights(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a draw from one shard.
-
-    Attributes:
-        shard: Its number.
-        probability: Its probability, m_s / M.
-        rows: Batches, or a list of samples.
-        start: Where the rows of this one begin.
-        length: How many there are.
-        count: How many of them to take.
-    """
+    """The part of a draw from one shard, which has probability m_s / M: `count` of the `length` rows from `start`."""
 
     shard: int
     probability: float
@@ -96,20 +80,8 @@ class Part:
         return column[self.start : self.start + self.length]
 
 
-def joined(
-    parts: Sequence[Part],
-    importance: Callable[[arrays.Floats], arrays.Floats] | None,
-    rng: np.random.Generator,
-    padding: tuple[int, int] = (0, 1),
-) -> Any:
-    """Join the parts into one batch, in random order, with keys of the fleet.
-
-    Args:
-        parts: At least one.
-        importance: Returns the importance weights of rows with those probabilities; None to keep them.
-        rng: Chooses the rows to take, and shuffles.
-        padding: The pad_token_id and pad_to_multiple_of of batches of tokens.
-    """
+def joined(parts: Sequence[Part], rng: np.random.Generator, padding: tuple[int, int] = (0, 1)) -> Any:
+    """Join at least one part into a batch, or a list of samples, in random order, with keys of the fleet."""
     # One whole part is in random order already.
     order = None if len(parts) == 1 and parts[0].length == parts[0].count else _order(parts, rng)
     if isinstance(parts[0].rows, list):
@@ -117,16 +89,16 @@ def joined(
         chosen = samples if order is None else [samples[place] for place in order.tolist()]
         return [copies.copied(sample) for sample in chosen]  # Arrays from other processes may be read-only.
     if isinstance(parts[0].rows, packing.TokenBatch):
-        return _joined_tokens(parts, order, padding)
+        batches = [part.rows._rows(np.arange(part.start, part.start + part.length), padding[1]) for part in parts]
+        for part, batch in zip(parts, batches, strict=True):
+            batch.keys = batch.keys * MOST_SHARDS + part.shard
+        return batches[0] if order is None else joined_tokens(batches, order, padding)
     kind = type(parts[0].rows)
     columns = {name: [getattr(part.rows, name) for part in parts] for name in kind.__dataclass_fields__}
     for name in columns.keys() & {"keys", "episodes"}:
         columns[name] = [getattr(part.rows, name) * MOST_SHARDS + part.shard for part in parts]
     columns["probabilities"] = [part.rows.probabilities * part.probability for part in parts]
-    batch = kind(**{name: _taken(column, parts, order) for name, column in columns.items()})
-    if importance is not None:
-        batch.weights = importance(batch.probabilities)
-    return batch
+    return kind(**{name: _taken(column, parts, order) for name, column in columns.items()})
 
 
 def by_shard(keys: arrays.Ints) -> dict[int, arrays.Ints]:
@@ -191,13 +163,3 @@ def joined_tokens(
         **{name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
     )
     return whole._rows(order, padding[1])
-
-
-def _joined_tokens(
-    parts: Sequence[Part], order: arrays.Ints | None, padding: tuple[int, int]
-) -> packing.TokenBatch[arrays.Array]:
-    """Join the rows of tokens of some parts; see `joined`."""
-    batches = [part.rows._rows(np.arange(part.start, part.start + part.length), padding[1]) for part in parts]
-    for part, batch in zip(parts, batches, strict=True):
-        batch.keys = batch.keys * MOST_SHARDS + part.shard
-    return batches[0] if order is None else joined_tokens(batches, order, padding)

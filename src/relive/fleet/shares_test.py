@@ -71,7 +71,7 @@ def parts_of(count: int, rows: int) -> list[shares.Part]:
 
 def test_fields_of_a_row_stay_together_when_shuffled() -> None:
     parts = parts_of(3, 20)
-    batch = shares.joined(parts, None, np.random.default_rng(0))
+    batch = shares.joined(parts, np.random.default_rng(0))
     assert len(batch) == 63
     shard = batch.observation["shard"]
     assert (batch.keys % 512 == shard).all()
@@ -90,9 +90,7 @@ def test_every_order_of_the_rows_is_equally_likely() -> None:
     rng = np.random.default_rng(1)
     for _ in range(600):
         counts[
-            tuple(
-                shares.joined([shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], None, rng)
-            )
+            tuple(shares.joined([shares.Part(0, 0.5, [1, 2], 0, 2, 2), shares.Part(1, 0.5, [0, 3], 1, 1, 1)], rng))
         ] += 1
     assert len(counts) == 6
     testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
@@ -102,11 +100,11 @@ def test_rows_of_a_part_are_taken_with_equal_probability() -> None:
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     rng = np.random.default_rng(1)
     for _ in range(600):
-        counts[tuple(shares.joined([shares.Part(0, 1.0, [0, 1, 2, 3, 0], 1, 3, 2)], None, rng))] += 1
+        counts[tuple(shares.joined([shares.Part(0, 1.0, [0, 1, 2, 3, 0], 1, 3, 2)], rng))] += 1
     assert len(counts) == 6
     testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
     parts = [dataclasses.replace(part, count=part.count - 3 * part.shard) for part in parts_of(3, 20)]
-    batch = shares.joined(parts, None, rng)
+    batch = shares.joined(parts, rng)
     assert collections.Counter(batch.observation["shard"].tolist()) == {0: 20, 1: 18, 2: 16}
     assert (batch.keys % 512 == batch.observation["shard"]).all()
     assert (batch.keys // 512 == batch.observation["t"][:, 0]).all()
@@ -116,7 +114,7 @@ def test_the_rows_of_a_part_are_those_from_its_start() -> None:
     (whole,) = parts_of(1, 20)
     first, second = (dataclasses.replace(whole, start=start, length=5, count=5) for start in (3, 8))
     for parts in ([first], [first, second]):
-        batch = shares.joined(parts, None, np.random.default_rng(0))
+        batch = shares.joined(parts, np.random.default_rng(0))
         assert sorted(batch.keys.tolist()) == sorted((512 * whole.rows.keys[3 : 3 + 5 * len(parts)]).tolist())
         assert (batch.keys == 512 * batch.observation["t"][:, 0]).all()
 
@@ -124,7 +122,7 @@ def test_the_rows_of_a_part_are_those_from_its_start() -> None:
 def test_a_single_part_is_copied_only_if_read_only() -> None:
     (part,) = parts_of(1, 5)
     part.rows.reward.flags.writeable = False
-    batch = shares.joined([part], None, np.random.default_rng(0))
+    batch = shares.joined([part], np.random.default_rng(0))
     assert np.shares_memory(batch.action, part.rows.action)
     assert batch.reward.flags.writeable
     assert (batch.reward == part.rows.reward).all()
@@ -148,13 +146,13 @@ def test_a_joined_batch_shares_no_memory() -> None:
     keys = parts[0].rows.keys.copy()
     frozen: Any = parts[0].rows.observation["t"]
     frozen.flags.writeable = False
-    batch = shares.joined(parts, None, np.random.default_rng(0))
+    batch = shares.joined(parts, np.random.default_rng(0))
     batch.observation["t"][...] = 99
     batch.keys[...] = 99
     assert (parts[0].rows.keys == keys).all()
     samples = [np.zeros(2)]
     samples[0].flags.writeable = False
-    (sample,) = shares.joined([shares.Part(0, 1.0, samples, 0, 1, 1)], None, np.random.default_rng(0))
+    (sample,) = shares.joined([shares.Part(0, 1.0, samples, 0, 1, 1)], np.random.default_rng(0))
     sample[...] = 1
     assert (samples[0] == 0).all()
 

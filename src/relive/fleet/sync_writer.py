@@ -1,14 +1,11 @@
 """SyncWriter: a writer for actors with a plain loop, whose calls block.
 
-    plain loop       writer.add(...)   ──►   event loop in a thread:  await writer.add(...)
-                                       ◄──   the result, or the exception
-
-Each writer has a thread of its own, and with it its own client of the fleet.
+plain loop       writer.add(...)   ──►   event loop in a thread of its own:  await writer.add(...)
+                                   ◄──   the result, or the exception
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent import futures
 import functools
 import inspect
 import threading
@@ -16,6 +13,7 @@ from typing import Any, Self
 
 from relive import errors
 from relive.common import duplicates
+from relive.fleet import writer
 
 
 class _Blocking:
@@ -53,19 +51,16 @@ class SyncWriter(duplicates.NeverCopied, _Blocking):
 
     It has the methods of the awaited writer, with the same arguments and results. What is used with `async with` there,
     such as `episode`, is used with `with` here.
-
-    Args:
-        make: Returns the awaited writer; called in the thread of the event loop.
     """
 
     _INSTEAD = "take another one of the fleet where it is needed"
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        started: futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Any]] = futures.Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(_serve(make, started)), daemon=True)
-        self._thread.start()
-        self._loop, self._over, inside = started.result()
+    def __init__(self, inside: writer.Writer) -> None:
         super().__init__(inside, self._run)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Flush, release the lease, and end the thread. Closing twice has no effect."""
@@ -73,7 +68,7 @@ class SyncWriter(duplicates.NeverCopied, _Blocking):
             try:
                 self._run(self._inside.close())
             finally:
-                self._loop.call_soon_threadsafe(self._over.set)
+                self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
 
     def __enter__(self) -> Self:
@@ -81,6 +76,11 @@ class SyncWriter(duplicates.NeverCopied, _Blocking):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _serve(self) -> None:
+        """Run the event loop until it is stopped; then cancel what is left."""
+        with self._runner:
+            self._loop.run_forever()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a coroutine, run in the thread; it is cancelled if the wait is interrupted."""
@@ -93,16 +93,3 @@ class SyncWriter(duplicates.NeverCopied, _Blocking):
         except BaseException:
             future.cancel()
             raise
-
-
-async def _serve(
-    make: Callable[[], Any], started: futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Any]]
-) -> None:
-    """Make a writer, and keep the event loop running until it is over."""
-    over = asyncio.Event()
-    try:
-        started.set_result((asyncio.get_running_loop(), over, make()))
-    except BaseException as error:
-        started.set_exception(error)
-    else:
-        await over.wait()

@@ -1,22 +1,16 @@
-"""Writer: the base class of writers of a fleet; StreamWriter: that of writers of steps.
+"""Writer: the base class of writers of a fleet.
 
 Invariant: an awaited call copies its step, waits for room, then takes it without awaiting in between. So a cancelled
 call has either happened completely or not at all.
 """
 
-import abc
 import asyncio
-import dataclasses
 import itertools
-from typing import Any, Self
+from typing import Self
 
 from relive import errors
 from relive.common import duplicates
-from relive.common import validation
-from relive.fleet import chunks
-from relive.fleet import holds as holds_lib
 from relive.fleet import outbox as outbox_lib
-from relive.fleet import tickets as tickets_lib
 
 
 class Writer(duplicates.NeverCopied):
@@ -95,81 +89,3 @@ class Writer(duplicates.NeverCopied):
 
     def _end(self) -> None:
         """End all open episodes."""
-
-
-class GroupWriter(Writer):
-    """Base class of writers of episodes, which may be of groups, and need tickets with an admission."""
-
-    def __init__(self, outbox: outbox_lib.Outbox, holds: holds_lib.Holds, tickets: tickets_lib.Tickets) -> None:
-        super().__init__(outbox)
-        self._holds, self._tickets = holds, tickets
-
-    async def _close(self) -> None:
-        try:
-            await super()._close()
-        finally:
-            await self._holds.close()
-
-
-@dataclasses.dataclass(slots=True)
-class Run:
-    """The open episode of a stream, and its unsent steps, of which `first` is the index of the first.
-
-    Columns also have the layout of those, and the observation after the newest.
-    """
-
-    episode: int
-    first: int = 0
-    steps: list[Any] = dataclasses.field(default_factory=list)
-    after: Any = None
-    layout: Any = None
-
-
-class StreamWriter(Writer):
-    """Base class of writers of steps, which belong to streams.
-
-    Args:
-        outbox: Sends the chunks.
-        chunk_steps: Maximum number of steps in a chunk.
-    """
-
-    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
-        super().__init__(outbox)
-        self._chunk_steps = chunk_steps
-        self._runs: dict[int, Run] = {}
-
-    async def end_episode(self, stream: int = 0) -> bool:
-        """End the open episode of a stream as truncated, and return whether there was one."""
-        stream = validation.non_negative_int("stream", stream)
-        await self._room()
-        is_open = stream in self._runs
-        if is_open:
-            self._send(stream, "TRUNCATED")
-        return is_open
-
-    def _run(self, stream: int) -> Run:
-        """Return the open episode of a stream, in which one begins if there is none."""
-        if stream not in self._runs:
-            self._runs[stream] = Run(next(self._numbers))
-        return self._runs[stream]
-
-    def _seal(self) -> None:
-        for stream, run in list(self._runs.items()):
-            if run.steps:
-                self._send(stream, "OPEN")
-
-    def _end(self) -> None:
-        for stream in list(self._runs):
-            self._send(stream, "TRUNCATED")
-
-    def _send(self, stream: int, end: chunks.End) -> None:
-        """Send the steps of a stream."""
-        run = self._runs[stream]
-        self._outbox.take(self._chunk(run, end))
-        run.first, run.steps = run.first + len(run.steps), []
-        if end != "OPEN":
-            del self._runs[stream]
-
-    @abc.abstractmethod
-    def _chunk(self, run: Run, end: chunks.End) -> chunks.Chunk:
-        """Return the unsent steps of an episode, if any, as a chunk."""

@@ -4,9 +4,6 @@
     learners           ◄──parts───
                                      Coordinator        which shards there are; a rate limiter that holds for all
 
-The logic of shards and clients is in `relive.fleet`, which does not depend on Ray. Ray places and starts the processes,
-restarts dead ones, and passes arrays through its object store without a copy.
-
 Shards are actors with names, by which clients find those that were added, and a new process of the coordinator all.
 """
 
@@ -46,23 +43,17 @@ Batch = TypeVar("Batch")
 
 _RETRY = 0.2
 """So many seconds lie between two attempts to reach an actor that is being started again."""
-
 _REFUSED = frozenset(("max_concurrency", "concurrency_groups", "allow_out_of_order_execution", "get_if_exists"))
 """Options of Ray by which a shard's calls would run side by side or in another order, or another's actor be taken."""
-
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """Names of the settings of malloc in the C library of Linux."""
-
-_SHARD = re.compile(r"shard-(\d+)")
-"""The name of a shard's directory, with its number."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """How to start the actors of a fleet; their names begin with `fleet`."""
+    """How to start the actors of a fleet, whose names begin with `fleet`; the directory is that of all shards."""
 
     make_buffer: Callable[[], adapters.Buffer]
-    directory: str | None
     durability: shard_lib.Durability
     settings: membership.Settings
     start_timeout: float
@@ -72,13 +63,7 @@ class _Plan:
     is_detached: bool
 
     def start(self, shards: Iterable[int]) -> tuple[dict[int, Any], adapter.Description]:
-        """Start shards, and return their handles and the description of their buffers, once all are running.
-
-        Raises:
-            ArgumentError: make_buffer returns an unsupported buffer, or cannot be sent, or the options are invalid.
-            CheckpointError: A directory cannot be read back.
-            ShardLostError: The shards did not start in time.
-        """
+        """Start shards, and return their handles and the description of their buffers; raise as ShardedReplay.start."""
         handles: dict[int, Any] = {}
         descriptions: list[adapter.Description] = []
         with _killing_on_error(handles):
@@ -110,15 +95,15 @@ class _Plan:
         try:
             return ray.remote(kind).options(**ours, **options)
         except (TypeError, ValueError) as error:
-            raise errors.ArgumentError(
-                f"actor_options must be options of Ray, got {validation.short_repr(dict(options))}"
-            ) from error
+            shown = validation.short_repr(dict(options))
+            raise errors.ArgumentError(f"actor_options must be options of Ray, got {shown}") from error
 
     def _arguments(self, shard: int) -> tuple[Any, ...]:
-        durability, settings = self.durability, self.settings
-        if self.directory is not None:
-            durability = dataclasses.replace(durability, directory=os.path.join(self.directory, f"shard-{shard}"))
-        return self.make_buffer, shard, settings.lease, durability, settings.recovery
+        durability = self.durability
+        if durability.directory is not None:
+            place = os.path.join(durability.directory, f"shard-{shard}")
+            durability = dataclasses.replace(durability, directory=place)
+        return self.make_buffer, shard, self.settings.lease, durability, self.settings.recovery
 
 
 class ShardedReplay(replay.Replay[Batch]):
@@ -202,11 +187,11 @@ class ShardedReplay(replay.Replay[Batch]):
         fsync = journal.EverySeconds(1.0) if fsync is None else fsync
         journal.check(fsync)
         rng = validation.generator("seed", seed)
+        checkpoint_seconds = None if directory is None else checkpoint_seconds
         plan = _Plan(
             make_buffer=make_buffer,
-            directory=directory,
             durability=shard_lib.Durability(
-                fsync=fsync, checkpoint_seconds=None if directory is None else checkpoint_seconds, codec=codec
+                directory=directory, fsync=fsync, checkpoint_seconds=checkpoint_seconds, codec=codec
             ),
             settings=membership.Settings(
                 timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None, admission=admission
@@ -288,16 +273,14 @@ class _Shard(shard_lib.Shard):
         super().__init__(*arguments)
         with contextlib.suppress(AttributeError, OSError, TypeError):  # Another system has no such setting.
             malloc_option = ctypes.CDLL(None).mallopt
-            # The second one alone would make it slower.
-            malloc_option(_MMAP_THRESHOLD, 2**30) and malloc_option(_TRIM_THRESHOLD, 2**30)
+            if malloc_option(_MMAP_THRESHOLD, 2**30):  # The second one alone would make it slower.
+                malloc_option(_TRIM_THRESHOLD, 2**30)
 
 
 class _Coordinator(coordinator.Coordinator):
     """The fleet's Coordinator as an actor, which knows all that a client needs."""
 
-    def __init__(
-        self, plan: _Plan, description: adapter.Description, limiter: rate_limiters.RateLimiter | None
-    ) -> None:
+    def __init__(self, plan: _Plan, description: adapter.Description, limiter: Any) -> None:
         place = plan.fleet, plan.namespace
         super().__init__(_Transport(*place, None, {}), _running(*place), plan.settings, limiter)
         self._plan, self._contact = plan, (place, plan.settings, description)
@@ -315,10 +298,9 @@ class _Coordinator(coordinator.Coordinator):
 
 def _running(fleet: str, namespace: str) -> list[int]:
     """Return the numbers of the shards that are running or being restarted."""
-    pattern = re.compile(re.escape(fleet) + r"-(\d+)")
     actors: list[Any] = ray.util.list_named_actors(True)
     names = [each["name"] for each in actors if each["namespace"] == namespace]
-    return sorted([int(found[1]) for name in names if (found := pattern.fullmatch(name))])
+    return sorted([int(shard[1]) for name in names if (shard := re.fullmatch(rf"{re.escape(fleet)}-(\d+)", name))])
 
 
 def _numbers(directory: str | None, num_shards: int) -> list[int]:
@@ -326,7 +308,7 @@ def _numbers(directory: str | None, num_shards: int) -> list[int]:
     if num_shards > shares.MOST_SHARDS:
         raise errors.ArgumentError(f"shards must be at most {shares.MOST_SHARDS}, got {num_shards}")
     names = os.listdir(directory) if directory is not None and os.path.isdir(directory) else []
-    there = [int(shard[1]) for name in names if (shard := _SHARD.fullmatch(name))]
+    there = [int(shard[1]) for name in names if (shard := re.fullmatch(r"shard-(\d+)", name))]
     if directory is not None and len(there) > num_shards:
         raise errors.CheckpointError(
             f"{files.named(directory)} holds a fleet of {len(there)} shards, got shards={num_shards}: "
@@ -352,11 +334,7 @@ class _Transport:
         self._handles = dict(handles)
 
     def handle(self, shard: int) -> Any:
-        """Return the handle of a shard.
-
-        Raises:
-            ClosedError: It will not come back.
-        """
+        """Return the handle of a shard; raise ClosedError if it will not come back."""
         if shard not in self._handles:
             handle = _actor(f"{self._fleet}-{shard}", self._namespace)
             if handle is None:
@@ -377,9 +355,8 @@ class _Transport:
         except exceptions.ActorDiedError as error:
             raise errors.ClosedError(f"shard {shard} will not come back: {type(error).__name__}") from error
         except (exceptions.RayError, TimeoutError) as error:
-            raise errors.ShardLostError(
-                f"shard {shard} does not respond to {method}: {type(error).__name__}"
-            ) from error
+            reason = type(error).__name__
+            raise errors.ShardLostError(f"shard {shard} does not respond to {method}: {reason}") from error
 
     async def coordinator(self, method: str, *arguments: Any) -> Any:
         """Call a method of the fleet's Coordinator; see membership.Transport."""
@@ -423,10 +400,8 @@ def _sending(what: str) -> Iterator[None]:
     try:
         yield
     except TypeError as error:
-        reason = error.__cause__ or "it cannot be pickled"
-        raise errors.ArgumentTypeError(
-            f"{what} must be something that can be sent to another process: {reason}"
-        ) from error
+        rule = f"{what} must be something that can be sent to another process"
+        raise errors.ArgumentTypeError(f"{rule}: {error.__cause__ or 'it cannot be pickled'}") from error
 
 
 def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:

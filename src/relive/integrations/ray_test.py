@@ -396,7 +396,6 @@ async def test_killed_shards_come_back_without_losses_or_repeats(kills: int, see
     if kills > 1:
         async with fleet(ring, **settings) as replay:
             assert sorted(await all_observations(replay)) == expected
-            assert (await replay.stats()).sampled == stats.sampled
 
 
 @pytest.mark.long

@@ -230,10 +230,7 @@ class Journal(duplicates.NeverCopied):
     @property
     def free_bytes(self) -> int:
         """How much room there is on the disk, as far as the system says."""
-        if not hasattr(os, "statvfs"):
-            return validation.LARGEST
-        system = os.statvfs(self.path)
-        return system.f_bavail * system.f_frsize
+        return shutil.disk_usage(self.path).free
 
     @property
     def is_due(self) -> bool:

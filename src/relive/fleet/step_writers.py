@@ -1,16 +1,21 @@
-"""ColumnWriter: writes steps to a fleet, in chunks, with the methods of a column buffer."""
+"""Writers of steps to a fleet, in chunks: ColumnWriter and JointWriter, with the methods of their buffers."""
 
+import abc
 from collections.abc import Mapping
+import dataclasses
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.common import copies
 from relive.common import trees
 from relive.common import validation
 from relive.fleet import chunks
+from relive.fleet import outbox as outbox_lib
 from relive.fleet import writer
+from relive.joint import rows as joint_rows
 from relive.schema import casting
 from relive.schema import encoding
 
@@ -20,7 +25,63 @@ _ENDS: tuple[chunks.End, ...] = ("OPEN", "TERMINATED", "TRUNCATED")
 """How an episode goes on, by the event of its newest step."""
 
 
-class ColumnWriter(writer.StreamWriter):
+@dataclasses.dataclass(slots=True)
+class Run:
+    """The open episode of a stream, and its unsent steps from index `first`; of columns, what comes after them."""
+
+    episode: int
+    first: int = 0
+    steps: list[Any] = dataclasses.field(default_factory=list)
+    after: Any = None
+    layout: Any = None
+
+
+class StreamWriter(writer.Writer):
+    """Base class of writers of steps, which belong to streams; at most `chunk_steps` are in a chunk."""
+
+    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
+        super().__init__(outbox)
+        self._chunk_steps = chunk_steps
+        self._runs: dict[int, Run] = {}
+
+    async def end_episode(self, stream: int = 0) -> bool:
+        """End the open episode of a stream as truncated, and return whether there was one."""
+        stream = validation.non_negative_int("stream", stream)
+        await self._room()
+        is_open = stream in self._runs
+        if is_open:
+            self._send(stream, "TRUNCATED")
+        return is_open
+
+    def _run(self, stream: int) -> Run:
+        """Return the open episode of a stream, in which one begins if there is none."""
+        if stream not in self._runs:
+            self._runs[stream] = Run(next(self._numbers))
+        return self._runs[stream]
+
+    def _seal(self) -> None:
+        for stream, run in list(self._runs.items()):
+            if run.steps:
+                self._send(stream, "OPEN")
+
+    def _end(self) -> None:
+        for stream in list(self._runs):
+            self._send(stream, "TRUNCATED")
+
+    def _send(self, stream: int, end: chunks.End) -> None:
+        """Send the steps of a stream."""
+        run = self._runs[stream]
+        self._outbox.take(self._chunk(run, end))
+        run.first, run.steps = run.first + len(run.steps), []
+        if end != "OPEN":
+            del self._runs[stream]
+
+    @abc.abstractmethod
+    def _chunk(self, run: Run, end: chunks.End) -> chunks.Chunk:
+        """Return the unsent steps of an episode, if any, as a chunk."""
+
+
+class ColumnWriter(StreamWriter):
     """Writes steps to a fleet of column buffers; returned by `ShardedReplay.writer`.
 
     Steps are collected until their episode ends, there are `batch_steps` of them, or `flush` is called. An open episode
@@ -116,14 +177,14 @@ class ColumnWriter(writer.StreamWriter):
         if end != "OPEN":
             del self._runs[stream]
 
-    def _run_from(self, stream: int, seen: Leaves) -> writer.Run:
+    def _run_from(self, stream: int, seen: Leaves) -> Run:
         """Return the open episode of a stream that the observation follows; what it does not follow is truncated."""
         after = self._run(stream).after
         if after is not None and not _are_equal(after, seen):
             self._send(stream, "TRUNCATED")
         return self._run(stream)
 
-    def _chunk(self, run: writer.Run, end: chunks.End) -> chunks.ColumnChunk:
+    def _chunk(self, run: Run, end: chunks.End) -> chunks.ColumnChunk:
         parts = {path: [step[path] for step in run.steps] for path in (run.steps[0] if run.steps else ())}
         columns = {
             path: np.stack([*part, run.after[path]] if path in run.after else part) for path, part in parts.items()
@@ -131,6 +192,43 @@ class ColumnWriter(writer.StreamWriter):
         observations, actions, extras = [trees.nested(name, columns) for name in ("observation", "action", "extras")]
         rewards = columns["reward"] if run.steps else ()
         return chunks.ColumnChunk(run.episode, run.first, observations, actions, rewards, extras, end)
+
+
+class JointWriter(StreamWriter):
+    """Writes steps to a fleet of joint buffers; returned by `ShardedReplay.joint_writer`.
+
+    Steps are collected, and need streams of the shard's buffer, as those of a ColumnWriter.
+    """
+
+    async def add(
+        self,
+        observations: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        rewards: Mapping[str, Any],
+        next_observations: Mapping[str, Any],
+        *,
+        terminations: Mapping[str, Any] | None = None,
+        truncations: Mapping[str, Any] | None = None,
+        stream: int = 0,
+        **extras: Mapping[str, Any],
+    ) -> None:
+        """Add one joint step; the arguments are as in JointReplayBuffer.add."""
+        stream = validation.non_negative_int("stream", stream)
+        given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
+        given.check(actions)
+        step = {name: copies.copied(value) for name, value in given._asdict().items() if name != "extras"}
+        step |= {name: copies.copied(value) for name, value in extras.items()}
+        ends = [(terminations or {}).get(agent) or (truncations or {}).get(agent) for agent in actions]
+        await self._room()
+        run = self._run(stream)
+        run.steps.append(step)
+        if all(ends):
+            self._send(stream, "TERMINATED")
+        elif len(run.steps) >= self._chunk_steps:
+            self._send(stream, "OPEN")
+
+    def _chunk(self, run: Run, end: chunks.End) -> chunks.JointChunk:
+        return chunks.JointChunk(episode=run.episode, first=run.first, steps=tuple(run.steps), end=end)
 
 
 def _chunk(

@@ -1,29 +1,46 @@
-"""EpisodesWriter: writes episodes to a fleet, in chunks.
+"""Writers of episodes to a fleet: EpisodesWriter, in chunks, and TokensWriter, whole ones.
 
 episode(agent_id) ──► OpenEpisode: append, append, ... end
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 import contextlib
 from typing import Any
 
+from relive.agents import tokens
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
-from relive.fleet import holds
-from relive.fleet import outbox
-from relive.fleet import tickets
+from relive.fleet import holds as holds_lib
+from relive.fleet import outbox as outbox_lib
+from relive.fleet import tickets as tickets_lib
 from relive.fleet import writer
 
 
-class EpisodesWriter(writer.GroupWriter):
+class GroupWriter(writer.Writer):
+    """Base class of writers of episodes, which may be of groups, and need tickets with an admission."""
+
+    def __init__(self, outbox: outbox_lib.Outbox, holds: holds_lib.Holds, tickets: tickets_lib.Tickets) -> None:
+        super().__init__(outbox)
+        self._holds, self._tickets = holds, tickets
+
+    async def _close(self) -> None:
+        try:
+            await super()._close()
+        finally:
+            await self._holds.close()
+
+
+class EpisodesWriter(GroupWriter):
     """Writes episodes to a fleet of episode buffers; returned by `ShardedReplay.episodes_writer`.
 
     The episodes of a group go to one shard, each as a whole once it has ended.
     """
 
-    def __init__(self, outbox: outbox.Outbox, chunk_steps: int, holds: holds.Holds, tickets: tickets.Tickets) -> None:
+    def __init__(
+        self, outbox: outbox_lib.Outbox, chunk_steps: int, holds: holds_lib.Holds, tickets: tickets_lib.Tickets
+    ) -> None:
         super().__init__(outbox, holds, tickets)
         self._chunk_steps = chunk_steps
         self._episodes: dict[int, OpenEpisode] = {}
@@ -35,7 +52,7 @@ class EpisodesWriter(writer.GroupWriter):
         *,
         group_id: str | None = None,
         policy_version: int | None = None,
-        ticket: tickets.FleetTicket | None = None,
+        ticket: tickets_lib.FleetTicket | None = None,
     ) -> AsyncIterator["OpenEpisode"]:
         """Return an async context manager that starts an episode; the arguments are as in EpisodeReplayBuffer.episode.
 
@@ -76,15 +93,11 @@ class EpisodesWriter(writer.GroupWriter):
 class OpenEpisode:
     """An open episode that is written to a fleet; created by `EpisodesWriter.episode`.
 
-    Args:
-        of: The writer.
-        start: The first chunk, without steps.
-        shard: The shard to which it is sent as a whole, for one of a group.
-        grant: That of its ticket, if it has one.
+    That of a group is sent as a whole, to `shard`.
     """
 
     def __init__(
-        self, of: EpisodesWriter, start: chunks.EpisodeChunk, shard: int | None, grant: tickets.Grant | None
+        self, of: EpisodesWriter, start: chunks.EpisodeChunk, shard: int | None, grant: tickets_lib.Grant | None
     ) -> None:
         self._writer, self._next, self._use, self._shard, self._grant = of, start, start.ticket, shard, grant
         name, version = start.agent_id, start.policy_version
@@ -136,3 +149,36 @@ class OpenEpisode:
             each.clear()
         self._next = self._next._replace(first=num_steps, policy_version=unsent.policy_version, ticket=None)
         self._writer._outbox.take(chunk, self._shard)
+
+
+class TokensWriter(GroupWriter):
+    """Writes episodes to a fleet of token buffers; returned by `ShardedReplay.tokens_writer`.
+
+    It counts episodes, not steps. Those of a group go to one shard.
+    """
+
+    async def add_episode(
+        self,
+        steps: Sequence[tokens.TokenStep],
+        *,
+        agent_id: str,
+        group_id: str | None = None,
+        status: episode_lib.FinalStatus = "COMPLETED",
+        ticket: tickets_lib.FleetTicket | None = None,
+        **extras: Any,
+    ) -> None:
+        """Add a whole episode; the arguments are as in TokenReplayBuffer.add_episode.
+
+        With an admission, it needs a ticket from `ShardedReplay.admit`.
+        """
+        joined = tokens.join(steps)
+        options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
+        options["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
+        validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
+        options |= {"status": status, **copies.copied(extras)}
+        shard = await self._holds.place(group_id)
+        await self._room(shard)
+        use = self._tickets.use(ticket, "add_episode")
+        if ticket is not None and status == "ABORTED" and ticket.grant.take_back():
+            use = None
+        self._outbox.take(chunks.TokenChunk(joined=joined, options=options, ticket=use), shard)
