@@ -220,8 +220,7 @@ async def test_tickets_of_an_actor_that_died_are_given_back() -> None:
     gc.collect()
     assert await is_held(other, seconds=25.0)
     assert not await is_held(other, seconds=20.0)
-    assert client._tickets._renewal is not None
-    assert client._tickets._renewal.done()
+    assert client._shards._only["tickets"].done()
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])

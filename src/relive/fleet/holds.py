@@ -1,7 +1,6 @@
 """Holds: the groups of episodes that one writer has begun, each on the shard that the coordinator chose for it.
 
-A writer says again and again which groups it holds: those that no live writer holds can be given up, and a shard that
-is drained waits for the others.
+A writer says again and again which groups it holds: others can be given up, and keep no shard that is drained.
 """
 
 import asyncio

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 import contextlib
 import dataclasses
-import functools
 from typing import Any, Protocol
 
 from relive import errors
@@ -77,7 +76,7 @@ class Membership:
 
     def __init__(self, transport: Transport, members: replies.Members, settings: Settings) -> None:
         self.transport, self.members, self.settings = transport, members, settings
-        # What is done in the background: by name, or to look for the shard of that number.
+        # What is done in the background, and by key what is done once at a time, such as to look for a shard.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._only: dict[object, asyncio.Task[Any]] = {}
         self._lost, self._gone = set[int](), set[int]()
@@ -124,13 +123,13 @@ class Membership:
     def note_version(self, version: int) -> None:
         """Get the newest list of shards in the background if there is one of that version."""
         if version > self.members.version:
-            self._run_once("refresh", self.refresh)
+            self.run_once("refresh", self.refresh)
 
     def _note_queue(self, shard: int, number: int) -> None:
         """Tell the coordinator in the background if anything happened in the queue of a shard."""
         if number and self._queues.get(shard) != number:
             self._queues[shard] = self._untold[shard] = number
-            self._run_once("tell", self._tell)
+            self.run_once("tell", self._tell)
 
     async def _tell(self) -> None:
         with contextlib.suppress(errors.ClosedError):
@@ -168,8 +167,10 @@ class Membership:
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
         """Call a method of a shard; return None if the shard is lost."""
-        with contextlib.suppress(errors.ShardLostError):
+        try:
             return await self.ask(shard, method, *arguments)
+        except errors.ShardLostError:
+            return None
 
     async def is_back(self, shard: int, seconds: float) -> bool:
         """Wait until a lost shard is back, and return whether it was within that many seconds."""
@@ -196,12 +197,12 @@ class Membership:
         else:
             self._full_since.setdefault(shard, asyncio.get_running_loop().time())
         before = self._progress.get(shard)
-        if before is None or before.incarnation != progress.incarnation or before.inserted < progress.inserted:
+        is_new = before is not None and before.incarnation != progress.incarnation
+        if before is None or is_new or before.inserted < progress.inserted:
             self._progress[shard] = progress
-        if before is None or before.incarnation == progress.incarnation:
-            return False
-        await self.ask_or_none(shard, "report", before, self.members)
-        return True
+        if is_new:
+            await self.ask_or_none(shard, "report", before, self.members)
+        return is_new
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task in the background, and return it."""
@@ -215,16 +216,17 @@ class Membership:
         for task in self._tasks:
             task.cancel()
 
-    def _run_once(self, key: object, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
-        """Return the task of that key, which is begun unless it is under way; each event loop has its own."""
+    def run_once(
+        self, key: object, work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any
+    ) -> asyncio.Task[Any]:
+        """Return the task of that key, which is started unless it is under way; each event loop has its own."""
         task = self._only.get(key)
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-            task = self._only[key] = self.run(work())
+            task = self._only[key] = self.run(work(*arguments))
         return task
 
     def _search(self, shard: int) -> asyncio.Task[Any]:
-        """Return the task that looks for a lost shard."""
-        return self._run_once(shard, functools.partial(self._find, shard))
+        return self.run_once(shard, self._find, shard)
 
     async def _find(self, shard: int) -> None:
         while shard in self._lost - self._gone:

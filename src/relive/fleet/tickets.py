@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 import contextlib
 import os
-from typing import Any
 import weakref
 
 from relive import errors
@@ -76,7 +75,6 @@ class Tickets:
         self._shards, self._rule = shards, shards.settings.admission
         self._grants: set[Grant] = set()
         self._is_warned = False
-        self._renewal: asyncio.Task[Any] | None = None
 
     async def admit(self, count: int) -> FleetTicket:
         """Return a ticket for that many episodes; a cancelled call takes none."""
@@ -91,8 +89,7 @@ class Tickets:
             ticket.release()
             raise
         self._grants.add(grant)
-        if self._renewal is None or self._renewal.done():
-            self._renewal = self._shards.run(self._renewing())
+        self._shards.run_once("tickets", self._renewing)
         return ticket
 
     def use(self, ticket: FleetTicket | None, call: str) -> chunks.Use | None:
