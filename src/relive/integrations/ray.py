@@ -177,6 +177,7 @@ class ShardedReplay(replay.Replay[Batch]):
         validation.require_instance("actor_options", options, Mapping)
         if limiter is not None:
             validation.require_instance("limiter", limiter, rate_limiters.RateLimiter)
+            validation.positive_int("limiter.min_size", limiter.min_size)
         if admission is not None:
             validation.require_instance("admission", admission, admission_lib.Admission)
         times = {"lease": lease, "timeout": timeout, "recovery": recovery, "start_timeout": start_timeout}

@@ -230,6 +230,10 @@ async def test_shards_answer_the_calls_of_a_client(columns: Any) -> None:
         await columns.save()
 
 
+class Eager(relive.RateLimiter):
+    min_size = 0
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -240,6 +244,7 @@ async def test_shards_answer_the_calls_of_a_client(columns: Any) -> None:
         ({"lease": 0}, "lease must be above 0 seconds, got 0"),
         ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must be above 0 seconds, got -1.0"),
         ({"limiter": 3}, "limiter must be an instance of RateLimiter, got 3"),
+        ({"limiter": Eager()}, "limiter.min_size must be at least 1, got 0"),
         ({"admission": 3}, "admission must be an instance of Admission, got 3"),
         ({"fsync": "sometimes"}, "fsync must be"),
         pytest.param(
