@@ -90,7 +90,8 @@ class Adapter(abc.ABC):
         self._signature = inspect.signature(self._sample)
         # What the buffer knows each open episode by, and the index of its next step; the longest idle comes first.
         self._open: dict[Place, tuple[Any, int]] = {}
-        # What has ended while some of it was missing, which may still come.
+        # Of what some is missing, which may still come: what is open, and what has ended.
+        self._torn: set[Place] = set()
         self._ended: set[Place] = set()
 
     @abc.abstractmethod
@@ -114,6 +115,11 @@ class Adapter(abc.ABC):
             self._end(place)  # A full disk may have kept one open.
         if place not in self._open:
             self._open[place] = self._begin(chunk), 0
+            if chunk.first:
+                self._torn.add(place)
+        if chunk.end != "OPEN" and place in self._torn:
+            self._torn.remove(place)
+            self._ended.add(place)
         handle, _ = self._open.pop(place)
         self._open[place] = handle, chunk.first + chunk.rows
         is_over = True
@@ -126,6 +132,7 @@ class Adapter(abc.ABC):
 
     def abandon(self, writer: Hashable) -> int:
         """End every open episode of a writer that is gone, and return how many."""
+        self._torn = {place for place in self._torn if place[0] != writer}
         self._ended = {place for place in self._ended if place[0] != writer}
         return sum([self._end(place) for place in list(self._open) if place[0] == writer])
 

@@ -350,7 +350,7 @@ class Twin:
     def __init__(self) -> None:
         self.pieces: list[list[int]] = []
         self.open: dict[tuple[bytes, int], tuple[list[int], int]] = {}
-        self.ended: set[tuple[bytes, int]] = set()
+        self.torn, self.ended = set[tuple[bytes, int]](), set[tuple[bytes, int]]()
 
     def insert(self, place: tuple[bytes, int], first: int, steps: list[int], is_over: bool) -> None:
         piece, after = self.open.get(place, ([], 0))
@@ -358,18 +358,19 @@ class Twin:
             self.pieces.append(list(steps))
             return
         if place not in self.open or first > after:
-            is_torn, piece = first > 0 and is_over, []
+            piece = []
             self.pieces.append(piece)
-            if is_torn:
-                self.ended.add(place)
+            if first > 0:
+                self.torn.add(place)
         piece += steps
         self.open[place] = piece, first + len(steps)
         if is_over:
             del self.open[place]
+            self.ended |= self.torn & {place}
 
     def abandon(self, writer: bytes) -> None:
         self.open = {place: piece for place, piece in self.open.items() if place[0] != writer}
-        self.ended = {place for place in self.ended if place[0] != writer}
+        self.torn, self.ended = ({place for place in each if place[0] != writer} for each in (self.torn, self.ended))
 
     def pairs(self) -> Pairs:
         return pairs_of(self.pieces)

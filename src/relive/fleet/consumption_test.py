@@ -11,6 +11,7 @@ import pathlib
 import random
 import shutil
 from typing import Any
+import zlib
 
 import pytest
 
@@ -877,3 +878,34 @@ async def test_late_aborted_tokens_do_not_need_their_group() -> None:
         await add_tokens(writer, "group")
         with pytest.raises(errors.ArgumentError, match="no episode can start in group 'group'"):
             await writer.flush()
+
+
+@local_test.virtual
+async def test_a_drained_shard_waits_for_a_learner_in_doubt() -> None:
+    fleet = local_test.LocalFleet(grouped(redeliver=True), 1)
+    async with fleet.replay().episodes_writer() as writer:
+        for member in range(SIZE):
+            await play(writer, 0, member)
+    shard = fleet.shard(0)
+    wanted = {"most": 1, "groups": True, "max_lag": None, "accept": None}
+    units, *_ = shard.take(deliveries.Request(b"l" * 16, 1, 0), 1, wanted, None)
+    assert (len(units), shard.retire([])) == (1, False)  # The reply may be lost, and the group be put back.
+
+
+@local_test.virtual
+async def test_a_group_is_placed_by_the_newest_list_of_shards() -> None:
+    fleet = local_test.LocalFleet(grouped(), 3, timeout=1.0)
+    client = fleet.replay()
+    writer = client.episodes_writer()
+    group = next(group for group in range(99) if zlib.crc32(f"group-{group}".encode()) % 3 == 2)
+    await fleet.coordinator("members")
+    fleet.hang(0)  # The coordinator asks it which groups it has.
+    playing = [asyncio.create_task(play(writer, group, member)) for member in range(SIZE)]
+    await asyncio.sleep(0.1)
+    await client.drain(2)
+    await asyncio.sleep(4.0)
+    fleet.go_on(0)
+    await asyncio.gather(*playing)
+    await writer.close()
+    assert writer.lost == 0
+    assert [check_group(each) for each in await client.next_groups(1)] == [group]

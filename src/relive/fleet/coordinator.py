@@ -108,11 +108,14 @@ class Coordinator:
 
         It follows from the id and the active shards. A change of those moves no group that was begun or is held.
         """
-        members = await self.members()
+        if writer is not None:
+            _, held = self._holds.get(writer, (0.0, {}))
+            self._holds[writer] = news_lib.now() + self._lease, {**held, group_id: held.get(group_id)}
         if self._places is None:
             begun = await self._ask_all("groups")
             known = {group: shard for group, shard in self._held().items() if shard is not None}
             self._places = {group: shard for shard, groups in begun.items() for group in groups} | known
+        members = await self.members()
         shard = self._places.get(group_id, -1)
         if shard not in members.shards:
             place = zlib.crc32(group_id.encode("utf-8", "surrogatepass"))  # Any string is a name.
@@ -120,14 +123,14 @@ class Coordinator:
             if len(self._places) > _MOST_PLACES:
                 del self._places[next(iter(self._places))]
         if writer is not None:
-            _, held = self._holds.get(writer, (0.0, {}))
-            self._holds[writer] = news_lib.now() + self._lease, held
-            held[group_id] = shard
+            self._holds.setdefault(writer, (news_lib.now() + self._lease, {}))[1][group_id] = shard
         return shard
 
     async def hold(self, writer: bytes, groups: Mapping[str, int | None]) -> None:
         """Record that a writer holds those groups, given their shards where known, and no others, for a lease."""
-        self._holds[writer] = news_lib.now() + self._lease, dict(groups)
+        _, known = self._holds.get(writer, (0.0, {}))
+        held = {group: known.get(group) if shard is None else shard for group, shard in groups.items()}
+        self._holds[writer] = news_lib.now() + self._lease, held
         if self._places is not None:
             self._places |= {group: shard for group, shard in groups.items() if shard is not None}
 

@@ -120,7 +120,8 @@ class ShardQueue:
     def is_needed(self, group_ids: Iterable[str], since: float) -> bool:
         """Return whether one of those groups is not complete, or anything waits and a learner has asked since then."""
         outstanding, running = self.offers.places() if self._asked >= since else (0, 0)
-        return outstanding > running or not all(map(self.offers.is_past, group_ids))
+        is_in_doubt = any(sent[-1] >= since for sent in self._sent.values())  # It may have to be taken back.
+        return is_in_doubt or outstanding > running or not all(map(self.offers.is_past, group_ids))
 
     def _now_delivered(self) -> set[str]:
         """Return the ids of the episodes that were delivered at the learner's version."""

@@ -1,6 +1,7 @@
 """A full disk: nothing is refused, lost or stored twice; what was not written is sent again, and at last elsewhere."""
 
 import asyncio
+import os
 import pathlib
 import random
 import signal
@@ -240,3 +241,71 @@ async def test_a_held_batch_is_lost_with_a_shard_that_never_returns(tmp_path: pa
     fleet.kill(0)
     await writer.close()
     assert (writer.stored, writer.lost) == (0, 2)
+
+
+@pytest.mark.parametrize("kind", ["columns", "episodes", "redelivered"])
+@local_test.virtual
+async def test_a_shard_starts_again_on_a_full_disk(
+    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes = {"columns": ring, "episodes": trouble_test.episodes}
+    fleet = fleet_of(makes.get(kind, redelivering), 1, tmp_path)
+    steps = adapter_test.columns if kind == "columns" else adapter_test.steps_of
+    assert fleet.shard(0).insert(adapter_test.batch_of(W, 0, steps(0, 3, is_start=True))).outcome == "STORED"
+    fleet.kill(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full_disk)
+        fleet.start(0)
+        assert fleet.shard(0).insert(adapter_test.batch_of(V, 0, steps(9, 2, is_start=True))).outcome != "STORED"
+        assert fleet.shard(0).stats().inserted == 3
+    assert fleet.shard(0).insert(adapter_test.batch_of(V, 0, steps(9, 2, is_start=True))).outcome == "STORED"
+    assert (fleet.shard(0).stats().inserted, fleet.shard(0).stats().aborted) == (5, 1)
+    fleet.kill(0)
+    fleet.start(0)
+    assert fleet.shard(0).stats().inserted == 5
+
+
+def redelivering() -> Any:
+    return relive.EpisodeReplayBuffer[Any, Any](redeliver=True, seed=0)
+
+
+def full_disk(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+@local_test.virtual
+async def test_draws_of_episodes_go_on_beside_a_full_disk(tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.episodes, 2, tmp_path)
+    client = fleet.replay()
+    for shard in range(2):
+        fleet.shard(shard).insert(adapter_test.batch_of(W, 0, adapter_test.steps_of(0, 3, is_start=True)))
+    disk = Disk(fleet, 0)
+    await client.set_policy_version(1)
+    assert len(await client.sample(5, n=1, gamma=1.0)) == 5
+    disk.free()
+    assert len(await client.sample(5, n=1, gamma=1.0)) == 5
+    assert [buffer.policy_version for buffer in fleet.buffers()] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["episodes", "tokens"])
+@local_test.virtual
+async def test_a_ticket_is_kept_while_its_episode_waits_for_room(kind: str, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.KINDS[kind][0], 1, tmp_path, admission=relive.Admission(0, 1), lease=5.0)
+    client = fleet.replay()
+    await client.set_policy_version(0)
+    disk = Disk(fleet, 0)
+    ticket = await client.admit()
+    if kind == "tokens":
+        writer: Any = client.tokens_writer()
+        await writer.add_episode(trouble_test.token_steps(0, 0, 1), agent_id="a", number=0, ticket=ticket)
+    else:
+        writer = client.episodes_writer()
+        async with writer.episode("a", ticket=ticket) as episode:
+            await episode.append(0, 0, 1.0)
+            await episode.end(1)
+    await local_test.never(client.admit(), 100.0)
+    disk.free()
+    await writer.close()
+    await local_test.never(client.admit())
+    await client.set_policy_version(1)
+    assert len(await client.next_episodes(1)) == 1

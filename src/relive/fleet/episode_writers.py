@@ -31,6 +31,12 @@ class GroupWriter(writer.Writer):
         finally:
             await self._holds.close()
 
+    def _keep(self, grant: tickets_lib.Grant | None) -> None:
+        """Keep a grant until the episode that it was used for has reached a shard."""
+        if grant is not None:
+            grant.num_sending += 1
+            self._outbox.when_settled(grant.sent)
+
 
 class EpisodesWriter(GroupWriter):
     """Writes episodes to a fleet of episode buffers; returned by `ShardedReplay.episodes_writer`.
@@ -80,6 +86,7 @@ class EpisodesWriter(GroupWriter):
             del self._episodes[start.episode]
             if grant is not None:  # The next one may wait for this episode to be trained on.
                 self._outbox.seal()
+            self._keep(grant)
 
     def _seal(self) -> None:
         for episode in self._episodes.values():
@@ -182,3 +189,4 @@ class TokensWriter(GroupWriter):
         if ticket is not None and status == "ABORTED" and ticket.grant.take_back():
             use = None
         self._outbox.take(chunks.TokenChunk(joined=joined, options=options, ticket=use), shard)
+        self._keep(None if ticket is None else ticket.grant)

@@ -14,8 +14,10 @@ import time
 from typing import Any
 
 from relive import errors
+from relive.agents import queue_journal
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import codec as codec_lib
+from relive.persistence import commands
 from relive.persistence import files
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
@@ -60,7 +62,16 @@ class Files:
                     buffer = recover.played_back(path, None, *arguments)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
         self._journal.carry(note)
-        buffer.attach(self._journal, **self._options)
+        try:
+            buffer.attach(self._journal, **self._options)
+        except errors.CheckpointError:
+            if buffer._journal is None:
+                raise
+            # It has begun, and could not say on the full disk that what was not acknowledged waits again.
+            with contextlib.suppress(errors.CheckpointError), self._journal.together(note):
+                self._journal.append(queue_journal.RESTART, commands.encoded())
+            if not self._journal.is_behind:
+                raise
         return buffer
 
     def together(self, note: Callable[[], bytes]) -> contextlib.AbstractContextManager[None]:
@@ -80,6 +91,11 @@ class Files:
                 f"{files.named(journal.path)} needs {least} bytes on its disk, which has {left}"
             )
         self._looked = time.monotonic()
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something was changed in the block of `together`."""
+        return self._journal is not None and self._journal.has_gathered
 
     def catch_up(self) -> None:
         """Write what could not be written before; see Journal."""

@@ -160,9 +160,9 @@ class Membership:
             self._search(shard)
             raise
         except errors.ClosedError as error:
-            self._gone.add(shard)
             self._lost.add(shard)
             await self.refresh()  # Perhaps others have come for it.
+            self._gone.add(shard)
             raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
@@ -237,4 +237,5 @@ class Membership:
             except errors.ShardLostError:
                 await asyncio.sleep(_RETRY)
             except errors.ClosedError:
+                await self.refresh()  # Perhaps others have come for it.
                 self._gone.add(shard)

@@ -220,3 +220,18 @@ def test_a_lost_shard_is_searched_for_in_a_new_event_loop() -> None:
 
     local_test.run(lose())
     local_test.run(find())
+
+
+@local_test.virtual
+async def test_a_client_learns_of_shards_that_replaced_all_it_knew() -> None:
+    fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9, streams=2), 1, timeout=1.0)
+    admin, learner = fleet.replay(), fleet.replay()
+    await fleet.coordinator("members")
+    await learner.ping()
+    fleet.kill(0)
+    assert await learner.ping() == [None]
+    await admin.add_shard()
+    await admin.drain(0)
+    fleet.end(0)
+    await asyncio.sleep(3.0)
+    assert (await learner.ping())[-1] == "pong"

@@ -123,6 +123,17 @@ class Outbox:
             await self._change()
         self._raise_refusal()
 
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Call something once all that was taken so far is settled."""
+        number = self._number + bool(self._open)
+
+        async def wait() -> None:
+            while min(self._batches, default=number) < number:
+                await self._change()
+            call()
+
+        self._run(wait())
+
     async def close(self) -> None:
         """Flush, and tell the shard that the writer has left."""
         try:
@@ -190,12 +201,12 @@ class Outbox:
         try:
             receipt: replies.Receipt = await self._shards.ask(batch.shard, "insert", sent)
         except errors.ShardLostError as error:
-            batch.is_held = False
+            was_held, batch.is_held = batch.is_held, False
             # A shard that was drained and closed has refused it, and others have not.
             is_closed = isinstance(error.__cause__, errors.ClosedError)
             if is_closed and batch.shard not in self._shards.members.active:
                 batch.may_be_stored = False
-            elif not isinstance(error, membership.NotAskedError):
+            elif was_held or not isinstance(error, membership.NotAskedError):
                 batch.may_be_stored = True
             return self._doubt(batch) if batch.may_be_stored else State.QUEUED
         except Exception as error:  # Such as objects that cannot be serialized.

@@ -90,6 +90,7 @@ TABLE: list[tuple[Any, int | None, dict[str, Any], Answer | bool | None, Any]] =
     (SENT, 0, {}, errors.ShardLostError("no answer"), IN_DOUBT),
     (SENT, 0, {}, membership.NotAskedError("lost before"), QUEUED),
     (SENT, 0, {"may_be_stored": True}, membership.NotAskedError("lost before"), IN_DOUBT),
+    (SENT, 0, {"is_held": True}, membership.NotAskedError("lost before"), IN_DOUBT),
     (SENT, 9, {}, drained(), QUEUED),
     (SENT, 9, {"may_be_stored": True}, drained(), QUEUED),
     (SENT, 0, {}, drained(), IN_DOUBT),
@@ -117,7 +118,7 @@ async def test_a_batch_goes_from_state_to_state(before: Any, shard: Any, marks: 
         3 if after is LOST else 0,
     )
     assert batch.may_be_stored == (after is IN_DOUBT and not batch.is_held) or before is IN_DOUBT
-    assert batch.is_held == (marks.get("is_held", False) or event == receipt("HELD"))
+    assert batch.is_held == ((before is IN_DOUBT and marks.get("is_held", False)) or event == receipt("HELD"))
     # Those in doubt do not keep their writer from going on, but those that a disk has no room for do.
     assert batch.takes_room == (after is not IN_DOUBT or batch.is_held or before is IN_DOUBT)
 

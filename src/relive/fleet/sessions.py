@@ -4,8 +4,7 @@
     lease      until it runs out, the writer's open episodes wait for their next steps
 
 Numbers that were seen are kept, and not the newest alone: batches that are sent again come after newer ones. With each
-batch they are written to the journal, as a note. A session is remembered longer than its lease, so that what comes
-again late is not stored twice.
+batch they are written to the journal, as a note.
 """
 
 from collections.abc import Collection
@@ -13,6 +12,9 @@ import dataclasses
 
 from relive import errors
 from relive.persistence import codec
+
+_MOST = 10_000
+"""So many sessions are remembered, so that what comes again late is not stored twice."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,18 +41,24 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all writers of a shard, which are remembered for some seconds more than the lease."""
+    """The sessions of all writers of a shard; the newest ones are remembered, however long they are silent."""
 
-    def __init__(self, lease: float, memory: float) -> None:
-        self._lease, self._memory = lease, memory
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        # In the order of their last calls.
         self._sessions: dict[bytes, Session] = {}
         self.lost = 0
         """Number of rows that were lost with earlier processes, as far as clients have seen them."""
 
     def renew(self, name: bytes, now: float) -> Session:
         """Return the session of that name, with its lease renewed."""
-        session = self._sessions.setdefault(name, Session(now))
+        session = self._sessions.pop(name) if name in self._sessions else Session(now)
+        self._sessions[name] = session
         session.last_call, session.has_lease = now, True
+        if len(self._sessions) > _MOST:
+            oldest = next(iter(self._sessions))
+            if not self._sessions[oldest].has_lease:
+                del self._sessions[oldest]
         return session
 
     def silent(self, now: float) -> dict[bytes, Session]:
@@ -60,11 +68,6 @@ class Sessions:
             for name, session in self._sessions.items()
             if session.has_lease and now - session.last_call > self._lease
         }
-
-    def forget(self, now: float) -> None:
-        """Forget the sessions that were silent for too long."""
-        since = now - self._lease - self._memory
-        self._sessions = {name: session for name, session in self._sessions.items() if session.last_call >= since}
 
     @property
     def num_leases(self) -> int:

@@ -19,7 +19,7 @@ def test_the_batches_a_writer_waits_for_are_known() -> None:
 
 
 def test_a_lease_expires_and_is_renewed_until_it_is_closed() -> None:
-    sessions = sessions_lib.Sessions(10.0, 20.0)
+    sessions = sessions_lib.Sessions(10.0)
     first, second = sessions.renew(b"w", 0.0), sessions.renew(b"v", 5.0)
     assert (sessions.num_leases, sessions.silent(10.0)) == (2, {})
     assert sessions.silent(10.5) == {b"w": first}
@@ -29,17 +29,20 @@ def test_a_lease_expires_and_is_renewed_until_it_is_closed() -> None:
     assert sessions.silent(20.0) == {b"v": second}
 
 
-def test_sent_batches_are_known_longer_than_a_lease() -> None:
-    sessions = sessions_lib.Sessions(10.0, 20.0)
-    session = sessions.renew(b"w", 0.0)
-    sessions.forget(30.0)
-    assert sessions.renew(b"w", 0.0) is session
-    sessions.forget(30.5)
-    assert sessions.renew(b"w", 0.0) is not session
+def test_the_newest_sessions_are_known_after_any_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_lib, "_MOST", 3)
+    sessions = sessions_lib.Sessions(10.0)
+    first, second = sessions.renew(b"a", 0.0), sessions.renew(b"b", 0.0)
+    first.has_lease = second.has_lease = False
+    for name in (b"a", b"c"):
+        sessions.renew(name, 1e9).has_lease = False
+    sessions.renew(b"d", 2e9)
+    assert sessions.renew(b"a", 3e9) is first
+    assert sessions.renew(b"b", 3e9) is not second
 
 
 def test_a_new_process_knows_what_the_notes_say() -> None:
-    old, new = sessions_lib.Sessions(1.0, 1.0), sessions_lib.Sessions(1.0, 1.0)
+    old, new = sessions_lib.Sessions(1.0), sessions_lib.Sessions(1.0)
     old.lost = 7
     for writer in (b"w", b"v"):
         for number, oldest in ((0, 0), (3, 0), (4, 3)):
@@ -47,7 +50,7 @@ def test_a_new_process_knows_what_the_notes_say() -> None:
             session.acknowledge(oldest)
             session.seen[number] = number
             new.learn(old.note([writer], number), 9.0)
-    newest = sessions_lib.Sessions(1.0, 1.0)
+    newest = sessions_lib.Sessions(1.0)
     newest.learn(old.note(), 9.0)
     for each in (new, newest):
         assert (each.lost, each.num_leases) == (7, 0)
@@ -59,4 +62,4 @@ def test_a_new_process_knows_what_the_notes_say() -> None:
 @pytest.mark.parametrize("value", [3, (0, [1]), (0, [(b"w", 0, 5)]), ("a", []), (0, [(b"w", "a", {})])])
 def test_a_note_that_is_not_of_a_shard_is_refused(value: object) -> None:
     with pytest.raises(relive.CheckpointError, match="^has a note that is not of a shard: "):
-        sessions_lib.Sessions(1.0, 1.0).learn(relive.PlainCodec().encode(value), 0.0)
+        sessions_lib.Sessions(1.0).learn(relive.PlainCodec().encode(value), 0.0)

@@ -94,7 +94,7 @@ class Shard:
         self._saves: dict[bytes, futures.Future[None]] = {}
         # A different number for each process; random, since clocks may go backwards.
         self._incarnation = int.from_bytes(os.urandom(7))
-        self._sessions = sessions_lib.Sessions(lease, 2 * recovery)
+        self._sessions = sessions_lib.Sessions(lease)
         self._files = files_lib.Files(durability.directory, durability.fsync, durability.codec)
         buffer = self._files.attached(buffer, lambda note: self._sessions.learn(note, clock()), self._sessions.note)
         _reseed(buffer.rng, number)
@@ -108,13 +108,15 @@ class Shard:
         self._sampled = self._adapter.sampled
         self._memory = lease + 2 * recovery
         self._refused = self._repeated = self._expired = 0
-        self._aborted = self._adapter.abandon_all()
+        self._aborted, self._is_untidy = 0, True
         self._members: replies.Members | None = None
         self._disk: str | None = None
         # The batch that is in the buffer and not in the journal.
         self._held: tuple[bytes, int] | None = None
         self._unended: set[bytes] = set()
         self._is_closed = False
+        with contextlib.suppress(*_DISK_ERRORS):  # Otherwise before the next batch, once the disk has room.
+            self._tidy_up()
 
     # For writers.
 
@@ -153,6 +155,7 @@ class Shard:
         self, session: sessions_lib.Session, writer: bytes, number: int, chunks: Sequence[chunks_lib.Chunk]
     ) -> None:
         """Store the chunks of a batch that the shard does not have, as one record of the journal."""
+        self._tidy_up()
         with self._files.together(lambda: self._sessions.note([writer], number)):
             self._held, session.seen[number] = (writer, number), 0
             for place, chunk in enumerate(chunks):
@@ -161,7 +164,8 @@ class Shard:
                 try:
                     self._adapter.insert(writer, chunk)
                 except Exception as refusal:
-                    if place == 0 and isinstance(refusal, _DISK_ERRORS):  # Of the buffer's own files: it stores none.
+                    is_full = isinstance(refusal, _DISK_ERRORS) and not place  # The disk of the buffer's own files.
+                    if is_full and not self._files.has_gathered:
                         del session.seen[number]
                         raise
                     session.refusals.setdefault(number, refusal)
@@ -203,8 +207,17 @@ class Shard:
         Raises:
             ArgumentError: It is a column buffer.
         """
-        self._adapter.set_policy_version(version)
+        self._set_version(version)
         return self._progress()
+
+    def _set_version(self, version: int) -> bool:
+        """Set the learner's policy version, and return whether that was possible: the disk may be full."""
+        try:
+            self._adapter.set_policy_version(version)
+        except _DISK_ERRORS as error:
+            self._disk = str(error)
+            return False
+        return True
 
     def draw(self, request: adapter_lib.Request) -> tuple[adapter_lib.SamplingWeight, list[Any], int]:
         """Return how much there is to draw from, the samples of some batches, and the version of the list of shards.
@@ -217,8 +230,10 @@ class Shard:
             ArgumentError: One of them is invalid.
         """
         self._do_what_is_due()
-        if request["policy_version"] is not None:
-            self._adapter.set_policy_version(request["policy_version"])
+        version = request["policy_version"]
+        if version is not None and not self._set_version(version):
+            nothing = adapter_lib.SamplingWeight(0.0, self._adapter.size, policy_version=version)
+            return nothing, [None] * len(request["counts"]), self._version
         weight = self._adapter.weight(request["options"])
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
         parts = [self._part(count, request["options"]) for count in counts]
@@ -263,8 +278,8 @@ class Shard:
             policy_version: The learner's policy version, if known.
         """
         self._do_what_is_due()
-        if policy_version is not None:
-            self._adapter.set_policy_version(policy_version)
+        if policy_version is not None and not self._set_version(policy_version):
+            return [], 0, policy_version, self._progress()
         units, ready = self._queue.take(request, self._clock(), number, **wanted)
         return units, ready, self._adapter.buffer.policy_version, self._progress()
 
@@ -404,12 +419,17 @@ class Shard:
             session.has_lease = False
         for writer in list(self._unended):
             self._abandon(writer)
-        self._sessions.forget(now)
         self._queue.forget(now - self._memory)
         if now - self._saved >= self._checkpoint_seconds:
             self._saved = now
             with contextlib.suppress(errors.CheckpointError):  # A full disk must not hold up the call.
                 self._files.save(self._adapter.buffer)
+
+    def _tidy_up(self) -> None:
+        """End what earlier processes have left open, before there are new episodes."""
+        if self._is_untidy:
+            self._aborted += self._adapter.abandon_all()
+            self._is_untidy = False
 
     def _renewed(self, writer: bytes) -> sessions_lib.Session:
         self._do_what_is_due()

@@ -22,7 +22,7 @@ class Grant:
 
     def __init__(self, count: int, released: Callable[["Grant"], None]) -> None:
         self.name, self.count, self._released = os.urandom(16), count, released
-        self.num_running = self.num_used = 0
+        self.num_running = self.num_sending = self.num_used = 0
         self.ticket: Callable[[], FleetTicket | None] = lambda: None
 
     def release_ticket(self, ticket: admission_lib.Ticket, count: int) -> None:
@@ -36,6 +36,10 @@ class Grant:
         """Record, in any thread, that the ticket was lost; see admission.Counts."""
         self.count -= count
 
+    def sent(self) -> None:
+        """Record that an episode is no longer on its way."""
+        self.num_sending -= 1
+
     def take_back(self) -> bool:
         """Record that an episode has failed, and return whether the ticket, if it is open, has its place again."""
         ticket = self.ticket()
@@ -46,9 +50,9 @@ class Grant:
 
     @property
     def is_used(self) -> bool:
-        """Whether it can still be used, or an episode runs."""
+        """Whether it can still be used, or an episode runs or is on its way to a shard."""
         ticket = self.ticket()
-        return self.num_running > 0 or (ticket is not None and ticket.left > 0)
+        return self.num_running + self.num_sending > 0 or (ticket is not None and ticket.left > 0)
 
 
 class FleetTicket(admission_lib.Ticket):

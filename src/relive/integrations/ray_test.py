@@ -230,8 +230,10 @@ async def test_shards_answer_the_calls_of_a_client(columns: Any) -> None:
         await columns.save()
 
 
-class Eager(relive.RateLimiter):
-    min_size = 0
+class Eager(relive.MinSize):
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.min_size = 0
 
 
 @pytest.mark.parametrize(

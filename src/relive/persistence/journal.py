@@ -242,6 +242,11 @@ class Journal(duplicates.NeverCopied):
         """Whether what `together` has gathered could not be written, so that the owner holds more than the journal."""
         return self._together is not None and self._together.payload is not None
 
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something was appended within `together`."""
+        return self._together is not None and bool(self._together.records)
+
     def carry(self, note: Note) -> None:
         """Let each segment from now on begin with a note, besides what `begin` says."""
         self._note = note
