@@ -92,6 +92,7 @@ class Shard:
         self._pause = min(lease / 4, 1.0, self._checkpoint_seconds)
         self._looked = self._saved = clock()
         self._saves: dict[bytes, futures.Future[None]] = {}
+        self._saving: futures.Future[None] | None = None
         # A different number for each process; random, since clocks may go backwards.
         self._incarnation = int.from_bytes(os.urandom(7))
         self._sessions = sessions_lib.Sessions(lease)
@@ -420,10 +421,10 @@ class Shard:
         for writer in list(self._unended):
             self._abandon(writer)
         self._queue.forget(now - self._memory)
-        if now - self._saved >= self._checkpoint_seconds:
+        if now - self._saved >= self._checkpoint_seconds and (self._saving is None or self._saving.done()):
             self._saved = now
             with contextlib.suppress(errors.CheckpointError):  # A full disk must not hold up the call.
-                self._files.save(self._adapter.buffer)
+                self._saving = self._files.save(self._adapter.buffer)
 
     def _tidy_up(self) -> None:
         """End what earlier processes have left open, before there are new episodes."""
