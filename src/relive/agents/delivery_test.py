@@ -190,6 +190,10 @@ def damaged_open(buffer: Buffer) -> None:
     queue.delivered[unit] = None
 
 
+def damaged_waiting(buffer: Any) -> None:
+    buffer._learner().num_waiting += 1
+
+
 def damaged_count(buffer: Buffer) -> None:
     buffer._learner().places.running += 1
 
@@ -224,6 +228,7 @@ def damaged_key(buffer: Buffer) -> None:
             ".*IN_PROGRESS with 0 transitions: it can neither wait for the learner nor have been handed out",
         ),
         (damaged_count, "0 episodes are open, but 1 are counted"),
+        (damaged_waiting, "[0-9]+ episodes wait, but [0-9]+ are counted"),
         (damaged_group, "groups must have {'g': 1} episodes stored, found {'g': 2}"),
         (damaged_twice, "an episode must wait, or have been handed out, in its own unit, and once"),
         (damaged_version, ".* cannot wait to be acknowledged, as it is COMPLETE"),

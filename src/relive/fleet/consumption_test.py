@@ -20,6 +20,7 @@ from relive import errors
 from relive.fleet import coordinator
 from relive.fleet import deliveries
 from relive.fleet import disk_test
+from relive.fleet import holds
 from relive.fleet import local_test
 from relive.fleet import replay
 
@@ -909,3 +910,26 @@ async def test_a_group_is_placed_by_the_newest_list_of_shards() -> None:
     await writer.close()
     assert writer.lost == 0
     assert [check_group(each) for each in await client.next_groups(1)] == [group]
+
+
+@local_test.virtual
+async def test_episodes_of_a_lost_shard_are_not_rejected() -> None:
+    fleet = local_test.LocalFleet(singles(), 2, timeout=1.0)
+    client = fleet.replay()
+    async with client.episodes_writer() as writer, writer.episode("a") as episode:
+        await episode.append(0, 0, 1.0)
+        await episode.end(1)
+    (one,) = await client.next_episodes(1)
+    fleet.kill([len(buffer) for buffer in fleet.buffers()].index(0))
+    assert await client.reject([one.episode_id]) == 1
+
+
+@local_test.virtual
+async def test_a_group_may_be_let_go_while_it_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "_MOST_HELD", 1)
+    fleet = local_test.LocalFleet(grouped(), 2)
+    writer: Any = fleet.replay().episodes_writer()
+    places = await asyncio.gather(*[writer._holds.place(f"group-{number}") for number in range(3)])
+    assert set(places) <= {0, 1}
+    assert list(writer._holds._held) == ["group-2"]
+    await writer.close()

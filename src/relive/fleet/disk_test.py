@@ -13,7 +13,9 @@ import pytest
 import relive
 from relive import errors
 from relive.fleet import adapter_test
+from relive.fleet import deliveries
 from relive.fleet import local_test
+from relive.fleet import shard as shard_lib
 from relive.fleet import trouble_test
 from relive.persistence import posix_test
 
@@ -282,6 +284,8 @@ async def test_draws_of_episodes_go_on_beside_a_full_disk(tmp_path: pathlib.Path
     disk = Disk(fleet, 0)
     await client.set_policy_version(1)
     assert len(await client.sample(5, n=1, gamma=1.0)) == 5
+    wanted = {"most": 1, "groups": False, "max_lag": None, "accept": None}
+    assert fleet.shard(0).take(deliveries.Request(W, 1, 0), 1, wanted, 1)[:3] == ([], 0, 1)
     disk.free()
     assert len(await client.sample(5, n=1, gamma=1.0)) == 5
     assert [buffer.policy_version for buffer in fleet.buffers()] == [1, 1]
@@ -309,3 +313,23 @@ async def test_a_ticket_is_kept_while_its_episode_waits_for_room(kind: str, tmp_
     await local_test.never(client.admit())
     await client.set_policy_version(1)
     assert len(await client.next_episodes(1)) == 1
+
+
+@local_test.virtual
+async def test_a_new_shard_needs_room_for_its_journal(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise errors.CheckpointError("the journal could not be written")
+
+    durability = shard_lib.Durability(directory=str(tmp_path / "new"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", full_disk)
+        with pytest.raises(errors.CheckpointError, match="No space left on device"):
+            shard_lib.Shard(ring, 0, 1.0, durability)
+    fleet = fleet_of(redelivering, 1, tmp_path / "old")
+    fleet.kill(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full_disk)
+        patch.setattr(relive.Journal, "together", refuse)
+        with pytest.raises(errors.CheckpointError, match="No space left on device"):
+            fleet.start(0)
+    fleet.start(0)

@@ -65,12 +65,12 @@ class Files:
         try:
             buffer.attach(self._journal, **self._options)
         except errors.CheckpointError:
-            if buffer._journal is None:
-                raise
-            # It has begun, and could not say on the full disk that what was not acknowledged waits again.
-            with contextlib.suppress(errors.CheckpointError), self._journal.together(note):
-                self._journal.append(queue_journal.RESTART, commands.encoded())
+            if buffer._journal is not None:
+                # It has begun, and could not say on the full disk that what was not acknowledged waits again.
+                with contextlib.suppress(errors.CheckpointError), self._journal.together(note):
+                    self._journal.append(queue_journal.RESTART, commands.encoded())
             if not self._journal.is_behind:
+                self._journal.close()
                 raise
         return buffer
 

@@ -39,6 +39,9 @@ def test_the_newest_sessions_are_known_after_any_silence(monkeypatch: pytest.Mon
     sessions.renew(b"d", 2e9)
     assert sessions.renew(b"a", 3e9) is first
     assert sessions.renew(b"b", 3e9) is not second
+    for name in (b"e", b"f", b"g"):
+        sessions.renew(name, 3e9)
+    assert sessions.num_leases == 6  # Those that hold a lease are not forgotten.
 
 
 def test_a_new_process_knows_what_the_notes_say() -> None:
