@@ -568,3 +568,15 @@ def seconds_to_train(make: Any, share: float, actors: int) -> float:
 def test_retrying_actors_of_a_fleet_reach_all_versions(make: Any, actors: int) -> None:
     without, *others = (seconds_to_train(make, share, actors) for share in (0.0, 0.02, 0.2))
     assert max(others) <= 1.5 * without
+
+
+@local_test.virtual
+async def test_one_who_asks_no_more_is_given_no_ticket() -> None:
+    fleet = fleet_of(shards=1, admission=relive.Admission(0, 1), timeout=60.0)
+    await fleet.coordinator("members")
+    fleet.hang(0)
+    assert not await fleet.coordinator("admission", "admit", b"first", 1)
+    await asyncio.sleep(2.0)
+    fleet.go_on(0)
+    await asyncio.sleep(2.0)
+    assert await fleet.coordinator("admission", "admit", b"second", 1)

@@ -54,12 +54,12 @@ class LimiterService:
     async def insert_turn(self, rows: int) -> int | None:
         """Wait until `rows` steps may be inserted, since one may, and return how many count; None to be asked again."""
         await self._begin()
-        if not await _turn(self._inserters, lambda: self._is_learner_gone() or self._rules.can_insert()):
-            return None
-        counted = 0 if self._is_learner_gone() else rows
-        self._counts.inserted += counted
-        self._counts.size += rows
-        self._wake()
+        counted: int | None = None
+        if await _turn(self._inserters, lambda: self._is_learner_gone() or self._rules.can_insert()):
+            counted = 0 if self._is_learner_gone() else rows
+            self._counts.inserted += counted
+            self._counts.size += rows
+            self._wake()
         return counted
 
     async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
@@ -109,10 +109,11 @@ class LimiterService:
             counts.inserted = _most(
                 inserted, lambda count: limiter.can_insert(size=size, inserted=count, sampled=sampled)
             )
-            if counts.inserted == inserted and size >= limiter.min_size:
-                counts.sampled = _most(
-                    sampled, lambda count: limiter.can_sample(1, size=size, inserted=inserted, sampled=count)
-                )
+            may_sample = counts.inserted == inserted and size >= limiter.min_size
+            most_sampled = _most(
+                sampled, lambda count: limiter.can_sample(1, size=size, inserted=inserted, sampled=count)
+            )
+            counts.sampled = most_sampled if may_sample else sampled
 
     def _wake(self) -> None:
         self._samplers.notify()
