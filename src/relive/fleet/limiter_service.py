@@ -12,7 +12,6 @@ from the shards' counts, any backlog is forgiven too.
 import asyncio
 import bisect
 from collections.abc import Awaitable, Callable
-import contextlib
 import dataclasses
 
 from relive.fleet import news
@@ -127,11 +126,12 @@ class LimiterService:
 
 
 async def _turn(queue: gate.FairCondition, ready: Callable[[], bool]) -> bool:
-    with contextlib.suppress(TimeoutError):
+    try:
         async with asyncio.timeout(_PATIENCE):
             await queue.wait_for(ready)
-            return True
-    return False
+    except TimeoutError:
+        return False
+    return True
 
 
 def _most(limit: int, may_pass: Callable[[int], bool]) -> int:
