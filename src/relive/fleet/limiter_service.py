@@ -53,13 +53,16 @@ class LimiterService:
     async def insert_turn(self, rows: int) -> int | None:
         """Wait until `rows` steps may be inserted, since one may, and return how many count; None to be asked again."""
         await self._begin()
-        counted: int | None = None
-        if await _turn(self._inserters, lambda: self._is_learner_gone() or self._rules.can_insert()):
+
+        def take() -> int:
             counted = 0 if self._is_learner_gone() else rows
             self._counts.inserted += counted
             self._counts.size += rows
             self._wake()
-        return counted
+            return counted
+
+        may_insert = await _turn(self._inserters, lambda: self._is_learner_gone() or self._rules.can_insert())
+        return take() if may_insert else None
 
     async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
         """Wait until a batch may be drawn, and return how many may, at most `number`; 0 to be asked again.
