@@ -291,6 +291,23 @@ async def test_shards_keep_the_memory_of_large_batches(columns: Any) -> None:
     assert max(await columns.apply(faults)) < 100
 
 
+@pytest.mark.parametrize(("answers", "options"), [([1, 1], [-3, -1]), ([0], [-3]), ([], [])])
+def test_memory_is_kept_only_where_the_system_can(
+    answers: list[int], options: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def mallopt(option: int, value: int) -> int:
+        asked.append((option, value))
+        return answers[len(asked) - 1]
+
+    library = types.SimpleNamespace(**({"mallopt": mallopt} if answers else {}))
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    process = relive_ray._Shard(ring, 0, 30.0, shard.Durability())
+    assert asked == [(option, 2**30) for option in options]
+    process.close()
+
+
 async def test_invalid_steps_are_raised_in_the_writing_process(columns: Any) -> None:
     writer = columns.writer()
     await writer.add_episode(np.zeros((3, 2)), np.zeros(2, np.int64), np.zeros(2), terminated=True)
