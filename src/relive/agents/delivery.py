@@ -515,11 +515,12 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
         position = self._position
         super()._attach(journal, **options)
-        if position is not None:
-            if self._redeliver:
-                self._write_later(queue_journal.RESTART)
-            for group_ids in position.abandoned:
-                self._journal.write(queue_journal.ABANDON, group_ids)
+        if position is not None and (self._redeliver or position.abandoned):
+            with journal.together(bytes):  # If the disk is full, they are written before whatever comes next.
+                if self._redeliver:
+                    self._journal.write(queue_journal.RESTART)
+                for group_ids in position.abandoned:
+                    self._journal.write(queue_journal.ABANDON, group_ids)
 
     def _write_later(self, kind: int, *arguments: Any) -> None:
         """Journal a command of the learner, if a journal is attached; it is synced with the next record."""

@@ -9,7 +9,7 @@
     REJECT       the ids of rejected episodes, and the reason
     ABANDON      the ids of groups that are given up; all open episodes end as ABORTED
 
-No call waits until DELIVER, RESTART, PUT_BACK and REJECT are on disk: they are synced with the next record.
+No call waits until DELIVER, PUT_BACK and REJECT are on disk: they are synced with the next record.
 """
 
 from typing import Any

@@ -509,3 +509,23 @@ def test_what_was_dropped_before_is_passed_over_without_effect(tmp_path: pathlib
     buffer = forged(tmp_path / "log", *lived, rejected, handed([[], [UUID], "stale"]))
     buffer.check()
     assert buffer.get_drops() == {"mine": {"agent": 1}}
+
+
+def test_a_restart_that_found_no_room_is_written_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](redeliver=True)
+    with relive.Journal(tmp_path / "log") as log:
+        buffer.attach(log)
+        episode_id = buffer.start_episode_nowait("a")
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
+        buffer.end_episode_nowait(episode_id, 1)
+        assert len(buffer.next_episodes_nowait(1)) == 1
+    recovered: Any = relive.recover(tmp_path / "log")
+    with relive.Journal(tmp_path / "log") as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", no_space)
+            with pytest.raises(relive.CheckpointError, match="No space left on device$"):
+                recovered.attach(log)
+        assert [episode.episode_id for episode in recovered.next_episodes_nowait(1)] == [episode_id]
+    again: Any = relive.recover(tmp_path / "log")
+    again.check()
+    assert [episode.episode_id for episode in again.next_episodes_nowait(1)] == [episode_id]

@@ -318,7 +318,7 @@ async def test_a_ticket_is_kept_while_its_episode_waits_for_room(kind: str, tmp_
 @local_test.virtual
 async def test_a_new_shard_needs_room_for_its_journal(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise errors.CheckpointError("the journal could not be written")
+        raise errors.CheckpointError("the journal could not be written: No space left on device")
 
     durability = shard_lib.Durability(directory=str(tmp_path / "new"))
     with monkeypatch.context() as patch:

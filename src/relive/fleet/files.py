@@ -14,10 +14,8 @@ import time
 from typing import Any
 
 from relive import errors
-from relive.agents import queue_journal
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import codec as codec_lib
-from relive.persistence import commands
 from relive.persistence import files
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
@@ -65,11 +63,7 @@ class Files:
         try:
             buffer.attach(self._journal, **self._options)
         except errors.CheckpointError:
-            if buffer._journal is not None:
-                # It has begun, and could not say on the full disk that what was not acknowledged waits again.
-                with contextlib.suppress(errors.CheckpointError), self._journal.together(note):
-                    self._journal.append(queue_journal.RESTART, commands.encoded())
-            if not self._journal.is_behind:
+            if not self._journal.is_behind:  # Otherwise it is attached: the disk is full, for now.
                 self._journal.close()
                 raise
         return buffer

@@ -141,7 +141,8 @@ def played_back(
                 replay.base(number)
             elif record_kind == journal_reader.TOGETHER:
                 note, parts = journal_reader.unpacked(payload)
-                heard(note)
+                if note:
+                    heard(note)
                 for part in parts if number >= skipped else ():
                     replay.apply(*part)
             elif number >= skipped:
