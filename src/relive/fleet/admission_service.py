@@ -86,10 +86,8 @@ class AdmissionService:
         while self._line:
             seen = self.news.count
             admitted, running = self._learn(await self._look(list(self._tickets)))
+            self._tickets = {name: each for name, each in self._tickets.items() if each.expires > news_lib.now()}
             for name, (count, until, granted) in list(self._line.items()):
-                self._tickets = {
-                    each: ticket for each, ticket in self._tickets.items() if ticket.expires > news_lib.now()
-                }
                 more = count + sum([ticket.left for ticket in self._tickets.values()])
                 may_start = admission_lib.is_within(self._rule, admitted=admitted + more, running=running + more)
                 if until > news_lib.now():  # Otherwise it asks no more.

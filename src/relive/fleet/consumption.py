@@ -32,8 +32,6 @@ from relive.fleet import tickets
 
 _PAUSE = 0.05
 """Seconds before a client asks again for what another one was faster to take, at most."""
-_PAUSE_IF_FULL = 1.0
-"""Seconds between two attempts to write to a full disk."""
 
 
 class FleetQueue:
@@ -118,7 +116,7 @@ class FleetQueue:
                 if not await self._shards.is_back(shard, self._shards.settings.recovery):
                     return
             except errors.CheckpointError:  # Its disk is full.
-                await asyncio.sleep(_PAUSE_IF_FULL)
+                await asyncio.sleep(membership.PAUSE_IF_FULL)
 
 
 class Consumption:

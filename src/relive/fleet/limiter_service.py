@@ -53,16 +53,16 @@ class LimiterService:
     async def insert_turn(self, rows: int) -> int | None:
         """Wait until `rows` steps may be inserted, since one may, and return how many count; None to be asked again."""
         await self._begin()
-
-        def take() -> int:
-            counted = 0 if self._is_learner_gone() else rows
-            self._counts.inserted += counted
-            self._counts.size += rows
-            self._wake()
-            return counted
-
         may_insert = await _turn(self._inserters, lambda: self._is_learner_gone() or self._rules.can_insert())
-        return take() if may_insert else None
+        return self._inserted(rows) if may_insert else None
+
+    def _inserted(self, rows: int) -> int:
+        """Record that `rows` steps are inserted, and return how many count."""
+        counted = 0 if self._is_learner_gone() else rows
+        self._counts.inserted += counted
+        self._counts.size += rows
+        self._wake()
+        return counted
 
     async def sample_turns(self, batch_size: int, number: int, size: int) -> int:
         """Wait until a batch may be drawn, and return how many may, at most `number`; 0 to be asked again.
@@ -111,11 +111,12 @@ class LimiterService:
             counts.inserted = _most(
                 inserted, lambda count: limiter.can_insert(size=size, inserted=count, sampled=sampled)
             )
-            may_sample = counts.inserted == inserted and size >= limiter.min_size
-            most_sampled = _most(
-                sampled, lambda count: limiter.can_sample(1, size=size, inserted=inserted, sampled=count)
+            holds_inserts = counts.inserted < inserted
+            counts.sampled = (
+                sampled
+                if holds_inserts or size < limiter.min_size
+                else _most(sampled, lambda count: limiter.can_sample(1, size=size, inserted=inserted, sampled=count))
             )
-            counts.sampled = most_sampled if may_sample else sampled
 
     def _wake(self) -> None:
         self._samplers.notify()

@@ -20,6 +20,8 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.fleet import replies
 
+PAUSE_IF_FULL = 1.0
+"""Seconds between two attempts to write to a full disk."""
 _RETRY = 0.2
 """Seconds between two attempts to reach a lost shard."""
 _TRIAL = 0.1

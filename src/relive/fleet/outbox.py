@@ -33,8 +33,6 @@ from relive.fleet import replies
 
 _PAUSE = 0.05
 """So many seconds lie between two looks for a shard while none is there."""
-_PAUSE_IF_FULL = 1.0
-"""Seconds between two attempts to write to a full disk."""
 
 State = enum.Enum("State", ["QUEUED", "SENT", "IN_DOUBT", "STORED", "REFUSED", "LOST"])
 SETTLED = frozenset([State.STORED, State.REFUSED, State.LOST])
@@ -180,7 +178,7 @@ class Outbox:
     async def _address(self, batch: Batch) -> State:
         """QUEUED: find a shard."""
         if batch.shard is not None and self._shards.is_full(batch.shard):
-            await asyncio.sleep(_PAUSE_IF_FULL)
+            await asyncio.sleep(membership.PAUSE_IF_FULL)
         try:
             batch.shard = await self._find() if batch.pinned is None else await self._pinned(batch.pinned)
         except errors.ClosedError as error:
@@ -227,7 +225,7 @@ class Outbox:
         """IN_DOUBT: wait for the shard that may have it."""
         assert batch.shard is not None
         if batch.is_held:
-            await asyncio.sleep(_PAUSE_IF_FULL)
+            await asyncio.sleep(membership.PAUSE_IF_FULL)
             return State.SENT
         if await self._shards.is_back(batch.shard, self._settings.recovery):
             return State.SENT

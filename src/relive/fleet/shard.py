@@ -67,8 +67,7 @@ class Shard:
         number: The number of the shard.
         lease: Seconds after which a silent writer counts as gone.
         durability: How it is persisted.
-        recovery: Seconds for which writers look for a lost shard, and for which their sessions are remembered beyond
-            the lease.
+        recovery: Seconds for which clients look for a lost shard.
         clock: Returns the time in seconds.
 
     Raises:

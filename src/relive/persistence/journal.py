@@ -335,8 +335,8 @@ class Journal(duplicates.NeverCopied):
         finally:
             if together.payload is None:
                 self._together = None
-            if together.payload is None and together.records:
-                self._refuse("records that belong together were interrupted")
+                if together.records:
+                    self._refuse("records that belong together were interrupted")
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -609,7 +609,6 @@ class Journal(duplicates.NeverCopied):
     def _sync_in_background(self) -> None:
         """Sync, and leave failures for the next call to report."""
         with contextlib.suppress(errors.ReplayError), self._lock:
-            self._check_usable()
             self._sync()
 
     def _check_usable(self) -> None:
