@@ -106,8 +106,7 @@ class Adapter(abc.ABC):
         is_open = place in self._open
         is_late = place in self._ended or (is_open and self._open[place][1] > chunk.first)
         if (is_late or not is_open) and chunk.first and not chunk.rows:
-            if not is_open:
-                self._ended.add(place)
+            self._ended.add(place)
             return
         if is_late:
             place = writer, _LATE

@@ -332,11 +332,11 @@ class Journal(duplicates.NeverCopied):
             yield
             together.payload = journal_reader.packed(note(), together.records)
             self.largest_together = max(self.largest_together, len(together.payload))
-        finally:
-            if together.payload is None:
-                self._together = None
-                if together.records:
-                    self._refuse("records that belong together were interrupted")
+        except BaseException:
+            self._together = None
+            if together.records:
+                self._refuse("records that belong together were interrupted")
+            raise
         self.catch_up()
 
     def catch_up(self) -> None:
