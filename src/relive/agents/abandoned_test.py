@@ -23,7 +23,7 @@ make_tokens = helpers_test.make_tokens
 add = helpers_test.add
 opened = recover_test.opened
 FAMILIES = pytest.mark.parametrize("make", [Buffer, make_tokens], ids=["episodes", "tokens"])
-SIZE, ACTORS, PER_VERSION, VERSIONS, LIVES = 4, 6, 8, 4, 30
+SIZE, ACTORS, PER_VERSION, VERSIONS = 4, 6, 8, 4
 
 
 def test_a_buffer_of_samples_is_left_with_what_ended() -> None:
@@ -128,7 +128,8 @@ async def train(buffer: Any, life: int, path: pathlib.Path) -> None:
 
 
 @FAMILIES
-def test_life_thirty_runs_like_life_one(make: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("lives", [8, pytest.param(30, marks=pytest.mark.long)])
+def test_the_last_life_runs_like_the_first(make: Any, lives: int, tmp_path: pathlib.Path) -> None:
     counts: list[int] = []
 
     async def live_once(buffer: Any, life: int, log: Any) -> float:
@@ -146,7 +147,7 @@ def test_life_thirty_runs_like_life_one(make: Any, tmp_path: pathlib.Path) -> No
     buffer = make(admission=relive.Admission(1, PER_VERSION), groups=relive.Groups(SIZE))
     buffer.set_policy_version(0)
     seconds: list[float] = []
-    for life in range(1, LIVES + 1):
+    for life in range(1, lives + 1):
         with opened(tmp_path / "log") as log:
             seconds.append(local_test.run(live_once(buffer, life, log)))
         shutil.rmtree(tmp_path / "log")

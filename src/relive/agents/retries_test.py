@@ -21,7 +21,7 @@ from relive.fleet import local_test
 Buffer = helpers_test.Buffer
 make_tokens = helpers_test.make_tokens
 add = helpers_test.add
-ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 20
+ACTORS, SIZE, PER_VERSION, TURNS, VERSIONS = 100, 4, 128, 5, 10
 
 
 class FailedError(Exception):

@@ -243,6 +243,7 @@ HOOKED: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 @pytest.mark.parametrize("kind", HOOKED)
 @pytest.mark.parametrize("name", SAMPLERS)
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 4)
 @hypothesis.given(strategies.sampled_from([1, 3, 9]), strategies.integers(0, 6), strategies.integers(0, 2**32))
 def test_hooks_are_told_of_every_change_when_the_rows_are_there(
     name: str, kind: str, streams: int, more: int, seed: int
