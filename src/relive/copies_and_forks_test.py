@@ -158,11 +158,11 @@ def use_sampler(sampler: Any) -> Any:
     rng = np.random.default_rng(1)
     answer = plain(sampler.draw(6, rng))
     if isinstance(sampler, relive.PrioritizedSampler):
-        sampler.drawn()
+        sampler._drawn()
         slots = sampler.anchors.slots()
-        sampler.set_priorities(slots, sampler.priorities(slots) * 1.5)
+        sampler._set_priorities(slots, sampler.priorities(slots) * 1.5)
         sampler.alpha /= 2
-        answer = answer, sampler.total_weight, sampler.ticks, sampler.beta
+        answer = answer, sampler._total_weight, sampler._ticks, sampler.beta
     sampler.check()
     return answer
 

@@ -31,10 +31,10 @@ class RefusingRows(relive.ColumnStorage):
 
     refuses = False
 
-    def write_rows(self, slot: int, count: int, rows: Any) -> None:
+    def _write_rows(self, slot: int, count: int, rows: Any) -> None:
         if self.refuses:
             raise OSError("no")
-        super().write_rows(slot, count, rows)
+        super()._write_rows(slot, count, rows)
 
 
 class FailingJournal:

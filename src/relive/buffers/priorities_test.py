@@ -243,7 +243,7 @@ def test_rows_that_are_never_drawn_weigh_nothing_beside_others() -> None:
 
 
 def test_the_heaviest_weight_of_a_tree_is_accepted() -> None:
-    most = relive.SumTree(2).heaviest
+    most = relive.SumTree(2)._heaviest
     buffer = rated([1, 2])
     assert buffer.update_priorities([0], [most]) == 1
     assert buffer.get_priorities([0]).tolist() == [most]

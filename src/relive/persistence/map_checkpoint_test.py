@@ -58,7 +58,7 @@ def test_another_map_or_none_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(relive.CheckpointError, match=r"^the rows are in a memory map: load with storage=MemmapStorage"):
         relive.PrioritizedReplayBuffer.load(tmp_path / "checkpoint")
     other = relive.MemmapStorage(tmp_path / "other", zoo.SCHEMA, 30)
-    with pytest.raises(relive.CheckpointError, match=f"^storage must be the memory map .*, got {other.id}$"):
+    with pytest.raises(relive.CheckpointError, match=f"^storage must be the memory map .*, got {other._id}$"):
         relive.PrioritizedReplayBuffer.load(tmp_path / "checkpoint", storage=other)
     other.close()
     close(buffer)

@@ -26,7 +26,7 @@ _MOST_LEVELS = 8
 def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> Any:
     """Return the setting `name` as a JSON value; raise CheckpointError if it has none."""
     if isinstance(value, registry.Described):
-        return value.description()
+        return value._description()
     if isinstance(value, np.generic | np.ndarray) and value.size == 1:
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
