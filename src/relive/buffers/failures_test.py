@@ -46,7 +46,7 @@ class FailingJournal:
 
 def contents(buffer: Any) -> Any:
     """Return what a buffer holds and counts, and its generator."""
-    columns = buffer.history.storage.read(np.arange(len(buffer)))
+    columns = buffer._store.storage.read(np.arange(len(buffer)))
     held = {path: column.tolist() for path, column in columns.items()}
     return buffer.get_stats(), buffer.eligible_keys().tolist(), held, str(buffer.rng.bit_generator.state)
 

@@ -141,7 +141,7 @@ def relabel(
         discounts = returns.powers(window.gamma, len(rewards), rewards.dtype)
         discount = windows.discounts_of(span, is_terminal, discounts)
         run = span, last, history.following.take(last), is_terminal, reward, discount, batch.keys[places]
-        relabelled = window.assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
+        relabelled = window._assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
         steps = history.steps_of(slots)
         _write_goals(window, relabelled.observation, steps, desired_paths, goals)
         _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)

@@ -90,7 +90,7 @@ class EpisodesWriter(GroupWriter):
 
     def _seal(self) -> None:
         for episode in self._episodes.values():
-            episode.send()
+            episode._send_open()
 
     def _end(self) -> None:
         for episode in self._episodes.values():
@@ -120,7 +120,7 @@ class OpenEpisode:
         await self._writer._room(self._shard)
         self._unsent.append_observation_action_reward(observation, action, reward, policy_version)
         if len(self._unsent.actions) >= self._writer._chunk_steps:
-            self.send()
+            self._send_open()
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """End the episode; see EpisodeWriter.end."""
@@ -137,7 +137,7 @@ class OpenEpisode:
             self._unsent.status = "ABORTED"
             self._send("ABORTED")
 
-    def send(self) -> None:
+    def _send_open(self) -> None:
         """Send the collected steps, unless the episode must be sent as a whole."""
         if self._unsent.actions and self._shard is None:
             self._send("OPEN")

@@ -191,7 +191,7 @@ def test_a_parquet_file_says_what_it_is(tmp_path: pathlib.Path, monkeypatch: pyt
     importlib.import_module("relive.integrations.arrow").write_parquet(buffer, path)
     said = relive.summary(path)
     assert (said["kind"], said["version"], said["stats"]) == ("Parquet file", 1, {"size": 12})
-    assert (said["settings"], said["schema"]) == ({"streams": 1}, buffer.schema.description())
+    assert (said["settings"], said["schema"]) == ({"streams": 1}, buffer.schema._description())
     assert said["bytes"] == path.stat().st_size
     relive.verify(path)
     monkeypatch.setattr(inspect, "_memory_bytes", lambda: 1)

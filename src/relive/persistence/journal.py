@@ -296,7 +296,7 @@ class Journal(duplicates.NeverCopied):
         Raises:
             ArgumentError: An argument is invalid, or `_begin` was not called.
             ClosedError: The journal was closed.
-            CheckpointError: The record could not be written, or synced if due, outside of blocks of `_syncing_later`; it
+            CheckpointError: The record could not be written, or synced if due, outside of `_syncing_later` blocks; it
                 is not counted.
         """
         segment = self._segment

@@ -67,7 +67,7 @@ def load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any
     value = given.value(name)
     if name == "schema" and value is not None:
         described: Any = registry.PARTS.find("Schema")
-        return described.from_description(value)
+        return described._from_description(value)
     if not isinstance(value, dict) or not levels:
         if value is not None and type(value) not in (bool, int, float, str):
             raise given.refused(name, "a plain value or a mapping with a kind", value)

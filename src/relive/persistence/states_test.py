@@ -352,7 +352,7 @@ def test_what_a_user_holds_is_the_same_object_after_a_load(kind: zoo.Kind) -> No
     buffer.load_state_dict(state)
     assert bits_of(buffer) == plain(state)
     assert all(getattr(buffer, name) is value for name, value in held.items())
-    assert storage is None or buffer.history.storage is storage
+    assert storage is None or buffer._store.storage is storage
 
 
 class FailingStorage(zoo.OwnStorage):

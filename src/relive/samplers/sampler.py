@@ -55,7 +55,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; of a sampler without a buffer it is an ArgumentError, which says so."""
-            if self.is_attached or name.startswith("__"):
+            if self._is_attached or name.startswith("__"):
                 return self.__getattribute__(name)
             message = f"{type(self).__name__} is in no buffer, and has no {name!r}: give it to one with sampler="
             raise _UnattachedError(message)

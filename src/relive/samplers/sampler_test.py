@@ -190,7 +190,7 @@ def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
     for kind, has_hooks in kinds.items():
         assert kind.__new__(kind)._has_hooks is has_hooks
     for name in ("_added", "_removed"):
-        assert type("One", (First,), {name: lambda self, slots: None})().has_hooks
+        assert type("One", (First,), {name: lambda self, slots: None})()._has_hooks
 
 
 class Diarist(relive.Sampler):
@@ -206,7 +206,7 @@ class Diarist(relive.Sampler):
     def _keys(self, slots: arrays.Slots) -> list[int]:
         """Return which rows are in those slots, as the storage has them."""
         assert len(set(slots.tolist())) == len(slots) > 0
-        numbers: list[int] = self.buffer.history.storage.read(slots, ["extras/number"])["extras/number"].tolist()
+        numbers: list[int] = self.buffer._store.storage.read(slots, ["extras/number"])["extras/number"].tolist()
         return numbers
 
     def _added(self, slots: arrays.Slots) -> None:
@@ -286,8 +286,8 @@ def test_hooks_are_told_of_every_change_when_the_rows_are_there(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda sampler: sampler.draw(2, np.random.default_rng(0)),
-        lambda sampler: sampler.drawable(),
+        lambda sampler: sampler._draw_checked(2, np.random.default_rng(0)),
+        lambda sampler: sampler._drawable(),
         lambda sampler: sampler.probabilities(np.zeros(1, np.int64)),
         lambda sampler: sampler.effective_sample_size(),
         lambda sampler: sampler.anchors,
@@ -298,4 +298,4 @@ def test_a_sampler_in_no_buffer_says_so(kind: Any, call: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=rf"^{kind.__name__} is in no buffer, and has no '\w+': give it to"):
         call(kind())
     assert not hasattr(kind(), "anchors")
-    assert copy.deepcopy(kind()).is_attached is False
+    assert copy.deepcopy(kind())._is_attached is False

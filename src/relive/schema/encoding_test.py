@@ -166,7 +166,7 @@ def test_a_step_is_encoded_or_refused_as_its_columns(case: Any) -> None:
         encoder = encoding.Encoder(schema)
         columns = encoder.columns(made[0], 1)
         assert list(columns) == list(schema.fields)
-        for path, column in schema.rows(*values[:3], values[4], ()).items():
+        for path, column in schema._rows_of(*values[:3], values[4], ()).items():
             assert columns[path].shape == (1, *column.shape)
             assert columns[path].dtype == column.dtype
             assert columns[path].tobytes() == column.tobytes()
@@ -181,7 +181,7 @@ def test_steps_of_streams_are_encoded_or_refused_as_columns(count: int, data: st
     assert made == answer(naive_steps, schema, count, *values)
     if isinstance(made[0], list):
         columns = encoder.columns(made[0], count)
-        for path, column in schema.rows(*values[:3], values[4], (count,)).items():
+        for path, column in schema._rows_of(*values[:3], values[4], (count,)).items():
             assert columns[path].dtype == column.dtype
             assert columns[path].shape == column.shape
             assert columns[path].tobytes() == column.tobytes()

@@ -97,7 +97,7 @@ def test_a_buffer_on_a_map_equals_one_in_memory(
         rows.close()
         with relive.MemmapStorage(rows.path) as again:
             everything = np.arange(capacity)
-            assert zoo.plain(again.read(everything)) == zoo.plain(plain.history.storage.read(everything))
+            assert zoo.plain(again.read(everything)) == zoo.plain(plain._store.storage.read(everything))
 
 
 def test_a_buffer_writes_bytes_of_rows_into_the_files(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

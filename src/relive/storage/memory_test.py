@@ -213,7 +213,7 @@ def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
     assert_same(other.read(np.arange(4)), rows)
     other.write(np.arange(4), others)
     assert_same(other.read(np.arange(4)), others)
-    other.write_rows(2, 1, bytes_of(rows, [3]))
+    other._write_rows(2, 1, bytes_of(rows, [3]))
     assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
     assert_same(storage.read(np.arange(4)), rows)
 

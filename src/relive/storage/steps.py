@@ -151,7 +151,7 @@ class StepStore(arrays_lib.Derived):
         self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
         self._cannot_fail = False
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "write"):
-            self._write_rows, self._cannot_fail = storage._write_rows, _is_own(storage, "write_rows")
+            self._write_rows, self._cannot_fail = storage._write_rows, _is_own(storage, "_write_rows")
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage._gather, storage._rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)

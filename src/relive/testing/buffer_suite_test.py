@@ -123,7 +123,7 @@ def with_batches(window: Any, change: Callable[[steps.StepStore, Any, Any], Any]
     """Return what makes buffers whose window changes a batch, given the store, the slots and the batch."""
 
     def read(self: Any, store: steps.StepStore, slots: Any, probabilities: Any, weights: Any) -> Any:
-        return change(store, slots, window.read(store, slots, probabilities, weights))
+        return change(store, slots, window._read(store, slots, probabilities, weights))
 
     broken: Any = type("Broken", (type(window),), {"read": read})
     return with_window(broken(**vars(window)))

@@ -229,7 +229,7 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(
     kind: Any = relive.ColumnReplayBuffer if "window" in settings else relive.RingReplayBuffer
     buffer = kind(12, seed=0, **settings)
     window = type(buffer.window)
-    read = window.read
+    read = window._read
 
     def pure_read(self: Any, store: steps_lib.StepStore, *arguments: Any) -> Any:
         before = known(store)

@@ -467,7 +467,7 @@ def test_a_thread_safe_buffer_is_recorded_into() -> None:
     env.reset()
     env.step(0, chosen=1)
     with shell.locked() as inside:
-        assert inside.history.streams == 2
+        assert inside._store.streams == 2
         assert check_all(inside) == [(0, 0, 0)]
         assert str(inside.explain(0)).startswith("key 0: step 0 of 1, episode from key 0, stream 1")
 
