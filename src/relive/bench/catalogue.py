@@ -1,8 +1,9 @@
-"""Who can be measured: name, module and distribution of every peer, and the limits beside them."""
+"""Who can be measured: name, module and requirement of every peer, and the limits beside them."""
 
 import dataclasses
 import importlib
 from importlib import metadata
+import shlex
 
 from relive.bench import machine
 from relive.bench import tasks
@@ -15,7 +16,7 @@ class Peer:
     Attributes:
         name: What the tables call it.
         module: The adapter, in relive.bench.peers.
-        distribution: What pip calls the library; None where there is none to install.
+        requirement: What pip installs for it, with the extra that it needs; None where there is nothing to install.
         what: One line about it.
         make: What the adapter calls what makes its buffer.
         is_limit: Whether it only says what numpy takes for the same bytes, and returns nothing that could be right.
@@ -23,7 +24,7 @@ class Peer:
 
     name: str
     module: str
-    distribution: str | None
+    requirement: str | None
     what: str
     make: str = "make"
     is_limit: bool = False
@@ -38,7 +39,7 @@ class Peer:
             with machine.silence():
                 adapter = importlib.import_module(f"relive.bench.peers.{self.module}")
         except ModuleNotFoundError as error:
-            package = self.distribution or error.name
+            package = shlex.quote(self.requirement or str(error.name))
             raise tasks.CannotError(f"{error.name} is not installed: run pip install {package}") from error
         except Exception as error:  # A library that is broken, in whatever way, must not end the others' run.
             raise tasks.CannotError(f"does not load: {tasks.in_one_line(error)}") from error
@@ -47,7 +48,7 @@ class Peer:
 
     def version(self) -> str:
         """Return the installed version of the library; nothing where there is none."""
-        return metadata.version(self.distribution) if self.distribution else ""
+        return metadata.version(self.requirement.partition("[")[0]) if self.requirement else ""
 
 
 PEERS = {
@@ -60,13 +61,10 @@ PEERS = {
         Peer("tianshou", "with_tianshou", "tianshou", "numpy, and a sum tree in numba"),
         Peer("sb3", "with_sb3", "stable-baselines3", "numpy, and tensors of torch"),
         Peer("torchrl", "with_torchrl", "torchrl", "tensors of torch, and sum trees in C++"),
-        Peer("rllib", "with_rllib", "ray", "episodes in Python"),
+        Peer("rllib", "with_rllib", "ray[rllib]", "episodes in Python"),
         Peer("flashbax", "with_flashbax", "flashbax", "jax, jitted on the CPU"),
-        Peer("reverb", "with_reverb", "dm-reverb", "a server in C++"),
         Peer("naive", "limits", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
         Peer("take", "limits", None, "a limit: one ndarray.take a column of the same bytes", "make_take", True),
         Peer("copy", "limits", None, "a limit: a plain copy of the same bytes", "make_copy", True),
-        Peer("await", "limits", None, "a limit: an await of an empty function", "make_await", True),
-        Peer("files", "limits", None, "a limit: np.save and np.load of the same bytes", "make_files", True),
     )
 }

@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         settings=settings.in_words(),
         rows=rows,
     )
+    report.print_unmeasured(measured, _console())
     for name in _FILES:
         try:
             _write(measured, name, options)
@@ -86,8 +87,7 @@ def _measured(
     chosen: Sequence[workloads.Workload], peers: Mapping[str, catalogue.Peer], settings: runner.Settings
 ) -> Iterator[results.Row]:
     """Yield the row of each workload after printing it; on a terminal, show meanwhile what is going on."""
-    wide = None if sys.stdout.isatty() else 1_000  # A line stays a line for what reads a pipe.
-    console = rich_console.Console(width=wide, markup=False, emoji=False, highlight=False)
+    console = _console()
     for workload in chosen:
         # No thread draws it anew: that would be timed, too.
         stderr = rich_console.Console(stderr=True)
@@ -99,6 +99,11 @@ def _measured(
             row = runner.measure(workload, peers, settings, say)
         report.print_table(row, console)
         yield row
+
+
+def _console() -> rich_console.Console:
+    wide = None if sys.stdout.isatty() else 1_000  # A line stays a line for what reads a pipe.
+    return rich_console.Console(width=wide, markup=False, emoji=False, highlight=False)
 
 
 def _listing() -> str:

@@ -1,4 +1,4 @@
-"""The machine and the versions of a run, its free memory and disk, and threads held to one."""
+"""The machine of a run, the memory of this process, and threads held to one."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -9,12 +9,10 @@ import pathlib
 import platform
 import re
 import sys
-import tempfile
 
 import numpy as np
 
 import relive
-from relive.bench import tasks
 from relive.common import imports
 
 with imports.optional_dependency("bench"):
@@ -31,9 +29,6 @@ ONE_THREAD = {
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "RL_LOGGING_LEVEL": "ERROR"}
 """Environment variables that keep the libraries on the CPU and quiet."""
-
-_SLACK = 1.25
-"""Times what is wanted that has to be free, so that a run leaves something to others."""
 
 
 def hold_libraries(arguments: Sequence[str]) -> None:
@@ -75,7 +70,7 @@ def facts() -> dict[str, str]:
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "memory": _gigabytes(psutil.virtual_memory().total),
+        "memory": f"{psutil.virtual_memory().total / 1e9:.3g} GB",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -95,19 +90,3 @@ def resident() -> int:
     gc.collect()
     getattr(psutil, "heap_trim", gc.collect)()  # Not every system can.
     return int(psutil.Process().memory_info().rss)
-
-
-def require(*, memory: int, disk: int) -> None:
-    """Check that so many bytes are free, of memory and where temporary files go.
-
-    Raises:
-        CannotError: They are not.
-    """
-    free_memory, free_disk = psutil.virtual_memory().available, psutil.disk_usage(tempfile.gettempdir()).free
-    for what, wanted, free in (("memory", memory, free_memory), ("disk", disk, free_disk)):
-        if wanted * _SLACK > free:
-            raise tasks.CannotError(f"takes {_gigabytes(wanted)} of {what}, and {_gigabytes(free)} are free")
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3g} GB"

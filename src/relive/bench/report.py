@@ -23,13 +23,10 @@ that is installed, used as its documentation has it, and checks what each of the
   priorities, so are the shares of draws and the weights. **A fast wrong answer is reported as wrong**, with what is
   wrong in which share of the rows; a share in brackets is of the small ring, where the large one showed nothing.
 - **Limits.** *take* gathers the same bytes with one `ndarray.take` a column (and assigns them, where steps are added);
-  *copy* copies a batch that lies ready; *files* is `np.save` and `np.load` of the same bytes, synced to the disk as by
-  all others; *await* awaits an empty function.
-- **Growth.** Where a workload has several sizes, they take turns with each other. The steps of *growth* lie in files
-  mapped into memory; a size that does not fit is left out.
+  *copy* copies a batch that lies ready.
 
-`pip install cpprb tianshou stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the peers. Reverb
-(`dm-reverb[tensorflow]`) is built for a TensorFlow that wants numpy 1, and runs in an environment of its own alone.
+`pip install cpprb tianshou stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the peers. A server such as
+Reverb, which is built for another numpy, cannot be installed beside them and is not measured.
 """
 
 _WIDE = 80
@@ -45,13 +42,11 @@ def figure(value: float) -> str:
 
 def _cells(row: results.Row) -> Cells:
     """Return the words of a table, its heads first."""
-    counted = row.workload.counted
-    rows = [["", *([counted] if counted else []), "median", "rounds", f"x {row.base}", "answers"]]
+    rows = [["", "median", "rounds", "x relive", "answers"]]
     for one in row.measured:
         spread = f"{figure(one.seconds.low * 1e6)} to {figure(one.seconds.high * 1e6)}" if one.seconds else ""
         verdict = "limit" if one.is_limit else f"WRONG: {one.faults()}" if one.faults() else "right"
-        size = [f"{one.size:,}"] if counted else []
-        rows.append([one.peer, *size, figure(one.value or 0.0), spread, _times(row.times(one)), verdict])
+        rows.append([one.peer, figure(one.value or 0.0), spread, _times(row.ratio(one, row.own)), verdict])
     return rows
 
 
@@ -60,7 +55,7 @@ def _times(ratio: float | None) -> str:
 
 
 def print_table(row: results.Row, console: rich_console.Console) -> None:
-    """Print the table of a workload: who was measured, then who was not, and why."""
+    """Print the table of a workload."""
     cells = _cells(row)
     if console.width < _WIDE:  # There is no room for the rounds.
         cells = [[*line[:-3], *line[-2:]] for line in cells]
@@ -76,10 +71,12 @@ def print_table(row: results.Row, console: rich_console.Console) -> None:
             last = rich_text.Text(verdict, style="red" if verdict.startswith("WRONG") else style)
             table.add_row(peer, *figures, last, style=style)
         console.print(table)
-    for reason, names in row.unmeasured().items():
-        console.print(f"not measured: {', '.join(names)}: {reason}", style="dim")
-    if not row.outcomes:
-        console.print("not measured: none of the peers takes part", style="dim")
+
+
+def print_unmeasured(run: results.Run, console: rich_console.Console) -> None:
+    """Print once who was not measured, and why."""
+    for number, (reason, names) in enumerate(run.unmeasured().items()):
+        console.print(f"{'' if number else chr(10)}not measured: {', '.join(names)}: {reason}", style="dim")
 
 
 def page(run: results.Run, picture: str | None) -> str:
@@ -102,21 +99,20 @@ def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
     yield "## At a glance\n"
     yield "Microseconds a batch or a step, and bytes where memory is meant; below 1, relive is ahead.\n"
     heads = ["", "relive", "fastest right peer", "relive / peer", "relive / take", "relive / copy"]
-    compared = [row for row in run.rows if not row.workload.counted]
-    yield from _table([heads, *map(_glance, compared)])
+    yield from _table([heads, *map(_glance, run.rows)])
     yield "## Where relive is behind\n"
-    ahead = [f"- **{row.workload.title}**: {words}." for row in compared if (words := _ahead(row))]
+    ahead = [f"- **{row.workload.title}**: {words}." for row in run.rows if (words := _ahead(row))]
     yield "\n".join(ahead or ["Nowhere in this run."]) + "\n"
     yield "## Wrong results\n"
     wrong = [[one.peer, name, one.faults()] for name, one in run.wrong()]
     yield from _table([["peer", "workload", "wrong"], *wrong]) if wrong else ["Nothing was found in this run.\n"]
     yield "## Every workload\n"
     for row in run.rows:
-        yield f"### {row.workload.title[0].upper()}{row.workload.title[1:]}\n"
-        yield f"`relive bench --workload {row.workload.name}`, {row.workload.unit}\n"
-        yield from _table(_cells(row))
-        unmeasured = [f"- Not measured: {', '.join(names)}: {reason}" for reason, names in row.unmeasured().items()]
-        yield from [*unmeasured, ""] if unmeasured else []
+        title, name = f"{row.workload.title[0].upper()}{row.workload.title[1:]}", row.workload.name
+        yield f"<details><summary>{title}: {row.workload.unit} (<code>{name}</code>)</summary>\n"
+        yield from [*_table(_cells(row)), "</details>\n"]
+    unmeasured = [f"- {', '.join(names)}: {reason}" for reason, names in run.unmeasured().items()]
+    yield from ["## Not measured\n", *unmeasured, ""] if unmeasured else []
 
 
 def _glance(row: results.Row) -> list[str]:

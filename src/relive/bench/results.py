@@ -28,11 +28,10 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one peer in one workload, at one size.
+    """What came of one peer in one workload.
 
     Attributes:
         peer: Its name.
-        size: Where a workload has several.
         value: What is compared: microseconds, or bytes; None if it was not measured.
         seconds: The timing of one part; None if it was not timed.
         wrong: What was wrong in which share of the rows that it returned while it was timed.
@@ -41,7 +40,6 @@ class Outcome:
     """
 
     peer: str
-    size: int = 0
     value: float | None = None
     seconds: Timing | None = None
     wrong: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -77,16 +75,17 @@ def _share(share: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One workload and the outcomes of all who were asked: peer by peer, the sizes of each from the smallest on."""
+    """One workload and the outcomes of all peers."""
 
     workload: workloads.Workload
     outcomes: Sequence[Outcome]
 
     @property
     def measured(self) -> list[Outcome]:
-        """Those who were measured, the fastest first and limits last; where there are several sizes, in their order."""
-        measured = [one for one in self.outcomes if one.value is not None]
-        return sorted(measured, key=lambda one: not self.workload.counted and (one.is_limit, one.value))
+        """Those who were measured, the fastest first and limits last."""
+        return sorted(
+            (one for one in self.outcomes if one.value is not None), key=lambda one: (one.is_limit, one.value)
+        )
 
     @property
     def own(self) -> Outcome | None:
@@ -98,41 +97,24 @@ class Row:
         """The best of those that are right and neither a limit nor relive."""
         return next((one for one in self.measured if one.is_right and not one.is_limit and one.peer not in OWN), None)
 
-    @property
-    def base(self) -> str:
-        """What the values are times of."""
-        return "smallest" if self.workload.counted else "relive"
-
     def ratio(self, outcome: Outcome | None, base: Outcome | None) -> float | None:
         """Return how many times the base's value the outcome's is."""
         if outcome is None or outcome.value is None or base is None or not base.value:
             return None
         return outcome.value / base.value
 
-    def times(self, outcome: Outcome) -> float | None:
-        """Return how many times relive's value the outcome's is, or that of the same peer at its smallest size."""
-        smallest = next((one for one in self.measured if one.peer == outcome.peer), None)
-        return self.ratio(outcome, smallest if self.workload.counted else self.own)
-
-    def unmeasured(self) -> dict[str, list[str]]:
-        """Return who was not measured, and at which size, by the reason."""
-        reasons: dict[str, list[str]] = {}
-        for one in self.outcomes:
-            if one.value is None:
-                size = f" at {one.size:,}" if self.workload.counted else ""
-                reasons.setdefault(one.not_measured, []).append(one.peer + size)
-        return reasons
-
     def as_json(self) -> dict[str, Any]:
         """Return all of it in what JSON has."""
         outcomes = []
         for one in self.outcomes:
             is_right = one.is_right if one.value is not None and not one.is_limit else None
-            derived: dict[str, Any] = {"is_limit": one.is_limit, "is_right": is_right}
-            derived |= {"size": one.size or None, "not_measured": one.not_measured or None}
-            derived[f"times_{self.base}"] = self.times(one)
-            if not self.workload.counted:
-                derived["times_fastest_right_peer"] = self.ratio(one, self.fastest)
+            derived: dict[str, Any] = {
+                "is_limit": one.is_limit,
+                "is_right": is_right,
+                "not_measured": one.not_measured or None,
+            }
+            ratios = {"relive": self.ratio(one, self.own), "fastest_right_peer": self.ratio(one, self.fastest)}
+            derived |= {f"times_{name}": ratio for name, ratio in ratios.items()}
             outcomes.append(dataclasses.asdict(one) | derived)
         return {
             "workload": self.workload.name,
@@ -157,6 +139,15 @@ class Run:
         for name in catalogue.PEERS:
             for row in self.rows:
                 yield from ((row.workload.name, one) for one in row.outcomes if one.peer == name and not one.is_right)
+
+    def unmeasured(self) -> dict[str, list[str]]:
+        """Return the peers that were not measured in some workload, by the reason."""
+        reasons: dict[str, dict[str, None]] = {}
+        for row in self.rows:
+            for one in row.outcomes:
+                if one.value is None:
+                    reasons.setdefault(one.not_measured, {})[one.peer] = None
+        return {reason: list(peers) for reason, peers in reasons.items()}
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it in what JSON has."""

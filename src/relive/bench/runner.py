@@ -46,7 +46,7 @@ def measure(
     settings: Settings,
     say: Callable[[str], None],
 ) -> results.Row:
-    """Return the outcome of each peer, in their order, at each size.
+    """Return the outcome of each peer, in their order.
 
     Args:
         workload: What to measure.
@@ -57,37 +57,36 @@ def measure(
     workload = workload.quick() if settings.is_quick else workload
     outcomes: dict[str, results.Outcome] = {}
     entrants: dict[str, verification.Entrant] = {}
-    asked = [peer for peer in peers.values() if not workload.only or peer.name in workload.only]
-    for peer, size in ((peer, size) for peer in asked for size in workload.sizes):
-        label = f"{peer.name} at {size:,}" if workload.counted else peer.name
-        say(f"{workload.name}: filling {label}")
-        outcome = results.Outcome(peer=peer.name, size=size)
+    for name, peer in peers.items():
+        say(f"{workload.name}: filling {name}")
+        outcome = results.Outcome(peer=name)
         try:
-            if workload.is_timed:
-                entrant = workload.entrant(peer, size)
+            if workload.timed:
+                entrant = workload.entrant(peer)
                 entrant.last = entrant.call()
-                entrants[label] = entrant
+                entrants[name] = entrant
             else:
                 outcome = dataclasses.replace(outcome, value=bytes_a_step(peer, workload.task))
         except tasks.CannotError as error:
             outcome = dataclasses.replace(outcome, not_measured=str(error))
         except Exception as error:  # Whatever ails one peer must not end the run of the others.
-            outcome = dataclasses.replace(outcome, not_measured=f"failed: {tasks.in_one_line(error)}")
-        outcomes[label] = outcome
+            reason = f"failed in {workload.name}: {tasks.in_one_line(error)}"
+            outcome = dataclasses.replace(outcome, not_measured=reason)
+        outcomes[name] = outcome
     if entrants:
         say(f"{workload.name}: timing {', '.join(entrants)}")
     timings = interleaved(
-        entrants, rounds=settings.repeats, seconds=settings.seconds, after=lambda label: entrants[label].look()
+        entrants, rounds=settings.repeats, seconds=settings.seconds, after=lambda name: entrants[name].look()
     )
-    for label, entrant in entrants.items():
-        part = timings[label].per(entrant.steps)
-        outcomes[label] = dataclasses.replace(
-            outcomes[label],
+    for name, entrant in entrants.items():
+        part = timings[name].per(entrant.steps)
+        outcomes[name] = dataclasses.replace(
+            outcomes[name],
             value=None if entrant.failure else part.median * 1e6,
             seconds=None if entrant.failure else part,
             wrong=entrant.findings.shares(),
             wrong_in_a_small_ring=entrant.small.shares(),
-            not_measured=entrant.failure,
+            not_measured=f"failed in {workload.name}: {entrant.failure}" if entrant.failure else "",
         )
     entrants.clear()
     gc.collect()

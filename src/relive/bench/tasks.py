@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import tempfile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,7 +56,6 @@ class Task:
         by_episode: Whether the task is for buffers that keep whole episodes.
         streams: Environments that write side by side.
         episode_lengths: The shortest and the longest episode.
-        is_mapped: Whether the columns lie in files that are mapped into memory.
     """
 
     capacity: int
@@ -74,7 +72,6 @@ class Task:
     by_episode: bool = False
     streams: int = 1
     episode_lengths: tuple[int, int] = (50, 350)
-    is_mapped: bool = False
 
     @property
     def stacked_shape(self) -> tuple[int, ...]:
@@ -89,13 +86,6 @@ class Task:
     def asks(self, feature: str) -> bool:
         """Return whether a buffer needs that feature."""
         return bool(getattr(self, feature) != getattr(Task, feature))
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
-        """Return an array; of a mapped task in a temporary file of its own, which is gone when the array is."""
-        if not self.is_mapped:
-            return np.empty(shape, dtype)
-        with tempfile.TemporaryFile() as file:
-            return np.asarray(np.memmap(file, dtype, "w+", shape=shape))  # A memmap would be slower to take from.
 
 
 class Buffer:

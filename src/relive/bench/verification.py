@@ -219,9 +219,7 @@ def _small(task: tasks.Task) -> tasks.Task:
     if len(observation.shape) > 1:
         shape = tuple(min(side, _SIDE) for side in observation.shape)
         observation = schemas.Field(shape, observation.dtype)
-    return dataclasses.replace(
-        task, capacity=capacity, observation=observation, episode_lengths=lengths, is_mapped=False
-    )
+    return dataclasses.replace(task, capacity=capacity, observation=observation, episode_lengths=lengths)
 
 
 def _check_priorities(

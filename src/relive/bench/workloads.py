@@ -1,6 +1,6 @@
-"""What is measured: a task, what is timed of it, and at which sizes."""
+"""What is measured: a task, and what is timed of it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 import dataclasses
 import functools
 import glob
@@ -14,11 +14,8 @@ import weakref
 import numpy as np
 
 from relive.bench import catalogue
-from relive.bench import coroutines
-from relive.bench import machine
 from relive.bench import tasks
 from relive.bench import verification
-from relive.bench.peers import own
 from relive.schema import schema as schemas
 
 Call: TypeAlias = Callable[[], object]
@@ -27,8 +24,6 @@ Timed: TypeAlias = Callable[[tasks.Buffer, tasks.Following], Call]
 
 _OVERFILL = 1.05
 """How often over a ring is filled before it is measured."""
-_BYTES = 32
-"""Of memory that a step takes at most, beside the columns."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,12 +35,6 @@ class Workload:
         title: What the tables call it.
         task: What every peer's buffer has to do.
         timed: What is timed of the task; None where the memory of a stored step is measured instead.
-        enter: Returns who takes part where there is no task, by the peer's name and size.
-        only: The peers that take part; all of them if empty.
-        sizes: From the smallest on.
-        quick_sizes: The same in a quick run.
-        sized: Returns what is different in the task at a size.
-        counted: What the sizes count, where they are compared with each other; nothing otherwise.
         steps: Equal parts of a call, by which the time is divided; 0 if there is one for each stored step.
         part: What such a part is called.
     """
@@ -54,24 +43,13 @@ class Workload:
     title: str
     task: tasks.Task
     timed: Timed | None = None
-    enter: Callable[[str, int], verification.Entrant] | None = None
-    only: Collection[str] = ()
-    sizes: Sequence[int] = (0,)
-    quick_sizes: Sequence[int] = (0,)
-    sized: Callable[[int], dict[str, Any]] = lambda size: {}
-    counted: str = ""
     steps: int = 1
     part: str = "batch"
 
     @property
-    def is_timed(self) -> bool:
-        """Whether it is about time, and not about memory."""
-        return self.timed is not None or self.enter is not None
-
-    @property
     def unit(self) -> str:
         """What the values of the table are."""
-        return f"{'microseconds' if self.is_timed else 'bytes'} a {self.part}"
+        return f"{'microseconds' if self.timed else 'bytes'} a {self.part}"
 
     def quick(self) -> "Workload":
         """Return the same at a hundredth of the size, or less."""
@@ -79,27 +57,20 @@ class Workload:
         sequences = task.batch_size * task.episode_lengths[1] // 4 if task.sequence_length else 0
         least = 8 * max(task.streams, 70, sequences)
         task = dataclasses.replace(task, capacity=max(least, min(task.capacity // 100, 2_000)))
-        return dataclasses.replace(self, task=task, sizes=self.quick_sizes)
+        return dataclasses.replace(self, task=task)
 
-    def entrant(self, peer: catalogue.Peer, size: int) -> verification.Entrant:
-        """Return a peer, ready to be timed: with a buffer that is full and more, unless the workload has its own.
+    def entrant(self, peer: catalogue.Peer) -> verification.Entrant:
+        """Return a peer, ready to be timed: with a buffer that is full and more.
 
         What it returns in a small ring was looked at before.
 
         Raises:
-            CannotError: The peer has nothing for the task, or there is no room for it.
+            CannotError: The peer has nothing for the task.
         """
-        if self.enter:
-            return self.enter(peer.name, size)
         assert self.timed
-        task, make = dataclasses.replace(self.task, **self.sized(size)), peer.load()
-        if task.is_mapped:
-            row = task.observation.nbytes + task.action.nbytes + 6  # A reward and two flags.
-            machine.require(memory=_BYTES * task.capacity, disk=row * task.capacity)
+        task, make = self.task, peer.load()
         small = verification.Findings() if peer.is_limit else verification.check_small_ring(make, task)
         buffer, story, following = tasks.filled(make, task, int(task.capacity * _OVERFILL), 10_000)
-        if task.is_mapped:  # Timing must not run beside what is still being written.
-            getattr(os, "sync", lambda: None)()
 
         def check(drawn: Any, findings: verification.Findings) -> None:
             verification.check(task, story, buffer.answer(drawn), findings)
@@ -166,22 +137,8 @@ def _temporary_path(buffer: tasks.Buffer) -> str:
     return os.path.join(directory, "saved")
 
 
-def _mapped(size: int) -> dict[str, Any]:
-    """Return that many steps in mapped files; long episodes are stored fast, and cost a draw nothing."""
-    return {"capacity": size, "is_mapped": True, "episode_lengths": (1_000, 3_000)}
-
-
-def _divided(episodes: int) -> dict[str, Any]:
-    """Return a million steps in that many episodes, or fewer steps: 10,000 of each at most."""
-    length = min(10_000, 1_000_000 // episodes)
-    return {"capacity": length * episodes, "episode_lengths": (length, length)}
-
-
 _F4, _F6, _F17 = (schemas.Field((size,), "float32") for size in (4, 6, 17))
 _FRAME, _CLIP = schemas.Field((84, 84), "uint8"), schemas.Field((64, 64, 3), "uint8")
-_COLUMNS, _EPISODES = tuple(own.KERNELS), ("relive-episodes",)
-_OWN, _AWAIT = (*_COLUMNS, *_EPISODES), (*_COLUMNS, *_EPISODES, "await")
-_crowd = functools.partial(functools.partial, coroutines.crowd)
 
 # What several workloads have in common. Images are more than any cache holds, and leave room for those who store a
 # stack twice a step.
@@ -195,11 +152,7 @@ _SEQUENCES: dict[str, Any] = {"observation": _CLIP, "capacity": 20_000, "sequenc
 _SEQUENCES |= {"episode_lengths": (100, 300)}
 _HELD: dict[str, Any] = {"timed": None, "part": "step"}
 _SHORT: dict[str, Any] = {"by_episode": True, "n_step": 5, "episode_lengths": (5, 15)}
-_DIVIDED: dict[str, Any] = {"counted": "episodes", "sized": _divided, "only": _EPISODES, "by_episode": True}
 _FEW = "episodes of about 10 steps of f32[4]"
-_CROWD: dict[str, Any] = {"sizes": (1_000,), "quick_sizes": (50,), "part": "step"}
-_GROWN: dict[str, Any] = {"sizes": tuple(10**k for k in range(4, 9)), "quick_sizes": (1_000, 3_000, 10_000)}
-_MAPPED: dict[str, Any] = _GROWN | {"counted": "steps", "sized": _mapped}
 
 
 def _of(name: str, title: str, **settings: Any) -> Workload:
@@ -229,32 +182,10 @@ FAMILIES = {
         _of("loop", "a loop of 4 adds, a prioritized draw of 32 and its update", batch_size=32, part="step", **_LOOPED),
     ),
     "sequences": (_of("sequences", "a draw of 16 sequences of 64 steps, observation u8[64, 64, 3]", **_SEQUENCES),),
-    "episodes": (
-        *(
-            _of(f"episodes-{name}", f"an added step and a 5-step draw of 256 from {size:,} {_FEW}", **task)
-            for name, size in {"1k": 10**3, "10k": 10**4, "100k": 10**5}.items()
-            for task in [_SHORT | {"timed": functools.partial(drawing, adds=1), "capacity": 10 * size}]
-        ),
-        _of(
-            "episodes-drawn",
-            "a 3-step draw of 256 from 1,000,000 transitions",
-            **{"n_step": 3, "sizes": (100, 1_000, 10_000, 100_000), "quick_sizes": (1, 3)} | _DIVIDED,
-        ),
-        _of(
-            "episodes-open",
-            "an awaited append to one of many open episodes",
-            **{"enter": coroutines.appending, "sizes": (10, 100, 1_000, 20_000), "quick_sizes": (10, 100)} | _DIVIDED,
-            part="step",
-        ),
-    ),
-    "coroutines": tuple(
-        _of(name, f"a step of one of 1,000 coroutines{rest}", enter=crowd, only=only, **_CROWD)
-        for name, rest, only, crowd in (
-            ("coroutines", "", _AWAIT, coroutines.crowd),
-            ("coroutines-yielding", ", each of which then lets the others run", _AWAIT, _crowd(yields=True)),
-            ("coroutines-learner", ", beside a learner that draws 256 at its turns", _OWN, _crowd(learns=True)),
-            ("coroutines-limited", ", each drawn once by a learner", _OWN, _crowd(learns=True, limits=True)),
-        )
+    "episodes": tuple(
+        _of(f"episodes-{name}", f"an added step and a 5-step draw of 256 from {size:,} {_FEW}", **task)
+        for name, size in {"1k": 10**3, "10k": 10**4, "100k": 10**5}.items()
+        for task in [_SHORT | {"timed": functools.partial(drawing, adds=1), "capacity": 10 * size}]
     ),
     "add": (
         _of("add", "adding a step of f32[4]", **_ADDED),
@@ -268,25 +199,6 @@ FAMILIES = {
     "memory": (
         _of("memory", "memory of a step of f32[4]", **_HELD),
         _of("memory-prioritized", "memory of a step of f32[4] with a priority", prioritized=True, **_HELD),
-    ),
-    "growth": (
-        _of(
-            "growth-uniform",
-            "a uniform draw of 256 from steps of f32[4] in mapped files",
-            only=(*_COLUMNS, "take"),
-            **_MAPPED,
-        ),
-        _of(
-            "growth-tree",
-            "a stratified draw of 256 from the sum tree alone, and their weights set",
-            **{"enter": own.tree, "only": _COLUMNS, "counted": "leaves"} | _GROWN,
-        ),
-        _of(
-            "growth-prioritized",
-            "a prioritized draw of 256 and its update, steps of f32[4] in mapped files",
-            only=_COLUMNS,
-            **_UPDATED | _MAPPED,
-        ),
     ),
 }
 """The workloads, by a name for each and its like."""

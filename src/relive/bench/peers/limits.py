@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Iterable
 import itertools
-import os
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ class _Written(tasks.Buffer):
         kinds |= dict.fromkeys(("terminated", "truncated"), schemas.Field((), "bool"))
         self.columns: dict[str, arrays.Array] = {}
         for name, kind in kinds.items():
-            column = self.columns[name] = task.allocate((task.capacity, *kind.shape), kind.dtype)
+            column = self.columns[name] = np.empty((task.capacity, *kind.shape), kind.dtype)
             column.fill(kind.dtype != "bool")
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
@@ -84,37 +83,6 @@ class _Copy(tasks.Buffer):
         return {name: column.copy() for name, column in next(self._batches).items()}
 
 
-class _Files(_Written):
-    """Columns like those of a prioritized buffer, a file each: `np.save` and `np.load` of the same bytes."""
-
-    needs = ("prioritized",)
-
-    def __init__(self, task: tasks.Task) -> None:
-        super().__init__(task)
-        self.columns["priority"] = np.ones(task.capacity)
-        self._is_loaded = False
-
-    def save(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
-        for name, column in self.columns.items():
-            np.save(os.path.join(path, f"{name}.npy"), column)
-
-    def load(self, path: str) -> None:
-        self.columns = {name: np.load(os.path.join(path, f"{name}.npy")) for name in self.columns}
-        self._is_loaded = True
-
-    def sample(self) -> Any:
-        if not self._is_loaded:
-            raise tasks.CannotError("is a limit of saving")
-
-
-class _Await(tasks.Buffer):
-    """No buffer at all."""
-
-    def __init__(self, task: tasks.Task) -> None:
-        raise tasks.CannotError("is a limit of coroutines")
-
-
 class _Naive(tasks.Buffer):
     """A deque of episodes, and numpy's choice among them in proportion to their lengths."""
 
@@ -155,4 +123,4 @@ class _Naive(tasks.Buffer):
         return dict(zip(names, map(np.array, zip(*sample, strict=True)), strict=True))
 
 
-make_take, make_copy, make_files, make_await, make_naive = _Take, _Copy, _Files, _Await, _Naive
+make_take, make_copy, make_naive = _Take, _Copy, _Naive

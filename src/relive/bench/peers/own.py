@@ -1,4 +1,4 @@
-"""relive's own buffers: of columns, with both kinds of kernels, and of whole episodes; and its sum tree alone."""
+"""relive's own buffers: of columns, with both kinds of kernels, and of whole episodes."""
 
 from collections.abc import Iterable, Iterator
 import contextlib
@@ -8,19 +8,13 @@ from typing import Any
 import numpy as np
 
 import relive
-from relive.bench import machine
 from relive.bench import tasks
-from relive.bench import verification
 from relive.common import arrays
 from relive.kernels import choice
-from relive.samplers import sum_tree
 from relive.testing import synthetic
 
 KERNELS = {"relive": "numpy", "relive-numba": "numba"}
 """What the buffers of columns run on, by the name of the peer."""
-
-_BATCH, _CHUNK, _LEAF_BYTES = 256, 1_000_000, 16
-"""Leaves drawn from a tree at once, leaves set at once, and bytes of a leaf with the levels above it."""
 
 
 @contextlib.contextmanager
@@ -52,8 +46,6 @@ class _Columns(tasks.Buffer):
         self._kernels = KERNELS[peer]
         schema = relive.Schema(task.observation, task.action, reward=relive.Field((), "float32"))
         settings: dict[str, Any] = {"streams": task.streams, "seed": 0}
-        if task.is_mapped:
-            settings["storage"] = relive.ColumnStorage(schema, task.capacity, allocate=task.allocate)
         kind: Any = relive.PrioritizedReplayBuffer if task.prioritized else relive.RingReplayBuffer
         if task.sequence_length:
             kind = relive.SequenceReplayBuffer
@@ -134,30 +126,3 @@ class _Episodes(tasks.Buffer):
 
 make, make_compiled = functools.partial(_Columns, "relive"), functools.partial(_Columns, "relive-numba")
 make_episodes = _Episodes
-
-
-def tree(peer: str, size: int) -> verification.Entrant:
-    """Return a stratified draw from a tree of that many leaves, and their weights set again: leaf i weighs i % 4.
-
-    Raises:
-        CannotError: There is no room for it, or no such kernels.
-    """
-    machine.require(memory=size * _LEAF_BYTES, disk=0)
-    with kernels(KERNELS[peer]):
-        tree, rng = sum_tree.SumTree(size), np.random.default_rng(0)
-    for start in range(0, size, _CHUNK):
-        leaves = np.arange(start, min(start + _CHUNK, size))
-        tree.set(leaves, leaves & 3)
-    total = tree.total
-
-    def call() -> arrays.Ints:
-        leaves = tree.stratified_sample(_BATCH, rng)
-        tree.set(leaves, leaves & 3)
-        return leaves
-
-    def check(drawn: arrays.Ints, findings: verification.Findings) -> None:
-        # Weights are integers: sums of them are exact.
-        is_off = np.full(len(drawn), tree.total != total)
-        findings.add(len(drawn), {"leaf without weight": drawn & 3 == 0, "total": is_off})
-
-    return verification.Entrant(call, check)
