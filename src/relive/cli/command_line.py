@@ -10,8 +10,10 @@ import difflib
 import io
 import os
 import pkgutil
+import shutil
 import sys
-from typing import Any, NoReturn, TypeAlias
+import textwrap
+from typing import Any, NoReturn
 
 import relive
 
@@ -48,8 +50,7 @@ result is checked: a fast wrong one is reported as wrong.
 _INSPECT_EXAMPLES = """examples:
   relive inspect replay --json | jq .stats
 
-The exit code is 1 if something is broken. The extra
-"cli" draws nicer tables.
+The exit code is 1 if something is broken.
 """
 
 _CONVERT_EXAMPLES = """examples:
@@ -66,54 +67,33 @@ Parquet needs the extra "arrow", Minari datasets the
 extra "minari".
 """
 
-_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Fits a description to the terminal, and leaves examples as they are."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" in text:
-            return super()._fill_text(text, width, indent)
-        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+_COMMANDS = ("demo", "bench", "inspect", "verify", "repair", "convert")
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with the nearest of the words that it knows."""
 
-    def __init__(self, **keywords: Any) -> None:
-        super().__init__(formatter_class=_Help, allow_abbrev=False, **keywords)
+    def __init__(self, *, description: str, **keywords: Any) -> None:
+        keywords |= {
+            "description": textwrap.fill(description, shutil.get_terminal_size().columns - 2),
+            "allow_abbrev": False,
+        }
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **keywords)
         self.set_defaults(parser=self)
-
-    def words(self) -> list[str]:
-        """Return the commands, the options and their choices."""
-        return [str(word) for action in self._actions for word in (*action.option_strings, *(action.choices or ()))]
 
     def refuse(self, unknown: Sequence[str], command: str | None) -> NoReturn:
         """Say that arguments have no meaning here, and exit with 2."""
-        option = unknown[0].partition("=")[0]
-        if option in self.words():
+        option, known = unknown[0].partition("=")[0], [*self._option_string_actions, *_COMMANDS]
+        if option in known:
             self.error(f"{option} must follow the command, as in relive {command} {option}")
         if not option.startswith("-"):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        self.error(f"there is no option {option!r}{hint(option, self.words())}")
+        self.error(f"there is no option {option!r}{hint(option, known)}")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is, and exit with 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        # A full disk, or a reader of a pipe that has left, is for `main` to tell of; argparse would hide it.
-        (file or sys.stderr).write(message)
-        sys.stdout.flush()
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        choices = list(action.choices or ())
-        if choices and value not in choices:
-            near = hint(value, choices)
-            if isinstance(action, argparse._SubParsersAction):
-                self.error(f"there is no command {value!r}{near or ', only ' + ', '.join(choices)}")
-            raise argparse.ArgumentError(action, f"must be {' or '.join(choices)}, got {value!r}{near}")
 
 
 def hint(word: str, known: Iterable[str]) -> str:
@@ -139,7 +119,7 @@ def _integer_from(least: int) -> Callable[[str], int]:
     return convert
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Parser:
     """Return the parser of the whole command line."""
     top = _Parser(prog="relive", description="Replay memory for reinforcement learning.", epilog=_EXAMPLES)
     top.add_argument(
@@ -153,7 +133,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _add_demo(commands: _Commands) -> None:
+def _add_demo(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
         help="learn a task from a replay buffer, and show it",
@@ -180,7 +160,7 @@ def _add_demo(commands: _Commands) -> None:
     demo.add_argument("--quiet", action="store_true", help="print the last line alone")
 
 
-def _add_bench(commands: _Commands) -> None:
+def _add_bench(commands: Any) -> None:
     bench = commands.add_parser(
         "bench",
         help="measure relive beside other libraries, and check all results",
@@ -201,7 +181,7 @@ def _add_bench(commands: _Commands) -> None:
     bench.add_argument("--plot", metavar="FILE", help="where a picture goes, a PNG")
 
 
-def _add_saved(commands: _Commands) -> None:
+def _add_saved(commands: Any) -> None:
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",
@@ -226,6 +206,7 @@ def _add_saved(commands: _Commands) -> None:
         action="store_true",
         help="let a damaged journal end before the damage; the files with the rest stay in it, as FILE.damaged",
     )
+    inspect.add_argument("--files", action="store_true", help="show the files of a checkpoint, too")
     for command in (inspect, verify):
         command.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     for name, command in {"inspect": inspect, "verify": verify, "repair": repair}.items():
@@ -233,7 +214,7 @@ def _add_saved(commands: _Commands) -> None:
         command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")
 
 
-def _add_convert(commands: _Commands) -> None:
+def _add_convert(commands: Any) -> None:
     convert = commands.add_parser(
         "convert",
         help="convert between checkpoints, Parquet files and Minari datasets",
@@ -253,19 +234,8 @@ def _add_convert(commands: _Commands) -> None:
         metavar="N",
         help="of a new checkpoint's buffer (as many as there are steps)",
     )
-    infos = convert.add_mutually_exclusive_group()
-    infos.add_argument(
-        "--info",
-        action="append",
-        metavar="NAME",
-        help="keep this info of a Minari dataset as an extra, and no other but those of more --info (all of them)",
-    )
-    infos.add_argument("--no-infos", action="store_true", help="keep no info of a Minari dataset")
     convert.add_argument(
-        "--incomplete",
-        choices=("refuse", "as_sampled"),
-        help="what a Minari dataset gets of an episode of which the last observation is not known: refuse it, or "
-        "as_sampled, zeros if it terminated and otherwise all but its last step (refuse)",
+        "--like", metavar="PATH", help="a checkpoint of columns: the new one has its class and its settings"
     )
 
 
@@ -275,11 +245,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Not every encoding of a console has all characters.
     try:
-        options, unknown = parser().parse_known_args(arguments)
+        arguments, top = sys.argv[1:] if arguments is None else arguments, parser()
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
+            known = hint(arguments[0], _COMMANDS) or f", only {', '.join(_COMMANDS)}"
+            top.error(f"there is no command {arguments[0]!r}{known}")
+        options, unknown = top.parse_known_args(arguments)
         if unknown:
             options.parser.refuse(unknown, options.command)
         name = options.parser.prog
-        code: int = pkgutil.resolve_name(options.run)(options) if options.command else options.parser.print_help() or 0
+        code = 0
+        if options.command:
+            code = pkgutil.resolve_name(options.run)(options)
+        else:
+            sys.stdout.write(top.format_help())
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{name}: interrupted\n")

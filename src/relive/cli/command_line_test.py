@@ -81,11 +81,6 @@ def test_the_version_is_printed(option: str, capsys: pytest.CaptureFixture[str])
             "convert a a.parquet --overwrit",
             "relive convert: there is no option '--overwrit', did you mean --overwrite?",
         ),
-        (
-            "convert a minari:x-v0 --incomplete as_sample",
-            "relive convert: argument --incomplete: must be refuse or as_sampled, got 'as_sample', "
-            "did you mean as_sampled?",
-        ),
     ],
 )
 def test_a_mistyped_command_prints_one_line_and_exits_with_2(
@@ -166,7 +161,7 @@ def test_text_a_console_cannot_show_is_escaped(command: str) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this platform has no /dev/full")
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["verify", "replay"]])
+@pytest.mark.parametrize("arguments", [[], ["verify", "replay"]])
 def test_a_full_disk_while_printing_is_one_line(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     with open("/dev/full", "w") as full:
@@ -177,7 +172,7 @@ def test_a_full_disk_while_printing_is_one_line(arguments: list[str]) -> None:
     assert (ended.returncode, ended.stderr) == (1, f"{name}: No space left on device\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "replay", "--json"], ["demo", "--steps", "50"]])
+@pytest.mark.parametrize("arguments", [["inspect", "replay", "--json"], ["demo", "--steps", "50"]])
 def test_a_closed_pipe_is_not_an_error(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     process = subprocess.Popen(

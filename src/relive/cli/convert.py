@@ -68,7 +68,9 @@ def run(options: argparse.Namespace) -> int:
     with terminal.progress("writing") as show:
         num_steps, num_episodes = _write(options, target, buffer, show)
     counts = f"{formatting.counted(num_steps, 'step')} in {formatting.counted(num_episodes, 'episode')}"
-    sys.stdout.write(f"wrote {counts} to {formatting.plain(options.target)}\n")
+    made = "" if target is not Kind.CHECKPOINT else f": a {type(buffer).__name__} of capacity {buffer.capacity:,}"
+    other = "; --like PATH makes another" if made and options.like is None else ""
+    sys.stdout.write(f"wrote {counts} to {formatting.plain(options.target)}{made}{other}\n")
     return 0
 
 
@@ -107,13 +109,11 @@ def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
         refuse(f"FROM and TO must be {_FORMS}, got {_MINARI!r}")
     if source is target:
         refuse(f"FROM and TO are both a {source.value}: there is nothing to convert")
-    if options.capacity is not None and target is not Kind.CHECKPOINT:
-        refuse(f"argument --capacity: not allowed where TO is a {target.value}")
-    if (options.info or options.no_infos) and source is not Kind.MINARI:
-        name = "--info" if options.info else "--no-infos"
-        refuse(f"argument {name}: not allowed where FROM is a {source.value}")
-    if options.incomplete is not None and target is not Kind.MINARI:
-        refuse(f"argument --incomplete: not allowed where TO is a {target.value}")
+    for name in ("capacity", "like"):
+        if getattr(options, name) is not None and target is not Kind.CHECKPOINT:
+            refuse(f"argument --{name}: not allowed where TO is a {target.value}")
+    if options.capacity is not None and options.like is not None:
+        refuse("argument --capacity: not allowed with --like, whose capacity is taken")
     if options.overwrite and target is Kind.MINARI:
         refuse(f"argument --overwrite: not allowed where TO is a {target.value}: delete it with minari delete")
 
@@ -146,12 +146,7 @@ def _read(options: argparse.Namespace, source: Kind, show: state.Progress | None
         arrow_lib.add_parquet(buffer, options.source, progress=show)
         return buffer
     dataset = options.source.removeprefix(_MINARI)
-    infos = {} if options.no_infos else minari_lib.infos_of(dataset)
-    for name in options.info or ():
-        if name not in infos:
-            raise errors.ArgumentError(f"--info must be among {', '.join(infos) or 'no infos'}, got {name}")
-    if options.info:
-        infos = {name: name for name in options.info}
+    infos = minari_lib.infos_of(dataset)
     schema = minari_lib.schema_of(dataset, infos=infos)
     buffer = _new(options, schema, importlib.import_module("minari").load_dataset(dataset).total_steps, 1)
     minari_lib.add_dataset(buffer, dataset, infos=infos, progress=show)
@@ -160,11 +155,17 @@ def _read(options: argparse.Namespace, source: Kind, show: state.Progress | None
 
 def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, streams: int) -> AnyBuffer:
     least = max(num_steps, streams, 1)
-    capacity = least if options.capacity is None else options.capacity
+    if options.like is not None:
+        buffer = _saved(files.absolute("--like", options.like), None)
+        buffer.clear()
+        name, capacity = f"the capacity of --like {formatting.plain(options.like)}", buffer.capacity
+    else:
+        name, capacity = "--capacity", options.capacity or least
+        buffer = relive.RingReplayBuffer(max(capacity, streams), schema, streams=streams, seed=0)
     if capacity < least:
         needs = f"{formatting.counted(num_steps, 'step')} of {formatting.counted(streams, 'stream')}"
-        raise errors.ArgumentError(f"--capacity must be at least {least} for {needs}, got {capacity}")
-    return relive.RingReplayBuffer(capacity, schema, streams=streams, seed=0)
+        raise errors.ArgumentError(f"{name} must be at least {least} for {needs}, got {capacity}")
+    return buffer
 
 
 def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
@@ -193,12 +194,7 @@ def _write(
 ) -> tuple[int, int]:
     """Write the steps of a buffer to TO, and return how many steps and episodes it has then."""
     if target is Kind.MINARI:
-        name = options.target.removeprefix(_MINARI)
-        try:
-            dataset = minari_lib.to_dataset(buffer, name, incomplete=options.incomplete or "refuse", progress=show)
-        except errors.ArgumentError as error:
-            said = str(error).replace("incomplete='as_sampled'", "--incomplete as_sampled")
-            raise errors.ArgumentError(said) from error
+        dataset = minari_lib.to_dataset(buffer, options.target.removeprefix(_MINARI), progress=show)
         return int(dataset.total_steps), int(dataset.total_episodes)
     if target is Kind.PARQUET:
         arrow_lib.write_parquet(buffer, options.target, overwrite=options.overwrite, progress=show)

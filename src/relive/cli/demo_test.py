@@ -3,13 +3,11 @@
 import argparse
 import asyncio
 from collections.abc import Iterator
-import contextlib
 import gc
 import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 from typing import Any
 
@@ -83,44 +81,42 @@ def run(env: str = "Corridor-v0", **options: Any) -> int:
 
 def trained(seed: int = 0, steps: int = 600, env: str = "CartPole-v1") -> demo.Training:
     options = argparse.Namespace(env=env, seed=seed, steps=steps, actors=3)
-    with contextlib.closing(demo.Training(options, lambda training: None)) as training:
-        asyncio.run(training.run())
+    training = demo.Training(options, lambda training: None)
+    asyncio.run(training.run())
     return training
 
 
 @pytest.mark.usefixtures("_quick")
 def test_the_demo_reports_its_duration_and_each_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("CartPole-v1", steps=800, quiet=False) == 0
-    first, *checks, last = capsys.readouterr().out.splitlines()
-    assert first == "learning CartPole-v1: about 10 seconds, at most 800 steps"
+    first, *checks, curve, last = capsys.readouterr().out.splitlines()
+    assert first == "learning CartPole-v1: 10 to 60 seconds, at most 800 steps"
     assert checks[0].startswith("      0 steps   exploring   none   greedy ")
     assert len(checks) >= 8
     assert all(re.fullmatch(r" +\d+ steps   exploring .{6}   greedy +\d+\.\d", line) for line in checks)
     assert max(map(len, (first, *checks))) <= 60
-    assert re.fullmatch(
-        r"not solved CartPole-v1 \(threshold 475\): mean return \d+\.\d+ over 20 greedy episodes of the best network, "
-        r"800 steps, \d+ episodes, \d+ s, curve in curve\.png",
-        last,
-    )
+    assert curve == "the learning curve is in curve.png"
+    assert re.fullmatch(r"not solved CartPole-v1: mean return \d+\.\d \(475 solves it\), 800 steps, \d+ s", last)
+    assert len(last) <= 80
 
 
 def test_quiet_prints_the_last_line_alone(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     """Steps below the warm-up end without learning."""
     assert run("Acrobot-v1", steps=50) == 0
-    assert re.fullmatch(r"not solved Acrobot-v1 \(threshold -100\): .*curve in curve\.png\n", capsys.readouterr().out)
+    assert re.fullmatch(r"not solved Acrobot-v1: .* \(-100 solves it\), 50 steps, \d+ s\n", capsys.readouterr().out)
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
     training = trained(0, steps=100)
     assert training.steps == 100
     assert training.buffer.get_stats().sampled == 0
-    assert training.check_steps == [0, 100]
+    assert [steps for steps, _ in training.checks] == [0, 100]
 
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize(
     ("env", "steps", "said"),
     [
-        ("Corridor-v0", 1500, "learned Corridor-v0 (it has no threshold): mean return -1.0 over 20 "),
-        ("Short-v0", 100_000, "solved Short-v0 (threshold -4): mean return -1.0 over 20 "),
+        ("Corridor-v0", 1500, "learned Corridor-v0: mean return -1.0, "),
+        ("Short-v0", 100_000, "solved Short-v0: mean return -1.0 (-4 solves it), "),
     ],
 )
 def test_a_solved_task_ends_the_training(
@@ -178,10 +174,10 @@ def test_a_run_survives_a_curve_that_cannot_be_written(
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     with pytest.raises(ValueError, match=r"^--plot could not be written to nowhere/curve\.png: No such file or dir"):
         run(plot=os.path.join("nowhere", "curve.png"))
-    assert re.fullmatch(r"learned Corridor-v0 .* s, no curve\n", capsys.readouterr().out)
+    assert re.fullmatch(r"learned Corridor-v0: .* s\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("name", ["gymnasium", "matplotlib", "rich"])
+@pytest.mark.parametrize("name", ["gymnasium", "matplotlib"])
 def test_a_missing_library_is_one_line_that_names_the_extra(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,9 +194,8 @@ def test_a_missing_library_is_one_line_that_names_the_extra(
 @pytest.mark.usefixtures("_quick")
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second, other = (trained(seed) for seed in (4, 4, 5))
-    assert first.returns == second.returns != other.returns
-    assert first.check_means == second.check_means != other.check_means
-    assert first.episode_ends == second.episode_ends
+    assert first.episodes == second.episodes != other.episodes
+    assert first.checks == second.checks != other.checks
     observations = np.random.default_rng(0).normal(size=(10, 4))
     values = [training.best_network.values(observations) for training in (first, second)]
     assert (values[0] == values[1]).all()
@@ -213,10 +208,10 @@ def test_the_demo_stores_the_steps_it_took() -> None:
     stats = training.buffer.get_stats()
     assert (stats.in_progress, stats.num_agents) == (0, 3)
     assert stats.appended == training.steps == 600
-    assert stats.completed == len(training.returns) > 10
+    assert stats.completed == len(training.episodes) > 10
     assert stats.truncated <= 3  # those that were going on at the end
     assert stats.sampled == pytest.approx((600 - demo.WARM_UP) * demo.SAMPLES_PER_STEP, abs=5 * demo.BATCH_SIZE)
-    assert 400 < sum(training.returns) <= 600
+    assert 400 < sum(each for _, each in training.episodes) <= 600
 
 
 def test_adam_first_steps_against_the_gradient() -> None:
@@ -278,15 +273,11 @@ def test_a_first_interrupt_ends_with_what_was_learned(
     assert run(quiet=quiet) == 130
     out, err = capsys.readouterr()
     *said, last = out.splitlines()
-    assert re.fullmatch(
-        r"interrupted, learned Corridor-v0 \(it has no threshold\): mean return .* over 20 greedy episodes of the best "
-        r"network, [23]\d steps, \d+ episodes, \d+ s, curve in curve\.png",
-        last,
-    )
+    assert re.fullmatch(r"interrupted, learned Corridor-v0: mean return .*, [23]\d steps, \d+ s", last)
     if quiet:
         assert said == []
     else:
-        assert said[-1] == "stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)"
+        assert said[-2] == "stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)"
     assert err == ""
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -317,26 +308,6 @@ def test_ignored_interrupts_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert run() == 0
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-if sys.platform != "win32":  # which has no terminals of this kind, and no SIGINT for another process
-
-    def test_the_demo_shows_a_bar_on_a_terminal(tmp_path: pathlib.Path) -> None:
-        import pty
-
-        main, terminal = pty.openpty()
-        command = [sys.executable, "-m", "relive", "demo", "--steps", "300"]
-        environment = os.environ | {"TERM": "xterm", "COLUMNS": "60"}
-        with subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=tmp_path, env=environment) as process:
-            os.close(terminal)
-            shown = b""
-            with contextlib.suppress(OSError):  # Linux says so where a file would end.
-                while chunk := os.read(main, 4096):
-                    shown += chunk
-        os.close(main)
-        assert process.returncode == 0
-        assert "/300" in shown.decode()
-        assert "not solved CartPole-v1" in shown.decode()
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS, _MOST_ENTRIES = 300, 8
 
 
 def number(value: float | None) -> str:
@@ -42,6 +42,20 @@ def counted(count: int, noun: str) -> str:
     ('1 record', '2,000 records')
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def statistic(value: Any) -> str:
+    """Return a statistic: a number, none, or a mapping of them, which is counted if it is large.
+
+    >>> from relive.cli import formatting
+    >>> formatting.statistic({"stale": 2, "empty": 3}), formatting.statistic({})
+    ('stale: 2, empty: 3', 'none')
+    """
+    if isinstance(value, dict) and len(value) > _MOST_ENTRIES:
+        return f"{len(value):,} of them"
+    if isinstance(value, dict):
+        return plain(", ".join(f"{name}: {statistic(each)}" for name, each in value.items()) or "none")
+    return str(value) if isinstance(value, bool) else number(value)
 
 
 def setting(value: Any) -> str:

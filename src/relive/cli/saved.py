@@ -1,13 +1,13 @@
 """`relive inspect`, `verify` and `repair`: what relive wrote at a path, and whether it is whole. Numpy is enough."""
 
 import argparse
+from collections.abc import Iterator
 import json
 import sys
+from typing import Any
 
 from relive import errors
-from relive.cli import contents
 from relive.cli import formatting
-from relive.cli import tables
 from relive.cli import terminal
 from relive.persistence import files
 from relive.persistence import inspect as inspect_lib
@@ -15,14 +15,38 @@ from relive.persistence import places
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print what is at a path, as tables or as JSON; return 1 if something is broken."""
+    """Print what is at a path, as rows or as JSON; return 1 if something is broken."""
     examined = _examined(options, "reading")
     said = examined.summary()
     if options.json:
         sys.stdout.write(json.dumps(said, indent=1, allow_nan=False) + "\n")
     else:
-        terminal.show(said["path"], tables.of(said, contents.of(examined.buffer)))
+        terminal.show(said["path"], list(_rows(said, has_files=options.files)))
     return 1 if said["faults"] else 0
+
+
+def _rows(said: dict[str, Any], *, has_files: bool) -> Iterator[tuple[str, str]]:
+    """Yield rows of a label and words: class and health, then settings, then counts, then files if they are wanted."""
+    yield "kind", said["kind"]
+    yield "class", formatting.plain(said["class"] or "unknown")
+    yield from (("broken", fault) for fault in said["faults"] or ())
+    if not said["faults"]:
+        yield "health", "nothing is broken"
+    yield from (("note", formatting.plain(note)) for note in said["notes"])
+    if said["records"] is not None:
+        segments = formatting.counted(said["records"]["segments"], "segment")
+        yield "records", f"{said['records']['records']:,} in {segments}"
+    yield "on disk", formatting.size(said["bytes"])
+    if said["schema"] is not None:
+        yield "schema", formatting.setting(said["schema"])
+    if said["settings"]:
+        settings = (f"{formatting.plain(name)}={formatting.setting(value)}" for name, value in said["settings"].items())
+        yield "settings", ", ".join(settings)
+    if said["stats"]:
+        counts = (f"{name.replace('_', ' ')} {formatting.statistic(value)}" for name, value in said["stats"].items())
+        yield "counts", ", ".join(counts)
+    for each in said["arrays"].values() if has_files else ():
+        yield formatting.plain(each["file"]), f"{each['dtype']} {each['shape']}, {formatting.size(each['bytes'])}"
 
 
 def verify(options: argparse.Namespace) -> int:

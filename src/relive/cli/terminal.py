@@ -1,31 +1,27 @@
-"""What a user sees: tables as rich draws them on a terminal, plain lines elsewhere; a bar while much is read."""
+"""What a user sees: rows of a label and words, in colour where rich is installed; a bar while much is read."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
 import importlib.util
+import shutil
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from relive.cli import tables as tables_lib
 from relive.common import imports
 from relive.persistence import state
 
 if TYPE_CHECKING:
-    from rich import box
     from rich import console as rich_console
     from rich import progress as rich_progress
-    from rich import table as rich_table
     from rich import text as rich_text
 else:
-    box = imports.lazy_module("rich.box")
     rich_console = imports.lazy_module("rich.console")
     rich_progress = imports.lazy_module("rich.progress")
-    rich_table = imports.lazy_module("rich.table")
     rich_text = imports.lazy_module("rich.text")
 
 _SECONDS_BEFORE = 1.0
-_LEAST_WIDTH = 6
 _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
 
 
@@ -33,57 +29,19 @@ def _is_drawn(stream: TextIO) -> bool:
     return stream.isatty() and importlib.util.find_spec("rich") is not None
 
 
-def show(title: str, tables: Sequence[tables_lib.Table]) -> None:
-    """Print tables under a title."""
-    if not _is_drawn(sys.stdout):
-        sys.stdout.write("\n".join([title, *map(_plain, tables)]))
-        return
-    console = rich_console.Console(highlight=False, markup=False, emoji=False)
-    console.print(rich_text.Text(title, style="bold"))
-    for table in tables:
-        console.print(_drawn(table))
-
-
-def _plain(table: tables_lib.Table) -> str:
-    """Return a table as lines of aligned words, of which nothing is cut."""
-    rows = [table.header, *table.rows] if table.header else table.rows
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [table.title] if table.title else []
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        words = [
-            word.ljust(width) if number < table.num_words else word.rjust(width) for number, (word, width) in cells
-        ]
-        lines.append(f" {'  '.join(words)}".rstrip())
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _drawn(table: tables_lib.Table) -> "rich_table.Table":
-    """Return a table as rich draws it; its words are words, and no markup."""
-    drawn = rich_table.Table(
-        title=table.title or None,
-        title_justify="left",
-        title_style="bold",
-        show_header=bool(table.header),
-        box=box.SIMPLE_HEAD,
-        min_width=len(table.title),
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for number, word in enumerate(table.header or table.rows[0]):
-        is_word = number < table.num_words
-        drawn.add_column(
-            rich_text.Text(word if table.header else ""),
-            justify="left" if is_word else "right",
-            overflow="fold" if is_word else "ellipsis",
-            no_wrap=not is_word and " " not in word,  # Words may be put below one another, but no part of a number.
-            style="cyan" if number == 0 else "",
-            min_width=_LEAST_WIDTH if number == 0 else None,
-        )
-    for row in table.rows:
-        style = "" if table.header else _STYLES.get(row[0], "")
-        drawn.add_row(*(rich_text.Text(word, style=style) for word in row))
-    return drawn
+def show(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print rows of a label and words under a title, folded to the width of a terminal."""
+    margin = max(len(label) for label, _ in rows) + 3
+    width = max(shutil.get_terminal_size().columns - margin, 20) if sys.stdout.isatty() else sys.maxsize
+    console = rich_console.Console(highlight=False, soft_wrap=True) if _is_drawn(sys.stdout) else None
+    for label, words, style in [(title, "", "bold"), *((f" {label}", words, "cyan") for label, words in rows)]:
+        lines = textwrap.wrap(words, width, break_on_hyphens=False) or [""]
+        for head, line in zip([label, *[""] * (len(lines) - 1)], lines, strict=True):
+            head = head.ljust(margin) if line else head
+            if console is None:
+                sys.stdout.write(f"{head}{line}\n")
+            else:
+                console.print(rich_text.Text.assemble((head, style), (line, _STYLES.get(label.strip(), ""))))
 
 
 @contextlib.contextmanager

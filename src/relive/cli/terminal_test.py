@@ -1,4 +1,4 @@
-"""Tables and bars, on a terminal and elsewhere."""
+"""Rows and bars, on a terminal and elsewhere."""
 
 import io
 import re
@@ -7,13 +7,9 @@ import time
 
 import pytest
 
-from relive.cli import tables
 from relive.cli import terminal
 
-TABLES = [
-    tables.Table("", (), [("kind", "checkpoint"), ("broken", "a file " * 20)]),
-    tables.Table("Files", ("file", "array", "size"), [("[red]rows.npy", "int64 [3]", "156.4 KiB")]),
-]
+ROWS = [("kind", "checkpoint"), ("broken", "a file " * 20 + "[red]"), ("rows.npy", "int64 [3], 156.4 KiB")]
 
 
 class Screen(io.StringIO):
@@ -39,29 +35,25 @@ def seen(screen: Screen) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
 
 
-def test_tables_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_rows_fit_a_terminal(has_rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screen_of(monkeypatch)
-    terminal.show("/replay", TABLES)
-    assert "\x1b[1m/replay" in screen.getvalue()
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    terminal.show("/replay", ROWS)
+    assert ("\x1b[1m/replay" in screen.getvalue()) == has_rich
     lines = seen(screen).splitlines()
+    assert lines[:2] == ["/replay", " kind      checkpoint"]
     assert max(map(len, lines)) <= 60
-    assert [" ".join(line.split()) for line in lines if ".npy" in line] == ["[red]rows.npy int64 [3] 156.4 KiB"]
+    assert lines[-2:] == [" " * 11 + "a file " * 6 + "[red]", " rows.npy  int64 [3], 156.4 KiB"]
     assert "".join(seen(screen).split()).count("afile") == 20
 
 
-def test_tables_outside_a_terminal_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.show("/replay", TABLES)
+def test_rows_outside_a_terminal_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show("/replay", ROWS[:2])
     assert capsys.readouterr().out.splitlines() == [
-        "/replay", " kind    checkpoint", " broken  " + ("a file " * 20).strip(), "", "Files",
-        " file           array           size", " [red]rows.npy  int64 [3]  156.4 KiB",
+        "/replay", " kind    checkpoint", " broken  " + "a file " * 20 + "[red]",
     ]  # fmt: skip
-
-
-def test_tables_without_rich_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = screen_of(monkeypatch)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    terminal.show("/replay", TABLES[:1])
-    assert screen.getvalue().startswith("/replay\n kind    checkpoint\n")
     with terminal.progress("reading") as show:
         assert show is None
 
