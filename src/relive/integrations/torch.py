@@ -8,7 +8,7 @@ loader = data_loader(buffer, 256, num_batches=1_000, num_workers=2)
 from collections.abc import Callable, Iterator
 import inspect
 import math
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from relive.windows import batches
 with imports.optional_dependency("torch"):
     import torch
     from torch.utils import data
-    from torch.utils.data._utils import collate
 
 Dtype: TypeAlias = "torch.dtype | Literal['default'] | None"
 """What floats become: that dtype, `torch.get_default_dtype()`, or None for what they are."""
@@ -160,8 +159,7 @@ def data_loader(
 class ReplayDataset(data.IterableDataset[Any]):
     """An iterable dataset of batches of tensors, for a DataLoader with options that `data_loader` does not have.
 
-    Pass it with `batch_size=None`, since each item is a whole batch; a loader that would join them raises
-    ArgumentError.
+    Pass it with `batch_size=None`, since each item is a whole batch.
 
     Without workers, it draws from the buffer itself and sees all additions. A worker has a copy of the buffer from when
     the worker was started: at the beginning of a pass, or of the first pass with `persistent_workers`. It has its own
@@ -224,10 +222,3 @@ class ReplayDataset(data.IterableDataset[Any]):
         while self._num_batches is None or drawn < self._num_batches:
             yield as_tensors(self._buffer.sample(self._batch_size, **self._options), dtype=self._dtype)
             drawn += count
-
-
-def _refuse_to_join(drawn: Any, *, collate_fn_map: Any = None) -> NoReturn:
-    raise errors.ArgumentError("batch_size of a DataLoader must be None for a ReplayDataset: use data_loader")
-
-
-collate.default_collate_fn_map[batches.Batch] = _refuse_to_join

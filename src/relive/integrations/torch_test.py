@@ -344,15 +344,6 @@ def test_workers_are_refused_for_prioritized_buffers() -> None:
         relive_torch.data_loader(ring(), 8, num_workers=-1)
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 4}])
-def test_a_loader_that_would_join_batches_is_refused(options: dict[str, Any]) -> None:
-    dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=8)
-    with pytest.raises(
-        errors.ArgumentError, match="^batch_size of a DataLoader must be None for a ReplayDataset: use "
-    ):
-        next(iter(data.DataLoader(dataset, **options)))
-
-
 def test_an_option_that_sample_does_not_take_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'n_setp'"):
         relive_torch.ReplayDataset(transitions(), 8, n_setp=3)

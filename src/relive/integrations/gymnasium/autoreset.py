@@ -13,11 +13,9 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
-from relive.common import copies
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
-from relive.integrations.gymnasium import recording
 
 with imports.optional_dependency("gymnasium"):
     from gymnasium import vector
@@ -59,25 +57,12 @@ def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arr
     return mask.copy()
 
 
-def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
-    """Return whether rewards are unchanged by wrappers, so that those of resets are zero."""
-    while isinstance(env, vector.VectorWrapper):
-        is_foreign = (
-            not type(env).__module__.startswith("gymnasium.") and type(env).step is not vector.VectorWrapper.step
-        )
-        if is_foreign or isinstance(env, vector.VectorRewardWrapper):
-            return False
-        env = env.env
-    return True
-
-
-def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Bools, infos: Any) -> None:
+def check(mode: Mode, is_step: arrays.Bools, has_ended: arrays.Bools, infos: Any) -> None:
     """Check that environments follow their autoreset mode.
 
     Args:
         mode: The declared mode.
         is_step: Where an episode was open [S]; elsewhere NEXT_STEP resets.
-        rewards: The rewards of the step [S], zero for resets; None to skip this check.
         has_ended: Where an episode has ended with the step [S].
         infos: The infos of the step.
 
@@ -90,7 +75,7 @@ def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Boo
             "put the recorder inside the wrapper that changes it"
         )
     says = f"env resets by {mode.name}, but"
-    went_on = ~is_step & (has_ended if rewards is None else has_ended | (rewards != 0))
+    went_on = ~is_step & has_ended
     if went_on.any():
         raise errors.ArgumentError(f"{says} went on in the step after an end, in environment {int(went_on.argmax())}")
     if has_ended.any():
@@ -156,30 +141,3 @@ def _value(infos: Mapping[str, Any], key: str, row: int) -> Any:
 def _names(infos: Mapping[Any, Any]) -> list[str]:
     """Return the keys of values, without masks and values that Gymnasium could not merge."""
     return [name for name in infos if isinstance(name, str) and not name.startswith("_")]
-
-
-class ReusedArrays:
-    """Detects environments that reuse one array for every observation, which loses final observations with SAME_STEP.
-
-    step      the environment returns o_T in its array, and the vector environment keeps that array as "final_obs"
-    reset     the environment writes o_0 into its array: "final_obs" is o_0 now
-    step      it writes o_1 there, and the former "final_obs" changes too
-    """
-
-    def __init__(self) -> None:
-        self._watched: dict[int, tuple[Any, Any]] = {}
-
-    def watch(self, row: int, last: Any, first: Any) -> None:
-        """Record the final observation of an environment, if it equals the one its reset returned."""
-        if recording.are_same(last, first):
-            self._watched[row] = last, copies.copied(last)
-
-    def check(self, observations: Any) -> None:
-        """Raise ArgumentError if a recorded final observation has changed to the current one [S, ...]."""
-        watched, self._watched = self._watched, {}
-        for row, (handed, was) in watched.items():
-            if not recording.are_same(handed, was) and recording.are_same(handed, trees.rows(observations, row)):
-                raise errors.ArgumentError(
-                    f"env must not write each observation of environment {row} into one array: with SAME_STEP the last "
-                    "one of an episode is lost, so let a wrapper copy it"
-                )

@@ -72,10 +72,8 @@ class VectorRecorder(vector.VectorWrapper):
                 f"buffer must have a stream for each of {env.num_envs} environments, got streams={self._target.streams}"
             )
         self._mode = autoreset.mode_of(env)
-        self._shows_rewards = autoreset.shows_rewards(env)
         self._frames = recording.Frames(buffer, frame_stack)
         recording.check_spaces(buffer, env.single_observation_space, env.single_action_space, frame_stack)
-        self._reused_arrays = autoreset.ReusedArrays()
         self._observations: Any = None
         # Which environments have an open episode; None if all must be reset first.
         self._is_running: arrays.Bools | None = None
@@ -131,9 +129,8 @@ class VectorRecorder(vector.VectorWrapper):
         observations, *numbers, infos = answer
         rewards, terminated, truncated = map(np.asarray, numbers)
         has_ended = np.logical_or(terminated, truncated)
-        autoreset.check(self._mode, is_step, rewards if self._shows_rewards else None, has_ended, infos)
+        autoreset.check(self._mode, is_step, has_ended, infos)
         following = tree = recording.kept(self.env.single_observation_space, observations)
-        self._reused_arrays.check(tree)
         # Ended episodes were reset by SAME_STEP, are reset by NEXT_STEP in the next step, or wait for `reset`.
         is_first, goes_on = ~is_step, ~has_ended
         if self._mode is autoreset.SAME_STEP:
@@ -183,6 +180,5 @@ class VectorRecorder(vector.VectorWrapper):
         following, space = copies.copied(tree), self.env.single_observation_space
         for row in has_ended.nonzero()[0].tolist():
             last = spaces.tree_of(space, autoreset.final_observation(infos, row))
-            self._reused_arrays.watch(row, last, trees.rows(tree, row))
             trees.put(following, row, recording.kept(space, last))
         return following
