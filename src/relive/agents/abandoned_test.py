@@ -46,7 +46,7 @@ def test_nothing_is_ended_if_the_journal_fails(tmp_path: pathlib.Path, monkeypat
             raise errors.CheckpointError("log cannot be written: disk full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(log, "append", fails)
+            patched.setattr(log, "_append", fails)
             with pytest.raises(errors.CheckpointError, match="disk full"):
                 buffer.abort_open_episodes()
         assert buffer.get_stats().in_progress == 1

@@ -43,10 +43,12 @@ class Admission(registry.Configurable):
     Raises:
         ArgumentError: max_lag is not an integer of at least 0, or another number is not one of at least 1.
 
-    >>> from relive.agents import admission
-    >>> rule = admission.Admission(max_lag=1, episodes_per_version=4)
-    >>> [rule.most_admitted(versions) for versions in (0, 1, 2)]
-    [8, 12, 16]
+    >>> import relive
+    >>> rule = relive.Admission(max_lag=1, episodes_per_version=4)
+    >>> buffer = relive.EpisodeReplayBuffer(admission=rule)
+    >>> with buffer.admit_nowait(8) as ticket:
+    ...     ticket.left
+    8
     """
 
     def __init__(self, max_lag: int, episodes_per_version: int, max_running: int | None = None) -> None:
@@ -58,20 +60,20 @@ class Admission(registry.Configurable):
         running = "" if self.max_running is None else f", max_running={self.max_running}"
         return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version}{running})"
 
-    def most_admitted(self, versions: int) -> int:
+    def _most_admitted(self, versions: int) -> int:
         """Return how many episodes may have been admitted after that many policy updates."""
         return (versions + self.max_lag + 1) * self.episodes_per_version
 
     @property
-    def most_at_once(self) -> int:
+    def _most_at_once(self) -> int:
         """Maximum number of episodes of one ticket."""
-        most = self.most_admitted(0)
+        most = self._most_admitted(0)
         return most if self.max_running is None else min(most, self.max_running)
 
 
 def is_within(rule: Admission | None, *, admitted: int, running: int, versions: int = 0) -> bool:
     """Return whether that many episodes may be admitted and run at once, tickets included."""
-    return rule is None or (admitted <= rule.most_admitted(versions) and not is_crowded(rule, running))
+    return rule is None or (admitted <= rule._most_admitted(versions) and not is_crowded(rule, running))
 
 
 def is_crowded(rule: Admission | None, running: int) -> bool:
@@ -82,8 +84,8 @@ def is_crowded(rule: Admission | None, running: int) -> bool:
 def checked_count(rule: Admission | None, count: object) -> int:
     """Return the number of episodes for a ticket, which must not be more than can ever be admitted at once."""
     checked = validation.positive_int("count", count)
-    if rule is not None and checked > rule.most_at_once:
-        raise errors.ArgumentError(f"count must be at most {rule.most_at_once} with {rule!r}, got {checked}")
+    if rule is not None and checked > rule._most_at_once:
+        raise errors.ArgumentError(f"count must be at most {rule._most_at_once} with {rule!r}, got {checked}")
     return checked
 
 
@@ -346,7 +348,7 @@ class AdmissionCounter:
         The number is capped at the number of places, since otherwise nothing could start for a long time.
         """
         self.versions = versions
-        self.admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))
+        self.admitted = admitted if self._rule is None else min(admitted, self._rule._most_admitted(versions or 0))
         self._came_back()
 
     # Tasks that wait for themselves.

@@ -18,7 +18,7 @@ def counter_of(max_lag: int, per_version: int, max_running: int | None = None) -
 @hypothesis.given(st.integers(0, 20), st.integers(1, 20), st.integers(0, 50), st.integers(1, 1000))
 def test_the_rule_is_equation_3_of_areal(max_lag: int, per_version: int, version: int, admitted: int) -> None:
     rule = relive.Admission(max_lag, per_version)
-    is_within = admitted <= rule.most_admitted(version)
+    is_within = admitted <= rule._most_admitted(version)
     assert is_within == (math.floor((admitted - 1) / per_version) <= version + max_lag)
 
 

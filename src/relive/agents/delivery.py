@@ -162,7 +162,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             validation.require_instance("groups", groups, groups_lib.Groups)
             rooms = {f"max_{what} = {most}": most for what, most in limits.items()}
             if admission is not None:
-                rooms[f"{admission.most_at_once} with {admission!r}"] = admission.most_at_once
+                rooms[f"{admission._most_at_once} with {admission!r}"] = admission._most_at_once
             for room, most in rooms.items():
                 if groups.size > most:
                     raise errors.ArgumentError(f"size of groups must be at most {room}, got {groups.size}")
@@ -516,7 +516,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         position = self._position
         super()._attach(journal, **options)
         if position is not None and (self._redeliver or position.abandoned):
-            with journal.together(bytes):  # If the disk is full, they are written before whatever comes next.
+            with journal._together(bytes):  # If the disk is full, they are written before whatever comes next.
                 if self._redeliver:
                     self._journal.write(queue_journal.RESTART)
                 for group_ids in position.abandoned:
@@ -525,7 +525,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _write_later(self, kind: int, *arguments: Any) -> None:
         """Journal a command of the learner, if a journal is attached; it is synced with the next record."""
         if self._journal is not None:
-            with self._journal.syncing_later():
+            with self._journal._syncing_later():
                 self._journal.write(kind, *arguments)
 
     # Waiting.
@@ -571,7 +571,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         if self._groups is None:
             name = type(self).__name__
             raise errors.ArgumentError(f"{call} needs a buffer with groups: {name}(groups=Groups(size))")
-        return self._request(lambda: self._learner().groups_line(), self._groups.least_size, count, max_lag, accept)
+        return self._request(lambda: self._learner().groups_line(), self._groups._least_size, count, max_lag, accept)
 
     def _request(
         self, line: Callable[[], units.Line], episodes_each: int, count: object, max_lag: object, accept: Any

@@ -59,7 +59,7 @@ class Groups(registry.Configurable):
         return f"Groups(size={self.size}, timeout={self.timeout}, min_size={self.min_size})"
 
     @property
-    def least_size(self) -> int:
+    def _least_size(self) -> int:
         """Minimum number of episodes in a delivered group."""
         return self.size if self.min_size is None else self.min_size
 
@@ -94,7 +94,7 @@ class GroupTracker:
         dropped: list[Episode] = []
         while (due := self.due) is not None and due <= now:
             group = next(iter(self.gathering.values()))
-            if len(group.episodes) >= self._rule.least_size:
+            if len(group.episodes) >= self._rule._least_size:
                 self._complete(group)
             else:
                 dropped += self.close(group)
@@ -169,7 +169,7 @@ class GroupTracker:
             waiting, state = len(group.episodes), group.state
             sizes = {
                 GATHERING: range(self._rule.size),
-                COMPLETE: range(self._rule.least_size, self._rule.size + 1),
+                COMPLETE: range(self._rule._least_size, self._rule.size + 1),
             }
             is_sound = (
                 group.stored >= group.running + waiting

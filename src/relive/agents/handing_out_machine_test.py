@@ -380,7 +380,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         redeliver: bool,
     ) -> None:
         timeout = None if has_journal else timeout  # It does not know the time.
-        size = size if admission is None else min(size, admission.most_at_once)
+        size = size if admission is None else min(size, admission._most_at_once)
         least = None if timeout is None or min_size is None else min(min_size, size)
         self.start_twins(relive.Groups(size, timeout, least) if has_groups else None, admission)
         self.use_clock(types.SimpleNamespace(monotonic=lambda: self.naive.now))
@@ -426,7 +426,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
     def admit(self, count: int) -> None:
         naive = self.naive
         naive.pass_time()
-        if naive.admission is not None and count > naive.admission.most_at_once:
+        if naive.admission is not None and count > naive.admission._most_at_once:
             return
         try:
             self.tickets.append(self.buffer.admit_nowait(count))
@@ -588,7 +588,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
     )
     def next_groups(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
-        if naive.rule is None or (self.max_episodes is not None and count * naive.rule.least_size > self.max_episodes):
+        if naive.rule is None or (self.max_episodes is not None and count * naive.rule._least_size > self.max_episodes):
             return
         max_lag = None if naive.version is None else max_lag
         naive.pass_time()

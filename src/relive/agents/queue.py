@@ -310,7 +310,7 @@ class LearnerQueue:
         unit = delivered[0][0]
         assert unit is not None
         rule = self._rule if unit.is_group else None
-        sizes = range(1, 2) if rule is None else range(rule.least_size, rule.size + 1)
+        sizes = range(1, 2) if rule is None else range(rule._least_size, rule.size + 1)
         are_one = all(each is unit for each, _ in delivered)
         if not are_one or len(set(episode_ids)) < len(episode_ids) or len(episode_ids) not in sizes:
             raise errors.CheckpointError(f"puts {validation.short_repr(list(episode_ids))} back, which cannot be")

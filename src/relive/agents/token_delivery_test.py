@@ -129,7 +129,7 @@ class TokenDeliveryMachine(handing_out_machine_test.HandingOutMachine):
         has_groups: bool,
         redeliver: bool,
     ) -> None:
-        size = size if admission is None else min(size, admission.most_at_once)
+        size = size if admission is None else min(size, admission._most_at_once)
         self.start_twins(relive.Groups(size) if has_groups else None, admission)
         self.max_episodes = None
         self.tokens: dict[int, list[int]] = {}

@@ -44,14 +44,14 @@ class TokenJournal(commands.Writer):
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        self._journal.begin(base, newest=lambda: self._store.inserted, begun=self._begun)
+        self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun)
 
     def add(
         self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
     ) -> None:
         """Journal an episode that is about to be stored."""
         # Before the call that may fail.
-        self._journal.release(lambda next_key: next_key <= self._store.inserted - len(self._store))
+        self._journal._release(lambda next_key: next_key <= self._store.inserted - len(self._store))
         plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
         self.write(ADD, plain, joined.lengths, joined.columns, dict(sequence_extras))
 

@@ -83,7 +83,7 @@ def written(path: pathlib.Path, *records: tuple[int, Any]) -> Any:
     with relive.Journal(path, fsync="never") as journal:
         buffer.attach(journal)
         for kind, value in records:
-            journal.append(kind, value if isinstance(value, bytes) else relive.PlainCodec().encode(value))
+            journal._append(kind, value if isinstance(value, bytes) else relive.PlainCodec().encode(value))
     return relive.recover(path)
 
 

@@ -124,14 +124,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
-        window.check_room(schema if storage is None else storage.schema)
+        window._check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         self._gathers = prefetch_lib.PendingReads()
         # The draws that are not counted yet, while they may be taken back.
         self._provisional: list[arrays.Ints] | None = None
         with memory.room_for("capacity", capacity, step_bytes):
             self._store = steps_lib.StepStore(
-                capacity, streams, rule=window.rule, is_tracking=sampler.is_tracking, check_room=window.check_room
+                capacity, streams, rule=window._rule, is_tracking=sampler._is_tracking, check_room=window._check_room
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._counters = column_stats.Counters(self._draws.anchors)
@@ -140,7 +140,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:
                 self._store.begin(storage)
-            sampler.attach(self._draws.anchors)  # Last, since it cannot be attached again.
+            sampler._attach(self._draws.anchors)  # Last, since it cannot be attached again.
 
     # Properties.
 
@@ -183,11 +183,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def has_priorities(self) -> bool:
         """Whether the buffer has priorities."""
         return isinstance(self.sampler, prioritized.PrioritizedSampler)
-
-    @property
-    def history(self) -> steps_lib.StepStore:
-        """The stored steps; read-only."""
-        return self._store
 
     @property
     def rng(self) -> np.random.Generator:
@@ -488,7 +483,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: An argument is invalid.
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
-        return self._draw(batch_size, beta, self._window.read)
+        return self._draw(batch_size, beta, self._window._read)
 
     def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
         """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
@@ -526,25 +521,25 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     ) -> prefetch_lib.Batches[Batch]:
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            self.sampler.exponent(beta)
+            self.sampler._exponent_of(beta)
 
         def draw() -> Callable[[], Batch]:
             """Return a function that returns the next batch; no step may be written until it returns."""
             if not prefetch:
-                return functools.partial(self._draw, batch_size, beta, window.read)
-            return self._draw(batch_size, beta, functools.partial(functools.partial, window.read))
+                return functools.partial(self._draw, batch_size, beta, window._read)
+            return self._draw(batch_size, beta, functools.partial(functools.partial, window._read))
 
         return prefetch_lib.Batches(draw, self._gathers, prefetch)
 
     def _read(self, window: window_lib.Window[Batch], keys: Any, beta: float | None) -> Batch:
         """Return the windows that start at those keys [B]."""
-        slots = self.readable_slots(keys)
+        slots = self._readable_slots(keys)
         if not self._store.has_begun:
             raise errors.NotReadyError("read has no schema yet: add a step first")
         sampler = self.sampler
         probabilities = sampler.probabilities(slots)
-        weights = sampler.weights(sampler.importance(probabilities), sampler.exponent(beta))
-        return window.read(self._store, slots, probabilities, weights)
+        weights = sampler._importance_weights(sampler._importance_of(probabilities), sampler._exponent_of(beta))
+        return window._read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
         """Draw batch_size anchors, and return what `use` makes of them.
@@ -553,7 +548,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            beta = self.sampler.exponent(beta)
+            beta = self.sampler._exponent_of(beta)
         if not self._limited.can_sample(batch_size):
             self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
@@ -594,7 +589,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return np.sort(self._store.keys(self._draws.anchors.slots()))
 
-    def readable_slots(self, keys: Any) -> arrays.Ints:
+    def _readable_slots(self, keys: Any) -> arrays.Ints:
         """Return the slots of the steps with those keys [B]; a window can be read from each.
 
         Raises:
@@ -632,7 +627,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._require_given_out(keys)
         if self._journal is not None:
             self._journal.set_priorities(alive, priorities, sampler)
-        sampler.set_priorities(self._store.slots(alive), priorities)
+        sampler._set_priorities(self._store.slots(alive), priorities)
         if alive is not keys:
             self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
@@ -645,16 +640,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 f"keys must be those of batches, below {appended}, the number of steps added so far, got {key}, "
                 "which was never given out and may be a slot"
             )
-
-    def check_priorities(self, priorities: Any) -> None:
-        """Raise what `update_priorities` would raise for these priorities [B], and change nothing.
-
-        Raises:
-            ArgumentError: A priority is invalid, or the buffer has no priorities.
-        """
-        sampler = self._prioritized_sampler("check_priorities")
-        count = validation.leading_length("priorities", priorities)
-        sampler.check_priorities(validation.non_negative_floats("priority", priorities, count))
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
         """Return the raw priorities of the steps with those keys [B].
@@ -739,7 +724,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.ArgumentError("copy_rows must be True unless the storage is a MemmapStorage, got False")
         storage.flush()
         elsewhere = {name: array for name, array in kept["arrays"].items() if not name.startswith("rows/")}
-        return {**kept, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": elsewhere}
+        return {**kept, "rows_in": {"id": storage._id, "generation": storage.generation}, "arrays": elsewhere}
 
     def _base_state(self, **options: Any) -> state.State:
         return self._kept(self._store.rows_state().without_rows())
@@ -801,8 +786,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         storage = self._storage
         if not isinstance(storage, memmap.MemmapStorage):
             raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
-        if given.text("id") != storage.id:
-            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
+        if given.text("id") != storage._id:
+            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage._id}")
         if storage.is_dirty or given.integer("generation") != storage.generation:
             raise errors.CheckpointError(
                 "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
@@ -842,7 +827,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         """Allocate the columns of a schema that was read from a journal."""
-        self._window.check_room(schema)
+        self._window._check_room(schema)
         self._store.begin(memory.ColumnStorage(schema, self.capacity))
 
     # Everything else.

@@ -950,7 +950,7 @@ def assert_found(buffer: Any, steps: int, damage: Callable[[Any], None], message
     for t in range(steps):
         buffer.add(float(t), t, 0.0, next_observation=t + 1.0, stream=0)
     buffer.check()
-    damage(buffer.history)
+    damage(buffer._store)
     with pytest.raises(relive.CorruptionError, match=f"^{message}"):
         buffer.check()
 

@@ -53,12 +53,12 @@ class ColumnJournal(checkpointable.Bound):
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        self._journal.begin(base, newest=lambda: self._store.next_key, begun=self._begun)
+        self._journal._begin(base, newest=lambda: self._store.next_key, begun=self._begun)
 
     def write(self, steps: encoding.Steps) -> None:
         """Journal steps that are about to be stored; with their schema, if it is new."""
         # Before the call that may fail.
-        self._journal.release(self._is_gone)
+        self._journal._release(self._is_gone)
         encoder, streams, events, rows, next_rows, is_run = steps
         streams = streams[:1] if is_run else streams
         flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
@@ -68,27 +68,27 @@ class ColumnJournal(checkpointable.Bound):
             fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
             # In one record: with two, the disk could fill up after the first.
             payload, kind = len(fields).to_bytes(4, "little") + fields + payload, FIRST
-        self._journal.append(kind, payload)
+        self._journal._append(kind, payload)
 
     def clear(self) -> None:
         """Journal that every row is removed."""
-        self._journal.append(CLEAR, _little(np.array([self._store.num_evicted])))
+        self._journal._append(CLEAR, _little(np.array([self._store.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
         """Journal that the open episode of a stream is truncated."""
-        self._journal.append(END, stream.to_bytes(4, "little"))
+        self._journal._append(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
         """Journal a call of `set_eligible`."""
-        self._journal.append(ELIGIBLE, bytes([eligible]) + _little(keys))
+        self._journal._append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
     def set_priorities(
         self, keys: arrays.Ints, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
     ) -> None:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
-            sampler.check_priorities(priorities)
-            self._journal.append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
+            sampler._check_priorities(priorities)
+            self._journal._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
     def _is_gone(self, next_key: int) -> bool:
         """Return whether all rows before that key are gone."""
@@ -99,7 +99,7 @@ class Replay:
     """Replays the records of a journal into a buffer."""
 
     def __init__(self, buffer: "column.ColumnReplayBuffer[Any]") -> None:
-        self._buffer, self._store = buffer, buffer.history
+        self._buffer, self._store = buffer, buffer._store
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
 
@@ -138,7 +138,7 @@ class Replay:
         part = _Parts(payload)
         fields = part.take(int.from_bytes(part.take(4), "little"))
         try:
-            self._buffer._begin(schema_lib.Schema.from_description(codec.PlainCodec().decode(fields)))
+            self._buffer._begin(schema_lib.Schema._from_description(codec.PlainCodec().decode(fields)))
         except (errors.ArgumentError, MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"has a schema whose rows do not fit in memory: {error}") from error
         self.apply(STEPS, part.rest())
@@ -164,8 +164,8 @@ class Replay:
         keys = np.frombuffer(payload, "<i8", count).astype(np.int64)
         priorities = validation.non_negative_floats("priority", np.frombuffer(payload, "<f8", offset=8 * count), count)
         alive, of_alive = self._buffer._alive_of(keys, priorities)
-        sampler.set_priorities(self._store.slots(alive), of_alive)
-        sampler.note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
+        sampler._set_priorities(self._store.slots(alive), of_alive)
+        sampler._note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
 
     def _steps(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
         fields, store = encoder.schema.fields, self._store
@@ -181,7 +181,7 @@ class Replay:
         rows = [part.values(field, count) for field in fields.values()]
         next_rows = None
         if flags & _HAS_NEXT:
-            next_rows = [part.values(fields[path], num_next) for path in encoder.schema.observation_paths]
+            next_rows = [part.values(fields[path], num_next) for path in encoder.schema._observation_paths]
         part.end()
         cut, end = (events[0] & encoding.CUT, events[-1] & ~np.uint8(encoding.CUT)) if is_run else (0, events.max())
         if end > encoding.TRUNCATED or (is_run and (events != encoding.events_of_run(count, cut, end)).any()):

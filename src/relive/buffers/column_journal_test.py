@@ -233,7 +233,7 @@ def forged(
 ) -> Any:
     with recover_test.opened(path) as log:
         ring(streams, schema).attach(log)
-        log.append(kind, payload)
+        log._append(kind, payload)
     return relive.recover(path)
 
 
@@ -325,7 +325,7 @@ def test_a_forged_end_without_an_observation_is_refused(tmp_path: pathlib.Path) 
         buffer = ring()
         buffer.attach(log)
         buffer.add(NEXT, True, 0.0, word="a", n=1)
-        log.append(column_journal.END, bytes(4))
+        log._append(column_journal.END, bytes(4))
     with pytest.raises(errors.CheckpointError, match="record 2 ends an episode of stream 0, whose last observation is"):
         relive.recover(tmp_path / "log")
 
@@ -438,6 +438,6 @@ def test_forged_priorities_are_refused(tmp_path: pathlib.Path) -> None:
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.add([0], 0, 1.0, [1])
-        log.append(column_journal.PRIORITIES, bytes(8) + np.array([-1.0]).tobytes())
+        log._append(column_journal.PRIORITIES, bytes(8) + np.array([-1.0]).tobytes())
     with pytest.raises(errors.CheckpointError, match="record 2 sets invalid priorities: .*, got -1.0$"):
         relive.recover(tmp_path / "log")

@@ -22,7 +22,7 @@ def test_appended_rows_are_stored_evicted_or_cleared(make: zoo.Make) -> None:
     buffer, rng = make(), random.Random(1)
     for _ in range(30):
         zoo.work(buffer, rng, 4)
-        stats, history = buffer.get_stats(), buffer.history
+        stats, history = buffer.get_stats(), buffer._store
         assert stats.appended == stats.size + sum(stats.dropped.values()) == history.next_key
         assert stats.oldest_age == max(history.next_key - 1 - history.oldest_key, 0)
         assert buffer.get_stats() == stats

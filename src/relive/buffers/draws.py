@@ -56,7 +56,7 @@ class Draws:
         self.sampler = sampler
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
-        self._has_hooks = sampler.has_hooks
+        self._has_hooks = sampler._has_hooks
         self.follows_writes = self._has_hooks or max_times_sampled is not None
 
     def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
@@ -74,7 +74,7 @@ class Draws:
     def _tell(self) -> None:
         """Tell a sampler with hooks at once what has changed; others catch up when they draw."""
         if self._has_hooks:
-            self.sampler.catch_up()
+            self.sampler._catch_up()
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
         """Bar the anchors in `slots` from being drawn, or lift the bar."""
@@ -91,7 +91,7 @@ class Draws:
     # Drawing.
 
     def can_draw(self, size: int) -> bool:
-        """Return whether `draw` would return that many. O(capacity) with max_times_sampled."""
+        """Return whether `_draw_checked` would return that many. O(capacity) with max_times_sampled."""
         most = self.max_times_sampled
         if most is None:
             return len(self.anchors) > 0 and self.sampler.can_draw()
@@ -107,12 +107,12 @@ class Draws:
         elif self.anchors.has(append.READABLE, self._store.alive_slots()).any():
             why = "every anchor was made ineligible, or drawn max_times_sampled times"
         else:
-            why = self._window.why_not_ready(self._store)
+            why = self._window._why_not_ready(self._store)
         raise errors.NotReadyError(f"sample has nothing to draw: {why}")
 
     def _num_left(self, most: int) -> int:
         """Return how many draws all anchors together have left."""
-        return int(np.sum(most - self._times[self.sampler.drawable()].astype(np.int64)))
+        return int(np.sum(most - self._times[self.sampler._drawable()].astype(np.int64)))
 
     def draw(
         self, size: int, rng: np.random.Generator, beta: float | None
@@ -120,31 +120,35 @@ class Draws:
         """Return `size` anchors, their probabilities and importance weights [size]; `count` or `take_back` follows.
 
         Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time. NotReadyError is
-        raised if too few are left. `beta` is what the sampler's `exponent` returned; None for its own.
+        raised if too few are left. `beta` is what the sampler's `_exponent_of` returned; None for its own.
         """
         if not self.anchors.num.item(append.ELIGIBLE):
             self.require_any()
         most = self.max_times_sampled
         if most is None:
-            slots, probabilities = self.sampler.draw(size, rng)
-            return slots, probabilities, self.sampler.weights(self.sampler.importance(probabilities), beta)
+            slots, probabilities = self.sampler._draw_checked(size, rng)
+            return (
+                slots,
+                probabilities,
+                self.sampler._importance_weights(self.sampler._importance_of(probabilities), beta),
+            )
         if not self.can_draw(size):
             rule = f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}"
             raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")
         parts, of_each, importance = [_NO_SLOTS], [], []
         try:
             while size:
-                draw = self.sampler.draw(size, rng)
+                draw = self.sampler._draw_checked(size, rng)
                 kept = self._times[draw.slots] + _times_before(draw.slots) < most
                 drawn = draw.slots[kept]
                 of_each.append(draw.probabilities[kept])
-                importance.append(self.sampler.importance(of_each[-1]))
+                importance.append(self.sampler._importance_of(of_each[-1]))
                 np.add.at(self._times, drawn, 1)
                 parts.append(drawn)
                 self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
                 self._tell()
                 size -= len(drawn)
-            weights = self.sampler.weights(np.concatenate(importance), beta)
+            weights = self.sampler._importance_weights(np.concatenate(importance), beta)
             return np.concatenate(parts), np.concatenate(of_each), weights
         except BaseException:
             self.take_back(np.concatenate(parts))
@@ -154,7 +158,7 @@ class Draws:
         """Count a draw of the anchors in `slots` [B], and return B."""
         if self.max_times_sampled is not None:
             self.num_spent += int(np.count_nonzero(self._times[np.unique(slots)] == self.max_times_sampled))
-        self.sampler.drawn()
+        self.sampler._drawn()
         return len(slots)
 
     def take_back(self, slots: arrays_lib.Ints) -> None:
@@ -183,7 +187,7 @@ class Draws:
         """Return the draws from another store with the same settings, and a sampler of its own."""
         sampler = type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: "))
         draws = Draws(store, self._window, sampler, self.max_times_sampled)
-        sampler.attach(draws.anchors)
+        sampler._attach(draws.anchors)
         return draws
 
     def load_state_dict(self, given: state_lib.StateReader) -> None:
@@ -204,7 +208,7 @@ class Draws:
         store.flags[slots] |= flags
         self.anchors.recount(slots)
         self.sampler.load_state_dict(given.part("sampler"), slots)
-        self.sampler.begin_telling(slots)
+        self.sampler._begin_telling(slots)
 
     def check(self) -> None:
         """Raise CorruptionError if eligibility disagrees with the rows, the barred anchors or the draws."""

@@ -31,10 +31,10 @@ class RefusingRows(relive.ColumnStorage):
 
     refuses = False
 
-    def write_rows(self, slot: int, count: int, rows: Any) -> None:
+    def _write_rows(self, slot: int, count: int, rows: Any) -> None:
         if self.refuses:
             raise OSError("no")
-        super().write_rows(slot, count, rows)
+        super()._write_rows(slot, count, rows)
 
 
 class FailingJournal:
@@ -46,7 +46,7 @@ class FailingJournal:
 
 def contents(buffer: Any) -> Any:
     """Return what a buffer holds and counts, and its generator."""
-    columns = buffer.history.storage.read(np.arange(len(buffer)))
+    columns = buffer._store.storage.read(np.arange(len(buffer)))
     held = {path: column.tolist() for path, column in columns.items()}
     return buffer.get_stats(), buffer.eligible_keys().tolist(), held, str(buffer.rng.bit_generator.state)
 

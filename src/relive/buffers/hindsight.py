@@ -103,11 +103,11 @@ def relabel(
     if share > 1:
         raise errors.ArgumentError(f"share must be at most 1, got {share}")
     open_episodes = validation.boolean("open_episodes", open_episodes)
-    window = buffer.window_for(n_step, gamma)
+    window = buffer._window_for(n_step, gamma)
     longest = batch.steps.max(initial=0)
     if window.n_step < longest:
         raise errors.ArgumentError(f"n_step must be that of the batch, at least {longest}, got {window.n_step}")
-    history, schema = buffer.history, buffer.schema
+    history, schema = buffer._store, buffer.schema
     if schema is None:
         raise errors.NotReadyError("relabel has no goals: add steps first")
     achieved_paths, desired_paths = _paths(schema, "achieved", achieved), _paths(schema, "desired", desired)
@@ -117,7 +117,7 @@ def relabel(
     )
     if wanted != got:
         raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
-    slots = buffer.readable_slots(batch.keys)
+    slots = buffer._readable_slots(batch.keys)
     episodes = history.episodes_of(slots)
     has_goals = history.steps_of(slots) < _known(history, episodes)
     if not open_episodes:
@@ -141,7 +141,7 @@ def relabel(
         discounts = returns.powers(window.gamma, len(rewards), rewards.dtype)
         discount = windows.discounts_of(span, is_terminal, discounts)
         run = span, last, history.following.take(last), is_terminal, reward, discount, batch.keys[places]
-        relabelled = window.assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
+        relabelled = window._assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
         steps = history.steps_of(slots)
         _write_goals(window, relabelled.observation, steps, desired_paths, goals)
         _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)
@@ -157,9 +157,9 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
     """Return the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
     validation.require_instance(name, key, str)
     root = f"observation/{key}"
-    paths = [path for path in schema.observation_paths if path == root or path.startswith(f"{root}/")]
+    paths = [path for path in schema._observation_paths if path == root or path.startswith(f"{root}/")]
     if not paths:
-        known = [path.removeprefix("observation/") for path in schema.observation_paths if path != "observation"]
+        known = [path.removeprefix("observation/") for path in schema._observation_paths if path != "observation"]
         rule = f"{name} must be a key of the observation, which has {', '.join(known) or 'none'}"
         raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
     return {f"goal{path[len(root) :]}": path for path in paths}

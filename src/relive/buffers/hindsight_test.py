@@ -244,10 +244,10 @@ def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, s
     places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
     assert places.tolist() == left
     testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
-    slots = buffer.history.alive_slots()
-    episodes = buffer.history.episodes_of(slots)
+    slots = buffer._store.alive_slots()
+    episodes = buffer._store.episodes_of(slots)
     oldest = [slots[episodes == episode][0] for episode in episodes]
-    assert buffer.history.episodes[append.OLDEST][episodes].tolist() == oldest
+    assert buffer._store.episodes[append.OLDEST][episodes].tolist() == oldest
 
 
 def test_goals_never_come_from_steps_that_were_cleared() -> None:
@@ -416,7 +416,7 @@ def test_rewards_are_rounded_to_the_dtype_of_the_schema() -> None:
 def test_relabel_changes_neither_buffer_nor_batch() -> None:
     """P25, P52."""
     buffer = fixed_buffer(n_step=2, frame_stack=2)
-    history = buffer.history
+    history = buffer._store
     stored = history.storage.read(np.arange(6))
     batch = buffer.sample(50)
     before = copy.deepcopy(batch)

@@ -118,7 +118,7 @@ def test_stats_name_the_memory_of_the_steps(kind: str) -> None:
     """Rows and their bookkeeping are counted; samplers and priorities are not."""
     buffer = KINDS[kind](50_000, SCHEMA)
     fill(buffer, episodes=110, length=500)
-    counted = {name: part for name, part in vars(buffer.history).items() if name != "rating"}
+    counted = {name: part for name, part in vars(buffer._store).items() if name != "rating"}
     taken = sum(array.nbytes for array in arrays_of(counted))
     assert taken - MIB / 16 <= buffer.get_stats().nbytes <= taken
 

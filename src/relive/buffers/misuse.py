@@ -96,7 +96,7 @@ def _cause_of_splices(store: steps_lib.StepStore) -> str:
     """Return the likely cause of steps that do not follow each other, and the remedy."""
     slots = store.alive_slots()[-_LAST_STEPS:]
     slots = slots[store.is_readable(slots)]
-    batch = transitions.TransitionWindow().read(store, slots, np.ones(len(slots)), np.ones(len(slots)))
+    batch = transitions.TransitionWindow()._read(store, slots, np.ones(len(slots)), np.ones(len(slots)))
     observations, following = _bytes(batch.observation), _bytes(batch.next_observation)
     if _are_mostly_equal(observations, following):
         return (
@@ -129,7 +129,7 @@ def _are_mostly_equal(these: list[bytes], those: list[bytes]) -> bool:
 
 def _observation(steps: encoding.Steps, rows: encoding.Row, place: int) -> list[bytes]:
     """Return the bytes of the observation at a place among those of some steps, field by field."""
-    sizes = [len(field) // len(steps.streams) for field in rows[: len(steps.schema.observation_paths)]]
+    sizes = [len(field) // len(steps.streams) for field in rows[: len(steps.schema._observation_paths)]]
     return [rows[field][place * size : (place + 1) * size] for field, size in enumerate(sizes)]
 
 

@@ -102,12 +102,12 @@ class MixtureSampler(Generic[Batch]):
             if buffer.schema != schema and schema is not None and buffer.schema is not None:
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
             if options.get("beta") is not None:
-                buffer.sampler.exponent(options["beta"])
+                buffer.sampler._exponent_of(options["beta"])
         calls = {}
         for source, count in enumerate(counts):
             if count:
                 # A schedule of beta is evaluated once.
-                exponent = self._buffers[source].sampler.exponent(options.get("beta"))
+                exponent = self._buffers[source].sampler._exponent_of(options.get("beta"))
                 calls[source] = options if exponent is None else options | {"beta": exponent}
         # Invalid arguments and mismatches show even in empty batches.
         _joined([self._buffers[source].read([], **call) for source, call in calls.items()])
@@ -137,7 +137,8 @@ class MixtureSampler(Generic[Batch]):
         sources = self.sources(keys)
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:
-            buffer.check_priorities(np.where(sources == source, priorities, 0.0))
+            sampler = buffer._prioritized_sampler("update_priorities")
+            sampler._check_priorities(np.where(sources == source, priorities, 0.0))
             buffer._require_given_out(keys[sources == source] // len(self._buffers))
         alive = 0
         for source, buffer in prioritized:

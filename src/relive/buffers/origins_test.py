@@ -78,7 +78,7 @@ def test_each_row_comes_from_where_the_diary_says(streams: int, seed: int) -> No
     )
     for _ in range(8):
         live(buffer, diary, rng, 5)
-        oldest = buffer.history.oldest_key
+        oldest = buffer._store.oldest_key
         for key in buffer.sample_keys(3).tolist():
             diary.times[key] = diary.times.get(key, 0) + 1
         buffer.update_priorities([len(diary.rows) - 1, len(diary.rows) - 2], [3.0, 0.5])
@@ -137,7 +137,7 @@ def test_explaining_changes_nothing() -> None:
     twins = [relive.PrioritizedReplayBuffer(10, streams=2, max_times_sampled=2, seed=0) for _ in range(2)]
     for buffer in twins:
         live(buffer, Diary(), random.Random(0), 15)
-    twins[0].explain(twins[0].history.oldest_key)
+    twins[0].explain(twins[0]._store.oldest_key)
     assert twins[0].sample_keys(5).tolist() == twins[1].sample_keys(5).tolist()
     assert twins[0].get_stats() == twins[1].get_stats()
     twins[0].check()

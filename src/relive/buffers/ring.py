@@ -35,8 +35,8 @@ class TransitionReplayBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             ArgumentError: An argument is invalid.
             NotReadyError: No transition is eligible, or the limiter holds samples back.
         """
-        window = self._window if n_step is None and gamma is None else self.window_for(n_step, gamma)
-        batch: Batch = self._draw(batch_size, beta, window.read)
+        window = self._window if n_step is None and gamma is None else self._window_for(n_step, gamma)
+        batch: Batch = self._draw(batch_size, beta, window._read)
         return batch
 
     def batches(
@@ -62,7 +62,7 @@ class TransitionReplayBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         Raises:
             ArgumentError: An argument is invalid.
         """
-        return self._batches(self.window_for(n_step, gamma), batch_size, prefetch, beta)
+        return self._batches(self._window_for(n_step, gamma), batch_size, prefetch, beta)
 
     def read(
         self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
@@ -73,9 +73,9 @@ class TransitionReplayBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             UnknownKeyError: No step of one of the keys is stored.
             ArgumentError: No transition can start at one of them, or another argument is invalid.
         """
-        return self._read(self.window_for(n_step, gamma), keys, beta)
+        return self._read(self._window_for(n_step, gamma), keys, beta)
 
-    def window_for(self, n_step: int | None, gamma: float | None) -> Any:
+    def _window_for(self, n_step: int | None, gamma: float | None) -> Any:
         """Return the buffer's window, with n_step or gamma overridden if given."""
         options = {"n_step": n_step, "gamma": gamma}
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}

@@ -131,7 +131,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
             known = schema.Schema.from_example(observation, action, reward, extras=extras, num_leading=len(lead))
             given = casting.as_array("value", value).dtype
             dtype = given if given.kind == "f" else np.dtype(np.float64)
-        rows = known.rows(observation, action, reward, extras, lead)
+        rows = known._rows_of(observation, action, reward, extras, lead)
         rows["value"] = _spread("value", value, lead, dtype)
         rows["terminated"] = _spread("terminated", terminated, lead, _BOOL)
         rows["truncated"] = _spread("truncated", truncated, lead, _BOOL)
@@ -224,7 +224,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
 
     def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
         value = given.value("schema")
-        known = None if value is None else schema.Schema.from_description(value)
+        known = None if value is None else schema.Schema._from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)
         dtype = npy.dtype_of(given.value("value_dtype"))
         if dtype.kind != "f":

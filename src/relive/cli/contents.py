@@ -29,7 +29,7 @@ def of(buffer: object) -> Contents:
 
 
 def _of_columns(buffer: "column.ColumnReplayBuffer[Any]") -> dict[str, npt.ArrayLike]:
-    history = buffer.history
+    history = buffer._store
     slots = history.alive_slots()
     episodes, first, row_episode, stored = np.unique(
         history.episodes_of(slots), return_index=True, return_inverse=True, return_counts=True

@@ -41,7 +41,7 @@ class Derived(duplicates.CopiedWhole, abc.ABC):
     def _derive(self) -> None:
         """Create the derived attributes from the others, which exist already."""
 
-    def derive(self) -> None:
+    def _rederive(self) -> None:
         """Create the derived attributes, or create them anew once the arrays are others."""
         others = vars(self).keys() - {"_derived", *self._derived}
         self._derive()
@@ -52,4 +52,4 @@ class Derived(duplicates.CopiedWhole, abc.ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.derive()
+        self._rederive()

@@ -14,7 +14,7 @@ class Numbers(arrays.Derived):
     def __init__(self) -> None:
         self.all = np.zeros(3, np.int64)
         self.name = "numbers"
-        self.derive()
+        self._rederive()
 
     def _derive(self) -> None:
         self.one = self.all.data
@@ -35,7 +35,7 @@ def test_a_copy_derives_from_its_own_arrays(copied: Any) -> None:
 
 def test_nothing_derived_is_in_the_state() -> None:
     numbers = Numbers()
-    numbers.derive()
+    numbers._rederive()
     assert set(numbers.__getstate__()) == {"all", "name"}
 
 

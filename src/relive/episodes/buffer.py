@@ -165,7 +165,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             await self._gate.give_way()
         if self._journal is None:
             return self._start(agent_id, group_id, policy_version, ticket)
-        with self._journal.syncing_later():
+        with self._journal._syncing_later():
             episode_id = self._start(agent_id, group_id, policy_version, ticket)
         try:
             await self._journal.synced()
@@ -236,12 +236,12 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
-            self._store[episode_id].check_next_step(policy_version)
+            self._store[episode_id]._check_next_step(policy_version)
             await self._gate.wait_to_insert()
         if self._journal is None:
             self._append(episode_id, step)
             return
-        with self._journal.syncing_later():
+        with self._journal._syncing_later():
             self._append(episode_id, step)
         await self._journal.synced()
 
@@ -255,7 +255,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         step = self._checked_step(observation, action, reward, policy_version)
         if not self._gate.can_insert():
-            self._store[episode_id].check_next_step(policy_version)
+            self._store[episode_id]._check_next_step(policy_version)
             raise errors.NotReadyError(
                 f"append_observation_action_reward_nowait held back by {self._limited.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
@@ -284,7 +284,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if self._journal is None:
             self._end(episode_id, final_observation, status)
             return
-        with self._journal.syncing_later():
+        with self._journal._syncing_later():
             self._end(episode_id, final_observation, status)
         await self._journal.synced()
 
@@ -298,7 +298,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         if self._journal is not None:
-            self._store[episode_id].check_can_end(status)
+            self._store[episode_id]._check_can_end(status)
             self._journal.end(episode_id, final_observation, status)
         self._store.end(episode_id, final_observation, status)
         self._ended()
@@ -728,7 +728,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if journal is None:
             self._store.append(episode_id, *step)
         else:
-            self._store[episode_id].check_next_step(step[3])
+            self._store[episode_id]._check_next_step(step[3])
             journal.append(episode_id, *step)
             self._store.append(episode_id, *step)
             journal.settle()

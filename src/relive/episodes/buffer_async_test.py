@@ -378,7 +378,7 @@ async def test_blocks_end_although_the_journal_fails(
             async with buffer.episode("a", ticket=buffer.admit_nowait()) as writer:
                 await writer.append(0, 0, 1.0)
                 await writer.append(1, 0, 1.0)
-                monkeypatch.setattr(log, "append", fails)
+                monkeypatch.setattr(log, "_append", fails)
                 if way == "an error":
                     raise ZeroDivisionError("the actor's own")
                 if way == "a cancellation":

@@ -118,10 +118,10 @@ class Episode(Generic[Obs, Act]):
                 step.
         """
         if self.status != "IN_PROGRESS":  # Inlined: it runs at every step.
-            self.check_next_step(None)
+            self._check_next_step(None)
         if policy_version is not None:
-            version = self.checked_next_version(policy_version)
-            if version != self.newest_version:
+            version = self._checked_next_version(policy_version)
+            if version != self._newest_version:
                 self.version_changes.append((len(self.actions), version))
         self.observations.append(observation)
         self.actions.append(action)
@@ -134,7 +134,7 @@ class Episode(Generic[Obs, Act]):
         Raises:
             ArgumentError: The episode has ended already, or `status` does not end one.
         """
-        self.check_can_end(status)
+        self._check_can_end(status)
         self.observations.append(observation)
         self.status = status
         return 1 if len(self.observations) > 1 else 0
@@ -145,67 +145,62 @@ class Episode(Generic[Obs, Act]):
         Raises:
             ArgumentError: The episode has ended already.
         """
-        self.check_can_end("ABORTED")
+        self._check_can_end("ABORTED")
         self.status = "ABORTED"
 
     @property
-    def has_versions(self) -> bool:
-        """Whether any policy version is known."""
-        return self.policy_version is not None or bool(self.version_changes)
-
-    @property
-    def newest_version(self) -> int | None:
+    def _newest_version(self) -> int | None:
         """The version that chose the newest action, or that the episode started with if it has no steps."""
         return self.version_changes[-1][1] if self.version_changes else self.policy_version
 
     @property
     def policy_versions(self) -> list[int | None]:
         """The policy version of each action [T], None if unknown. A new list, O(T)."""
-        return [version for start, stop, version in self.version_runs() for _ in range(start, stop)]
+        return [version for start, stop, version in self._version_runs() for _ in range(start, stop)]
 
-    def version_runs(self) -> list[tuple[int, int, int | None]]:
+    def _version_runs(self) -> list[tuple[int, int, int | None]]:
         """Return the runs of steps with the same version: start, stop and version."""
         starts = [0, *(start for start, _ in self.version_changes)]
         versions = [self.policy_version, *(version for _, version in self.version_changes)]
         runs = zip(starts, [*starts[1:], len(self.actions)], versions, strict=True)
         return [(start, stop, version) for start, stop, version in runs if start < stop]
 
-    def version_of(self, step: int) -> int | None:
+    def _version_of(self, step: int) -> int | None:
         """Return the version that chose the action of a step. O(log of the changes)."""
         changes = self.version_changes
         if not changes or step >= changes[-1][0]:
-            return self.newest_version
+            return self._newest_version
         place = bisect.bisect_right(changes, step, key=_first)
         return changes[place - 1][1] if place else self.policy_version
 
-    def first_step_of(self, version: int) -> int:
+    def _first_step_of(self, version: int) -> int:
         """Return the first step of that version, which must occur. O(log of the changes)."""
         place = bisect.bisect_left(self.version_changes, version, key=_second)
         if place < len(self.version_changes) and self.version_changes[place][1] == version:
             return self.version_changes[place][0]
         return 0
 
-    def checked_next_version(self, policy_version: int) -> int:
+    def _checked_next_version(self, policy_version: int) -> int:
         """Return the checked version of the next step.
 
         Raises:
             ArgumentError: It is not an integer of at least that of the previous step.
         """
         version = validation.non_negative_int("policy_version", policy_version)
-        before = self.newest_version
+        before = self._newest_version
         if before is not None and version < before:
             whose = "the step before" if self.actions else "the start of the episode"
             raise errors.ArgumentError(f"policy_version must be at least {before}, that of {whose}, got {version}")
         return version
 
-    def check_next_step(self, policy_version: int | None) -> None:
+    def _check_next_step(self, policy_version: int | None) -> None:
         """Raise an error unless a step with that version may be appended."""
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"cannot append to finished episode {self.episode_id}: it is {self.status}")
         if policy_version is not None:
-            self.checked_next_version(policy_version)
+            self._checked_next_version(policy_version)
 
-    def check_can_end(self, status: Any) -> None:
+    def _check_can_end(self, status: Any) -> None:
         """Raise an error unless the episode may end now with `status`."""
         if not isinstance(status, str) or status not in FINAL_STATUSES:
             names = ", ".join(FINAL_STATUSES)

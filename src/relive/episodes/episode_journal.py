@@ -70,7 +70,7 @@ class EpisodeJournal(commands.Writer):
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        self._journal.begin(base, self._carried, newest=lambda: _finished_last(self._store), begun=self._begun)
+        self._journal._begin(base, self._carried, newest=lambda: _finished_last(self._store), begun=self._begun)
         self._store.listeners.append(self)
 
     def start(self, episode: Episode) -> None:
@@ -79,7 +79,7 @@ class EpisodeJournal(commands.Writer):
 
     def append(self, episode_id: str, observation: Any, action: Any, reward: float, version: int | None) -> None:
         """Journal a step of an episode."""
-        if version is not None and version == self._store[episode_id].newest_version:
+        if version is not None and version == self._store[episode_id]._newest_version:
             version = None
         self.write(APPEND, *self._step(episode_id, observation, action, reward, version))
 
@@ -95,7 +95,7 @@ class EpisodeJournal(commands.Writer):
         """Journal that every episode is removed."""
         self.write(CLEAR)
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
-            self._journal.release(lambda episode_id: True)
+            self._journal._release(lambda episode_id: True)
 
     # Listener of the store.
 
@@ -120,10 +120,10 @@ class EpisodeJournal(commands.Writer):
         with contextlib.suppress(errors.ReplayError):
             if self._evicted:
                 ids = [episode.episode_id for episode in self._evicted]
-                with self.syncing_later():
+                with self._syncing_later():
                     self.write(EVICT, self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._evicted.clear()
-            self._journal.release(lambda episode_id: episode_id not in self._store.by_id)
+            self._journal._release(lambda episode_id: episode_id not in self._store.by_id)
 
     def _carried(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the open episodes; none if the base already has them."""

@@ -157,10 +157,10 @@ class Snapshots:
     """Copies a journal after each of its last records, as a process killed there would leave it."""
 
     def __init__(self, log: relive.Journal, place: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
-        self._log, self._place, self._append = log, place, log.append
+        self._log, self._place, self._append = log, place, log._append
         self._copies: list[pathlib.Path] = []
         self.is_on = False
-        patch.setattr(log, "append", self.append)
+        patch.setattr(log, "_append", self.append)
 
     def append(self, kind: int, payload: bytes) -> int:
         number = self._append(kind, payload)
@@ -264,7 +264,7 @@ def test_evictions_that_fail_to_be_written_are_written_later(
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.end_episode_nowait(first_open(buffer), None)
-        append = log.append
+        append = log._append
         with monkeypatch.context() as patch:
 
             def appending(kind: int, payload: bytes) -> int:
@@ -272,7 +272,7 @@ def test_evictions_that_fail_to_be_written_are_written_later(
                     raise errors.CheckpointError("no space")
                 return append(kind, payload)
 
-            patch.setattr(log, "append", appending)
+            patch.setattr(log, "_append", appending)
             buffer.start_episode_nowait("agent")
         assert buffer.get_stats().evicted_episodes == 1
         unsettled: Any = len(list(journal_reader.records(tmp_path / "log")))
@@ -332,7 +332,7 @@ def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
     with recover_test.opened(path) as log:
         relive.EpisodeReplayBuffer[Any, Any]().attach(log)
         for kind, payload in records:
-            log.append(kind, payload)
+            log._append(kind, payload)
     return relive.recover(path)
 
 
@@ -488,7 +488,7 @@ async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Pa
         ]
         found = []
         for write in writes:
-            with buffer._journal.syncing_later():
+            with buffer._journal._syncing_later():
                 write()
             found.append(log.num_synced)
             await buffer._journal.synced()

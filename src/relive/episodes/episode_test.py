@@ -22,13 +22,6 @@ def test_appending_answers_how_many_transitions_it_completed() -> None:
     assert episode.status == "COMPLETED"
 
 
-def test_an_episode_says_whether_any_version_is_known() -> None:
-    unknown, episode = episode_of(2), episode_of(2)
-    episode.append_observation_action_reward(2, 2, 0.0, policy_version=1)
-    known: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a", policy_version=0)
-    assert [each.has_versions for each in (unknown, episode, known)] == [False, True, True]
-
-
 def test_nothing_can_be_appended_after_the_end() -> None:
     episode = episode_of(2)
     episode.append_final_observation(2)

@@ -108,7 +108,7 @@ def read(
         sample.episode_id = episode.episode_id
         sample.agent_id = episode.agent_id
         sample.group_id = episode.group_id
-        sample.policy_version = episode.version_of(start) if episode.version_changes else episode.policy_version
+        sample.policy_version = episode._version_of(start) if episode.version_changes else episode.policy_version
         sample.observation = observation if copy_observation is None else copy_observation(observation, {})
         sample.action = action if copy_action is None else copy_action(action, {})
         sample.next_observation = (

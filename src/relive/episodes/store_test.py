@@ -217,10 +217,10 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
     def every_step_has_its_version(self) -> None:
         for naive in self.stored:
             episode = self.store[naive.episode_id]
-            assert episode.policy_versions == [episode.version_of(t) for t in range(naive.steps)] == naive.versions
-            assert episode.newest_version == naive.newest_version
+            assert episode.policy_versions == [episode._version_of(t) for t in range(naive.steps)] == naive.versions
+            assert episode._newest_version == naive.newest_version
             for version in {version for version in naive.versions if version is not None}:
-                assert episode.first_step_of(version) == naive.versions.index(version)
+                assert episode._first_step_of(version) == naive.versions.index(version)
 
     @stateful.invariant()
     def versions_are_counted_as_a_scan_counts_them(self) -> None:
@@ -240,7 +240,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             if within:
                 draws = self.store.draw_within(30, np.random.default_rng(0), lags)
                 assert all(episode in self.store and 0 <= start < len(episode) for episode, start in draws)
-                assert {episode.version_of(start) for episode, start in draws} <= within
+                assert {episode._version_of(start) for episode, start in draws} <= within
 
     @stateful.invariant()
     def draws_are_complete_transitions(self) -> None:

@@ -105,7 +105,7 @@ def of_many_versions() -> Buffer:
 def test_extreme_random_numbers_draw_versions_of_some_weight(decay: float, of_many_versions: Buffer) -> None:
     lags = versions_lib.Lags(max_lag=None, decay=decay)
     highest, lowest = (
-        {episode.newest_version for episode, _ in counts_of(of_many_versions).draw(5, Fixed(value), 1_200, lags)}
+        {episode._newest_version for episode, _ in counts_of(of_many_versions).draw(5, Fixed(value), 1_200, lags)}
         for value in (np.nextafter(1.0, 0.0), 0.0)
     )
     assert highest == {1_199}

@@ -80,7 +80,7 @@ class ColumnAdapter(adapter.Adapter):
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws a schedule of beta has counted."""
         if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
-            self.buffer.sampler.ticks = ticks
+            self.buffer.sampler._ticks = ticks
 
     @property
     def size(self) -> int:
@@ -89,12 +89,12 @@ class ColumnAdapter(adapter.Adapter):
 
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
         sampler, size = self.buffer.sampler, self.size
-        sampler.exponent(options.get("beta"))
+        sampler._exponent_of(options.get("beta"))
         if not isinstance(sampler, prioritized.PrioritizedSampler):
             return adapter.SamplingWeight(weight=float(size), size=size)
         # To find it takes a look at every weight.
-        least = sampler.least_weight if sampler.weight_normalization == "buffer" else 1.0
-        return adapter.SamplingWeight(weight=sampler.total_weight, size=size, least=least, ticks=sampler.ticks)
+        least = sampler._least_weight if sampler.weight_normalization == "buffer" else 1.0
+        return adapter.SamplingWeight(weight=sampler._total_weight, size=size, least=least, ticks=sampler._ticks)
 
     def _begin(self, chunk: Any) -> int:
         """Return the buffer's stream for an episode, in which none is open."""

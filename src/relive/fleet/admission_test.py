@@ -52,7 +52,7 @@ class Model:
     def admit(self, count: int) -> None:
         self.admitted += count
         earlier = SIZE * sum([version < self.version for version in self.trained.values()])
-        assert self.admitted - earlier <= self.rule.most_admitted(0)
+        assert self.admitted - earlier <= self.rule._most_admitted(0)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])

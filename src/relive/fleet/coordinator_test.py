@@ -167,7 +167,7 @@ def test_a_new_shard_gets_the_largest_priority_of_the_fleet() -> None:
         await client.add_shard()
         assert await client.update_priorities([*keys[:1], 511], [1.0, 2.0]) == 1
         fleet.buffer(1).add_episode(**COLUMNS)
-        assert fleet.buffer(1).sampler.total_weight == 70.0
+        assert fleet.buffer(1).sampler._total_weight == 70.0
         assert (await client.stats()).stale_priorities == 1
 
     local_test.run(main())

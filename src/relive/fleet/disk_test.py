@@ -66,12 +66,12 @@ def outcome(shard: Any, writer: bytes, number: int) -> Any:
 async def test_a_full_disk_takes_no_batch(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path)
     shard: Any = fleet.shard(0)
-    shard._files._journal.largest_together = 2**70
+    shard._files._journal._largest_together = 2**70
     assert outcome(shard, W, 0) == "FULL"
     assert (shard.stats().inserted, "on its disk, which has" in shard.stats().disk) == (0, True)
-    shard._files._journal.largest_together = 0
+    shard._files._journal._largest_together = 0
     assert outcome(shard, W, 0) == "STORED"
-    assert shard._files._journal.largest_together > 100
+    assert shard._files._journal._largest_together > 100
 
 
 @local_test.virtual
@@ -329,7 +329,7 @@ async def test_a_new_shard_needs_room_for_its_journal(tmp_path: pathlib.Path, mo
     fleet.kill(0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full_disk)
-        patch.setattr(relive.Journal, "together", refuse)
+        patch.setattr(relive.Journal, "_together", refuse)
         with pytest.raises(errors.CheckpointError, match="No space left on device"):
             fleet.start(0)
     fleet.start(0)

@@ -90,7 +90,7 @@ class EpisodesWriter(GroupWriter):
 
     def _seal(self) -> None:
         for episode in self._episodes.values():
-            episode.send()
+            episode._send_open()
 
     def _end(self) -> None:
         for episode in self._episodes.values():
@@ -115,19 +115,19 @@ class OpenEpisode:
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
         """Append one step; see EpisodeWriter.append."""
         reward = episode_lib.checked_reward(reward)
-        self._unsent.check_next_step(policy_version)
+        self._unsent._check_next_step(policy_version)
         observation, action = copies.copied(observation), copies.copied(action)
         await self._writer._room(self._shard)
         self._unsent.append_observation_action_reward(observation, action, reward, policy_version)
         if len(self._unsent.actions) >= self._writer._chunk_steps:
-            self.send()
+            self._send_open()
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """End the episode; see EpisodeWriter.end."""
-        self._unsent.check_can_end(status)
+        self._unsent._check_can_end(status)
         final_observation = copies.copied(final_observation)
         await self._writer._room(self._shard)
-        self._unsent.check_can_end(status)
+        self._unsent._check_can_end(status)
         self._unsent.status = status
         self._send((final_observation, status))
 
@@ -137,7 +137,7 @@ class OpenEpisode:
             self._unsent.status = "ABORTED"
             self._send("ABORTED")
 
-    def send(self) -> None:
+    def _send_open(self) -> None:
         """Send the collected steps, unless the episode must be sent as a whole."""
         if self._unsent.actions and self._shard is None:
             self._send("OPEN")
@@ -151,7 +151,7 @@ class OpenEpisode:
         is_in_vain = end != "OPEN" and (chunk.is_failed or not num_steps)
         if is_in_vain and self._grant is not None and self._grant.take_back():
             chunk = chunk._replace(returned=self._use) if chunk.first else chunk._replace(ticket=None)
-        unsent.policy_version = unsent.newest_version
+        unsent.policy_version = unsent._newest_version
         for each in (unsent.observations, unsent.actions, unsent.rewards, unsent.version_changes):
             each.clear()
         self._next = self._next._replace(first=num_steps, policy_version=unsent.policy_version, ticket=None)

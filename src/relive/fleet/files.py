@@ -59,11 +59,11 @@ class Files:
                 except errors.CheckpointError:  # None, or one that is damaged or too old; the journal has all steps.
                     buffer = recover.played_back(path, None, *arguments)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
-        self._journal.carry(note)
+        self._journal._carry(note)
         try:
             buffer.attach(self._journal, **self._options)
         except errors.CheckpointError:
-            if not self._journal.is_behind:  # Otherwise it is attached: the disk is full, for now.
+            if not self._journal._is_behind:  # Otherwise it is attached: the disk is full, for now.
                 self._journal.close()
                 raise
         return buffer
@@ -73,13 +73,13 @@ class Files:
         if self._journal is None:
             return contextlib.nullcontext()
         self._check_room(self._journal)
-        return self._journal.together(note)
+        return self._journal._together(note)
 
     def _check_room(self, journal: journal_lib.Journal) -> None:
         """Raise CheckpointError if there is no room for a large record; looks once a second while there is."""
         if time.monotonic() - self._looked < 1.0:
             return
-        left, least = journal.free_bytes, 2 * journal.largest_together + _LEAST_ROOM
+        left, least = journal._free_bytes, 2 * journal._largest_together + _LEAST_ROOM
         if left < least:
             raise errors.CheckpointError(
                 f"{files.named(journal.path)} needs {least} bytes on its disk, which has {left}"
@@ -88,13 +88,13 @@ class Files:
 
     @property
     def has_gathered(self) -> bool:
-        """Whether something was changed in the block of `together`."""
-        return self._journal is not None and self._journal.has_gathered
+        """Whether something was changed in the block of `_together`."""
+        return self._journal is not None and self._journal._has_gathered
 
     def catch_up(self) -> None:
         """Write what could not be written before; see Journal."""
         assert self._journal is not None
-        self._journal.catch_up()
+        self._journal._catch_up()
 
     def save(self, buffer: Any) -> futures.Future[None]:
         """Start saving the buffer as it is now, in a thread; the buffer may change meanwhile."""

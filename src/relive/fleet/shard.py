@@ -263,7 +263,7 @@ class Shard:
         is_known = (keys >= 0) & (keys < buffer.appended)
         alive: int = buffer.update_priorities(keys[is_known], priorities[is_known])
         buffer._counters.stale_keys += int(np.count_nonzero(~is_known))
-        buffer.sampler.note_priority(largest)
+        buffer.sampler._note_priority(largest)
         return self._adapter.weight({}), alive
 
     def take(

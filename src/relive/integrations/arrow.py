@@ -165,7 +165,7 @@ def _reader(
     schema = step_columns.known_schema(call, buffer)
     paths = step_columns.chosen(schema, fields)
     kind = _columns(schema, paths, buffer.streams)
-    return pyarrow.RecordBatchReader.from_batches(kind, _batches(call, buffer.history, kind, paths, progress))
+    return pyarrow.RecordBatchReader.from_batches(kind, _batches(call, buffer._store, kind, paths, progress))
 
 
 def _batches(
@@ -192,7 +192,7 @@ def _batch_size(schema: schema_lib.Schema) -> int:
 
 def _seen(schema: schema_lib.Schema, paths: list[str]) -> list[str]:
     """Return which of the paths belong to the observation."""
-    return [path for path in paths if path in schema.observation_paths]
+    return [path for path in paths if path in schema._observation_paths]
 
 
 def _check_free(place: str, overwrite: bool) -> None:
@@ -323,7 +323,7 @@ def _check_streams(buffer: AnyBuffer, streams: set[int]) -> None:
     if least > buffer.streams:
         raise errors.ArgumentError(f"buffer must have at least {least} streams, got {buffer.streams}")
     for stream in sorted(streams):
-        if buffer.history.is_open(stream) and not buffer.history.is_announced(stream):
+        if buffer._store.is_open(stream) and not buffer._store.is_announced(stream):
             raise errors.ArgumentError(
                 f"buffer must know the observation after the newest step of stream {stream}: add that step with "
                 "next_observation"
@@ -399,7 +399,7 @@ def _columns(schema: schema_lib.Schema, paths: list[str], streams: int) -> Any:
     columns += [(f"final_{path}", _type(path, schema.fields[path], sparse=True)) for path in _seen(schema, paths)]
     said = {"format": _FORMAT, "version": VERSION, "streams": streams, "schema": settings.encoded(schema)}
     try:
-        schema_lib.Schema.from_description(said["schema"])
+        schema_lib.Schema._from_description(said["schema"])
         return pyarrow.schema(columns, {_KEY: json.dumps(said).encode()})
     except (errors.CheckpointError, UnicodeEncodeError) as error:
         raise errors.ArgumentError(f"schema must be one that can be read again: {error}") from error
@@ -420,7 +420,7 @@ def _described(kind: Any, num_steps: int, schema: schema_lib.Schema | None = Non
             rule = f"it is of format version {version}, and this relive reads {VERSION}"
             raise errors.CheckpointError(f"{rule}: update relive")
         streams = said.integer("streams", 1, column_lib.MOST_STREAMS)
-        schema = schema_lib.Schema.from_description(said.value("schema"))
+        schema = schema_lib.Schema._from_description(said.value("schema"))
     if schema is None:
         raise errors.CheckpointError("it has no metadata of relive: make the buffer with a schema")
     try:
@@ -550,7 +550,7 @@ def _parts(schema: schema_lib.Schema, batches: Iterable[Any]) -> Iterator[Column
         if not batch.num_rows:
             continue
         columns = {name: _array(name, field, batch[name]) for name, field in fields.items()}
-        found = {path: batch[f"final_{path}"] for path in schema.observation_paths}
+        found = {path: batch[f"final_{path}"] for path in schema._observation_paths}
         masks = [each.is_valid().to_numpy(zero_copy_only=False) for each in found.values()]
         if any(not np.array_equal(each, masks[0]) for each in masks):
             raise errors.CheckpointError(_FINALS)
@@ -587,7 +587,7 @@ def _episode(schema: schema_lib.Schema, parts: list[Columns]) -> stored_episodes
         raise errors.CheckpointError("column reward must be finite")
     rows = {path: columns[path] for path in schema.fields}
     if has_final[-1]:
-        rows |= {path: _joined(rows[path], columns[f"final_{path}"]) for path in schema.observation_paths}
+        rows |= {path: _joined(rows[path], columns[f"final_{path}"]) for path in schema._observation_paths}
     return stored_episodes.StoredEpisode(
         keys=key,
         stream=int(stream[0]),

@@ -456,7 +456,7 @@ def _check_fields(schema: schema_lib.Schema, data_format: str, kept: Names) -> N
 
 def _check_episodes(buffer: Buffer, data_format: str, must_be_known: bool) -> None:
     """Raise ArgumentError unless every stored episode can be written."""
-    history = buffer.history
+    history = buffer._store
     episodes, lengths = np.unique(history.episodes_of(history.alive_slots()), return_counts=True)
     if data_format != "hdf5" and lengths.max() >= _MOST_ROWS:
         raise errors.ArgumentError(

@@ -52,10 +52,10 @@ def steps_frame(buffer: "column.ColumnReplayBuffer[Any]", *, fields: Iterable[st
     """
     schema = step_columns.known_schema("steps_frame", buffer)
     paths = step_columns.chosen(schema, fields)
-    history = buffer.history
+    history = buffer._store
     rows = step_columns.rows_of(history)
     columns = rows.marks | history.storage.read(rows.slots, paths)
-    seen = [path for path in schema.observation_paths if path in paths]
+    seen = [path for path in schema._observation_paths if path in paths]
     if seen:
         columns["has_next_observation"] = ~rows.is_last | rows.has_final
     for path in seen:

@@ -157,7 +157,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         self.buffer.clear()
 
     def _pos(self) -> int:
-        return self.buffer.history.next_key % self.buffer_size if self.full else self.size()
+        return self.buffer._store.next_key % self.buffer_size if self.full else self.size()
 
     def _not_kept(self) -> NoReturn:
         raise AttributeError("arrays of steps are not kept here: call self.buffer.read(self.buffer.eligible_keys())")
@@ -211,7 +211,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         step = self._frames.newest(observation, 1), action, reward, self._frames.newest(following, 1)
         if self._frame_stack > 1:
             cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
-            encoder: Any = self._buffer.history.encoder
+            encoder: Any = self._buffer._store.encoder
             if cut:  # A refused step must not end an episode.
                 encoder.rows(self.n_envs, *step, {})
             for stream in cut:
@@ -275,10 +275,10 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         """Return the sums of normalized rewards [B]."""
         if env is None:
             return batch.reward
-        history = self.buffer.history
+        history = self.buffer._store
         rows = history.follow(history.slots(batch.keys), self.n_steps).slots
         rewards = env.normalize_reward(history.storage.read(rows, ["reward"])["reward"])
-        return returns.discounted_sums(rewards, batch.steps, self.buffer.window_for(None, None).gamma)
+        return returns.discounted_sums(rewards, batch.steps, self.buffer._window_for(None, None).gamma)
 
     def _column(self, array: arrays.Array) -> Any:
         return self.to_torch(array.reshape(-1, 1), copy=False)
@@ -310,7 +310,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
 
     def _cut_streams(self, observation: Any, following: Any, has_ended: arrays.Bools) -> list[int]:
         """Return the streams whose open episodes do not continue; raise ArgumentError for inconsistent stacks."""
-        is_open = self._buffer.history.is_open(np.arange(self.n_envs))
+        is_open = self._buffer._store.is_open(np.arange(self.n_envs))
         # For a replaced buffer the last next observations are unknown.
         goes_on = is_open & (self._reached is not None and _are_same(observation, self._reached))
         self._frames.check_next(observation, following, 1, where=~has_ended)

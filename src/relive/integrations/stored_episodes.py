@@ -102,7 +102,7 @@ def stored_episodes(
     """
     validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
-    return _episodes(buffer.history, progress)
+    return _episodes(buffer._store, progress)
 
 
 def _episodes(history: steps.StepStore, progress: state.Progress | None) -> Iterator[StoredEpisode]:

@@ -35,7 +35,7 @@ class JointWindow(transitions.TransitionWindow):
 
     layout: joint_rows.JointRows
 
-    def read(
+    def _read(
         self, store: steps_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> Any:
         """Return the agents' transitions from `slots` [B]."""
@@ -59,7 +59,7 @@ class JointWindow(transitions.TransitionWindow):
             discounts = returns.powers(self.gamma, most, group.schema.reward.dtype)
             places, agents = ((span_of_each > 0) & (span_of_each < span[:, np.newaxis])).nonzero()
             if len(places):  # What follows these is in the window itself.
-                paths = [group.paths[own] for own in group.schema.observation_paths]
+                paths = [group.paths[own] for own in group.schema._observation_paths]
                 found = store.read(rows[span_of_each[places, agents], places], paths)
                 for path, column in found.items():
                     next_columns[path][places, agents] = column[np.arange(len(places)), agents]
@@ -96,11 +96,11 @@ class JointSequenceWindow(sequences.SequenceWindow):
 
     layout: joint_rows.JointRows
 
-    def read(
+    def _read(
         self, store: steps_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> Any:
         """Return the agents' sequences from `slots` [B]."""
-        joint = super().read(store, slots, probabilities, weights)
+        joint = super()._read(store, slots, probabilities, weights)
         flags = joint.extras["flags"]
         mask, terminated = flags & joint_rows.PRESENT > 0, flags & joint_rows.TERMINATED > 0
         # Whether an agent has left after a step: it is not in the next one, which may be after the window.

@@ -60,13 +60,13 @@ class Bound(abc.ABC):
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
 
-    def syncing_later(self) -> contextlib.AbstractContextManager[None]:
+    def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
         """Write the records of a `with` block without syncing; see Journal."""
-        return self._journal.syncing_later()
+        return self._journal._syncing_later()
 
     async def synced(self) -> None:
         """Wait until everything written is on disk, if the policy requires it; concurrent calls share one sync."""
-        if self._journal.is_due:
+        if self._journal._is_due:
             await self._journal.synced()
 
 
@@ -393,7 +393,7 @@ class Journalable(Checkpointable):
             first = self._described(self._state_dict, **options)
             nbytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in first["arrays"].values())
             if nbytes > state_lib.CHUNK:
-                journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
+                journal._save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
                 first, has_checkpoint = None, True
 
         def base() -> bytes:
@@ -411,7 +411,7 @@ class Journalable(Checkpointable):
         if self._attached is None:
             return {"journal": None}
         journal, journal_id = self._attached
-        journal.catch_up()
+        journal._catch_up()
         return {"journal": {"id": journal_id, "num_records": journal.num_records}}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -274,9 +274,9 @@ def test_settings_can_be_given_instead_of_those_saved() -> None:
     limiter = relive.RingReplayBuffer.from_state(limited, limiter=None).limiter
     assert isinstance(limiter, relive.MinSize)
     assert limiter.min_size == 1
-    own = relive.ColumnStorage(ring().history.schema, 10)
+    own = relive.ColumnStorage(ring()._store.schema, 10)
     loaded = relive.RingReplayBuffer.from_state(state, storage=own)
-    assert loaded.history.storage is own
+    assert loaded._store.storage is own
     zoo.assert_same(ring(), loaded)
     empty = relive.RingReplayBuffer(10, seed=0).state_dict()
     fresh = relive.RingReplayBuffer.from_state(empty, storage=relive.ColumnStorage(SCHEMA, 10))

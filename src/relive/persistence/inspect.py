@@ -84,7 +84,7 @@ class Examination:
         schema = settings.pop("schema", said.get("schema"))
         schemas = getattr(self.buffer, "schemas", None)
         if schemas is not None:
-            schema = {agent: each.description() for agent, each in schemas.items()}
+            schema = {agent: each._description() for agent, each in schemas.items()}
         bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None
         return {
             "path": files.named(self.path),
@@ -299,7 +299,7 @@ def _read_journal(found: Examination, progress: state_lib.Progress | None) -> No
 def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
     with memmap.MemmapStorage(found.path, mode="r") as storage:
         found.version = memmap.VERSION
-        found.values = {"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}}
+        found.values = {"settings": {"schema": storage.schema._description(), "capacity": storage.capacity}}
         found.stats = {"generation": storage.generation, "is_dirty": storage.is_dirty}
 
 
@@ -307,7 +307,7 @@ def _read_parquet(found: Examination, progress: state_lib.Progress | None) -> No
     arrow: Any = imports.lazy_module("relive.integrations.arrow")  # Here, as doctest looks into those of the module.
     said = arrow.describe(found.path)
     found.version, found.stats = arrow.VERSION, {"size": said.num_steps}
-    found.values = {"settings": {"schema": said.schema.description(), "streams": said.streams}}
+    found.values = {"settings": {"schema": said.schema._description(), "streams": said.streams}}
     found.reason = _why_too_large(said.num_steps * said.schema.nbytes)
     if not found.reason:
         buffer = ring.RingReplayBuffer(max(said.num_steps, said.streams, 1), said.schema, streams=said.streams)

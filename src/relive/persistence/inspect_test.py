@@ -159,7 +159,7 @@ def test_a_memory_map_says_what_it_is(tmp_path: pathlib.Path) -> None:
         assert said["stats"] == {"generation": 0, "is_dirty": True}
     said = relive.summary(path)
     assert (said["kind"], said["class"], said["version"]) == ("memory map", None, 1)
-    assert (said["settings"], said["schema"]) == ({"capacity": 100}, SCHEMA.description())
+    assert (said["settings"], said["schema"]) == ({"capacity": 100}, SCHEMA._description())
     assert said["stats"] == {"generation": 1, "is_dirty": False}
     assert json.dumps(said, allow_nan=False)
     relive.verify(path)
@@ -191,7 +191,7 @@ def test_a_parquet_file_says_what_it_is(tmp_path: pathlib.Path, monkeypatch: pyt
     importlib.import_module("relive.integrations.arrow").write_parquet(buffer, path)
     said = relive.summary(path)
     assert (said["kind"], said["version"], said["stats"]) == ("Parquet file", 1, {"size": 12})
-    assert (said["settings"], said["schema"]) == ({"streams": 1}, buffer.schema.description())
+    assert (said["settings"], said["schema"]) == ({"streams": 1}, buffer.schema._description())
     assert said["bytes"] == path.stat().st_size
     relive.verify(path)
     monkeypatch.setattr(inspect, "_memory_bytes", lambda: 1)
@@ -332,7 +332,7 @@ def test_a_summary_beside_a_pruning_writer_is_complete(tmp_path: pathlib.Path, m
 
         def pruned(place: str) -> Any:
             for found in list(walk(place)):
-                assert journal.prune(journal.num_records)
+                assert journal._prune(journal.num_records)
                 yield found
 
         monkeypatch.setattr(os, "walk", pruned)
@@ -359,7 +359,7 @@ def test_verifying_a_journal_verifies_its_checkpoint(tmp_path: pathlib.Path, mon
 )
 def test_a_journal_whose_base_is_none_is_broken(tmp_path: pathlib.Path, base: bytes, message: str) -> None:
     with relive.Journal(tmp_path / "journal", fsync="never") as journal:
-        journal.begin(lambda: base)
+        journal._begin(lambda: base)
     with pytest.raises(relive.CheckpointError, match=message):
         relive.verify(tmp_path / "journal")
 

@@ -2,7 +2,7 @@
 
     base/checkpoint                                          the contents before the first record, if any
     segment-...42.relive.oldest                              what came before 42 was pruned
-    segment-...42.relive   base | record | record | ...      as long as they are needed: `release`
+    segment-...42.relive   base | record | record | ...      as long as they are needed: `_release`
     segment-...51.relive   base | record | record | ...
     segment-...57.relive   base | record | record |          records are appended here
     segment-...63.relive.closed                              records up to 62 were on disk when it was closed
@@ -133,7 +133,7 @@ class _Later(contextlib.AbstractContextManager[None]):
         self.depth -= 1
 
 
-class _Together:
+class _Block:
     """Records that are written as one: gathered until there is a payload, which could not be written so far."""
 
     def __init__(self) -> None:
@@ -146,14 +146,14 @@ class _Together:
 class Journal(duplicates.NeverCopied):
     """An append-only log of the changes of a buffer, in a directory; pass it to `attach`, and load it with `recover`.
 
-    It must be used in one thread of the process that opened it, not in a forked one, by one owner, which calls `begin`
-    once and then `append`. While it is open, it is locked for others.
+    It must be used in one thread of the process that opened it, not in a forked one, by one buffer. While it is open,
+    it is locked for others.
 
     Args:
         path: The directory. Created if missing. An existing journal is continued after its last complete record; a torn
             tail is cut off. Of its segments, the last one is read, and the headers of the others: what is damaged in
             those is found by whatever reads them, such as `recover`.
-        fsync: When appended records are synced to disk: "always", before `append` returns; `EveryRecords(n)`;
+        fsync: When records are synced to disk: "always", before the call that wrote one returns; `EveryRecords(n)`;
             `EverySeconds(t)`; or "never", left to the system.
         segment_bytes: Number of bytes of records after which a new segment begins; more if its base and carried-over
             records are larger, so that they never take up more than half.
@@ -189,8 +189,8 @@ class Journal(duplicates.NeverCopied):
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
         self._later = _Later()
-        self._together: _Together | None = None
-        self.largest_together = 0
+        self._block: _Block | None = None
+        self._largest_together = 0
         """Bytes of the largest record that stands for several."""
         self._note: Note | None = None
         self._begun: tuple[Callable[[], bytes], Callable[[], Records], Callable[[], Any]] | None = None
@@ -199,7 +199,7 @@ class Journal(duplicates.NeverCopied):
         # The first records of the segments; for those after the oldest, what was the newest when they began.
         self._firsts: list[int] = []
         self._newest: list[tuple[int, Any]] = []
-        # The last segment, and the size at which it is full: 0 before `begin`.
+        # The last segment, and the size at which it is full: 0 before `_begin`.
         self._segment: journal_reader.Segment | None = None
         self._file: io.FileIO | None = None
         self._limit = 0
@@ -228,30 +228,30 @@ class Journal(duplicates.NeverCopied):
         return self._num_synced
 
     @property
-    def free_bytes(self) -> int:
+    def _free_bytes(self) -> int:
         """How much room there is on the disk, as far as the system says."""
         return shutil.disk_usage(self.path).free
 
     @property
-    def is_due(self) -> bool:
+    def _is_due(self) -> bool:
         """Whether the policy requires a sync now."""
         return self._num_records - self._num_synced >= self._most_unsynced
 
     @property
-    def is_behind(self) -> bool:
-        """Whether what `together` has gathered could not be written, so that the owner holds more than the journal."""
-        return self._together is not None and self._together.payload is not None
+    def _is_behind(self) -> bool:
+        """Whether what `_together` has gathered could not be written, so that the owner holds more than the journal."""
+        return self._block is not None and self._block.payload is not None
 
     @property
-    def has_gathered(self) -> bool:
-        """Whether something was appended within `together`."""
-        return self._together is not None and bool(self._together.records)
+    def _has_gathered(self) -> bool:
+        """Whether something was appended within `_together`."""
+        return self._block is not None and bool(self._block.records)
 
-    def carry(self, note: Note) -> None:
-        """Let each segment from now on begin with a note, besides what `begin` says."""
+    def _carry(self, note: Note) -> None:
+        """Let each segment from now on begin with a note, besides what `_begin` says."""
         self._note = note
 
-    def begin(
+    def _begin(
         self,
         base: Callable[[], bytes],
         carried: Callable[[], Records] = lambda: (),
@@ -263,9 +263,9 @@ class Journal(duplicates.NeverCopied):
 
         Args:
             base: Returns a record from which the owner can continue without earlier ones. Called within this call or
-                within an `append`, before its record is written.
+                within an `_append`, before its record is written.
             carried: Returns kind and payload of the records that follow it; called after `base`.
-            newest: Returns what the owner stored last, for `release`; called when a segment begins.
+            newest: Returns what the owner stored last, for `_release`; called when a segment begins.
             begun: What it returned for the segments that are there, each with the number of its first record.
         """
         self._check_usable()
@@ -281,7 +281,7 @@ class Journal(duplicates.NeverCopied):
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
 
-    def save_base(self, state: state_lib.State) -> None:
+    def _save_base(self, state: state_lib.State) -> None:
         """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it."""
         path = journal_reader.checkpoint_of(self.path)
         try:
@@ -290,32 +290,32 @@ class Journal(duplicates.NeverCopied):
             raise self._failure("written", error) from error
         checkpoint.save(state, path)
 
-    def append(self, kind: int, payload: bytes) -> int:
-        """Write a record of a kind in [1, 255), and return its number; within `together`, that of the record of all.
+    def _append(self, kind: int, payload: bytes) -> int:
+        """Write a record of a kind in [1, 255), and return its number; within `_together`, that of the record of all.
 
         Raises:
-            ArgumentError: An argument is invalid, or `begin` was not called.
+            ArgumentError: An argument is invalid, or `_begin` was not called.
             ClosedError: The journal was closed.
-            CheckpointError: The record could not be written, or synced if due, outside of blocks of `syncing_later`; it
+            CheckpointError: The record could not be written, or synced if due, outside of `_syncing_later` blocks; it
                 is not counted.
         """
         segment = self._segment
         if kind == journal_reader.BASE or kind == journal_reader.TOGETHER:
             raise errors.ArgumentError(f"kind must be in [1, 255), got {kind}")
-        if self._together is not None:
-            if self._together.payload is None:
-                return self._gather(self._together, kind, payload)
-            self.catch_up()
+        if self._block is not None:
+            if self._block.payload is None:
+                return self._gather(self._block, kind, payload)
+            self._catch_up()
         if self._refusal is not None or segment is None or segment.end >= self._limit:
             segment = self._ready_segment()
         return self._write(segment, kind, payload)
 
     @contextlib.contextmanager
-    def together(self, note: Note) -> Iterator[None]:
+    def _together(self, note: Note) -> Iterator[None]:
         """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.
 
-        `release` waits for the end of the block. If the record cannot be written, the journal `is_behind`: whatever
-        appends to it next, or calls `catch_up`, first tries to write it again.
+        `_release` waits for the end of the block. If the record cannot be written, the journal `_is_behind`: whatever
+        appends to it next, or calls `_catch_up`, first tries to write it again.
 
         Args:
             note: Called at the end of the block; what it returns is passed to what replays the journal.
@@ -324,41 +324,41 @@ class Journal(duplicates.NeverCopied):
             CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises
                 after a change, nothing is written any more, since the owner holds a part.
         """
-        self.catch_up()
+        self._catch_up()
         if self._refusal is not None or self._segment is None or self._segment.end >= self._limit:
             self._ready_segment()  # Before the first change, since its base must be without them.
-        together = self._together = _Together()
+        together = self._block = _Block()
         try:
             yield
             together.payload = journal_reader.packed(note(), together.records)
-            self.largest_together = max(self.largest_together, len(together.payload))
+            self._largest_together = max(self._largest_together, len(together.payload))
         except BaseException:
-            self._together = None
+            self._block = None
             if together.records:
                 self._refuse("records that belong together were interrupted")
             raise
-        self.catch_up()
+        self._catch_up()
 
-    def catch_up(self) -> None:
-        """Write what `together` has gathered, if it could not be written before.
+    def _catch_up(self) -> None:
+        """Write what `_together` has gathered, if it could not be written before.
 
         Raises:
             CheckpointError: It cannot be written now.
         """
-        together = self._together
+        together = self._block
         if together is not None and together.payload is not None:
             self._check_usable()
             assert self._segment is not None
-            self._together = None
+            self._block = None
             try:
                 self._write(self._segment, journal_reader.TOGETHER, together.payload)
             except BaseException:
-                self._together = together
+                self._block = together
                 raise
             with contextlib.suppress(errors.ReplayError):  # The record is written; the next one tries again.
-                self.release(together.is_gone)
+                self._release(together.is_gone)
 
-    def _gather(self, together: _Together, kind: int, payload: bytes) -> int:
+    def _gather(self, together: _Block, kind: int, payload: bytes) -> int:
         num_bytes = together.num_bytes + len(payload)
         if num_bytes > _MOST_TOGETHER:
             raise errors.ArgumentError(f"records together must have at most {_MOST_TOGETHER} bytes, got {num_bytes}")
@@ -376,7 +376,7 @@ class Journal(duplicates.NeverCopied):
                 raise OSError(f"only {written} of {len(record)} bytes fitted")
             segment.end = end + written
             self._num_records = number + 1
-            if self.is_due and not self._later.depth:
+            if self._is_due and not self._later.depth:
                 self.sync()
         except BaseException as error:
             # Also on an interrupt, which may come between writing and counting.
@@ -386,8 +386,8 @@ class Journal(duplicates.NeverCopied):
             raise
         return number
 
-    def syncing_later(self) -> contextlib.AbstractContextManager[None]:
-        """Append the records of a `with` block without syncing: then await `synced` when `is_due`."""
+    def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
+        """Append the records of a `with` block without syncing: then await `synced` when `_is_due`."""
         return self._later
 
     def sync(self) -> None:
@@ -397,7 +397,7 @@ class Journal(duplicates.NeverCopied):
             ClosedError: The journal was closed.
             CheckpointError: The disk failed, now or earlier; the journal refuses further writes.
         """
-        self.catch_up()
+        self._catch_up()
         with self._lock:
             self._check_usable()
             self._sync()
@@ -423,23 +423,23 @@ class Journal(duplicates.NeverCopied):
                 self._shared = loop.run_in_executor(None, self._sync_in_background)
             await asyncio.shield(self._shared)
 
-    def release(self, is_gone: Callable[[Any], bool]) -> None:
+    def _release(self, is_gone: Callable[[Any], bool]) -> None:
         """Delete the segments before the last one at whose beginning the newest is gone by now, and older things too.
 
         The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
         """
         count = 0
-        if self._together is not None:  # What is gone in memory only may still be needed.
-            self._together.is_gone = is_gone
+        if self._block is not None:  # What is gone in memory only may still be needed.
+            self._block.is_gone = is_gone
             return
         while count < len(self._newest) and is_gone(self._newest[count][1]):
             count += 1
         if count:
             self.sync()
-            self.prune(self._newest[count - 1][0])
+            self._prune(self._newest[count - 1][0])
             del self._newest[:count]
 
-    def prune(self, before: int) -> int:
+    def _prune(self, before: int) -> int:
         """Delete the segments that hold no record numbered `before` or later, and return how many.
 
         The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted;
@@ -475,7 +475,7 @@ class Journal(duplicates.NeverCopied):
         try:
             if os.getpid() == self._pid and not self._closing.is_set():
                 with contextlib.suppress(errors.CheckpointError):
-                    self.catch_up()
+                    self._catch_up()
                 self._closing.set()
                 if self._syncer is not None:
                     self._syncer.join()

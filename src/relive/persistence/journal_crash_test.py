@@ -111,13 +111,13 @@ class Writer:
         for _ in range(3):
             policies: list[Any] = ["always", "never", relive.EveryRecords(3)]
             self.log = log = relive.Journal(self.path, fsync=rng.choice(policies), segment_bytes=200)
-            log.begin(lambda: b"base")
+            log._begin(lambda: b"base")
             self.note(log)
             for number in range(rng.randrange(12)):
                 if rng.random() < 0.2:
-                    log.prune(rng.randrange(log.num_records))
+                    log._prune(rng.randrange(log.num_records))
                 payload = b"%d" % number * rng.randrange(1, 60)
-                self.known[log.append(1, payload)] = payload
+                self.known[log._append(1, payload)] = payload
                 self.note(log)
             log.close()
             self.note(log)

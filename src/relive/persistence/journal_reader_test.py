@@ -37,9 +37,9 @@ def write(path: pathlib.Path, payloads: list[bytes], *, segment_bytes: int = 2**
         return twin[-1][2]
 
     with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
-        log.begin(base)
+        log._begin(base)
         for payload in payloads:
-            number = log.append(1 + len(payload) % 255, payload)
+            number = log._append(1 + len(payload) % 255, payload)
             assert number == len(twin)
             twin.append((number, 1 + len(payload) % 255, payload))
         assert log.num_records == len(twin)
@@ -89,9 +89,9 @@ def test_appended_records_are_read(
     for part in range(splits):
         with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
             assert log.num_records == len(twin)
-            log.begin(base)
+            log._begin(base)
             for payload in payloads[part::splits]:
-                log.append(7, payload)
+                log._append(7, payload)
                 twin.append((len(twin), 7, payload))
         assert read(path) == twin
     assert len(segments(path)) == sum(kind == 0 for _, kind, _ in twin)
@@ -115,8 +115,8 @@ def test_journals_cut_at_any_byte_keep_whole_records(tmp_path: pathlib.Path) -> 
         assert (findings.num_records, findings.num_torn_bytes) == (whole, size - ends[whole - 1])
         with relive.Journal(tmp_path / "log", fsync="never") as log:
             assert log.num_records == whole
-            log.begin(lambda: b"")
-            log.append(9, b"again")
+            log._begin(lambda: b"")
+            log._append(9, b"again")
         assert read(tmp_path / "log") == [*twin[:whole], (whole, 9, b"again")]
 
 
@@ -272,16 +272,16 @@ def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) ->
 
 def test_a_reader_goes_on_after_pruned_segments(tmp_path: pathlib.Path) -> None:
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
-        log.begin(lambda: b"base")
+        log._begin(lambda: b"base")
         for _ in range(10):
-            log.append(1, b"r" * 33)  # Segments 0, 3, 6, 9 and 12.
+            log._append(1, b"r" * 33)  # Segments 0, 3, 6, 9 and 12.
         reading = journal_reader.records(tmp_path / "log")
         got = [next(reading).number]
-        assert log.prune(6) == 2
+        assert log._prune(6) == 2
         got += [next(reading).number for _ in range(4)]
-        log.append(1, b"r" * 33)
-        log.append(1, b"r" * 33)
-        assert log.prune(log.num_records) == 3
+        log._append(1, b"r" * 33)
+        log._append(1, b"r" * 33)
+        assert log._prune(log.num_records) == 3
         got += [record.number for record in reading]
         assert got == [0, 1, 2, 6, 7, 8, 15, 16, 17]
         assert journal_reader.examine(tmp_path / "log").damage is None
@@ -294,15 +294,15 @@ def test_a_listing_beside_a_pruning_writer_is_no_damage(
     """The names are read before the writer prunes, or those of segments after it and those of marks before."""
     own = files.Directory.names
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
-        log.begin(lambda: b"base")
+        log._begin(lambda: b"base")
         for _ in range(10):
-            log.append(1, b"r" * 33)
-        log.prune(3)
+            log._append(1, b"r" * 33)
+        log._prune(3)
         (tmp_path / "log" / journal_reader.CHECKPOINT).mkdir()
 
         def names(directory: files.Directory) -> list[str]:
             before = own(directory)
-            if log.prune(9) and is_late:
+            if log._prune(9) and is_late:
                 return [name for name in own(directory) if not name.endswith(journal_reader.OLDEST)]
             return before
 
@@ -377,9 +377,9 @@ def test_a_closed_journal_misses_its_newest_segments(
 ) -> None:
     """P110; repaired, it is what is left."""
     with relive.Journal(tmp_path / "log", fsync=fsync, segment_bytes=120) as log:
-        log.begin(lambda: b"base")
+        log._begin(lambda: b"base")
         for payload in PAYLOADS[:20]:
-            log.append(1, payload)
+            log._append(1, payload)
     twin = read(tmp_path / "log")
     num_closed = twin[-1][0] + 1 if fsync == "always" else int(segments(tmp_path / "log")[-1].stem[-20:]) + 1
     left, gone = segments(tmp_path / "log")[:num_left], segments(tmp_path / "log")[num_left:]
@@ -403,9 +403,9 @@ def test_a_closed_journal_misses_its_newest_segments(
 def test_a_closed_journal_has_no_torn_tail(tmp_path: pathlib.Path, opening: Callable[[pathlib.Path], object]) -> None:
     """A flipped bit in its last record is damage; set aside, not cut off."""
     with relive.Journal(tmp_path / "log") as log:
-        log.begin(lambda: b"base")
-        log.append(1, b"one")
-        log.append(1, b"two")
+        log._begin(lambda: b"base")
+        log._append(1, b"one")
+        log._append(1, b"two")
     (segment,) = segments(tmp_path / "log")
     content = segment.read_bytes()[:-1] + b"!"
     segment.write_bytes(content)
@@ -447,10 +447,10 @@ def test_a_reader_beside_an_opening_writer_sees_no_damage(tmp_path: pathlib.Path
         reading = journal_reader.records(path)
         got = [next(reading).number for _ in range(num_read)]
         with relive.Journal(path, segment_bytes=120) as log:
-            log.begin(lambda: b"base")
+            log._begin(lambda: b"base")
             for payload in PAYLOADS:
-                log.append(1, payload)
-            log.prune(log.num_records - 20)
+                log._append(1, payload)
+            log._prune(log.num_records - 20)
         got += [record.number for record in reading]
         assert got == sorted(got)
         assert got[-1] >= 36
@@ -464,7 +464,7 @@ def test_a_missing_segment_is_refused(tmp_path: pathlib.Path, num_pruned: int, p
     """P81: a pruned segment is not missing."""
     write(tmp_path / "log", PAYLOADS, segment_bytes=120)
     with relive.Journal(tmp_path / "log", fsync="never") as log:
-        log.prune(int(segments(tmp_path / "log")[num_pruned].stem[-20:]))
+        log._prune(int(segments(tmp_path / "log")[num_pruned].stem[-20:]))
     read(tmp_path / "log")
     gone, after, *_ = segments(tmp_path / "log")[place:]
     gone.unlink()
@@ -481,7 +481,7 @@ def test_a_missing_segment_is_refused(tmp_path: pathlib.Path, num_pruned: int, p
 def test_a_pruned_journal_without_segments_is_refused(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log", PAYLOADS, segment_bytes=120)
     with relive.Journal(tmp_path / "log", fsync="never") as log:
-        log.prune(log.num_records)
+        log._prune(log.num_records)
     (last,) = segments(tmp_path / "log")
     last.unlink()
     with pytest.raises(errors.CheckpointError, match=f"{last.name} is damaged at byte 0: it is missing$"):

@@ -47,7 +47,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def begun(path: pathlib.Path, **settings: Any) -> relive.Journal:
     log = relive.Journal(path, **settings)
-    log.begin(lambda: b"base")
+    log._begin(lambda: b"base")
     return log
 
 
@@ -57,8 +57,8 @@ async def until_begun(disk: Disk) -> None:
 
 
 async def append(log: relive.Journal, payload: bytes = b"") -> None:
-    with log.syncing_later():
-        number = log.append(1, payload)
+    with log._syncing_later():
+        number = log._append(1, payload)
     await log.synced()
     assert log.num_synced > number
 
@@ -100,9 +100,9 @@ async def test_the_event_loop_runs_during_a_sync(tmp_path: pathlib.Path, disk: D
 
 async def test_a_synced_record_is_not_waited_for(tmp_path: pathlib.Path, disk: Disk) -> None:
     with begun(tmp_path / "log") as log:
-        log.append(1, b"")
-        with log.syncing_later():
-            log.append(1, b"")
+        log._append(1, b"")
+        with log._syncing_later():
+            log._append(1, b"")
         disk.may_end.clear()
         async with asyncio.timeout(PATIENCE):
             await log.synced(2)
@@ -168,7 +168,7 @@ async def test_closing_a_journal_wakes_waiting_callers(tmp_path: pathlib.Path, d
 
 def test_a_sync_after_closing_touches_no_file(tmp_path: pathlib.Path, disk: Disk) -> None:
     log = begun(tmp_path / "log", fsync="never")
-    log.append(1, b"")
+    log._append(1, b"")
     log.close()
     log._sync_in_background()
     assert disk.num_syncs == 0
@@ -196,13 +196,13 @@ async def test_is_due_says_when_a_sync_is_due(tmp_path: pathlib.Path) -> None:
         with begun(tmp_path / str(place), fsync=fsync) as log:
             due = []
             for _ in range(4):
-                with log.syncing_later():
-                    log.append(1, b"")
-                due.append(log.is_due)
+                with log._syncing_later():
+                    log._append(1, b"")
+                due.append(log._is_due)
             assert log.num_synced == 1
             assert due == [[True] * 4, [False, False, True, True], [False] * 4, [False] * 4][place]
             await log.synced()
-            assert (log.num_synced, log.is_due) == (5, False)
+            assert (log.num_synced, log._is_due) == (5, False)
 
 
 async def test_a_failed_write_during_a_sync_keeps_the_others(
@@ -215,8 +215,8 @@ async def test_a_failed_write_during_a_sync_keeps_the_others(
         threading.Timer(0.05, disk.may_end.set).start()
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda *_: 3)
-            with pytest.raises(errors.CheckpointError, match="only 3 of 17 bytes fitted$"), log.syncing_later():
-                log.append(1, b"")
+            with pytest.raises(errors.CheckpointError, match="only 3 of 17 bytes fitted$"), log._syncing_later():
+                log._append(1, b"")
         await task
         assert (log.num_records, log.num_synced) == (2, 2)
     assert [record.payload for record in journal_reader.records(tmp_path / "log")] == [b"base", b"kept"]
@@ -228,8 +228,8 @@ async def test_a_new_segment_syncs_for_waiting_callers(tmp_path: pathlib.Path, d
         task = asyncio.create_task(append(log, b"x" * 60))
         await until_begun(disk)
         threading.Timer(0.05, disk.may_end.set).start()
-        with log.syncing_later():
-            log.append(1, b"")
+        with log._syncing_later():
+            log._append(1, b"")
         assert log.num_synced == 3  # The one before, and the base.
         await task
         await log.synced()

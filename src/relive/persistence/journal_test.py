@@ -28,7 +28,7 @@ class Crash(BaseException):
 
 def begun(path: pathlib.Path, **settings: Any) -> relive.Journal:
     log = relive.Journal(path, **{"fsync": "never", **settings})
-    log.begin(lambda: b"base")
+    log._begin(lambda: b"base")
     return log
 
 
@@ -36,7 +36,7 @@ def with_ten(path: pathlib.Path) -> relive.Journal:
     """Return an open journal of five segments, with ten records of 50 bytes: two fill a segment."""
     log = begun(path, segment_bytes=100)
     for _ in range(10):
-        log.append(1, b"r" * 33)
+        log._append(1, b"r" * 33)
     assert segments(path) == [0, 3, 6, 9, 12]
     return log
 
@@ -64,7 +64,7 @@ def test_always_syncs_each_record(tmp_path: pathlib.Path) -> None:
     with begun(tmp_path / "log", fsync="always") as log:
         assert (log.num_records, log.num_synced) == (1, 1)
         for number in range(1, 4):
-            assert log.append(1, b"") == number
+            assert log._append(1, b"") == number
             assert (log.num_records, log.num_synced) == (number + 1, number + 1)
 
 
@@ -72,17 +72,17 @@ def test_every_three_records_syncs_the_third(tmp_path: pathlib.Path) -> None:
     with begun(tmp_path / "log", fsync=relive.EveryRecords(3)) as log:
         synced = []
         for _ in range(7):
-            log.append(1, b"")
+            log._append(1, b"")
             synced.append(log.num_synced)
         assert synced == [1, 1, 4, 4, 4, 7, 7]
         log.sync()
         assert log.num_synced == 8
-        log.append(1, b"")
-        log.append(1, b"")
+        log._append(1, b"")
+        log._append(1, b"")
         assert log.num_synced == 8
-        log.append(1, b"")
+        log._append(1, b"")
         assert log.num_synced == 11
-        log.append(1, b"")
+        log._append(1, b"")
         assert log.num_synced == 11
     log.close()
     assert log.num_synced == 12
@@ -92,9 +92,9 @@ def test_never_syncs_only_when_a_segment_begins(tmp_path: pathlib.Path, monkeypa
     calls: list[int] = []
     monkeypatch.setattr(journal, "sync_file", calls.append)
     with begun(tmp_path / "log", segment_bytes=10) as log:
-        log.append(1, b"x" * 60)
+        log._append(1, b"x" * 60)
         assert (log.num_records, log.num_synced, calls) == (2, 1, [])
-        log.append(1, b"")
+        log._append(1, b"")
         assert (log.num_records, log.num_synced, len(calls)) == (4, 3, 1)
     assert (log.num_synced, len(calls)) == (3, 1)
 
@@ -130,7 +130,7 @@ def test_every_few_seconds_an_idle_process_is_synced_too(
     syncs = Syncs(monkeypatch)
     with begun(tmp_path / "log", fsync=relive.EverySeconds(0.001)) as log:
         for number in range(1, 4):
-            log.append(1, b"")
+            log._append(1, b"")
             syncs.until_synced(log)
             assert log.num_synced == number + 1
         assert not syncs.calls.acquire(blocking=False)  # With nothing to sync, nothing is synced.
@@ -141,11 +141,11 @@ def test_a_failed_background_sync_is_not_tried_again(tmp_path: pathlib.Path, mon
     syncs = Syncs(monkeypatch)
     syncs.is_broken = True
     log = begun(tmp_path / "log", fsync=relive.EverySeconds(0.001))
-    log.append(1, b"")
+    log._append(1, b"")
     syncs.until_synced(log)
     syncs.is_broken = False
     message = "log cannot be written: the disk failed to sync it: Input/output error; open it again$"
-    for call in (lambda: log.append(1, b""), log.sync, log.close):
+    for call in (lambda: log._append(1, b""), log.sync, log.close):
         with pytest.raises(errors.CheckpointError, match=message):
             call()
     assert (log.num_records, log.num_synced) == (2, 1)
@@ -171,14 +171,14 @@ def test_a_dropped_journal_ends_its_thread_and_lock(tmp_path: pathlib.Path) -> N
 
 def test_a_sync_that_fails_takes_its_record_back(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = begun(tmp_path / "log", fsync="always")
-    log.append(1, b"kept")
+    log._append(1, b"kept")
     with monkeypatch.context() as patch:
         patch.setattr(journal, "sync_file", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be synced: Input/output error$"):
-            log.append(1, b"lost")
+            log._append(1, b"lost")
     assert (log.num_records, log.num_synced) == (2, 2)
     with pytest.raises(errors.CheckpointError, match="the disk failed to sync it"):
-        log.append(1, b"lost")
+        log._append(1, b"lost")
     log.close()
     assert payloads(tmp_path / "log") == [b"kept"]
 
@@ -194,7 +194,7 @@ def test_segments_sync_with_fdatasync_or_fsync(
         else:
             monkeypatch.delattr(os, "fdatasync", raising=False)
             monkeypatch.setattr(os, "fsync", calls.append)
-        log.append(1, b"")
+        log._append(1, b"")
         assert calls == [log._descriptor]
 
 
@@ -209,34 +209,34 @@ def test_a_segment_begins_when_the_last_is_full(tmp_path: pathlib.Path) -> None:
         return b"b" * 8
 
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
-        log.begin(base)
+        log._begin(base)
         for _ in range(10):
-            log.append(1, b"r" * 33)  # 50 bytes: two fill a segment.
+            log._append(1, b"r" * 33)  # 50 bytes: two fill a segment.
     assert bases == segments(tmp_path / "log") == [0, 3, 6, 9, 12]
 
 
 def test_bases_never_take_up_more_than_half(tmp_path: pathlib.Path) -> None:
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
-        log.begin(lambda: b"b" * 930)  # With headers, 1,000 bytes.
+        log._begin(lambda: b"b" * 930)  # With headers, 1,000 bytes.
         for _ in range(50):
-            log.append(1, b"r" * 33)
+            log._append(1, b"r" * 33)
     assert segments(tmp_path / "log") == [0, 21, 42]
 
 
 def test_pruning_deletes_old_segments(tmp_path: pathlib.Path) -> None:
     with with_ten(tmp_path / "log") as log:
-        assert [log.prune(2), log.prune(3), log.prune(8)] == [0, 1, 1]
+        assert [log._prune(2), log._prune(3), log._prune(8)] == [0, 1, 1]
         assert segments(tmp_path / "log") == [6, 9, 12]
         (tmp_path / "log" / journal_reader.segment_name(6)).unlink()
-        assert log.prune(10**9) == 2
+        assert log._prune(10**9) == 2
         assert segments(tmp_path / "log") == [12]
-        log.append(1, b"last")
+        log._append(1, b"last")
     assert [record.number for record in journal_reader.records(tmp_path / "log")] == [12, 13, 14, 15, 16]
     with begun(tmp_path / "log", segment_bytes=100) as log:
         assert log.num_records == log.num_synced == 17
         for _ in range(3):
-            log.append(1, b"r" * 33)
-        assert log.prune(log.num_records) == 2
+            log._append(1, b"r" * 33)
+        assert log._prune(log.num_records) == 2
 
 
 @pytest.mark.parametrize(("module", "name"), [(os, "unlink"), (files, "fsync_directory")])
@@ -248,9 +248,9 @@ def test_pruning_that_fails_leaves_no_gap(
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failing())
             with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
-                log.prune(6)
+                log._prune(6)
         assert segments(tmp_path / "log") == [0, 3, 6, 9, 12]
-        assert [log.prune(6), log.prune(9)] == [2, 1]
+        assert [log._prune(6), log._prune(9)] == [2, 1]
     assert sorted(file.name for file in (tmp_path / "log").iterdir()) == [
         journal_reader.segment_name(9),
         f"{journal_reader.segment_name(9)}.oldest",
@@ -259,35 +259,35 @@ def test_pruning_that_fails_leaves_no_gap(
     ]
     assert [record.number for record in journal_reader.records(tmp_path / "log")] == list(range(9, 15))
     with relive.Journal(tmp_path / "new") as log:
-        assert log.prune(5) == 0
+        assert log._prune(5) == 0
 
 
 def test_segments_are_released_with_their_newest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They go up to the first whose newest is there; a call that failed is made again; so after a restart."""
     gone: set[int] = set()
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
-        log.begin(lambda: b"base", newest=lambda: log.num_records)
+        log._begin(lambda: b"base", newest=lambda: log.num_records)
         for _ in range(10):
-            log.append(1, b"r" * 33)
+            log._append(1, b"r" * 33)
         for newest, left in ((6, [0, 3, 6, 9, 12]), (3, [6, 9, 12])):
             gone.add(newest)
-            log.release(gone.__contains__)
+            log._release(gone.__contains__)
             assert segments(tmp_path / "log") == left
         gone.add(12)
-        log.release(gone.__contains__)
+        log._release(gone.__contains__)
         gone.add(9)
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", failing())
             with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
-                log.release(gone.__contains__)
+                log._release(gone.__contains__)
         assert log.num_synced == log.num_records
-        log.release(gone.__contains__)
+        log._release(gone.__contains__)
         assert segments(tmp_path / "log") == [12]
-        log.append(1, b"r" * 33)
-        log.append(1, b"r" * 33)
+        log._append(1, b"r" * 33)
+        log._append(1, b"r" * 33)
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
-        log.begin(lambda: b"base", begun=[(12, 12), (15, 15)])
-        log.release(lambda newest: True)
+        log._begin(lambda: b"base", begun=[(12, 12), (15, 15)])
+        log._release(lambda newest: True)
         assert segments(tmp_path / "log") == [15]
 
 
@@ -305,13 +305,13 @@ def test_closing_marks_how_many_records_there_are(tmp_path: pathlib.Path) -> Non
     for number in range(1, 4):
         with begun(tmp_path / "log", fsync=relive.EveryRecords(100)) as log:
             assert (closed(tmp_path / "log"), log.num_records) == ([], number)
-            log.append(1, b"x")
+            log._append(1, b"x")
         log.close()
         assert closed(tmp_path / "log") == [number + 1]
     relive.Journal(tmp_path / "log").close()
     assert closed(tmp_path / "log") == [4]
     with begun(tmp_path / "log") as log:
-        log.append(1, b"not synced")
+        log._append(1, b"not synced")
     assert closed(tmp_path / "log") == [4]
     relive.Journal(tmp_path / "log")._held.close()
     assert closed(tmp_path / "log") == []
@@ -341,13 +341,13 @@ def test_an_opened_journal_has_lost_its_mark_before_it_writes(
 def test_a_mark_that_cannot_be_left_is_no_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is like one of a process that was killed."""
     log = begun(tmp_path / "log", fsync="always")
-    log.append(1, b"one")
+    log._append(1, b"one")
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing(28, "No space left on device"))
         log.close()
     assert closed(tmp_path / "log") == []
     log = begun(tmp_path / "log", fsync=relive.EveryRecords(9))
-    log.append(1, b"two")
+    log._append(1, b"two")
     with monkeypatch.context() as patch:
         patch.setattr(journal, "sync_file", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be synced"):
@@ -368,8 +368,8 @@ def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", unlink)
         with with_ten(tmp_path / "log") as log:
-            assert log.prune(100) == 4
-            log.append(1, b"new")
+            assert log._prune(100) == 4
+            log._append(1, b"new")
         begun(tmp_path / "log").close()
     assert payloads(tmp_path / "log")[-1] == b"new"
     assert segments(tmp_path / "log")[0] == 0
@@ -381,11 +381,11 @@ def test_carried_records_are_created_with_their_segment(tmp_path: pathlib.Path) 
     """It is part of what the records of a segment must exceed."""
     carried = [(7, b"one"), (8, b"x" * 913)]
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
-        log.begin(lambda: b"base", lambda: iter(carried))
+        log._begin(lambda: b"base", lambda: iter(carried))
         assert (log.num_records, log.num_synced) == (3, 3)
-        assert log.append(1, b"") == 3
+        assert log._append(1, b"") == 3
         for _ in range(65):
-            log.append(1, b"")
+            log._append(1, b"")
     assert [record[1:] for record in journal_reader.records(tmp_path / "log")][:4] == [(0, b"base"), *carried, (1, b"")]
     assert segments(tmp_path / "log") == [0, 63]
 
@@ -400,11 +400,11 @@ def test_carried_records_that_fail_begin_no_segment(tmp_path: pathlib.Path) -> N
             raise outcome
 
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
-        log.begin(lambda: b"base", carried)
-        log.append(1, b"x" * 90)
+        log._begin(lambda: b"base", carried)
+        log._append(1, b"x" * 90)
         with pytest.raises(ZeroDivisionError, match="codec"):
-            log.append(1, b"one")
-        log.append(1, b"two")
+            log._append(1, b"one")
+        log._append(1, b"two")
     assert payloads(tmp_path / "log") == [b"carried", b"x" * 90, b"carried", b"two"]
 
 
@@ -435,13 +435,13 @@ def test_a_write_that_fails_appends_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, call: Any, message: str
 ) -> None:
     with begun(tmp_path / "log", fsync="always") as log:
-        log.append(1, b"one")
+        log._append(1, b"one")
         with monkeypatch.context() as patch:
             patch.setattr(module, name, call)
             with pytest.raises((errors.CheckpointError, KeyboardInterrupt), match=message):
-                log.append(1, b"two")
+                log._append(1, b"two")
         assert (log.num_records, log.num_synced) == (2, 2)
-        assert log.append(1, b"three") == 2
+        assert log._append(1, b"three") == 2
     assert payloads(tmp_path / "log") == [b"one", b"three"]
 
 
@@ -452,28 +452,28 @@ def test_a_short_write_is_taken_back(tmp_path: pathlib.Path, monkeypatch: pytest
             with monkeypatch.context() as patch:
                 patch.setattr(os, "write", lambda descriptor, record, size=size: real(descriptor, record[:size]))
                 with pytest.raises(errors.CheckpointError, match=f"written: only {size} of 20 bytes fitted$"):
-                    log.append(1, b"two")
-            assert log.append(1, b"%d" % size) == size + 1
+                    log._append(1, b"two")
+            assert log._append(1, b"%d" % size) == size + 1
     assert payloads(tmp_path / "log") == [b"%d" % size for size in range(19)]
 
 
 def test_a_record_that_stays_stops_the_journal(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     with begun(tmp_path / "log", fsync="always") as log:
-        log.append(1, b"one")
+        log._append(1, b"one")
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda descriptor, record: real(descriptor, record[:5]))
             patch.setattr(os, "ftruncate", failing())
             with pytest.raises(errors.CheckpointError, match="only 5 of 20 bytes fitted$"):
-                log.append(1, b"two")
+                log._append(1, b"two")
         with pytest.raises(
             errors.CheckpointError,
             match="log cannot be written: an append that failed left a part of its record in it; open it again$",
         ):
-            log.append(1, b"three")
+            log._append(1, b"three")
         assert log.num_records == 2
     with begun(tmp_path / "log") as log:
-        log.append(1, b"four")
+        log._append(1, b"four")
     assert payloads(tmp_path / "log") == [b"one", b"four"]
 
 
@@ -513,12 +513,12 @@ def test_a_failure_in_a_new_segment_loses_nothing(tmp_path: pathlib.Path, error:
     for passing in range(30):
         path = tmp_path / str(passing)
         log = begun(path, fsync=relive.EveryRecords(1000), segment_bytes=60)
-        log.append(1, b"x" * 60)
+        log._append(1, b"x" * 60)
         expected = [b"x" * 60]
         with pytest.MonkeyPatch.context() as patch:
             breaker = Breaker(patch, passing, error, is_late=is_late)
             try:
-                log.append(1, b"second")
+                log._append(1, b"second")
                 expected.append(b"second")
             except (errors.CheckpointError, Crash):
                 failures += 1
@@ -526,7 +526,7 @@ def test_a_failure_in_a_new_segment_loses_nothing(tmp_path: pathlib.Path, error:
         refusals = []
         if isinstance(error, OSError):
             try:
-                log.append(1, b"third")
+                log._append(1, b"third")
                 expected.append(b"third")
             except errors.CheckpointError as refusal:
                 refusals.append(str(refusal))
@@ -536,7 +536,7 @@ def test_a_failure_in_a_new_segment_loses_nothing(tmp_path: pathlib.Path, error:
             refusals.append(str(refusal))
         assert all(refusal.endswith("; open it again") for refusal in refusals)
         with begun(path) as log:
-            log.append(1, b"fourth")
+            log._append(1, b"fourth")
         assert payloads(path) == [*expected, b"fourth"]
         assert not list(path.glob("*.new"))
         if breaker.passing >= 0:
@@ -554,13 +554,13 @@ def test_a_failure_in_the_first_segment_leaves_none(tmp_path: pathlib.Path, is_l
             with pytest.MonkeyPatch.context() as patch:
                 breaker = Breaker(patch, passing, OSError(28, "No space left on device"), is_late=is_late)
                 with contextlib.suppress(errors.CheckpointError):
-                    log.begin(lambda: b"base")
+                    log._begin(lambda: b"base")
                     passed = breaker.passing
                     continue
             with pytest.raises((errors.ArgumentError, errors.CheckpointError), match="begin first$|open it again$"):
-                log.append(1, b"")
+                log._append(1, b"")
         with begun(path) as log:
-            log.append(1, b"one")
+            log._append(1, b"one")
         assert payloads(path) == [b"one"]
         failures += 1
     assert passed > 0
@@ -571,7 +571,7 @@ def test_a_segment_is_on_the_disk_before_it_has_its_name(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(tmp_path / "log", segment_bytes=10) as log:
-        log.append(1, b"x" * 60)
+        log._append(1, b"x" * 60)
         steps: list[str] = []
 
         def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -583,7 +583,7 @@ def test_a_segment_is_on_the_disk_before_it_has_its_name(
 
         for module, name in ((files, "fsync_file"), (os, "rename"), (files, "fsync_directory")):
             monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
-        log.append(1, b"y")
+        log._append(1, b"y")
         assert steps[-3:] == ["fsync_file", "rename", "fsync_directory"]
 
 
@@ -597,9 +597,9 @@ def test_a_segment_is_whole_when_it_is_synced(tmp_path: pathlib.Path, monkeypatc
 def test_files_of_a_journal_have_the_usual_permissions(tmp_path: pathlib.Path) -> None:
     (tmp_path / "usual").touch()
     with begun(tmp_path / "log", segment_bytes=10) as log:
-        log.append(1, b"x" * 60)
-        log.append(1, b"y")
-        assert log.prune(2) == 1
+        log._append(1, b"x" * 60)
+        log._append(1, b"y")
+        assert log._prune(2) == 1
     files_of_log = list((tmp_path / "log").glob("segment-*"))
     assert sorted(file.suffix for file in files_of_log) == [".closed", ".oldest", ".relive"]
     assert {file.stat().st_mode for file in files_of_log} == {(tmp_path / "usual").stat().st_mode}
@@ -614,14 +614,14 @@ def test_a_half_made_segment_stops_the_journal(tmp_path: pathlib.Path, monkeypat
         failing()()
 
     log = begun(tmp_path / "log", segment_bytes=10)
-    log.append(1, b"x" * 60)
+    log._append(1, b"x" * 60)
     monkeypatch.setattr(os, "rename", renaming)
     for message in (
         "log could not be written: Input/output error$",
         "making a segment was interrupted; open it again$",
     ):
         with pytest.raises(errors.CheckpointError, match=message):
-            log.append(1, b"")
+            log._append(1, b"")
     log.close()
     assert [record.kind for record in journal_reader.records(tmp_path / "log")] == [0, 1, 0]
 
@@ -629,11 +629,11 @@ def test_a_half_made_segment_stops_the_journal(tmp_path: pathlib.Path, monkeypat
 def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.Path) -> None:
     bases: list[Any] = [b"base", "text", b"base"]
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
-        log.begin(lambda: bases.pop(0))
-        log.append(1, b"x" * 60)
+        log._begin(lambda: bases.pop(0))
+        log._append(1, b"x" * 60)
         with pytest.raises(errors.ArgumentTypeError, match="^payload must be bytes, got 'text'$"):
-            log.append(1, b"one")
-        log.append(1, b"two")
+            log._append(1, b"one")
+        log._append(1, b"two")
     assert payloads(tmp_path / "log") == [b"x" * 60, b"two"]
 
 
@@ -644,17 +644,17 @@ def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.
 @posix_test.THREADED
 def test_a_fork_cannot_write_to_a_journal(tmp_path: pathlib.Path) -> None:
     log = begun(tmp_path / "log")
-    log.append(1, b"parent")
+    log._append(1, b"parent")
 
     def go_on() -> None:
         message = f"it was opened by process {os.getppid()}, and this is its fork {os.getpid()}$"
-        for call in (lambda: log.append(1, b"child"), log.sync, lambda: log.prune(5)):
+        for call in (lambda: log._append(1, b"child"), log.sync, lambda: log._prune(5)):
             with pytest.raises(errors.CheckpointError, match=f"log cannot be written: {message}"):
                 call()
         log.close()
 
     posix_test.in_a_fork(go_on)
-    log.append(1, b"parent again")
+    log._append(1, b"parent again")
     with pytest.raises(errors.CheckpointError, match="log is in use by this process"):
         relive.Journal(tmp_path / "log")
     log.close()
@@ -664,12 +664,12 @@ def test_a_fork_cannot_write_to_a_journal(tmp_path: pathlib.Path) -> None:
 def test_closing_in_another_process_only_unlocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like the fork above, without a fork."""
     log = begun(tmp_path / "log", fsync="always")
-    log.append(1, b"one")
+    log._append(1, b"one")
     pid = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: pid + 1)
         journal._stop_in_a_fork()
-        for call in (lambda: log.append(1, b"two"), log.sync, lambda: log.prune(9), lambda: log.begin(lambda: b"")):
+        for call in (lambda: log._append(1, b"two"), log.sync, lambda: log._prune(9), lambda: log._begin(lambda: b"")):
             with pytest.raises(errors.CheckpointError, match=f"it was opened by process {pid}, and this is its fork"):
                 call()
         patch.setattr(journal, "sync_file", failing())
@@ -735,8 +735,8 @@ def test_a_journal_keeps_its_absolute_path(tmp_path: pathlib.Path, monkeypatch: 
     with begun(pathlib.Path("log"), segment_bytes=10) as log:
         assert log.path == str(tmp_path / "log")
         monkeypatch.chdir("/")
-        log.append(1, b"x" * 60)
-        log.append(1, b"y")
+        log._append(1, b"x" * 60)
+        log._append(1, b"y")
     assert segments(tmp_path / "log") == [0, 2]
 
 
@@ -763,17 +763,17 @@ def test_journal_calls_out_of_order_are_refused(tmp_path: pathlib.Path) -> None:
     for num_records in (0, 1):
         log = relive.Journal(tmp_path / "log")
         with pytest.raises(errors.ArgumentError, match="^append has no segment to write to: call begin first$"):
-            log.append(1, b"")
+            log._append(1, b"")
         log.sync()
         assert log.num_records == log.num_synced == num_records
-        log.begin(lambda: b"base")
+        log._begin(lambda: b"base")
         with pytest.raises(errors.ArgumentError, match="^begin was called before: a journal has one owner$"):
-            log.begin(lambda: b"base")
+            log._begin(lambda: b"base")
         with pytest.raises(errors.ArgumentError, match=r"^kind must be in \[1, 255\), got 0$"):
-            log.append(0, b"")
+            log._append(0, b"")
         assert log.num_records == 1
         log.close()
-    for call in (lambda: log.append(1, b""), log.sync, lambda: log.prune(1), lambda: log.begin(lambda: b"")):
+    for call in (lambda: log._append(1, b""), log.sync, lambda: log._prune(1), lambda: log._begin(lambda: b"")):
         with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
             call()
 
@@ -783,11 +783,11 @@ def test_journal_calls_out_of_order_are_refused(tmp_path: pathlib.Path) -> None:
 
 def test_records_together_are_one_record_with_a_note(tmp_path: pathlib.Path) -> None:
     with begun(tmp_path / "log") as log:
-        with log.together(lambda: b"note"):
-            assert (log.append(1, b"a"), log.append(254, b""), log.num_records) == (1, 1, 1)
+        with log._together(lambda: b"note"):
+            assert (log._append(1, b"a"), log._append(254, b""), log.num_records) == (1, 1, 1)
             assert payloads(tmp_path / "log") == []
-        assert (log.append(2, b"c"), log.num_records) == (2, 3)
-        with log.together(lambda: b""):
+        assert (log._append(2, b"c"), log.num_records) == (2, 3)
+        with log._together(lambda: b""):
             pass
     found = [(record.kind, record.payload) for record in journal_reader.records(tmp_path / "log")][1:]
     assert journal_reader.unpacked(found[0][1]) == (b"note", [(1, b"a"), (254, b"")])
@@ -800,15 +800,15 @@ def test_a_journal_that_is_behind_writes_nothing_else_first(
     log = begun(tmp_path / "log", fsync="always")
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", failing(28, "No space left on device"))
-        with pytest.raises(errors.CheckpointError, match="No space left on device$"), log.together(lambda: b"note"):
-            log.append(1, b"a")
-        for call in (lambda: log.append(1, b"b"), log.catch_up, log.sync, lambda: log.together(bytes).__enter__()):
-            assert log.is_behind
+        with pytest.raises(errors.CheckpointError, match="No space left on device$"), log._together(lambda: b"note"):
+            log._append(1, b"a")
+        for call in (lambda: log._append(1, b"b"), log._catch_up, log.sync, lambda: log._together(bytes).__enter__()):
+            assert log._is_behind
             with pytest.raises(errors.CheckpointError, match="No space left on device$"):
                 call()
     assert payloads(tmp_path / "log") == []
-    assert log.append(1, b"b") == 2
-    assert not log.is_behind
+    assert log._append(1, b"b") == 2
+    assert not log._is_behind
     log.close()
     assert payloads(tmp_path / "log") == [journal_reader.packed(b"note", [(1, b"a")]), b"b"]
 
@@ -820,15 +820,15 @@ def test_a_journal_that_is_behind_catches_up_when_closed(
     buffer = relive.RingReplayBuffer(10)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", failing(28, "No space left on device"))
-        with pytest.raises(errors.CheckpointError), log.together(lambda: b"note"):
-            log.append(1, b"a")
+        with pytest.raises(errors.CheckpointError), log._together(lambda: b"note"):
+            log._append(1, b"a")
     log.close()
     assert len(payloads(tmp_path / "log")) == 1
     with relive.Journal(tmp_path / "other") as log:
         buffer.attach(log)
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", failing(28, "No space left on device"))
-            with pytest.raises(errors.CheckpointError), log.together(lambda: b"note"):
+            with pytest.raises(errors.CheckpointError), log._together(lambda: b"note"):
                 buffer.add(0, 0, 0.0, 0)
             with pytest.raises(errors.CheckpointError, match="No space left on device$"):
                 buffer.state_dict()  # It would have more than its place in the journal says.
@@ -836,22 +836,22 @@ def test_a_journal_that_is_behind_catches_up_when_closed(
 
 def test_what_is_interrupted_together_stops_the_journal(tmp_path: pathlib.Path) -> None:
     log = begun(tmp_path / "log")
-    with pytest.raises(KeyboardInterrupt), log.together(lambda: b""):
-        log.append(1, b"a")
+    with pytest.raises(KeyboardInterrupt), log._together(lambda: b""):
+        log._append(1, b"a")
         raise KeyboardInterrupt
     with pytest.raises(errors.CheckpointError, match="records that belong together were interrupted; open it again$"):
-        log.append(1, b"b")
+        log._append(1, b"b")
     log.close()
     assert payloads(tmp_path / "log") == []
 
 
 def test_records_together_fit_into_one_record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_lib, "_MOST_TOGETHER", 5)
-    with begun(tmp_path / "log") as log, log.together(lambda: b""):
-        log.append(1, bytes(3))
+    with begun(tmp_path / "log") as log, log._together(lambda: b""):
+        log._append(1, bytes(3))
         with pytest.raises(errors.ArgumentError, match="^records together must have at most 5 bytes, got 6$"):
-            log.append(1, bytes(3))
-        log.append(1, bytes(2))
+            log._append(1, bytes(3))
+        log._append(1, bytes(2))
     assert len(payloads(tmp_path / "log")[0]) == 4 + 2 * 5 + 5
 
 

@@ -42,7 +42,7 @@ def test_a_buffer_goes_on_over_its_map(tmp_path: pathlib.Path, count: int) -> No
 
 def close(buffer: Any) -> None:
     """Close the memory map of a buffer."""
-    buffer.history.storage.close()
+    buffer._store.storage.close()
 
 
 def test_a_map_that_was_written_to_since_is_refused(tmp_path: pathlib.Path) -> None:
@@ -58,7 +58,7 @@ def test_another_map_or_none_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(relive.CheckpointError, match=r"^the rows are in a memory map: load with storage=MemmapStorage"):
         relive.PrioritizedReplayBuffer.load(tmp_path / "checkpoint")
     other = relive.MemmapStorage(tmp_path / "other", zoo.SCHEMA, 30)
-    with pytest.raises(relive.CheckpointError, match=f"^storage must be the memory map .*, got {other.id}$"):
+    with pytest.raises(relive.CheckpointError, match=f"^storage must be the memory map .*, got {other._id}$"):
         relive.PrioritizedReplayBuffer.load(tmp_path / "checkpoint", storage=other)
     other.close()
     close(buffer)
@@ -68,7 +68,7 @@ def test_a_state_without_rows_is_for_its_map_alone(tmp_path: pathlib.Path) -> No
     buffer = saved(tmp_path)
     before = buffer.state_dict()
     arrays = {name: array for name, array in before["arrays"].items() if not name.startswith("rows/")}
-    rows_in = {"id": buffer.history.storage.id, "generation": buffer.history.storage.generation}
+    rows_in = {"id": buffer._store.storage._id, "generation": buffer._store.storage.generation}
     state = {**before, "arrays": arrays, "rows_in": rows_in}
     buffer.sample(9)
     buffer.load_state_dict(state)

@@ -134,12 +134,12 @@ class TestEveryBuffer:
     ) -> None:
         rng, buffer, path = random.Random(seed), make(), tmp_path / "log"
         log = opened(path, rng.choice([200, 2000, 1 << 20]))
-        log.carry(lambda: b"all")
-        vars(log)["release"] = lambda is_gone: None  # What is cut off below was synced before anything was deleted.
+        log._carry(lambda: b"all")
+        vars(log)["_release"] = lambda is_gone: None  # What is cut off below was synced before anything was deleted.
         buffer.attach(log)
         contents = [content(buffer)]
         for piece in range(6):
-            with log.together(f"{piece}".encode):
+            with log._together(f"{piece}".encode):
                 zoo.work(buffer, random.Random(10 * seed + piece), rng.randrange(25))
             contents.append(content(buffer))
         log.close()
@@ -314,13 +314,13 @@ class TestEveryBuffer:
         """Otherwise a power failure could lose the steps that evicted what was in them."""
         buffer, unsynced = make(), list[int]()
         with opened(tmp_path / "log", 1000) as log:
-            prune = log.prune
+            prune = log._prune
 
             def pruning(before: int) -> int:
                 unsynced.append(log.num_records - log.num_synced)
                 return prune(before)
 
-            monkeypatch.setattr(log, "prune", pruning)
+            monkeypatch.setattr(log, "_prune", pruning)
             buffer.attach(log)
             zoo.work(buffer, random.Random(1), 150)
         assert set(unsynced) <= {0}
@@ -496,7 +496,7 @@ BASES: dict[str, Any] = {
 @pytest.mark.parametrize("rule", BASES)
 def test_invalid_bases_are_refused(rule: str, tmp_path: pathlib.Path) -> None:
     with opened(tmp_path / "log") as log:
-        log.begin(lambda: relive.PlainCodec().encode(BASES[rule]))
+        log._begin(lambda: relive.PlainCodec().encode(BASES[rule]))
     with pytest.raises(errors.CheckpointError, match=f"log begins with an invalid record: {rule}$"):
         relive.recover(tmp_path / "log")
 
@@ -507,7 +507,7 @@ def test_invalid_bases_are_refused(rule: str, tmp_path: pathlib.Path) -> None:
 def test_records_of_an_unknown_kind_are_refused(make: zoo.Make, tmp_path: pathlib.Path) -> None:
     with opened(tmp_path / "log") as log:
         make().attach(log)
-        log.append(99, b"abc")
+        log._append(99, b"abc")
     message = "log: record 1 is of kind 99 with 3 bytes, which is not valid here$"
     with pytest.raises(errors.CheckpointError, match=message):
         relive.recover(tmp_path / "log")
@@ -623,7 +623,7 @@ def test_a_failed_base_checkpoint_attaches_nothing(tmp_path: pathlib.Path, monke
         with pytest.raises(errors.CheckpointError, match="log could not be written: File exists$"):
             buffer.attach(log)
         (tmp_path / "log" / "base").unlink()
-        log.save_base(buffer.state_dict())
+        log._save_base(buffer.state_dict())
     with pytest.raises(errors.CheckpointError, match="log holds no record$"):
         relive.recover(tmp_path / "log")
     with opened(tmp_path / "log") as log:

@@ -133,12 +133,12 @@ class Described(Configurable):
     """An object that is saved by a description, a JSON value, instead of its settings."""
 
     @abc.abstractmethod
-    def description(self) -> Any:
+    def _description(self) -> Any:
         """Return the object as a JSON value."""
 
     @classmethod
     @abc.abstractmethod
-    def from_description(cls, value: Any) -> Self:
+    def _from_description(cls, value: Any) -> Self:
         """Return the object with that description; raise CheckpointError if it is invalid."""
 
 

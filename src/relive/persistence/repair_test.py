@@ -24,9 +24,9 @@ Twin = list[tuple[int, int, bytes]]
 def write(path: pathlib.Path) -> tuple[Twin, list[pathlib.Path]]:
     """Write a journal of several segments; return what is in it, and the segments."""
     with relive.Journal(path, fsync="never", segment_bytes=120) as log:
-        log.begin(lambda: b"base")
+        log._begin(lambda: b"base")
         for number in range(12):
-            log.append(1, b"payload %d" % number)
+            log._append(1, b"payload %d" % number)
     return read(path), sorted(path.glob("*.relive"))
 
 
@@ -86,7 +86,7 @@ def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path, place: in
     assert str(repair.repair_journal(tmp_path / "log")) == f"{len(kept)} whole records: nothing to repair"
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         assert log.num_records == len(kept)
-        log.begin(lambda: b"base")
+        log._begin(lambda: b"base")
     assert read(tmp_path / "log") == (kept or [(0, 0, b"base")])
 
 
@@ -96,9 +96,9 @@ def test_files_set_aside_earlier_are_kept(tmp_path: pathlib.Path) -> None:
         flip(files[0], journal_reader.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
         assert repair.repair_journal(tmp_path / "log", drop_damaged=True).num_records == 1
         with relive.Journal(tmp_path / "log", fsync="never") as log:
-            log.begin(lambda: b"base")
-            log.append(1, b"payload 0")
-            log.append(1, b"payload 1")
+            log._begin(lambda: b"base")
+            log._append(1, b"payload 0")
+            log._append(1, b"payload 1")
     names = sorted(file.name for file in (tmp_path / "log").glob(f"{files[0].name}*"))
     assert names == [files[0].name, *(f"{files[0].name}{end}" for end in (".1.damaged", ".2.damaged", ".damaged"))]
     assert read(tmp_path / "log")[0] == twin[0]
@@ -107,7 +107,7 @@ def test_files_set_aside_earlier_are_kept(tmp_path: pathlib.Path) -> None:
 def test_a_pruned_journal_damaged_at_its_start_becomes_empty(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log")
     with relive.Journal(tmp_path / "log", fsync="never") as log:
-        log.prune(log.num_records)
+        log._prune(log.num_records)
     (last,) = (tmp_path / "log").glob("*.relive")
     stale, aside = tmp_path / "log" / journal_reader.segment_name(0), f"{last.name}.damaged"
     stale.write_bytes(b"about to be deleted")
@@ -117,7 +117,7 @@ def test_a_pruned_journal_damaged_at_its_start_becomes_empty(tmp_path: pathlib.P
     assert repair.repair_journal(tmp_path / "log", drop_damaged=True).set_aside == (aside,)
     assert [file.name for file in (tmp_path / "log").iterdir()] == [aside]
     with relive.Journal(tmp_path / "log", fsync="never") as log:
-        log.begin(lambda: b"again")
+        log._begin(lambda: b"again")
     assert read(tmp_path / "log") == [(0, 0, b"again")]
 
 

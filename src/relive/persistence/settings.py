@@ -26,7 +26,7 @@ _MOST_LEVELS = 8
 def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> Any:
     """Return the setting `name` as a JSON value; raise CheckpointError if it has none."""
     if isinstance(value, registry.Described):
-        return value.description()
+        return value._description()
     if isinstance(value, np.generic | np.ndarray) and value.size == 1:
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
@@ -67,7 +67,7 @@ def load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any
     value = given.value(name)
     if name == "schema" and value is not None:
         described: Any = registry.PARTS.find("Schema")
-        return described.from_description(value)
+        return described._from_description(value)
     if not isinstance(value, dict) or not levels:
         if value is not None and type(value) not in (bool, int, float, str):
             raise given.refused(name, "a plain value or a mapping with a kind", value)

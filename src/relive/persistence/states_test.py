@@ -347,12 +347,12 @@ def test_what_a_user_holds_is_the_same_object_after_a_load(kind: zoo.Kind) -> No
     buffer = used(kind, 1)
     names = [name for name in ("sampler", "limiter", "window", "rng") if hasattr(buffer, name)]
     held = {name: getattr(buffer, name) for name in names}
-    storage = getattr(getattr(buffer, "history", None), "storage", None)
+    storage = getattr(getattr(buffer, "_store", None), "storage", None)
     state = used(kind, 2).state_dict()
     buffer.load_state_dict(state)
     assert bits_of(buffer) == plain(state)
     assert all(getattr(buffer, name) is value for name, value in held.items())
-    assert storage is None or buffer.history.storage is storage
+    assert storage is None or buffer._store.storage is storage
 
 
 class FailingStorage(zoo.OwnStorage):

@@ -63,7 +63,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             raise errors.ArgumentError(f"{rule}, got {self._epsilon}") from None
 
     @property
-    def is_tracking(self) -> bool:
+    def _is_tracking(self) -> bool:
         """Whether it must be told which anchors became or ceased to be eligible: that changes their weights."""
         return True
 
@@ -77,12 +77,12 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         self._raw[slots] = raw
         flags[slots] = found ^ is_fresh * np.uint8(append.FRESH | append.RATED)
         is_eligible = (found & append.ELIGIBILITY) == append.READABLE
-        self._tree.write(slots, self._weights_of(raw, self._alpha) * is_eligible)
+        self._tree._write(slots, self._weights_of(raw, self._alpha) * is_eligible)
 
     @property
-    def tree(self) -> sum_tree.SumTree:
+    def _current_tree(self) -> sum_tree.SumTree:
         """The tree of weights, up to date."""
-        self.catch_up()
+        self._catch_up()
         return self._tree
 
     @property
@@ -93,12 +93,12 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     @alpha.setter
     def alpha(self, alpha: float) -> None:
         alpha = validation.non_negative_float("alpha", alpha)
-        if self.is_attached:
+        if self._is_attached:
             # Also check rows that are not eligible now, and the priority of new rows: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
             self._weights_of(np.array([self._running_maximum]), alpha)
             slots = self.anchors.slots()
-            self._tree.write(slots, self._weights_of(self._raw[slots], alpha))
+            self._tree._write(slots, self._weights_of(self._raw[slots], alpha))
         self._alpha = alpha
 
     @property
@@ -108,15 +108,6 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             return self._beta
         assert isinstance(self._beta, schedules.Schedule)
         return validation.non_negative_float("beta", self._beta.value(self._ticks))
-
-    @property
-    def ticks(self) -> int:
-        """Number of draws counted for a schedule of beta; a fleet sets it to keep its samplers in step."""
-        return self._ticks
-
-    @ticks.setter
-    def ticks(self, ticks: int) -> None:
-        self._ticks = validation.non_negative_int("ticks", ticks)
 
     @property
     def weight_normalization(self) -> WeightNormalization:
@@ -129,17 +120,17 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         return self._beta
 
     @property
-    def total_weight(self) -> float:
+    def _total_weight(self) -> float:
         """The sum of the weights of the eligible anchors."""
-        return self.tree.total
+        return self._current_tree.total
 
     @property
-    def least_weight(self) -> float:
+    def _least_weight(self) -> float:
         """The smallest positive weight; 0 if there is none."""
-        tree = self.tree
+        tree = self._current_tree
         return tree.min if tree.total > 0.0 else 0.0
 
-    def note_priority(self, priority: float) -> None:
+    def _note_priority(self, priority: float) -> None:
         """Record a raw priority assigned elsewhere: new rows get the largest of all.
 
         Raises:
@@ -148,7 +139,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         priority = validation.non_negative_float("priority", priority)
         if priority > self._running_maximum:
             self._weights_of(np.array([priority]), self._alpha)
-            self.catch_up()  # Rows that became eligible before get the maximum of that time.
+            self._catch_up()  # Rows that became eligible before get the maximum of that time.
             self._running_maximum = priority
 
     def _known_settings(self) -> dict[str, Any]:
@@ -157,12 +148,12 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
-        self.catch_up()
+        self._catch_up()
         priorities = self._raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = self._running_maximum
         return priorities
 
-    def set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
+    def _set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
         """Set the raw priorities [k] of the rows in `slots` [k], finite and at least 0; the last of a row wins.
 
         Raises:
@@ -171,7 +162,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         if not len(slots):
             return
         weights = self._weights_of(priorities, self._alpha)
-        self.catch_up()
+        self._catch_up()
         flags = self.anchors.flags
         found = flags.take(slots)
         is_eligible = append.are_eligible(found)
@@ -179,27 +170,27 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             weights *= np.frombuffer(is_eligible, np.bool_)
             flags[slots] = found | append.RATED
         self._raw[slots] = priorities
-        self._tree.write(slots, weights)
+        self._tree._write(slots, weights)
         if priorities.item(priorities.argmax()) > self._running_maximum:
             # For a repeated row, its current priority counts.
             self._running_maximum = max(self._running_maximum, float(self._raw[slots].max()))
 
-    def check_priorities(self, priorities: arrays.Floats) -> None:
+    def _check_priorities(self, priorities: arrays.Floats) -> None:
         """Raise ArgumentError if one of the raw priorities [k] is too large to be weighed."""
         self._weights_of(priorities, self._alpha)
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the probability of each of `slots` [B] in a single draw now; 0 if not eligible."""
-        tree = self.tree
-        return tree.leaves.take(slots) / (tree.total or 1.0)
+        tree = self._current_tree
+        return tree._leaves.take(slots) / (tree.total or 1.0)
 
-    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
+    def _importance_of(self, probabilities: arrays.Floats) -> arrays.Floats:
         """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer."""
-        if self._weight_normalization == "buffer" and (total := self.tree.total) > 0.0:
+        if self._weight_normalization == "buffer" and (total := self._current_tree.total) > 0.0:
             return probabilities / (self._tree.min / total)
         return self.anchors.num.item(append.ELIGIBLE) * probabilities
 
-    def weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
+    def _importance_weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
         """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is."""
         if exponent is None:
             exponent = self.beta
@@ -207,7 +198,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         if not least > 0.0:
             weights, likely = np.zeros(len(importance)), importance > 0
             if likely.any():
-                weights[likely] = self.weights(importance[likely], exponent)
+                weights[likely] = self._importance_weights(importance[likely], exponent)
             return weights
         if self._weight_normalization == "batch":
             # The least likely has the largest weight; dividing by it first prevents overflow.
@@ -215,31 +206,31 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         relative: arrays.Floats = importance**-exponent
         return relative
 
-    def exponent(self, beta: float | None) -> float | None:
+    def _exponent_of(self, beta: float | None) -> float | None:
         """Return beta, or the sampler's own if None; raise ArgumentError if it is not a finite number of at least 0."""
         return self.beta if beta is None else validation.non_negative_float("beta", beta)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        self.catch_up()
+        self._catch_up()
         tree = self._tree
         total = tree.total
         if not total:
             raise errors.NotReadyError("every eligible priority weighs 0: update_priorities first")
-        slots = tree.draw(size, rng, self._stratified)
-        probabilities = tree.leaves.take(slots)
+        slots = tree._draw(size, rng, self._stratified)
+        probabilities = tree._leaves.take(slots)
         probabilities /= total
         return sampler.Draw(slots, probabilities)
 
     def can_draw(self) -> bool:
         """Return whether any priority is not 0."""
-        return self.tree.total > 0.0
+        return self._current_tree.total > 0.0
 
-    def drawable(self) -> arrays.Slots:
+    def _drawable(self) -> arrays.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
-        return slots[self.tree.leaves.take(slots) > 0]
+        return slots[self._current_tree._leaves.take(slots) > 0]
 
-    def drawn(self) -> None:
+    def _drawn(self) -> None:
         """Count a draw, for a schedule of beta."""
         self._ticks += 1
 
@@ -253,8 +244,8 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
                 weights = np.power(sums, alpha)
         if alpha == 0:
             weights *= sums > 0
-        if len(weights) and not weights.item(weights.argmax()) <= self._tree.heaviest:
-            row = int((weights > self._tree.heaviest).argmax())
+        if len(weights) and not weights.item(weights.argmax()) <= self._tree._heaviest:
+            row = int((weights > self._tree._heaviest).argmax())
             raise errors.ArgumentError(
                 f"priority of row {row} must be smaller with alpha = {alpha:g}, got {priorities[row]}"
             )
@@ -262,7 +253,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def state_dict(self, slots: arrays.Slots) -> state.State:
         """Return the priorities, the largest so far and the number of draws; see Sampler."""
-        self.catch_up()
+        self._catch_up()
         priorities = self._raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = np.nan
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
@@ -286,11 +277,11 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
         self._running_maximum, self._raw[rated] = most, priorities
         self.anchors.flags[rated] |= append.RATED
-        self._tree.write(rated, weights * is_eligible[is_rated])
+        self._tree._write(rated, weights * is_eligible[is_rated])
 
     def check(self) -> None:
         """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""
-        self.tree.check()
+        self._current_tree.check()
         weights = np.zeros(self.anchors.capacity)
         slots = self.anchors.slots()
         weights[slots] = self._weights_of(self._raw[slots], self._alpha)

@@ -21,14 +21,14 @@ def attached(capacity: int = 4, **settings: Any) -> relive.PrioritizedSampler:
 def rated(**settings: Any) -> relive.PrioritizedSampler:
     """Return a sampler whose four anchors have the priorities 1, 2, 3, 4."""
     sampler = attached(**settings)
-    sampler.set_priorities(FOUR, ONE_TO_FOUR)
+    sampler._set_priorities(FOUR, ONE_TO_FOUR)
     return sampler
 
 
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 def test_a_batch_of_nothing_likely_has_no_weights(normalization: Any) -> None:
     sampler = rated(weight_normalization=normalization)
-    assert sampler.weights(sampler.importance(np.zeros(2)), 0.4).tolist() == [0.0, 0.0]
+    assert sampler._importance_weights(sampler._importance_of(np.zeros(2)), 0.4).tolist() == [0.0, 0.0]
 
 
 def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
@@ -39,27 +39,27 @@ def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
 
 def test_only_rows_above_0_are_drawable_and_zeros_weigh_nothing() -> None:
     sampler = rated()
-    sampler.set_priorities(FOUR[1:2], np.zeros(1))
-    assert sampler.drawable().tolist() == [0, 2, 3]
-    sampler.set_priorities(FOUR, np.zeros(4))
+    sampler._set_priorities(FOUR[1:2], np.zeros(1))
+    assert sampler._drawable().tolist() == [0, 2, 3]
+    sampler._set_priorities(FOUR, np.zeros(4))
     assert sampler.probabilities(FOUR).tolist() == [0.0] * 4
     assert not sampler.can_draw()
     with pytest.raises(errors.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
-        sampler.draw(1, np.random.default_rng(0))
+        sampler._draw_checked(1, np.random.default_rng(0))
 
 
 def test_with_alpha_0_only_a_priority_of_0_is_never_drawn() -> None:
     sampler = rated(alpha=0.0)
-    sampler.set_priorities(np.array([1]), np.array([0.0]))
+    sampler._set_priorities(np.array([1]), np.array([0.0]))
     assert sampler.probabilities(FOUR) == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
     with_epsilon = rated(alpha=0.5, epsilon=0.25)
-    with_epsilon.set_priorities(FOUR, np.array([0.0, 0.75, 2.0, 3.75]))
+    with_epsilon._set_priorities(FOUR, np.array([0.0, 0.75, 2.0, 3.75]))
     assert with_epsilon.probabilities(FOUR) == pytest.approx(np.array([0.5, 1.0, 1.5, 2.0]) / 5)
 
 
 def test_check_finds_a_wrong_weight() -> None:
     sampler = rated()
-    sampler.tree.set([1], [7.0])
+    sampler._current_tree.set([1], [7.0])
     with pytest.raises(
         errors.CorruptionError, match="^the sum tree does not hold the weights of the eligible anchors$"
     ):
@@ -71,12 +71,14 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
     default = relive.PrioritizedSampler()
     sampler_test.attached(default, [0, 1], 2)
-    default.set_priorities(np.arange(2), np.array([0.0, 1.0]))
+    default._set_priorities(np.arange(2), np.array([0.0, 1.0]))
     expected = np.array([1e-6, 1.0 + 1e-6]) ** 0.6
     assert default.probabilities(np.arange(2)).tolist() == (expected / expected.sum()).tolist()
-    default.set_priorities(np.arange(2), np.array([1.0, 1.0]))
+    default._set_priorities(np.arange(2), np.array([1.0, 1.0]))
     for seed in range(20):
-        assert sorted(default.draw(2, np.random.default_rng(seed)).slots.tolist()) == [0, 1], "one draw in each half"
+        assert sorted(default._draw_checked(2, np.random.default_rng(seed)).slots.tolist()) == [0, 1], (
+            "one draw in each half"
+        )
 
 
 @pytest.mark.parametrize("settings", [{}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
@@ -130,7 +132,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
         slots = [key % capacity for key in eligible]
         sums = np.array([raw[key] + epsilon for key in eligible])
         weights[slots] = sums**alpha * (sums > 0)
-        assert sampler.tree.get(np.arange(capacity)).tolist() == weights.tolist()
+        assert sampler._current_tree.get(np.arange(capacity)).tolist() == weights.tolist()
         buffer.check()
 
 
@@ -185,12 +187,12 @@ class Wrong(relive.PrioritizedSampler):
 def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
     sampler = sampler_test.attached(Wrong(), FOUR.tolist(), 9)
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
-        sampler.draw(3, np.random.default_rng(0))
+        sampler._draw_checked(3, np.random.default_rng(0))
 
 
 def test_a_priority_of_minus_zero_is_one_of_zero() -> None:
     sampler = attached()
-    sampler.set_priorities(np.array([1]), np.array([-0.0]))
+    sampler._set_priorities(np.array([1]), np.array([-0.0]))
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
     for is_readable in (False, True):
         sampler_test.change(sampler, [1, 2], is_readable)
@@ -271,6 +273,6 @@ def test_a_wrong_exponent_is_refused() -> None:
     )
     for sampler, beta, rule in wrong:
         with pytest.raises(errors.ArgumentError, match=rule):
-            sampler.exponent(beta)
-    assert rated().exponent(0.0) == 0.0
-    assert rated().weights(np.zeros(0), 0.5).tolist() == []
+            sampler._exponent_of(beta)
+    assert rated()._exponent_of(0.0) == 0.0
+    assert rated()._importance_weights(np.zeros(0), 0.5).tolist() == []

@@ -55,7 +55,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; of a sampler without a buffer it is an ArgumentError, which says so."""
-            if self.is_attached or name.startswith("__"):
+            if self._is_attached or name.startswith("__"):
                 return self.__getattribute__(name)
             message = f"{type(self).__name__} is in no buffer, and has no {name!r}: give it to one with sampler="
             raise _UnattachedError(message)
@@ -63,22 +63,22 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     # Called by the buffer.
 
     @property
-    def is_attached(self) -> bool:
+    def _is_attached(self) -> bool:
         """Whether the sampler is attached to a buffer."""
         return "anchors" in vars(self)
 
-    def attach(self, anchors: anchors_lib.Anchors) -> None:
+    def _attach(self, anchors: anchors_lib.Anchors) -> None:
         """Attach the sampler to the anchors of a buffer.
 
         Raises:
             ArgumentError: The sampler is attached to another buffer.
         """
-        if self.is_attached:
+        if self._is_attached:
             raise errors.ArgumentError(f"sampler must belong to one buffer alone, got {self!r} a second time")
         self.anchors = anchors
         try:
             # The keys of the rows that the hooks were told of, by slot; -1 for none.
-            self._told: arrays.Keys = np.full(anchors.capacity if self.has_hooks else 0, -1)
+            self._told: arrays.Keys = np.full(anchors.capacity if self._has_hooks else 0, -1)
             self._prepare(anchors.capacity)
             self._attached(anchors.capacity)
         except BaseException:
@@ -89,17 +89,17 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Allocate what a sampler of relive needs, so that a subclass may override `_attached` alone."""
 
     @property
-    def has_hooks(self) -> bool:
+    def _has_hooks(self) -> bool:
         """Whether `_added` or `_removed` is overridden."""
         kind = type(self)
         return (kind._added, kind._removed) != (Sampler._added, Sampler._removed)
 
     @property
-    def is_tracking(self) -> bool:
+    def _is_tracking(self) -> bool:
         """Whether the sampler must be told which anchors became or ceased to be eligible."""
-        return self.has_hooks
+        return self._has_hooks
 
-    def catch_up(self) -> None:
+    def _catch_up(self) -> None:
         """Take in which anchors became or ceased to be eligible since the last call; the hooks are called."""
         count = self.anchors.num.item(append.CHANGED)
         if count:
@@ -122,7 +122,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             if changed.size:
                 hook(changed)
 
-    def draw(self, size: int, rng: np.random.Generator) -> Draw:
+    def _draw_checked(self, size: int, rng: np.random.Generator) -> Draw:
         """Return `size` anchors, drawn with replacement; at least one must be eligible.
 
         Raises:
@@ -166,7 +166,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Return whether anything can be drawn, given that there are anchors. O(1)."""
         return True
 
-    def drawable(self) -> arrays.Slots:
+    def _drawable(self) -> arrays.Slots:
         """Return the anchors that a draw may return. O(capacity)."""
         return self.anchors.slots()
 
@@ -187,7 +187,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     # Importance weights.
 
-    def exponent(self, beta: float | None) -> float | None:
+    def _exponent_of(self, beta: float | None) -> float | None:
         """Return the beta of a draw, given that of its caller; None without priorities.
 
         Raises:
@@ -197,25 +197,25 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
         return None
 
-    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return what `weights` needs for anchors [B] with those probabilities, at the time of the draw."""
+    def _importance_of(self, probabilities: arrays.Floats) -> arrays.Floats:
+        """Return what `_importance_weights` needs for anchors [B] with those probabilities, at the time of the draw."""
         return probabilities
 
-    def weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
+    def _importance_weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
         """Return the importance weights [B] of a batch; 1 without priorities.
 
         Args:
-            importance: What `importance` returned when each of its rows was drawn [B].
-            exponent: What `exponent` returned, or None for its own.
+            importance: What `_importance_of` returned when each of its rows was drawn [B].
+            exponent: What `_exponent_of` returned, or None for its own.
         """
         ones = np.empty(len(importance))
         ones.fill(1.0)
         return ones
 
-    def drawn(self) -> None:
+    def _drawn(self) -> None:
         """Take in that a batch was drawn, weighted and read."""
 
-    def begin_telling(self, slots: arrays.Slots) -> None:
+    def _begin_telling(self, slots: arrays.Slots) -> None:
         """Call the hooks from now on, after a state was loaded that knows the eligible ones of `slots`."""
         if len(self._told):
             eligible = slots[self.anchors.is_eligible(slots)]

@@ -78,17 +78,17 @@ class SumTree(arrays.Derived):
         self._max: float | None = None
         self._min: float | None = None
         # Half of what would fit, so that not even the rounding of a sum reaches infinity.
-        self.heaviest = float(np.finfo(np.float64).max) / (2 * self._capacity)
+        self._heaviest = float(np.finfo(np.float64).max) / (2 * self._capacity)
         """The largest weight that a leaf may have."""
         # The leaves set since the sums were last brought up to date.
         self._unsettled: arrays.Ints = np.empty(_MOST_UNSETTLED, np.int64)
         self._num_unsettled = 0
-        self.derive()
+        self._rederive()
 
     def _derive(self) -> None:
         self._kernels = choice.named(self._kernel_name)
-        self.leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
-        """The weights, and zeros beyond them; who writes to them calls `settle` before asking anything else."""
+        self._leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
+        """The weights, and zeros beyond them; who writes to them calls `_settle` before asking anything else."""
 
     @property
     def capacity(self) -> int:
@@ -99,7 +99,7 @@ class SumTree(arrays.Derived):
     def total(self) -> float:
         """The sum of the weights; exactly 0.0 when all are zero."""
         if self._num_unsettled:
-            self.settle(self._unsettled[: self._num_unsettled])
+            self._settle(self._unsettled[: self._num_unsettled])
             self._num_unsettled = 0
         return self._total
 
@@ -112,7 +112,7 @@ class SumTree(arrays.Derived):
         """
         self._require_weight("max")
         if self._max is None:
-            self._max = float(self.leaves.max())
+            self._max = float(self._leaves.max())
         return self._max
 
     @property
@@ -125,7 +125,7 @@ class SumTree(arrays.Derived):
         self._require_weight("min")
         if self._min is None:
             # Numbers of at least 0 are in the order of their bits. Less one, those of 0 become the largest there are.
-            bits = self.leaves.view(np.uint64)
+            bits = self._leaves.view(np.uint64)
             starts = range(0, len(bits), _CHUNK)
             least = min((bits[start : start + _CHUNK] - np.uint64(1)).min() for start in starts)
             self._min = float((least + np.uint64(1)).view(np.float64))
@@ -146,27 +146,27 @@ class SumTree(arrays.Derived):
             raise errors.ArgumentError(f"weights must be of shape {slots.shape} or (), got {values.shape}")
         if slots.size == 0:
             return
-        if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= self.heaviest):
+        if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= self._heaviest):
             values = np.broadcast_to(values, slots.shape)
-            row = int((~((values >= 0) & (values <= self.heaviest))).argmax())
-            rule = f"must be at most {self.heaviest:.6g}, or sums could overflow"
+            row = int((~((values >= 0) & (values <= self._heaviest))).argmax())
+            rule = f"must be at most {self._heaviest:.6g}, or sums could overflow"
             if not 0 <= values[row] < math.inf:
                 rule = "must be finite and at least 0"
             raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
-        self.write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
+        self._write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
 
-    def write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
+    def _write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
         """Do what `set` does without checking `leaves` [k] and `weights` [k] or []."""
-        self.leaves[leaves] = weights
+        self._leaves[leaves] = weights
         end = self._num_unsettled + len(leaves)
         if end <= len(self._unsettled):
             self._unsettled[self._num_unsettled : end] = leaves
             self._num_unsettled = end
         else:
-            self.settle(np.concatenate([self._unsettled[: self._num_unsettled], leaves]))
+            self._settle(np.concatenate([self._unsettled[: self._num_unsettled], leaves]))
             self._num_unsettled = 0
 
-    def settle(self, leaves: arrays.Ints) -> None:
+    def _settle(self, leaves: arrays.Ints) -> None:
         """Update the levels above `leaves` [k], after weights in [0, heaviest] were written to `leaves`.
 
         Args:
@@ -183,7 +183,7 @@ class SumTree(arrays.Derived):
             OutOfRangeError: A leaf is not in [0, capacity).
             ArgumentTypeError: The leaves are not integers.
         """
-        return self.leaves.take(self._checked_leaves(leaves))
+        return self._leaves.take(self._checked_leaves(leaves))
 
     def find(self, masses: npt.ArrayLike) -> arrays.Ints:
         """Return, for each of `masses` [k] in [0, total], the leaf [k] in whose half-open interval it lies.
@@ -229,9 +229,9 @@ class SumTree(arrays.Derived):
         validation.require_instance("rng", rng, np.random.Generator)
         size = validation.batch_size("size", size)
         self._require_weight(call)
-        return self.draw(size, rng, is_stratified)
+        return self._draw(size, rng, is_stratified)
 
-    def draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
+    def _draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
         """Do what `stratified_sample` or `sample` does without checks; `total` was asked for, and is above zero."""
         points, highest = rng.random(size), math.nextafter(self._total, 0)
         if not is_stratified:
@@ -255,13 +255,13 @@ class SumTree(arrays.Derived):
         Raises:
             CorruptionError: A weight is invalid, or a sum is wrong.
         """
-        live = self.leaves[: self._capacity]
-        is_legal = (live >= 0) & (live <= self.heaviest)
+        live = self._leaves[: self._capacity]
+        is_legal = (live >= 0) & (live <= self._heaviest)
         for leaf in np.flatnonzero(~is_legal):
             raise errors.CorruptionError(
-                f"weight of leaf {leaf} must be in [0, {self.heaviest:.6g}], found {live[leaf]}"
+                f"weight of leaf {leaf} must be in [0, {self._heaviest:.6g}], found {live[leaf]}"
             )
-        if self.leaves[self._capacity :].any():
+        if self._leaves[self._capacity :].any():
             raise errors.CorruptionError(f"weights beyond leaf {self._capacity - 1} must be 0")
         total = self.total
         levels = draw.split(self._nodes, self._offsets)

@@ -133,7 +133,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
                 self.naive.weights[leaf] = weight
             else:
                 leaves = [leaf, (leaf + 1) % self.tree.capacity]
-                self.tree.write(np.array(leaves), weight)
+                self.tree._write(np.array(leaves), weight)
                 for each in leaves:
                     self.naive.weights[each] = weight
 
@@ -152,8 +152,8 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
     def write_from_outside(self, rng: np.random.Generator, weight: float) -> None:
         leaves = self.leaves(rng)
-        self.tree.leaves[leaves] = weight
-        self.tree.settle(np.array(leaves, np.int64))
+        self.tree._leaves[leaves] = weight
+        self.tree._settle(np.array(leaves, np.int64))
         for leaf in leaves:
             self.naive.weights[leaf] = weight
 
@@ -179,7 +179,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def weights_and_total_are_equal(self) -> None:
         assert self.tree.get(range(self.tree.capacity)).tolist() == self.naive.weights
-        assert self.tree.leaves[: self.tree.capacity].tolist() == self.naive.weights
+        assert self.tree._leaves[: self.tree.capacity].tolist() == self.naive.weights
         assert self.tree.total == sum(self.naive.weights)
 
     @stateful.invariant()
@@ -502,7 +502,7 @@ def test_extremes_are_kept_until_a_weight_is_set() -> None:
     """A weight changed without a call is not seen, so a draw does not look at all of them."""
     tree = tree_of(np.ones(5000))
     assert (tree.max, tree.min) == (1.0, 1.0)
-    tree.leaves[8:10] = [5.0, 0.5]
+    tree._leaves[8:10] = [5.0, 0.5]
     assert (tree.max, tree.min) == (1.0, 1.0)
     tree.set([10], [1.0])
     assert (tree.max, tree.min) == (5.0, 0.5)
@@ -521,7 +521,7 @@ def test_more_leaves_than_a_chunk_are_set_at_once() -> None:
 def test_the_largest_weights_have_a_finite_total() -> None:
     for capacity in (1, 3, 4097):
         tree = relive.SumTree(capacity)
-        limit = tree.heaviest
+        limit = tree._heaviest
         assert limit > 1e304
         tree.set(np.arange(capacity), limit)
         assert tree.total == pytest.approx(capacity * limit)
@@ -623,9 +623,9 @@ def broken(name: str) -> relive.SumTree:
     tree = tree_of(np.ones(4100))
     assert (tree.max, tree.min) == (1.0, 1.0)
     if name == "weight":
-        tree.leaves[3] = -1.0
+        tree._leaves[3] = -1.0
     elif name == "padding":
-        tree.leaves[4100] = 1.0
+        tree._leaves[4100] = 1.0
     elif name == "sum":
         draw.split(tree._nodes, tree._offsets)[1][7] = 17.0
     elif name == "total":
@@ -676,7 +676,7 @@ def test_the_first_wrong_weight_is_named(good: float) -> None:
     with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
         tree.set([2, 3], [good, -1.0])
     with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
-        tree.set([2, 3], [tree.heaviest, -1.0])
+        tree.set([2, 3], [tree._heaviest, -1.0])
     assert tree.total == 0.0
 
 
@@ -697,9 +697,9 @@ def test_one_weight_is_refused_as_many_are(leaf: int, weight: float, message: st
         tree.set([leaf], weight)
     assert levels_of(tree) == before
     assert tree.total == 28.0
-    tree.set([7], tree.heaviest)
+    tree.set([7], tree._heaviest)
     tree.set([0], 0.0)
-    assert tree.total == 21.0 + tree.heaviest
+    assert tree.total == 21.0 + tree._heaviest
 
 
 def test_weights_set_one_at_a_time_are_those_set_at_once() -> None:
@@ -718,13 +718,13 @@ def test_sums_are_settled_when_asked_or_when_many_wait() -> None:
     """The list of pending changes is limited."""
     tree = tree_of(np.ones(5000))
     assert tree.total == 5000.0
-    before = tree._nodes[len(tree.leaves) :].tolist()
+    before = tree._nodes[len(tree._leaves) :].tolist()
     size = len(tree._unsettled)
     for leaf in range(size):
         tree.set([leaf], 2.0)
-    assert tree._nodes[len(tree.leaves) :].tolist() == before
+    assert tree._nodes[len(tree._leaves) :].tolist() == before
     tree.set([size], 2.0)
-    assert tree._nodes[len(tree.leaves) :].tolist() != before
+    assert tree._nodes[len(tree._leaves) :].tolist() != before
     assert len(tree._unsettled) == size
     assert tree.total == 5000.0 + size + 1
 
@@ -767,8 +767,8 @@ def test_a_copy_has_leaves_of_its_own() -> None:
     tree = tree_of(np.ones(5000))
     copies = [copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))]
     for weight, other in enumerate(copies, start=2):
-        other.leaves[9] = weight
-        other.settle(np.array([9]))
+        other._leaves[9] = weight
+        other._settle(np.array([9]))
         assert other.total == 4999.0 + weight
         assert other.get([9]).tolist() == [weight]
         assert other._kernels is tree._kernels
@@ -789,11 +789,11 @@ def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:
 
 def test_blocks_are_cache_lines() -> None:
     for capacity in (1, 5000, 70_001):
-        assert relive.SumTree(capacity).leaves.ctypes.data % 64 == 0
+        assert relive.SumTree(capacity)._leaves.ctypes.data % 64 == 0
 
 
 def test_a_weight_below_zero_by_its_sign_alone_is_zero() -> None:
     tree = tree_of([-0.0] * 8)
     tree.set([1], -0.0)
     assert str(tree.total) == "0.0"
-    assert not np.signbit(tree.leaves).any()
+    assert not np.signbit(tree._leaves).any()

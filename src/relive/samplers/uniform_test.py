@@ -16,7 +16,7 @@ def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
     sampler = sampler_test.attached(relive.UniformSampler(), [1, 2, 3, 6])
     sampler_test.change(sampler, [2], False)
     sampler.check()
-    draw = sampler.draw(3_000, np.random.default_rng(1))
+    draw = sampler._draw_checked(3_000, np.random.default_rng(1))
     testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
     assert draw.probabilities.tolist() == [1 / 3] * 3_000
     assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
@@ -90,7 +90,7 @@ def test_after_every_change_draws_are_of_what_is_eligible_then(barred: int) -> N
 def test_one_anchor_is_certain() -> None:
     sampler = sampler_test.attached(relive.UniformSampler(), [5])
     assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
-    assert sampler.draw(2, np.random.default_rng(0)).probabilities.tolist() == [1.0, 1.0]
+    assert sampler._draw_checked(2, np.random.default_rng(0)).probabilities.tolist() == [1.0, 1.0]
 
 
 @hypothesis.given(
@@ -103,7 +103,7 @@ def test_draws_depend_only_on_what_is_eligible(changes: list[tuple[int, bool]], 
         sampler_test.change(changed, [slot], enters)
     hypothesis.assume(len(changed.anchors))
     fresh = sampler_test.attached(relive.UniformSampler(), changed.anchors.slots().tolist())
-    draws = [sampler.draw(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
+    draws = [sampler._draw_checked(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
     assert draws[0].slots.tolist() == draws[1].slots.tolist()
     assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / len(fresh.anchors)] * size
     assert fresh.anchors.is_eligible(draws[0].slots).all()
@@ -123,6 +123,6 @@ def test_a_loaded_buffer_draws_what_the_other_draws(barred: int) -> None:
 
 def test_check_finds_an_anchor_that_nobody_counted() -> None:
     buffer = ring(4, 4, [])
-    buffer.history.flags[1] |= append.BARRED
+    buffer._store.flags[1] |= append.BARRED
     with pytest.raises(errors.CorruptionError, match="^4 anchors are counted as eligible, which is wrong$"):
         buffer.check()

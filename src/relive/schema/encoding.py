@@ -96,7 +96,7 @@ class Encoder:
         self, count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row | None]:
         """Encode several steps as `row` does; every value has a leading axis of steps."""
-        rows = self.schema.rows(observation, action, reward, extras, (count,), next_observation)
+        rows = self.schema._rows_of(observation, action, reward, extras, (count,), next_observation)
         encoded = [*map(np.ndarray.tobytes, rows.values())]
         if next_observation is None:
             return encoded, None
@@ -106,9 +106,9 @@ class Encoder:
         self, count: int, observations: Any, actions: Any, rewards: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row]:
         """Return the bytes of the rows of T consecutive steps, and of the last of their T + 1 observations."""
-        seen = self.schema.columns("observations", observations, (count + 1,))
+        seen = self.schema._columns_of("observations", observations, (count + 1,))
         before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
-        rows = self.schema.rows(before, actions, rewards, extras, (count,))
+        rows = self.schema._rows_of(before, actions, rewards, extras, (count,))
         return [*map(np.ndarray.tobytes, rows.values())], [column[-1:].tobytes() for column in seen.values()]
 
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
@@ -121,10 +121,10 @@ class Encoder:
 
 def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any, list[bytes]], None]:
     """Return a function that encodes the value of an argument, and appends the bytes of each of its fields."""
-    encoders = {leaf: _encoder(leaf, field) for leaf, field in schema.named_fields(name).items()}
+    encoders = {leaf: _encoder(leaf, field) for leaf, field in schema._named_fields(name).items()}
     if name in encoders:
         return encoders[name]
-    leaves, of_fields = schema.leaves, tuple(encoders.values())
+    leaves, of_fields = schema._leaves, tuple(encoders.values())
 
     def encode(value: Any, row: list[bytes]) -> None:
         for encode_field, leaf in zip(of_fields, leaves(name, value), strict=True):

@@ -126,15 +126,15 @@ def naive_steps(
 ) -> Any:
     """Encode one step argument by argument, and several at once."""
     if count is not None:
-        columns = schema.rows(observation, action, reward, extras, (count,), following)
+        columns = schema._rows_of(observation, action, reward, extras, (count,), following)
     else:
-        columns = schema.columns("observation", observation, ()) | schema.columns("action", action, ())
-        columns |= schema.columns("reward", reward, ())
+        columns = schema._columns_of("observation", observation, ()) | schema._columns_of("action", action, ())
+        columns |= schema._columns_of("reward", reward, ())
         schema_lib.require_finite(columns["reward"])
-        columns |= schema.columns("extras", extras, ())
+        columns |= schema._columns_of("extras", extras, ())
         if following is not None:
             columns |= {
-                f"next_{path}": column for path, column in schema.columns("next_observation", following, ()).items()
+                f"next_{path}": column for path, column in schema._columns_of("next_observation", following, ()).items()
             }
     after = {path.removeprefix("next_"): column for path, column in columns.items() if path.startswith("next_")}
     return naive_bytes(schema, columns), None if following is None else naive_bytes(schema, after)
@@ -143,9 +143,9 @@ def naive_steps(
 def naive_run(
     schema: relive.Schema, count: int, observations: Any, actions: Any, rewards: Any, extras: Any
 ) -> tuple[list[bytes], list[bytes]]:
-    seen = schema.columns("observations", observations, (count + 1,))
+    seen = schema._columns_of("observations", observations, (count + 1,))
     before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
-    rows = schema.rows(before, actions, rewards, extras, (count,))
+    rows = schema._rows_of(before, actions, rewards, extras, (count,))
     last = {path: column[-1] for path, column in seen.items()}
     return naive_bytes(schema, rows), naive_bytes(schema, last)
 
@@ -166,7 +166,7 @@ def test_a_step_is_encoded_or_refused_as_its_columns(case: Any) -> None:
         encoder = encoding.Encoder(schema)
         columns = encoder.columns(made[0], 1)
         assert list(columns) == list(schema.fields)
-        for path, column in schema.rows(*values[:3], values[4], ()).items():
+        for path, column in schema._rows_of(*values[:3], values[4], ()).items():
             assert columns[path].shape == (1, *column.shape)
             assert columns[path].dtype == column.dtype
             assert columns[path].tobytes() == column.tobytes()
@@ -181,7 +181,7 @@ def test_steps_of_streams_are_encoded_or_refused_as_columns(count: int, data: st
     assert made == answer(naive_steps, schema, count, *values)
     if isinstance(made[0], list):
         columns = encoder.columns(made[0], count)
-        for path, column in schema.rows(*values[:3], values[4], (count,)).items():
+        for path, column in schema._rows_of(*values[:3], values[4], (count,)).items():
             assert columns[path].dtype == column.dtype
             assert columns[path].shape == column.shape
             assert columns[path].tobytes() == column.tobytes()

@@ -246,7 +246,7 @@ class Schema(registry.Described):
         return cast("dict[str, Tree]", trees.nested("extras", self._fields))
 
     @property
-    def observation_paths(self) -> tuple[str, ...]:
+    def _observation_paths(self) -> tuple[str, ...]:
         """The paths of the observation's fields."""
         return tuple(self._named["observation"])
 
@@ -255,7 +255,7 @@ class Schema(registry.Described):
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
 
-    def leaves(self, name: str, value: object) -> list[Any]:
+    def _leaves(self, name: str, value: object) -> list[Any]:
         """Return the values of the fields of an argument of `add`, in the order of the fields.
 
         Args:
@@ -275,11 +275,11 @@ class Schema(registry.Described):
             raise _mismatch(name, list(self._named[name]), leaves)
         return found
 
-    def named_fields(self, name: str) -> dict[str, Field]:
+    def _named_fields(self, name: str) -> dict[str, Field]:
         """Return the fields of such an argument, by their names in errors."""
         return self._named[name]
 
-    def columns(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
+    def _columns_of(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
         """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
 
         A column may be the caller's own array.
@@ -288,9 +288,9 @@ class Schema(registry.Described):
             SchemaError: A value does not fit its field, is missing, or has none.
             ArgumentError: A key is not a non-empty string without "/".
         """
-        return self._columns[name].cast(self.leaves(name, value), lead)
+        return self._columns[name].cast(self._leaves(name, value), lead)
 
-    def rows(
+    def _rows_of(
         self,
         observation: object,
         action: object,
@@ -299,26 +299,26 @@ class Schema(registry.Described):
         lead: tuple[int, ...],
         next_observation: object = None,
     ) -> dict[str, Array]:
-        """Return the columns of rows, and those of a next observation, as `columns` does.
+        """Return the columns of rows, and those of a next observation, as `_columns_of` does.
 
         Rewards may be rounded to their dtype, and must be finite.
         """
-        values = [*self.leaves("observation", observation), *self.leaves("action", action), reward]
+        values = [*self._leaves("observation", observation), *self._leaves("action", action), reward]
         if extras or len(self._fields) > len(values):
-            values += self.leaves("extras", extras)
+            values += self._leaves("extras", extras)
         if next_observation is None:
             rows = self._rows.cast(values, lead)
         else:
-            rows = self._rows_and_next.cast(values + self.leaves("next_observation", next_observation), lead)
+            rows = self._rows_and_next.cast(values + self._leaves("next_observation", next_observation), lead)
         require_finite(rows["reward"])
         return rows
 
-    def description(self) -> list[Any]:
+    def _description(self) -> list[Any]:
         """Return the fields as JSON values: a path, a dtype and a shape each."""
         return [[path, dtypes.described(field.dtype), list(field.shape)] for path, field in self._fields.items()]
 
     @classmethod
-    def from_description(cls, value: Any) -> Self:
+    def _from_description(cls, value: Any) -> Self:
         """Return the schema with that description, which is untrusted.
 
         Raises:

@@ -122,8 +122,8 @@ def test_the_repr_of_a_field_recreates_it(dtype: Any) -> None:
 def test_fields_are_in_the_order_of_their_paths() -> None:
     assert tuple(NESTED.fields) == PATHS
     assert tuple(PLAIN.fields) == ("observation", "action", "reward")
-    assert NESTED.observation_paths == PATHS[:3]
-    assert PLAIN.observation_paths == ("observation",)
+    assert NESTED._observation_paths == PATHS[:3]
+    assert PLAIN._observation_paths == ("observation",)
 
 
 def test_parts_of_a_schema_are_returned_unchanged() -> None:
@@ -223,9 +223,9 @@ def test_an_extra_with_a_synonym_of_an_argument_is_refused(name: str, meant: str
     with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
         relive.Schema.from_example(1, 1, extras={"a": 1, name: 1})
     with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
-        relive.Schema(Field((), "i8"), Field((), "i8")).rows(1, 1, 1.0, {name: 1}, ())
+        relive.Schema(Field((), "i8"), Field((), "i8"))._rows_of(1, 1, 1.0, {name: 1}, ())
     declared = relive.Schema(Field((), "i8"), Field((), "i8"), extras={name: Field((), "i8")})
-    assert declared.rows(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
+    assert declared._rows_of(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
 
 
 def test_trees_are_checked() -> None:
@@ -312,7 +312,7 @@ def test_the_number_of_leading_axes_is_checked() -> None:
 
 @pytest.mark.parametrize("lead", [(), (3,), (0,), (3, 2)])
 def test_rows_are_all_columns_in_their_dtypes(lead: tuple[int, ...]) -> None:
-    rows = NESTED.rows(**example(lead), lead=lead)
+    rows = NESTED._rows_of(**example(lead), lead=lead)
     assert set(rows) == set(PATHS)
     for path, field in NESTED.fields.items():
         assert rows[path].dtype == field.dtype
@@ -327,7 +327,7 @@ def test_rows_are_all_columns_in_their_dtypes(lead: tuple[int, ...]) -> None:
 
 
 def test_rows_are_cast_where_no_value_changes() -> None:
-    rows = PLAIN.rows([1, 2, 3, 4], 2.0, True, {}, ())
+    rows = PLAIN._rows_of([1, 2, 3, 4], 2.0, True, {}, ())
     assert {path: (row.tolist(), row.dtype.name) for path, row in rows.items()} == {
         "observation": ([1.0, 2.0, 3.0, 4.0], "float32"),
         "action": (2, "int64"),
@@ -337,13 +337,13 @@ def test_rows_are_cast_where_no_value_changes() -> None:
 
 def test_a_reward_is_rounded_to_the_dtype_of_the_schema() -> None:
     schema = relive.Schema(Field((), np.float32), Field((), np.float32), reward=Field((), np.float32))
-    assert schema.rows(0, 0, np.float64(0.1), {}, ())["reward"] == np.float32(0.1)
+    assert schema._rows_of(0, 0, np.float64(0.1), {}, ())["reward"] == np.float32(0.1)
     with pytest.raises(errors.SchemaError, match=r"^reward must fit float32, got 1e\+300$"):
-        schema.rows(0, 0, np.float64(1e300), {}, ())
+        schema._rows_of(0, 0, np.float64(1e300), {}, ())
     with pytest.raises(errors.SchemaError, match=r"^observation must be of dtype float32, got float64: cast it with"):
-        schema.rows(np.float64(0.1), 0, 0.0, {}, ())
+        schema._rows_of(np.float64(0.1), 0, 0.0, {}, ())
     with pytest.raises(errors.SchemaError, match=r"^action must be of dtype float32, got float64: cast it with"):
-        schema.rows(0, np.float64(0.1), 0.0, {}, ())
+        schema._rows_of(0, np.float64(0.1), 0.0, {}, ())
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_a_reward_is_rounded_to_the_dtype_of_the_schema() -> None:
 def test_values_that_do_not_fit_a_plain_schema_are_named(given: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"observation": np.zeros(4, "f4"), "action": 1, "reward": 0.5, "extras": {}, "lead": ()}
     with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-        PLAIN.rows(**(fitting | given))
+        PLAIN._rows_of(**(fitting | given))
 
 
 def without(tree: Any, path: str) -> Any:
@@ -415,26 +415,26 @@ OBSERVATIONS = "observation/arm/angle, observation/arm/touch, observation/image"
 )
 def test_values_that_do_not_fit_a_tree_are_named_by_path(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-        NESTED.rows(**arguments, lead=())
+        NESTED._rows_of(**arguments, lead=())
 
 
 def test_keys_of_values_are_checked() -> None:
     with pytest.raises(
         errors.ArgumentError, match="^keys of observation/arm must be non-empty strings without '/', got 3$"
     ):
-        NESTED.rows(**put(example(), "observation/arm", {3: 1}), lead=())
+        NESTED._rows_of(**put(example(), "observation/arm", {3: 1}), lead=())
     with pytest.raises(errors.ArgumentError, match=r"^observation/arm must have at least one key, got \{\}$"):
-        NESTED.rows(**put(example(), "observation/arm", {}), lead=())
+        NESTED._rows_of(**put(example(), "observation/arm", {}), lead=())
 
 
 def test_observation_rows_are_only_columns_of_the_observation() -> None:
-    rows = NESTED.columns("next_observation", example((5,))["observation"], (5,))
+    rows = NESTED._columns_of("next_observation", example((5,))["observation"], (5,))
     assert {path: row.shape for path, row in rows.items()} == {
         "observation/arm/angle": (5,),
         "observation/arm/touch": (5, 2),
         "observation/image": (5, 2, 2),
     }
-    plain = PLAIN.columns("next_observation", [1, 2, 3, 4], ())
+    plain = PLAIN._columns_of("next_observation", [1, 2, 3, 4], ())
     assert list(plain) == ["observation"]
     assert plain["observation"].dtype == np.float32
 
@@ -454,9 +454,9 @@ def test_observation_rows_are_only_columns_of_the_observation() -> None:
 )
 def test_an_error_names_the_argument_of_an_observation(observation: Any, message: str) -> None:
     with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
-        NESTED.columns("next_observation", observation, ())
+        NESTED._columns_of("next_observation", observation, ())
     with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
-        PLAIN.columns("next_observation", np.zeros(3), ())
+        PLAIN._columns_of("next_observation", np.zeros(3), ())
 
 
 ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward", "<f8", []]]
@@ -486,4 +486,4 @@ ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward"
 )
 def test_an_invalid_description_of_a_schema_is_refused(rows: object, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
-        relive.Schema.from_description(rows)
+        relive.Schema._from_description(rows)

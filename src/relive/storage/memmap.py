@@ -137,11 +137,6 @@ class MemmapStorage(memory.ColumnStorage):
         return self._path
 
     @property
-    def id(self) -> str:
-        """The unique id of the memory map: 32 random digits."""
-        return self._id
-
-    @property
     def generation(self) -> int:
         """Number of flushes that wrote rows."""
         return self._generation
@@ -156,7 +151,7 @@ class MemmapStorage(memory.ColumnStorage):
         """The value of `is_dirty` when the files were opened: True if their writer was killed."""
         return self._was_dirty
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Mark the map dirty on disk, before the first row is written.
 
         Raises:

@@ -97,17 +97,17 @@ def test_a_buffer_on_a_map_equals_one_in_memory(
         rows.close()
         with relive.MemmapStorage(rows.path) as again:
             everything = np.arange(capacity)
-            assert zoo.plain(again.read(everything)) == zoo.plain(plain.history.storage.read(everything))
+            assert zoo.plain(again.read(everything)) == zoo.plain(plain._store.storage.read(everything))
 
 
 def test_a_buffer_writes_bytes_of_rows_into_the_files(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_rows, written = relive.MemmapStorage.write_rows, []
+    write_rows, written = relive.MemmapStorage._write_rows, []
 
     def counted(self: relive.MemmapStorage, slot: int, count: int, rows: Any) -> None:
         written.append((slot, count))
         write_rows(self, slot, count, rows)
 
-    monkeypatch.setattr(relive.MemmapStorage, "write_rows", counted)
+    monkeypatch.setattr(relive.MemmapStorage, "_write_rows", counted)
     with relive.MemmapStorage(path, PLAIN, 4) as rows:
         buffer = relive.RingReplayBuffer(4, storage=rows)
         for value in range(3):
@@ -138,10 +138,10 @@ def test_each_map_has_an_id_of_its_own(tmp_path: pathlib.Path) -> None:
     ids = set()
     for path in (tmp_path / "some" / "where" / "map", tmp_path / "empty"):
         with relive.MemmapStorage(path, PLAIN, 4) as rows:
-            ids.add(rows.id)
+            ids.add(rows._id)
             assert (rows.generation, rows.was_dirty, rows.is_dirty) == (0, False, False)
         with relive.MemmapStorage(str(path)) as rows:
-            ids.add(rows.id)
+            ids.add(rows._id)
         assert names(path) == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
     assert len(ids) == 2
 
@@ -317,7 +317,7 @@ def writes(rows: relive.MemmapStorage, value: float = 9.0) -> list[Callable[[], 
     many = {path: column[None] for path, column in row(value).items()}
     return [
         lambda: rows.write(0, row(value)),
-        lambda: rows.write_rows(1, 1, row_bytes(value)),
+        lambda: rows._write_rows(1, 1, row_bytes(value)),
         lambda: rows.write(np.array([2]), many),
     ]
 
@@ -336,7 +336,7 @@ def test_a_write_makes_a_map_dirty_and_a_flush_clean(path: pathlib.Path) -> None
         with pytest.raises(errors.OutOfRangeError):
             rows.write(4, row(1.0))
         with pytest.raises(errors.OutOfRangeError):
-            rows.write_rows(4, 1, row_bytes(1.0))
+            rows._write_rows(4, 1, row_bytes(1.0))
         rows.read(np.arange(4))
         assert (rows.is_dirty, rows.generation, is_clean(path)) == (False, generation, True)
         for _ in range(2):
@@ -360,7 +360,7 @@ def test_a_map_is_dirty_on_disk_before_a_row_changes(path: pathlib.Path, monkeyp
                 write()
         assert rows.read(np.arange(4))["reward"].tolist() == [1.0, 2.0, 3.0, 0.0]
         assert not rows.is_dirty
-    rows.write_rows(0, 1, row_bytes(8.0))
+    rows._write_rows(0, 1, row_bytes(8.0))
     assert rows.read(0)["reward"] == 8.0
     rows.close()
 

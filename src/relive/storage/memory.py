@@ -162,7 +162,7 @@ class ColumnStorage(arrays.Derived):
     """
 
     _is_ready = True
-    """Whether rows may be written without asking `prepare` first."""
+    """Whether rows may be written without asking `_prepare` first."""
 
     def __init__(self, schema: schemas.Schema, capacity: int, *, allocate: Allocate = np.zeros) -> None:
         """Allocate `capacity` rows of `schema`.
@@ -187,7 +187,7 @@ class ColumnStorage(arrays.Derived):
                 path: allocated(path, allocate, (self._capacity, *field.shape), field.dtype)
                 for path, field in schema.fields.items()
             }
-        self.derive()
+        self._rederive()
 
     def _derive(self) -> None:
         fields = self._schema.fields
@@ -214,11 +214,11 @@ class ColumnStorage(arrays.Derived):
         return sum(column.nbytes for column in self._columns.values())
 
     @property
-    def rewards(self) -> Array:
+    def _rewards(self) -> Array:
         """The rewards by slot [capacity], read-only."""
         return self._columns["reward"]
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Raise an error if rows cannot be written; if this returns, the next write cannot fail."""
 
     def write(self, slots: Slots, rows: Rows) -> None:
@@ -238,11 +238,11 @@ class ColumnStorage(arrays.Derived):
                 raise errors.SchemaError(f"{path} is missing: rows must hold every column")
             values[path] = casting.cast_exact(path, rows[path], shape + field.shape, field.dtype)
         if not self._is_ready:
-            self.prepare()
+            self._prepare()
         for path, column in self._columns.items():
             column[slots] = values[path]
 
-    def write_rows(self, slot: int, count: int, rows: Sequence[bytes | memoryview]) -> None:
+    def _write_rows(self, slot: int, count: int, rows: Sequence[bytes | memoryview]) -> None:
         """Write `count` rows to the slots from `slot` on, wrapping around at the end.
 
         Args:
@@ -256,7 +256,7 @@ class ColumnStorage(arrays.Derived):
         if not 0 <= slot < self._capacity:
             raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {slot}")
         if not self._is_ready:
-            self.prepare()
+            self._prepare()
         if count == 1:
             for field, records in self._records:
                 records[slot] = rows[field]
@@ -282,12 +282,12 @@ class ColumnStorage(arrays.Derived):
         if isinstance(slots, int):
             return {path: column[0, ...] for path, column in self.read(np.array([slots]), fields).items()}
         try:
-            return self.gather(slots, fields)
+            return self._gather(slots, fields)
         except TypeError:
             rule = "fields must be a collection of names"
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(fields)}") from None
 
-    def gather(self, slots: npt.NDArray[np.int64], fields: Collection[str] | None = None) -> dict[str, Array]:
+    def _gather(self, slots: npt.NDArray[np.int64], fields: Collection[str] | None = None) -> dict[str, Array]:
         """Do what `read` does without checking the slots [...]."""
         columns = self._columns
         try:
@@ -295,7 +295,7 @@ class ColumnStorage(arrays.Derived):
         except KeyError as error:
             raise unknown_field(error.args[0], columns) from None
 
-    def run(self, path: str, slot: int, count: int) -> Array:
+    def _run(self, path: str, slot: int, count: int) -> Array:
         """Return a field of `count` rows from a slot on, wrapping around at the end: a view, unless they do."""
         column, before_end = self._columns[path], self._capacity - slot
         if count <= before_end:

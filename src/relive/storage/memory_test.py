@@ -87,7 +87,7 @@ def test_a_slot_outside_is_an_error_of_either_kind(slots: Any) -> None:
     storage = relive.ColumnStorage(PLAIN, 3)
     slot = np.ravel(slots)[-1]
     calls: list[Any] = [storage.read]
-    calls += [lambda slot, n=n: storage.write_rows(int(slot), n, [b"1" * 8 * n] * 3) for n in (1, 2)]
+    calls += [lambda slot, n=n: storage._write_rows(int(slot), n, [b"1" * 8 * n] * 3) for n in (1, 2)]
     for call in calls if np.ndim(slots) == 0 else calls[:1]:
         with pytest.raises(errors.OutOfRangeError, match=rf"^slots must be in \[0, 3\), got {slot}$") as raised:
             call(slots)
@@ -153,7 +153,7 @@ def test_a_run_of_rows_wraps_around(dtype: str) -> None:
     storage.write(np.arange(5), {"observation": values, "action": np.arange(5), "reward": np.zeros(5)})
     for slot in range(5):
         for count in range(6):
-            run = storage.run("observation", slot, count)
+            run = storage._run("observation", slot, count)
             assert run.dtype == np.dtype(dtype)
             assert run.tolist() == np.concatenate([values, values])[slot : slot + count].tolist()
 
@@ -200,7 +200,7 @@ def test_rows_can_be_written_as_the_bytes_of_fields(buffered: Any) -> None:
             by_bytes.write(np.arange(7), before)
             slots = [(slot + k) % 7 for k in range(count)]
             by_columns.write(np.array(slots, np.int64), {path: column[slots] for path, column in rows.items()})
-            by_bytes.write_rows(slot, count, [buffered(values) for values in bytes_of(rows, slots)])
+            by_bytes._write_rows(slot, count, [buffered(values) for values in bytes_of(rows, slots)])
             assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
 
 
@@ -213,7 +213,7 @@ def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
     assert_same(other.read(np.arange(4)), rows)
     other.write(np.arange(4), others)
     assert_same(other.read(np.arange(4)), others)
-    other.write_rows(2, 1, bytes_of(rows, [3]))
+    other._write_rows(2, 1, bytes_of(rows, [3]))
     assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
     assert_same(storage.read(np.arange(4)), rows)
 

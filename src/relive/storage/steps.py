@@ -117,7 +117,7 @@ class StepStore(arrays_lib.Derived):
         self.behind: Columns = {}
         self._storage: memory.Storage | None = None
         self.encoder: encoding.Encoder | None = None
-        self.derive()
+        self._rederive()
 
     def _derive(self) -> None:
         self.kernels = choice.named(self._kernels)
@@ -151,9 +151,9 @@ class StepStore(arrays_lib.Derived):
         self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
         self._cannot_fail = False
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "write"):
-            self._write_rows, self._cannot_fail = storage.write_rows, _is_own(storage, "write_rows")
+            self._write_rows, self._cannot_fail = storage._write_rows, _is_own(storage, "_write_rows")
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
-            self.read, self.rewards, self.is_own = storage.gather, storage.rewards, True
+            self.read, self.rewards, self.is_own = storage._gather, storage._rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
         self.nest_observation, self.nest_action, self.nest_extras = (
             trees.nester(name, paths) for name in ("observation", "action", "extras")
@@ -215,10 +215,10 @@ class StepStore(arrays_lib.Derived):
         self._storage = storage
         self.encoder = encoding.Encoder(storage.schema)
         before, self.behind = self.behind, {}
-        for path in storage.schema.observation_paths:
+        for path in storage.schema._observation_paths:
             field = storage.schema.fields[path]
             self.behind[path] = before.get(path, np.zeros((len(self.free), *field.shape), field.dtype))
-        self.derive()
+        self._rederive()
 
     def _copy_rows(self, before: memory.Storage, storage: memory.Storage) -> None:
         fields = storage.schema.fields
@@ -406,7 +406,7 @@ class StepStore(arrays_lib.Derived):
         return events, len(cuts)
 
     def _write_columns(self, slot: int, count: int, rows: encoding.Row) -> None:
-        """Write rows as columns, for a storage without `write_rows`."""
+        """Write rows as columns, for a storage without `_write_rows`."""
         assert self.encoder is not None
         columns = self.encoder.columns(rows, count)
         self.storage.write(append.slots_from(slot, count, self.capacity), columns)
@@ -415,7 +415,7 @@ class StepStore(arrays_lib.Derived):
         """Write rows to the storage and to the journal, or to neither."""
         count, slot = len(steps.streams), self.next_key % self.capacity
         if isinstance(self._storage, memory.ColumnStorage) and self._cannot_fail:
-            self._storage.prepare()  # It could only fail here.
+            self._storage._prepare()  # It could only fail here.
             journal.write(steps)
             self._write_rows(slot, count, steps.rows)
             return
@@ -453,7 +453,7 @@ class StepStore(arrays_lib.Derived):
         self.episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
         for path, column in self.behind.items():
             self.behind[path] = np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)])
-        self.derive()
+        self._rederive()
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
@@ -594,7 +594,7 @@ class StepStore(arrays_lib.Derived):
         """Return a field of the rows `start` to `stop`, counted from the oldest."""
         storage, key, count = self.storage, self.oldest_key + start, stop - start
         if self.is_own and isinstance(storage, memory.ColumnStorage):
-            return storage.run(path, key % self.capacity, count)
+            return storage._run(path, key % self.capacity, count)
         return storage.read(append.slots_from(key, count, self.capacity), (path,))[path]
 
     def settle(self) -> None:

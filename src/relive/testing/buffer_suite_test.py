@@ -123,9 +123,9 @@ def with_batches(window: Any, change: Callable[[steps.StepStore, Any, Any], Any]
     """Return what makes buffers whose window changes a batch, given the store, the slots and the batch."""
 
     def read(self: Any, store: steps.StepStore, slots: Any, probabilities: Any, weights: Any) -> Any:
-        return change(store, slots, window.read(store, slots, probabilities, weights))
+        return change(store, slots, window._read(store, slots, probabilities, weights))
 
-    broken: Any = type("Broken", (type(window),), {"read": read})
+    broken: Any = type("Broken", (type(window),), {"_read": read})
     return with_window(broken(**vars(window)))
 
 
@@ -142,7 +142,7 @@ def go_on_in_the_ring_for_a_sequence(store: steps.StepStore, slots: Any, batch: 
 
 def stop_early(store: steps.StepStore, slots: Any, batch: Any) -> Any:
     """Return a window of one step where there are two."""
-    first = relive.TransitionWindow().read(store, slots[:1], batch.probabilities[:1], batch.weights[:1])
+    first = relive.TransitionWindow()._read(store, slots[:1], batch.probabilities[:1], batch.weights[:1])
     for name in ("reward", "next_observation", "next_discount", "is_terminal", "steps"):
         getattr(batch, name)[:1] = getattr(first, name)
     return batch
@@ -206,7 +206,7 @@ def spoiled(batch: Any, name: str) -> Any:
 
 class NeverReadable(relive.TransitionWindow):
     @property
-    def rule(self) -> steps.Rule:
+    def _rule(self) -> steps.Rule:
         return 0, 10_000, 1, 0
 
 

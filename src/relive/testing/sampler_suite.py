@@ -27,10 +27,10 @@ class SamplerTests(abc.ABC):
     The tests add and remove anchors, in slots below 40, and use the sampler in small ring buffers. These may vary
     between samplers:
 
-    - Which of the eligible anchors are drawn, and how often. The probabilities that `draw` reports must be true, and
+    - Which of the eligible anchors are drawn, and how often. The probabilities that `_draw` returns must be true, and
       must not change while the anchors do not. Draws must be independent, or spread more evenly.
-    - Whether `probabilities(slots)` is known: NaN if not. Whether `drawable` omits anchors that are never drawn.
-    - Whether anything can be drawn. If nothing can although there are anchors, `can_draw` must return False and `draw`
+    - Whether `probabilities(slots)` is known: NaN if not.
+    - Whether anything can be drawn. If nothing can although there are anchors, `can_draw` must return False and `_draw`
       must raise NotReadyError. But some anchor must be drawn when it is the only one.
     - The state kept between draws: a new sampler that is given the same calls must draw the same.
 
@@ -62,26 +62,26 @@ class SamplerTests(abc.ABC):
         for anchors, rng in self._histories():
             for size in (1, 2, 7, 3 * _MOST_SLOTS):
                 if anchors.can_draw():
-                    slots, probabilities = anchors.sampler.draw(size, rng)
+                    slots, probabilities = anchors.sampler._draw_checked(size, rng)
                     assert slots.shape == (size,), f"{size} draws are slots of shape {slots.shape}"
                     assert probabilities.shape == (size,), f"{size} draws are probabilities of {probabilities.shape}"
 
     def test_draws_are_eligible_whatever_has_happened(self) -> None:
         """What was removed or overwritten is not drawn, unless it was added again."""
         for anchors, rng in self._histories():
-            drawable = anchors.sampler.drawable()
+            drawable = anchors.sampler._drawable()
             assert anchors.eligible.is_eligible(drawable).all(), f"{drawable} count as drawable, not all are eligible"
             if anchors.can_draw():
-                slots = anchors.sampler.draw(20, rng).slots
+                slots = anchors.sampler._draw_checked(20, rng).slots
                 assert np.isin(slots, drawable).all(), f"{slots} were drawn, and drawable are only {drawable}"
 
     def test_a_draw_that_cannot_be_made_is_told_of(self) -> None:
-        """`can_draw` returns whether `draw` returns, or raises NotReadyError."""
+        """`can_draw` returns whether `_draw` returns, or raises NotReadyError."""
         for anchors, rng in self._histories():
             if len(anchors.eligible) and not anchors.can_draw():
-                expectations.assert_raises(errors.NotReadyError, anchors.sampler.draw, 1, rng)
+                expectations.assert_raises(errors.NotReadyError, anchors.sampler._draw_checked, 1, rng)
             elif len(anchors.eligible):
-                anchors.sampler.draw(1, rng)
+                anchors.sampler._draw_checked(1, rng)
 
     def test_a_single_anchor_is_drawn(self) -> None:
         """Whatever happened to the others."""
@@ -95,7 +95,7 @@ class SamplerTests(abc.ABC):
                 others = everywhere[everywhere != slot]
                 anchors.bar(others)
                 if anchors.can_draw():
-                    slots, probabilities = anchors.sampler.draw(3, rng)
+                    slots, probabilities = anchors.sampler._draw_checked(3, rng)
                     assert slots.tolist() == [slot] * 3, f"{slots} were drawn, and {slot} alone is eligible"
                     assert np.allclose(probabilities, 1.0), f"{probabilities} are the probabilities of a single anchor"
                     drawn += 1
@@ -110,7 +110,7 @@ class SamplerTests(abc.ABC):
             others = told[~anchors.eligible.is_eligible(everywhere)]
             assert np.all(np.isnan(others) | (others == 0)), f"{others} are the probabilities of ineligible anchors"
             if anchors.can_draw():
-                slots, probabilities = anchors.sampler.draw(50, rng)
+                slots, probabilities = anchors.sampler._draw_checked(50, rng)
                 assert np.all((probabilities > 0) & (probabilities <= 1 + 1e-9)), f"{probabilities} are not in (0, 1]"
                 reported = np.full(len(everywhere), np.nan)
                 reported[slots] = probabilities
@@ -132,7 +132,7 @@ class SamplerTests(abc.ABC):
             counts = np.zeros(_MOST_SLOTS, np.int64)
             reported = np.zeros(_MOST_SLOTS)
             for size in [1, 2, 7, 100] * 100:
-                slots, probabilities = anchors.sampler.draw(size, rng)
+                slots, probabilities = anchors.sampler._draw_checked(size, rng)
                 first = counts[slots] == 0
                 reported[slots[first]] = probabilities[first]
                 assert np.allclose(reported[slots], probabilities, 1e-9, 0), "a probability changes from draw to draw"
@@ -153,7 +153,7 @@ class SamplerTests(abc.ABC):
         for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(), strict=True):
             assert anchors.can_draw() == twins.can_draw(), "of two samplers with the same events, only one can draw"
             if anchors.can_draw():
-                draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
+                draw, twin = anchors.sampler._draw_checked(5, rng), twins.sampler._draw_checked(5, twin_rng)
                 assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} from the same generator state"
 
     def test_global_randomness_is_left_alone(self) -> None:
@@ -161,7 +161,7 @@ class SamplerTests(abc.ABC):
         with expectations.untouched_global_randomness():
             for anchors, rng in self._histories():
                 if anchors.can_draw():
-                    anchors.sampler.draw(3, rng)
+                    anchors.sampler._draw_checked(3, rng)
 
     def test_it_belongs_to_one_buffer(self) -> None:
         """A second buffer refuses it, and the first one keeps it."""
@@ -246,11 +246,11 @@ class _Anchors:
         observation, action, reward, extras = self._parts(1)
         schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
         self._rows = memory.ColumnStorage(schema, capacity)
-        changed = np.zeros(capacity if sampler.is_tracking else 0, np.int64)
+        changed = np.zeros(capacity if sampler._is_tracking else 0, np.int64)
         self.eligible = anchors_lib.Anchors((np.zeros(capacity, np.uint8), changed, num), self._rows.read)
         self._next_slot = 0
         self._is_used = np.zeros(capacity, np.bool_)
-        sampler.attach(self.eligible)
+        sampler._attach(self.eligible)
 
     def _parts(self, count: int) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Return observations, actions, rewards and extras of new rows."""
@@ -282,7 +282,7 @@ class _Anchors:
 
     def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
         """Overwrite `slots`; those in `readable` can be read at once."""
-        self._rows.write(slots, self._rows.schema.rows(*self._parts(len(slots)), (len(slots),)))
+        self._rows.write(slots, self._rows.schema._rows_of(*self._parts(len(slots)), (len(slots),)))
         old = slots[self._is_used[slots]]
         self.bar(old)
         self.eligible.flags[old] = 0
@@ -298,7 +298,7 @@ class _Anchors:
     def _set(self, flag: int, slots: arrays.Slots, is_set: bool = True) -> None:
         """Set or clear a flag, and tell the sampler which anchors became or ceased to be eligible."""
         self.eligible.set(flag, slots, is_set)
-        self.sampler.catch_up()
+        self.sampler._catch_up()
 
 
 def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:

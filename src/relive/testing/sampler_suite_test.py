@@ -19,22 +19,22 @@ class BySlot(relive.PrioritizedSampler):
 
     def _added(self, slots: arrays.Slots) -> None:
         super()._added(slots)
-        self.set_priorities(slots, (slots % 5).astype(np.float64))
+        self._set_priorities(slots, (slots % 5).astype(np.float64))
 
 
 class Even(relive.Sampler):
     """Draws only even slots, and reports their probabilities."""
 
-    def drawable(self) -> arrays.Slots:
+    def _drawable(self) -> arrays.Slots:
         return np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
 
     def can_draw(self) -> bool:
-        return len(self.drawable()) > 0
+        return len(self._drawable()) > 0
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("no slot is even: add steps first")
-        return relive.Draw(rng.choice(self.drawable(), size), np.full(size, 1 / len(self.drawable())))
+        return relive.Draw(rng.choice(self._drawable(), size), np.full(size, 1 / len(self._drawable())))
 
 
 class Balanced(relive.Sampler):
@@ -139,8 +139,8 @@ class KeepsNoSetting(Honest):
 
 
 class FewerSlots(Honest):
-    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
-        slots, probabilities = super().draw(size, rng)
+    def _draw_checked(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        slots, probabilities = super()._draw_checked(size, rng)
         return relive.Draw(slots[:1], probabilities)
 
 
@@ -150,7 +150,7 @@ class IgnoresRemoved(Honest):
 
 
 class Unchecked(IgnoresRemoved):
-    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+    def _draw_checked(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return self._draw(size, rng)
 
 
@@ -184,7 +184,7 @@ class StaysWithTheFirst(Honest):
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
-    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+    def _draw_checked(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return relive.Draw(np.full(size, self.first), np.ones(size))
 
 
@@ -205,8 +205,8 @@ class Reports(Honest):
 
 
 class IsTooSure(Reports):
-    def draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
-        return relive.Draw(super().draw(size, rng).slots, np.full(size, 1.5))
+    def _draw_checked(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.Draw(super()._draw_checked(size, rng).slots, np.full(size, 1.5))
 
 
 class Changes(Reports):
@@ -254,7 +254,7 @@ class DrawsFromPython(Honest):
 
 
 class BelongsToAll(Honest):
-    def attach(self, anchors: anchors_lib.Anchors) -> None:
+    def _attach(self, anchors: anchors_lib.Anchors) -> None:
         self.anchors = anchors
         self._told = np.full(anchors.capacity, -1)
 
@@ -262,10 +262,10 @@ class BelongsToAll(Honest):
 class GoesOver(relive.UniformSampler):
     """Refuses a second buffer, but then draws for it."""
 
-    def attach(self, anchors: anchors_lib.Anchors) -> None:
-        is_another = self.is_attached
+    def _attach(self, anchors: anchors_lib.Anchors) -> None:
+        is_another = self._is_attached
         if not is_another:
-            super().attach(anchors)
+            super()._attach(anchors)
         self.anchors = anchors
         if is_another:
             raise errors.ArgumentError("sampler must belong to one buffer alone")
@@ -277,15 +277,17 @@ class GoesOver(relive.UniformSampler):
 SUITE = sampler_suite.SamplerTests
 BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     SUITE.test_draws_are_of_the_size_that_was_asked_for: [
-        honest_with(draw=lambda self, size, rng: Honest.draw(self, min(size, len(self.kept)), rng)),
+        honest_with(_draw_checked=lambda self, size, rng: Honest._draw_checked(self, min(size, len(self.kept)), rng)),
         FewerSlots,
-        honest_with(draw=lambda self, size, rng: relive.Draw(Honest.draw(self, size, rng).slots, np.ones(1))),
+        honest_with(
+            _draw_checked=lambda self, size, rng: relive.Draw(Honest._draw_checked(self, size, rng).slots, np.ones(1))
+        ),
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IgnoresRemoved,
         Unchecked,
-        honest_with(drawable=lambda self: np.array(self.kept[1:], np.int64)),
-        honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
+        honest_with(_drawable=lambda self: np.array(self.kept[1:], np.int64)),
+        honest_with(_drawable=lambda self: np.arange(self.anchors.capacity)),
         IsOutOfOrder,
     ],
     SUITE.test_a_draw_that_cannot_be_made_is_told_of: [RefusesSilently, DrawsThoughItCannot],

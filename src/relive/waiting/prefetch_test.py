@@ -42,12 +42,12 @@ def slow_gathers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let every gather in a thread begin late, and assert that none is left after the test."""
     for window in (relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow):
 
-        def read(self: Any, *arguments: Any, _read: Any = window.read) -> Any:
+        def read(self: Any, *arguments: Any, _read: Any = window._read) -> Any:
             if threading.current_thread() is not threading.main_thread():
                 time.sleep(0.001)
             return _read(self, *arguments)
 
-        monkeypatch.setattr(window, "read", read)
+        monkeypatch.setattr(window, "_read", read)
     before = set(threading.enumerate())
     yield
     if set(threading.enumerate()) - before:
@@ -196,7 +196,7 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Semaphore(0)
         self.may_go_on = threading.Event()
-        read = relive.TransitionWindow.read
+        read = relive.TransitionWindow._read
 
         def held_read(*arguments: Any) -> Any:
             if threading.current_thread() is not threading.main_thread():
@@ -204,7 +204,7 @@ class Held:
                 assert self.may_go_on.wait(PATIENCE)
             return read(*arguments)
 
-        monkeypatch.setattr(relive.TransitionWindow, "read", held_read)
+        monkeypatch.setattr(relive.TransitionWindow, "_read", held_read)
 
 
 def known(store: steps_lib.StepStore) -> bytes:
@@ -229,7 +229,7 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(
     kind: Any = relive.ColumnReplayBuffer if "window" in settings else relive.RingReplayBuffer
     buffer = kind(12, seed=0, **settings)
     window = type(buffer.window)
-    read = window.read
+    read = window._read
 
     def pure_read(self: Any, store: steps_lib.StepStore, *arguments: Any) -> Any:
         before = known(store)
@@ -237,7 +237,7 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(
         assert known(store) == before
         return batch
 
-    monkeypatch.setattr(window, "read", pure_read)
+    monkeypatch.setattr(window, "_read", pure_read)
     iterator = buffer.batches(3, prefetch=1)
     for t in range(40):
         row = [[t, t]] * buffer.streams

@@ -108,11 +108,11 @@ def test_awaited_episodes_of_tokens_share_a_sync(tmp_path: pathlib.Path, disk: g
 
 def test_blocks_that_sync_later_may_be_nested(tmp_path: pathlib.Path) -> None:
     with relive.Journal(tmp_path / "journal") as journal:
-        journal.begin(lambda: b"base")
-        with journal.syncing_later():
-            with journal.syncing_later():
-                journal.append(1, b"")
-            journal.append(1, b"")
+        journal._begin(lambda: b"base")
+        with journal._syncing_later():
+            with journal._syncing_later():
+                journal._append(1, b"")
+            journal._append(1, b"")
             assert journal.num_synced == 1
-        journal.append(1, b"")
+        journal._append(1, b"")
         assert journal.num_synced == 4

@@ -40,18 +40,18 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         if self.burn_in >= self.length:
             raise errors.ArgumentError(f"burn_in must be below length = {self.length}, got {self.burn_in}")
 
-    def check_room(self, schema: schema_lib.Schema | None) -> None:
+    def _check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single sequence."""
         nbytes = window.ROW_BYTES if schema is None else max(window.ROW_BYTES, schema.nbytes)
         memory.check_room("length", self.length, nbytes)
 
     @property
-    def rule(self) -> steps.Rule:
+    def _rule(self) -> steps.Rule:
         """Every stride-th step, once enough steps after it are complete; with padding, step 0 needs none."""
         lag = max(self.length - self.stride, 0) if self.pad else self.length - 1
         return 0, lag, self.stride, int(self.pad)
 
-    def why_not_ready(self, store: steps.StepStore) -> str:
+    def _why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, and how long the longest episode is."""
         if self.pad:
             return "no step with a known next observation is stored at the start of an episode"
@@ -62,7 +62,7 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
             return f"no sequence of {self.length} steps starts at a multiple of stride = {self.stride}"
         return f"a sequence has {self.length} steps and the longest episode is {longest}"
 
-    def read(
+    def _read(
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Return the sequences from `slots` [B]."""
@@ -74,15 +74,15 @@ class EpisodeWindow(window.Window[batches.SequenceBatch]):
     """A whole episode, once it has ended and while all of it is stored; padded to the longest in the batch."""
 
     @property
-    def rule(self) -> steps.Rule:
+    def _rule(self) -> steps.Rule:
         """The first step of an episode that has ended."""
         return 0, append.WHOLE, 1, 0
 
-    def why_not_ready(self, store: steps.StepStore) -> str:
+    def _why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet."""
         return "no episode has ended of which every step is stored"
 
-    def read(
+    def _read(
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Return the episodes from `slots` [B]."""

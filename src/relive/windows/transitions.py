@@ -42,25 +42,25 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         validation.positive_int("frame_stack", self.frame_stack)
         validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
 
-    def check_room(self, schema: schema_lib.Schema | None) -> None:
+    def _check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single frame stack."""
-        fields = [] if schema is None else [schema.fields[path] for path in schema.observation_paths]
+        fields = [] if schema is None else [schema.fields[path] for path in schema._observation_paths]
         nbytes = max(window.ROW_BYTES, sum(field.nbytes for field in fields))
         name = "schema" if self.frame_stack == 1 else "frame_stack"
         memory.check_room(name, self.frame_stack, nbytes, "frames")
 
     @property
-    def rule(self) -> steps.Rule:
+    def _rule(self) -> steps.Rule:
         """Any complete step whose older frames are stored."""
         return self.frame_stack - 1, 0, 1, 0
 
-    def why_not_ready(self, store: steps.StepStore) -> str:
+    def _why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
         if self.frame_stack > 1:
             return f"no step with a known next observation and all its {self.frame_stack} frames is stored"
         return "no step with a known next observation is stored"
 
-    def read(
+    def _read(
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.TransitionBatch:
         """Return the transitions from `slots` [B]."""
@@ -68,14 +68,14 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         powers = returns.powers(self.gamma, most, returns.FLOAT64)
         discounts = returns.powers(self.gamma, most, store.reward_dtype)
         run = store.kernels.transitions(store.rows, slots, most, store.rewards, powers, discounts)
-        return self.assembled(store, slots, run, probabilities, weights)
+        return self._assembled(store, slots, run, probabilities, weights)
 
     def _horizon(self, store: steps.StepStore, slots: arrays.Ints) -> int:
         """Return how many steps to look at: at most the number stored, for large n_step."""
         left = store.lengths_of(store.episodes_of(slots)) - store.steps_of(slots)
         return min(self.n_step, int(left.max(initial=1)))
 
-    def assembled(
+    def _assembled(
         self,
         store: steps.StepStore,
         slots: arrays.Ints,

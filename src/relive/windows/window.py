@@ -28,21 +28,21 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
 
     @property
     @abc.abstractmethod
-    def rule(self) -> steps.Rule:
+    def _rule(self) -> steps.Rule:
         """At which rows a window may start, in the numbers of `kernels.append`."""
 
     @abc.abstractmethod
-    def why_not_ready(self, store: steps.StepStore) -> str:
+    def _why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
 
-    def check_room(self, schema: schema_lib.Schema | None) -> None:
+    def _check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single window of such rows; None if they are not known yet.
 
         By default, windows are small.
         """
 
     @abc.abstractmethod
-    def read(
+    def _read(
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> Batch:
         """Return the windows that start in `slots` [B], which must be readable."""

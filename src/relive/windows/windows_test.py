@@ -306,7 +306,7 @@ ALL_WINDOWS: list[window_lib.Window[Any]] = [
 
 def readable(buffer: Any) -> dict[int, bool]:
     """Return of each key that is stored whether the window's rule says that it may start there."""
-    store = buffer.history
+    store = buffer._store
     slots = store.alive_slots()
     is_readable = store.is_readable(slots)
     return dict(zip(store.keys(slots).tolist(), is_readable.tolist(), strict=True))
@@ -314,10 +314,10 @@ def readable(buffer: Any) -> dict[int, bool]:
 
 def kept_frames(buffer: Any, key: int) -> int:
     """Return how many of the older frames of a row's stack are stored, of those that it has."""
-    store, slot = buffer.history, np.array([key % buffer.capacity])
+    store, slot = buffer._store, np.array([key % buffer.capacity])
     episode = store.episodes_of(slot)
     oldest = store.steps_of(store.episodes[append.OLDEST][episode])
-    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window.rule[0])[0])
+    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window._rule[0])[0])
 
 
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -354,8 +354,8 @@ def test_eligible_rows_are_those_the_window_can_read(window: Any, streams: int, 
         buffer.check()
         for key, was_readable in before.items():
             if was_readable and key in after:
-                assert after[key] or kept_frames(buffer, key) < window.rule[0]
-            if not was_readable and after.get(key) and window.rule[0] > 0:
-                steps = buffer.history.steps_of(np.array([key % capacity]))
-                assert kept_frames(buffer, key) == min(window.rule[0], int(steps[0]))
+                assert after[key] or kept_frames(buffer, key) < window._rule[0]
+            if not was_readable and after.get(key) and window._rule[0] > 0:
+                steps = buffer._store.steps_of(np.array([key % capacity]))
+                assert kept_frames(buffer, key) == min(window._rule[0], int(steps[0]))
         before = after

@@ -90,7 +90,7 @@ class EpisodeRecorder(recording.Wrapper):
         """
         if not self._is_running:
             raise recording.needs_reset()
-        self.buffer._store[self._episode_id].check_next_step(policy_version)
+        self.buffer._store[self._episode_id]._check_next_step(policy_version)
         if not self.buffer._gate.can_insert():
             raise recording.held_back(self.buffer.limiter)
         # The environment may modify its argument and the array that it returned before.

@@ -216,7 +216,7 @@ def test_a_recorder_reports_a_failing_journal(fails: str, tmp_path: Any, monkeyp
         def refuse(*records: Any, **options: Any) -> None:
             raise errors.CheckpointError("full")
 
-        monkeypatch.setattr(journal, "append", refuse)
+        monkeypatch.setattr(journal, "_append", refuse)
         if fails == "step":
             with pytest.raises(RuntimeError, match="^no step$"):
                 env.step("a2")

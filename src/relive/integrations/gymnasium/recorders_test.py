@@ -467,7 +467,7 @@ def test_a_thread_safe_buffer_is_recorded_into() -> None:
     env.reset()
     env.step(0, chosen=1)
     with shell.locked() as inside:
-        assert inside.history.streams == 2
+        assert inside._store.streams == 2
         assert check_all(inside) == [(0, 0, 0)]
         assert str(inside.explain(0)).startswith("key 0: step 0 of 1, episode from key 0, stream 1")
 
@@ -907,10 +907,10 @@ def test_only_the_newest_frame_of_a_stack_is_stored(padding: Any, mode: Any) -> 
         env = relive_gymnasium.VectorRecorder(envs, buffer, frame_stack=3)
     observation, _ = env.reset()
     for _ in range(12):
-        first = buffer.history.next_key
+        first = buffer._store.next_key
         before = np.array(observation).reshape(-1, 3, 2, 2)
         observation, _, terminated, *_ = env.step(0 if mode is None else np.zeros(2, int))
-        keys = range(first, buffer.history.next_key)
+        keys = range(first, buffer._store.next_key)
         assert buffer.read(keys).observation.tolist() == before[: len(keys)].tolist()
         if np.any(terminated) and mode in (None, vector.AutoresetMode.DISABLED):
             observation, _ = env.reset()

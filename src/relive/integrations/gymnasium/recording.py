@@ -154,8 +154,8 @@ class Target:
         schema = self._schema_of_given()
         if schema is None:
             return action, extras
-        columns: dict[str, Any] = schema.columns("action", action, self._lead)
-        columns |= schema.columns("extras", extras, self._lead)
+        columns: dict[str, Any] = schema._columns_of("action", action, self._lead)
+        columns |= schema._columns_of("extras", extras, self._lead)
         return trees.nested("action", columns), trees.nested("extras", columns)
 
     def write(self, insert: Callable[..., Any], *step: Any, **fields: Any) -> None:
