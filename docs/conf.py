@@ -18,8 +18,7 @@ from sphinx.util import typing
 import relive
 
 project = "relive"
-author = "The relive authors"
-project_copyright = author
+project_copyright = "The relive authors"
 version = release = relive.__version__
 
 extensions = [
@@ -34,11 +33,7 @@ exclude_patterns = ["_build", "decisions", "install.md"]
 
 # Docstrings put names between single backticks: those that have an entry in the reference become links.
 default_role = "py:obj"
-autodoc_default_options = {
-    "members": True,
-    "inherited-members": True,
-    "special-members": "__len__, __next__, __anext__",
-}
+autodoc_default_options = {"members": True, "inherited-members": True, "special-members": "__len__"}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -84,10 +79,7 @@ html_static_path = ["_static"]
 html_css_files = ["pictures.css"]
 html_extra_path = ["social.png"]
 # What social networks show with a link.
-myst_html_meta = {
-    "property=og:image": f"{html_baseurl}social.png",
-    "name=twitter:card": "summary_large_image",
-}
+myst_html_meta = {"property=og:image": f"{html_baseurl}social.png", "name=twitter:card": "summary_large_image"}
 html_search_scorer = os.path.abspath("_static/scorer.js")
 html_theme_options = {
     "source_repository": f"{REPOSITORY}/",
@@ -101,7 +93,7 @@ TYPES = {
     re.escape(typing.stringify_annotation(numpy.typing.ArrayLike, "smart")): "~numpy.typing.ArrayLike",
     re.escape(typing.stringify_annotation(numpy.typing.DTypeLike, "smart")): "~numpy.typing.DTypeLike",
     r"~numpy\.ndarray\[tuple\[~typing\.Any, \.\.\.\], ~numpy\.dtype\[(~?[\w.]+)\]\]": r"~numpy.typing.NDArray[\1]",
-    rf"relive\.[\w.]+\.({'|'.join(relive.__all__)})\b": r"relive.\1",
+    rf"[\w.]+\.({'|'.join(relive.__all__)})\b": r"relive.\1",
 }
 
 
@@ -120,8 +112,9 @@ def skip_inherited(app: Any, what: str, name: str, thing: Any, skip: bool, optio
     """Leave out what is inherited from other libraries, or from a class that has an entry of its own."""
     place = app.env.current_document
     cls = getattr(importlib.import_module(place.autodoc_module), place.autodoc_class, None)
-    owner = next((base for base in getattr(cls, "__mro__", ()) if name in vars(base)), cls)
-    is_elsewhere = owner is not cls and owner.__name__ in relive.__all__
+    bases = getattr(cls, "__mro__", (object,))
+    owner = next((base for base in bases if name in vars(base)), cls)
+    is_elsewhere = any(base.__name__ in relive.__all__ and issubclass(base, owner) for base in bases[1:])
     is_tuple_field = (thing.__doc__ or "").startswith("Alias for field number")
     return cls is None or is_elsewhere or is_tuple_field or not owner.__module__.startswith("relive") or None
 

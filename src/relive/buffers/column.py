@@ -495,7 +495,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
         If nothing can be drawn ahead, the following `next` tries again; it raises NotReadyError only once all
         prefetched batches were returned. An exception raised while gathering a batch is raised in place of that batch,
-        which stays counted.
+        which stays counted. `close()` discards what is prefetched, and ends the thread.
 
         Args:
             batch_size: Number of windows in a batch, B.
