@@ -3,7 +3,6 @@
 import functools
 import importlib
 import os
-import pathlib
 import re
 import sys
 from typing import Any
@@ -37,7 +36,6 @@ autodoc_default_options = {"members": True, "inherited-members": True, "special-
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
@@ -48,7 +46,6 @@ myst_heading_anchors = 3
 # Where these pages are published, and what they are made from.
 html_baseurl = "https://relive-rl.github.io/relive/"
 REPOSITORY = "https://github.com/relive-rl/relive"
-GITHUB = pathlib.Path("_static/github.svg").read_text(encoding="utf-8")
 
 # Types of other libraries become links where the network is.
 if os.environ.get("GITHUB_ACTIONS"):
@@ -85,7 +82,6 @@ html_theme_options = {
     "source_repository": f"{REPOSITORY}/",
     "source_branch": "main",
     "source_directory": "docs/",
-    "footer_icons": [{"name": "GitHub", "url": REPOSITORY, "html": GITHUB, "class": ""}],
 }
 
 # What Sphinx writes for the types of arrays, and what the code says.
@@ -115,8 +111,7 @@ def skip_inherited(app: Any, what: str, name: str, thing: Any, skip: bool, optio
     bases = getattr(cls, "__mro__", (object,))
     owner = next((base for base in bases if name in vars(base)), cls)
     is_elsewhere = any(base.__name__ in relive.__all__ and issubclass(base, owner) for base in bases[1:])
-    is_tuple_field = (thing.__doc__ or "").startswith("Alias for field number")
-    return cls is None or is_elsewhere or is_tuple_field or not owner.__module__.startswith("relive") or None
+    return cls is None or is_elsewhere or not owner.__module__.startswith("relive") or None
 
 
 def name_sources(app: Any, doctree: nodes.document) -> None:
