@@ -1,5 +1,5 @@
-// Ranks the results of the search: pages whose title has every word of the query come first, guides before the
-// reference, then classes and functions, then methods, of which many classes have the same.
+// Ranks the results of the search: what the index of a page names comes first, then pages whose title has every word of
+// the query, guides before the reference, then classes and functions, then methods, of which many classes have the same.
 const FOLDERS = { guides: 2, which_buffer: 2, get_started: 2, reference: -1, faq: -1, benchmarks: -6, CHANGELOG: -8, format: -8 };
 
 var Scorer = {
@@ -13,7 +13,7 @@ var Scorer = {
   partialTerm: 2,
   score: ([docname, title, anchor, description, score, filename, kind]) => {
     if (kind === "object") return score - (/\.[A-Z]\w*$|^relive\.\w+$/.test(title) ? 2 : 10);
-    if (kind === "index") return score / 10;
+    if (kind === "index") return docname === "glossary" ? score / 10 : score / 2;
     const query = new URLSearchParams(window.location.search).get("q") || "";
     const words = query.toLowerCase().split(/[^\p{L}\p{N}]+/u).filter((word) => word);
     const page = title.split(" > ")[0].toLowerCase();

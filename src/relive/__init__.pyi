@@ -82,6 +82,7 @@ from relive.samplers.uniform import UniformSampler as UniformSampler
 from relive.schema.schema import Field as Field
 from relive.schema.schema import Schema as Schema
 from relive.storage.memmap import MemmapStorage as MemmapStorage
+from relive.storage.memmap import TemporaryMaps as TemporaryMaps
 from relive.storage.memory import ColumnStorage as ColumnStorage
 from relive.storage.memory import Storage as Storage
 from relive.waiting.asynchronous import AsyncReplayBuffer as AsyncReplayBuffer

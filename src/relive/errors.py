@@ -1,5 +1,7 @@
 """Every error that relive raises on purpose.
 
+::
+
     ReplayError
     ├── ArgumentError (ValueError)                an argument is invalid
     │   ├── ArgumentTypeError (TypeError)         an argument is of the wrong type

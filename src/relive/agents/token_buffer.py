@@ -108,7 +108,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
         redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
         allocate: Returns an array of zeros of a shape and dtype for each column of tokens, when the first episode is
-            added: np.zeros for memory, or a `relive.storage.memmap.TemporaryMaps` for more tokens than memory holds.
+            added: np.zeros for memory, or a `TemporaryMaps` for more tokens than memory holds.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:

@@ -495,7 +495,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
         If nothing can be drawn ahead, the following `next` tries again; it raises NotReadyError only once all
         prefetched batches were returned. An exception raised while gathering a batch is raised in place of that batch,
-        which stays counted.
+        which stays counted. `close()` discards what is prefetched, and ends the thread.
 
         Args:
             batch_size: Number of windows in a batch, B.
@@ -640,16 +640,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 f"keys must be those of batches, below {appended}, the number of steps added so far, got {key}, "
                 "which was never given out and may be a slot"
             )
-
-    def _check_priorities(self, priorities: Any) -> None:
-        """Raise what `update_priorities` would raise for these priorities [B], and change nothing.
-
-        Raises:
-            ArgumentError: A priority is invalid, or the buffer has no priorities.
-        """
-        sampler = self._prioritized_sampler("check_priorities")
-        count = validation.leading_length("priorities", priorities)
-        sampler._check_priorities(validation.non_negative_floats("priority", priorities, count))
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
         """Return the raw priorities of the steps with those keys [B].

@@ -424,7 +424,6 @@ def test_keys_that_are_not_readable_are_refused() -> None:
             "^update_priorities needs a PrioritizedSampler, got U",
         ),
         ("get_priorities", {"keys": [0]}, "^get_priorities needs a PrioritizedSampler, got UniformSampler$"),
-        ("check_priorities", {"priorities": [1]}, "^check_priorities needs a PrioritizedSampler, got UniformSampler$"),
         ("sample", {"batch_size": 1, "beta": 0.4}, "^beta must be left out without priorities, got 0.4$"),
         ("read", {"keys": [2], "beta": 0.4}, "^beta must be left out without priorities, got 0.4$"),
     ],

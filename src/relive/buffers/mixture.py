@@ -137,7 +137,8 @@ class MixtureSampler(Generic[Batch]):
         sources = self.sources(keys)
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:
-            buffer._check_priorities(np.where(sources == source, priorities, 0.0))
+            sampler = buffer._prioritized_sampler("update_priorities")
+            sampler._check_priorities(np.where(sources == source, priorities, 0.0))
             buffer._require_given_out(keys[sources == source] // len(self._buffers))
         alive = 0
         for source, buffer in prioritized:

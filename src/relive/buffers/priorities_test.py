@@ -585,13 +585,6 @@ def test_keys_of_steps_that_were_cleared_are_stale() -> None:
     assert buffer.get_stats().stale_keys == 1
 
 
-def test_priorities_can_be_checked_before_they_are_given() -> None:
-    buffer = make(4, alpha=2.0)
-    buffer._check_priorities([1.0, 2.0])
-    with pytest.raises(relive.ArgumentError, match="^priority of row 1 must be smaller with alpha = 2, got 1e[+]300$"):
-        buffer._check_priorities([1.0, 1e300])
-
-
 @pytest.mark.parametrize("why", ["lazy", "barred"])
 def test_a_priority_too_large_for_a_waiting_row_is_refused(why: str) -> None:
     """It is refused when it is passed, not by a later call that has already changed something."""

@@ -26,10 +26,13 @@ from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import adapters
 from relive.fleet import coordinator
+from relive.fleet import episode_writers
 from relive.fleet import membership
 from relive.fleet import replay
+from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.fleet import shares
+from relive.fleet import step_writers
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal
@@ -39,6 +42,11 @@ with imports.optional_dependency("ray"):
     import ray
     from ray import exceptions
 
+ColumnWriter = step_writers.ColumnWriter
+EpisodesWriter = episode_writers.EpisodesWriter
+OpenEpisode = episode_writers.OpenEpisode
+FleetStats = replay.FleetStats
+ShardStats = replies.ShardStats
 Batch = TypeVar("Batch")
 
 _RETRY = 0.2

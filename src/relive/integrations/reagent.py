@@ -48,6 +48,8 @@ def pre_timeline_frame(
 ) -> pandas.DataFrame:
     """Return a data frame with a row for each stored step, as input for ReAgent's timeline operator.
 
+    ::
+
         mdp_id                   the episode: its first stored key, as a text
         sequence_number          the step within the episode
         state_features           {0: float, 1: float, ...}: all numbers of the observation, field by field in the order

@@ -135,7 +135,7 @@ class TestEveryBuffer:
         rng, buffer, path = random.Random(seed), make(), tmp_path / "log"
         log = opened(path, rng.choice([200, 2000, 1 << 20]))
         log._carry(lambda: b"all")
-        vars(log)["release"] = lambda is_gone: None  # What is cut off below was synced before anything was deleted.
+        vars(log)["_release"] = lambda is_gone: None  # What is cut off below was synced before anything was deleted.
         buffer.attach(log)
         contents = [content(buffer)]
         for piece in range(6):

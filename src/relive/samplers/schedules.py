@@ -19,6 +19,8 @@ class Schedule(registry.Configurable, abc.ABC):
 class LinearSchedule(Schedule):
     """Linear interpolation from `start` at tick 0 to `end` at tick `steps`, constant afterwards.
 
+    ::
+
         value(tick) = start + (end - start) * min(tick / steps, 1)
 
     computed exactly from the decimal representations of `start` and `end`, and rounded once.

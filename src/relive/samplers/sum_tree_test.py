@@ -111,7 +111,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rng=GENERATORS)
     def set_some(self, rng: np.random.Generator) -> None:
-        leaves = self._leaves(rng)
+        leaves = self.leaves(rng)
         weights = (rng.integers(41, size=len(leaves)) * rng.integers(2, size=len(leaves)) / 8).tolist()
         self.tree.set(leaves, weights)
         for leaf, weight in zip(leaves, weights, strict=True):
@@ -119,7 +119,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
     def set_some_to_one_weight(self, rng: np.random.Generator, weight: float) -> None:
-        leaves = self._leaves(rng)
+        leaves = self.leaves(rng)
         self.tree.set(leaves, weight)
         for leaf in leaves:
             self.naive.weights[leaf] = weight
@@ -139,7 +139,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rng=GENERATORS, wrong=st.sampled_from([-0.125, math.nan, math.inf, 1e308]))
     def be_refused(self, rng: np.random.Generator, wrong: float) -> None:
-        leaves, outside = self._leaves(rng), [-1, self.tree.capacity][rng.integers(2)]
+        leaves, outside = self.leaves(rng), [-1, self.tree.capacity][rng.integers(2)]
         with pytest.raises(errors.ArgumentError):
             self.tree.set([*leaves, 0], [*[5.0] * len(leaves), wrong])
         with pytest.raises(errors.OutOfRangeError):
@@ -151,7 +151,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
     def write_from_outside(self, rng: np.random.Generator, weight: float) -> None:
-        leaves = self._leaves(rng)
+        leaves = self.leaves(rng)
         self.tree._leaves[leaves] = weight
         self.tree._settle(np.array(leaves, np.int64))
         for leaf in leaves:
@@ -768,7 +768,7 @@ def test_a_copy_has_leaves_of_its_own() -> None:
     copies = [copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))]
     for weight, other in enumerate(copies, start=2):
         other._leaves[9] = weight
-        other.settle(np.array([9]))
+        other._settle(np.array([9]))
         assert other.total == 4999.0 + weight
         assert other.get([9]).tolist() == [weight]
         assert other._kernels is tree._kernels

@@ -72,14 +72,13 @@ class MemmapStorage(memory.ColumnStorage):
 
     >>> import tempfile
     >>> import relive
-    >>> from relive.storage import memmap
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = folder.name + "/rows"
     >>> schema = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int))
-    >>> with memmap.MemmapStorage(path, schema, 1_000_000) as rows:
+    >>> with relive.MemmapStorage(path, schema, 1_000_000) as rows:
     ...     buffer = relive.RingReplayBuffer(1_000_000, storage=rows)
     ...     key = buffer.add([[7] * 84] * 84, 0, reward=1.0)
-    >>> with memmap.MemmapStorage(path) as rows:
+    >>> with relive.MemmapStorage(path) as rows:
     ...     rows.read(0)["reward"].item(), rows.nbytes, rows.generation, rows.was_dirty
     (1.0, 7072000000, 1, False)
     >>> folder.cleanup()
@@ -227,8 +226,7 @@ class TemporaryMaps:
 
     >>> import tempfile
     >>> import relive
-    >>> from relive.storage import memmap
-    >>> buffer = relive.TokenReplayBuffer(10_000_000, allocate=memmap.TemporaryMaps(tempfile.gettempdir()))
+    >>> buffer = relive.TokenReplayBuffer(10_000_000, allocate=relive.TemporaryMaps(tempfile.gettempdir()))
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:

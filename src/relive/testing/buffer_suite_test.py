@@ -125,7 +125,7 @@ def with_batches(window: Any, change: Callable[[steps.StepStore, Any, Any], Any]
     def read(self: Any, store: steps.StepStore, slots: Any, probabilities: Any, weights: Any) -> Any:
         return change(store, slots, window._read(store, slots, probabilities, weights))
 
-    broken: Any = type("Broken", (type(window),), {"read": read})
+    broken: Any = type("Broken", (type(window),), {"_read": read})
     return with_window(broken(**vars(window)))
 
 

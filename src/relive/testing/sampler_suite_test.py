@@ -277,15 +277,17 @@ class GoesOver(relive.UniformSampler):
 SUITE = sampler_suite.SamplerTests
 BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     SUITE.test_draws_are_of_the_size_that_was_asked_for: [
-        honest_with(draw=lambda self, size, rng: Honest._draw_checked(self, min(size, len(self.kept)), rng)),
+        honest_with(_draw_checked=lambda self, size, rng: Honest._draw_checked(self, min(size, len(self.kept)), rng)),
         FewerSlots,
-        honest_with(draw=lambda self, size, rng: relive.Draw(Honest._draw_checked(self, size, rng).slots, np.ones(1))),
+        honest_with(
+            _draw_checked=lambda self, size, rng: relive.Draw(Honest._draw_checked(self, size, rng).slots, np.ones(1))
+        ),
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IgnoresRemoved,
         Unchecked,
-        honest_with(drawable=lambda self: np.array(self.kept[1:], np.int64)),
-        honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
+        honest_with(_drawable=lambda self: np.array(self.kept[1:], np.int64)),
+        honest_with(_drawable=lambda self: np.arange(self.anchors.capacity)),
         IsOutOfOrder,
     ],
     SUITE.test_a_draw_that_cannot_be_made_is_told_of: [RefusesSilently, DrawsThoughItCannot],

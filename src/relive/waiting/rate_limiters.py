@@ -71,7 +71,7 @@ class MinSize(RateLimiter):
 class SampleToInsertRatio(RateLimiter):
     """Keeps the number of samples per insert close to `ratio`, within `error_buffer` samples.
 
-    It keeps surplus = ratio * (inserted - min_size) - sampled between -error_buffer and error_buffer:
+    It keeps surplus = ratio * (inserted - min_size) - sampled between -error_buffer and error_buffer::
 
         insert   if size < min_size   or   surplus + ratio <= error_buffer
         sample   if size >= min_size  and  surplus - batch_size >= -error_buffer

@@ -811,12 +811,9 @@ MISSING = {
     "attach": "a journal is attached to the buffer inside, before it is shared",
     "can_insert": "the verbs wait instead, and the next change makes the answer wrong",
     "can_sample": "as can_insert",
-    "check_priorities": "update_priorities checks; this is for those who send priorities to another process",
     "detach": "as attach",
     "from_state": "as load",
-    "history": "the rows themselves, which the next step changes",
     "load": "a class is loaded, and a shell put around it",
-    "readable_slots": "the next step may give a slot to another row",
     "rng": "each draw changes it",
 }
 """The public names of a buffer that shells do not have, and why; `buffer` or `locked` gives the buffer inside."""

@@ -31,7 +31,7 @@ Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBu
 class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A recorder of one environment. An environment recreated from its spec is not recorded."""
 
-    spec: Any = property(operator.attrgetter("env.spec"))
+    spec: Any = property(operator.attrgetter("env.spec"), doc="The spec of the environment inside.")
 
     def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
         given: object = env
