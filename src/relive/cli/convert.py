@@ -111,8 +111,6 @@ def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
     if (options.info or options.no_infos) and source is not Kind.MINARI:
         name = "--info" if options.info else "--no-infos"
         refuse(f"argument {name}: not allowed where FROM is a {source.value}")
-    if options.incomplete is not None and target is not Kind.MINARI:
-        refuse(f"argument --incomplete: not allowed where TO is a {target.value}")
     if options.overwrite and target is Kind.MINARI:
         refuse(f"argument --overwrite: not allowed where TO is a {target.value}: delete it with minari delete")
 
@@ -192,12 +190,7 @@ def _write(
 ) -> tuple[int, int]:
     """Write the steps of a buffer to TO, and return how many steps and episodes it has then."""
     if target is Kind.MINARI:
-        name = options.target.removeprefix(_MINARI)
-        try:
-            dataset = minari_lib.to_dataset(buffer, name, incomplete=options.incomplete or "refuse", progress=show)
-        except errors.ArgumentError as error:
-            said = str(error).replace("incomplete='as_sampled'", "--incomplete as_sampled")
-            raise errors.ArgumentError(said) from error
+        dataset = minari_lib.to_dataset(buffer, options.target.removeprefix(_MINARI), progress=show)
         return int(dataset.total_steps), int(dataset.total_episodes)
     if target is Kind.PARQUET:
         arrow_lib.write_parquet(buffer, options.target, overwrite=options.overwrite, progress=show)
