@@ -309,7 +309,6 @@ def _written(dataset: Any, episode: stored_episodes.StoredEpisode, data_format: 
     if data_format != "hdf5" and length >= _MOST_ROWS:
         rule = f"at most {_MOST_ROWS - 1} steps for Minari to read them from {data_format}"
         raise errors.ArgumentError(f"episodes must have {rule}, got {length}: pass data_format='hdf5'")
-    is_last = np.arange(length) == length - 1
     infos: dict[str, Any] = {}
     for path, values in (trees.flat("extras", episode.extras) if episode.extras else {}).items():
         # The reset comes first, with unknown infos.
@@ -322,8 +321,8 @@ def _written(dataset: Any, episode: stored_episodes.StoredEpisode, data_format: 
         "observations": spaces.value_of(dataset.observation_space, episode.observations),
         "actions": spaces.value_of(dataset.action_space, episode.actions),
         "rewards": episode.rewards,
-        "terminations": is_last & (episode.status == "COMPLETED"),
-        "truncations": is_last & (episode.status == "TRUNCATED"),
+        "terminations": episode.terminated,
+        "truncations": episode.truncated,
         "infos": infos,
     }
     return episode_buffer.EpisodeBuffer(**columns)
