@@ -18,8 +18,8 @@ from relive import testing
 REFERENCE = pathlib.Path(__file__).parent
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)", re.MULTILINE)
 INTEGRATIONS = pathlib.Path(relive.__file__).parent / "integrations"
-# Modules that integrations share, and the type of keyword arguments that Minari documents.
-NOT_PUBLIC = {"replaced_file", "step_columns", "Metadata"}
+# What integrations share.
+NOT_PUBLIC = {"step_columns"}
 # Attributes that Stable-Baselines3 reads.
 UNDOCUMENTED = {
     f"relive.integrations.stable_baselines3.{kind}.{name}"

@@ -22,7 +22,6 @@ from relive.cli import command_line
 from relive.cli import formatting
 from relive.cli import terminal
 from relive.common import imports
-from relive.integrations import replaced_file
 from relive.persistence import files
 from relive.persistence import inspect
 from relive.persistence import places
@@ -113,7 +112,7 @@ def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
         if getattr(options, name) is not None and target is not Kind.CHECKPOINT:
             refuse(f"argument --{name}: not allowed where TO is a {target.value}")
     if options.capacity is not None and options.like is not None:
-        refuse("argument --capacity: not allowed with --like, whose capacity is taken")
+        refuse("argument --capacity: not allowed with --like")
     if options.overwrite and target is Kind.MINARI:
         refuse(f"argument --overwrite: not allowed where TO is a {target.value}: delete it with minari delete")
 
@@ -122,10 +121,10 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     """Raise an error if TO cannot be made where it is, or something is there that is not to be replaced."""
     if target is Kind.MINARI:
         return
-    absolute = files.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
-    path = absolute("TO", options.target)
+    path = files.absolute("TO", options.target, "file" if target is Kind.PARQUET else "directory in another")
     label = files.named(path)
-    replaced_file.check_parent(path)
+    if not os.path.isdir(os.path.dirname(path)):
+        raise errors.ArgumentError(f"{label} cannot be made: {files.named(os.path.dirname(path))} is not a directory")
     if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
         raise errors.ArgumentError(f"{label} exists: name another path, or pass --overwrite")
     older = places.older(path) if target is Kind.CHECKPOINT else []
