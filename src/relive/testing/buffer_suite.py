@@ -25,9 +25,9 @@ _MOST_GROWTH = 12_000
 class BufferTests(abc.ABC):
     """Tests that every column buffer must pass; pytest collects them from a subclass whose name begins with Test.
 
-    The buffer may have any window, sampler and storage. The tests add self-describing steps: the observation is
-    [stream, episode, step], and action, reward and an extra called checksum are derived from it, so any mix-up shows in
-    the batch. These may vary between buffers:
+    The buffer may have any window, sampler and storage. The tests add self-describing steps: an observation begins with
+    the numbers of its episode and step, and action, reward and an extra called checksum are derived from them, so any
+    mix-up shows in the batch. These may vary between buffers:
 
     - The steps at which a window may start, and which of those are drawn. But a window has at most 8 steps: a whole
       episode of 8 steps must have an anchor that can be drawn.
@@ -339,19 +339,19 @@ def _invalid_calls(buffer: Buffer) -> Iterator[tuple[str, tuple[Any, ...], dict[
     for priorities in ([-1.0], [np.nan], [1.0, 2.0], ["high"]):
         yield "update_priorities", ([0], priorities), {}
     wrong: dict[str, Any]
-    step, two = synthetic.columns_of(0, 1, 0), synthetic.columns_of(0, 1, np.arange(2))
-    episode: dict[str, Any] = synthetic.episode_of(0, 1, 3) | {"terminated": True}
+    step, two = synthetic.columns_of(1, 0), synthetic.columns_of(1, np.arange(2))
+    episode: dict[str, Any] = synthetic.episode_of(1, 3) | {"terminated": True}
     for wrong in ({"stream": -1}, {"stream": buffer.streams}, {"terminated": None}, {"truncated": True}):
         yield "add", (), step | wrong
     for streams in ([0, 0], [-1, 0], [0, buffer.streams], [0]):
         yield "extend", (), two | {"streams": streams}
     for length in (0, buffer.capacity + 1):
-        yield "add_episode", (), synthetic.episode_of(0, 1, length) | {"terminated": True}
+        yield "add_episode", (), synthetic.episode_of(1, length) | {"terminated": True}
     for wrong in ({"stream": buffer.streams}, {"terminated": None}, {"observations": episode["observations"][:-1]}):
         yield "add_episode", (), episode | wrong
     if not buffer.num_eligible:
         return
-    eligible, steps = buffer.eligible_keys(), synthetic.columns_of(0, 1, np.arange(buffer.streams))
+    eligible, steps = buffer.eligible_keys(), synthetic.columns_of(1, np.arange(buffer.streams))
     yield "read", ([eligible[0], 2**62],), {}
     yield "update_priorities", (eligible[[0, 0]], [3.0, -1.0]), {}
     for wrong in (

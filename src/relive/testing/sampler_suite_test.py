@@ -318,13 +318,6 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     SUITE.test_global_randomness_is_left_alone: [DrawsFromNumpy, DrawsFromPython],
     SUITE.test_it_belongs_to_one_buffer: [BelongsToAll, GoesOver],
     SUITE.test_a_buffer_with_it_can_be_saved: [KeepsNoSetting],
-    SUITE.test_a_ring_that_wraps_many_times_is_drawn_from: [
-        IgnoresRemoved,
-        Unchecked,
-        IsOutOfOrder,
-    ],
-    SUITE.test_what_is_set_ineligible_in_a_ring_is_not_drawn: [IgnoresRemoved],
-    SUITE.test_a_ring_that_was_cleared_is_drawn_from_anew: [IgnoresRemoved],
     SUITE.test_a_row_drawn_max_times_sampled_times_is_not_drawn: [RefusesSilently, IgnoresRemoved],
 }
 """What fails each test."""

@@ -1,7 +1,6 @@
 """Self-describing synthetic steps, a writer of them, and checks of batches against them.
 
-    observation   [stream, episode, step]        reward   of episode and step, see rewards_of
-    action        step                           extra    checksum, see checksums_of
+    observation   [episode, step, ... a checksum of them]        action, reward, extra   of episode and step
 
 Episodes are numbered from 1, so that no observation is all zeros, as padding is. Any mix-up shows in the batch.
 """
@@ -66,12 +65,45 @@ class Episode:
             yield Step(observation, rows.action[t], float(rows.reward[t]), following, *ends)
 
 
-class Story:
+class Values:
+    """What observations and actions are of which step.
+
+    Args:
+        observation: What one observation, or one frame, is: at least three numbers, or six of uint8.
+        action: What one action is.
+    """
+
+    def __init__(self, observation: schemas.Field, action: schemas.Field) -> None:
+        self.observation, self.action = observation, action
+
+    def frames(self, episodes: Any, steps: Any) -> arrays.Array:
+        """Return single observations [..., *shape] of those steps [...]; zeros before the first one."""
+        episodes, steps = np.broadcast_arrays(np.asarray(episodes, np.int64), np.asarray(steps, np.int64))
+        checksum = (31 * episodes + 7 * steps) % 255 + 1
+        lead, dtype = episodes.shape, self.observation.dtype
+        flat = np.empty((*lead, math.prod(self.observation.shape)), dtype)
+        flat[...] = checksum[..., np.newaxis]
+        if dtype == np.uint8:
+            digits = (episodes, episodes // _BYTE, episodes // _BYTE**2, steps, steps // _BYTE)
+            flat[..., :5] = np.stack(digits, axis=-1) % _BYTE
+        else:
+            flat[..., 0], flat[..., 1] = episodes, steps
+        flat[steps < 0] = 0
+        return flat.reshape((*lead, *self.observation.shape))
+
+    def actions(self, episodes: Any, steps: Any) -> arrays.Array:
+        """Return the actions [..., *shape] of those steps [...]."""
+        numbers = np.asarray((5 * np.asarray(episodes) + 3 * np.asarray(steps)) % _ACTIONS, self.action.dtype)
+        spread = numbers.reshape(numbers.shape + (1,) * len(self.action.shape))
+        return np.array(np.broadcast_to(spread, numbers.shape + self.action.shape))
+
+
+class Story(Values):
     """A sequence of episodes, and everything known about them.
 
     Args:
-        observation: What one observation, or one frame, is; floats of at least three numbers, or uint8 of at least six.
-        action: What one action is.
+        observation: As for Values.
+        action: The same.
         lengths: The shortest and the longest episode.
         steps: How many steps there are at least.
         frame_stack: Frames in an observation.
@@ -89,7 +121,8 @@ class Story:
         steps: int,
         frame_stack: int = 1,
     ) -> None:
-        self.observation, self.action, self.frame_stack = observation, action, frame_stack
+        super().__init__(observation, action)
+        self.frame_stack = frame_stack
         rng = np.random.default_rng(0)
         count = steps // lengths[0] + 2
         drawn = rng.integers(lengths[0], lengths[1] + 1, count)
@@ -133,27 +166,6 @@ class Story:
         )
         return Episode(frames[self.frame_stack - 1 :], rows, terminated, truncated, start)
 
-    def frames(self, episodes: Any, steps: Any) -> arrays.Array:
-        """Return single observations [..., *shape] of those steps [...]; zeros before the first one."""
-        episodes, steps = np.broadcast_arrays(np.asarray(episodes, np.int64), np.asarray(steps, np.int64))
-        checksum = (31 * episodes + 7 * steps) % 255 + 1
-        lead, dtype = episodes.shape, self.observation.dtype
-        flat = np.empty((*lead, math.prod(self.observation.shape)), dtype)
-        flat[...] = checksum[..., np.newaxis]
-        if dtype == np.uint8:
-            digits = (episodes, episodes // _BYTE, episodes // _BYTE**2, steps, steps // _BYTE)
-            flat[..., :5] = np.stack(digits, axis=-1) % _BYTE
-        else:
-            flat[..., 0], flat[..., 1] = episodes, steps
-        flat[steps < 0] = 0
-        return flat.reshape((*lead, *self.observation.shape))
-
-    def actions(self, episodes: Any, steps: Any) -> arrays.Array:
-        """Return the actions [..., *shape] of those steps [...]."""
-        numbers = np.asarray((5 * np.asarray(episodes) + 3 * np.asarray(steps)) % _ACTIONS, self.action.dtype)
-        spread = numbers.reshape(numbers.shape + (1,) * len(self.action.shape))
-        return np.array(np.broadcast_to(spread, numbers.shape + self.action.shape))
-
     def place(self, frames: arrays.Array) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
         """Return of which episode and step single observations [..., *shape] are, and whether there is such a one.
 
@@ -176,14 +188,8 @@ class Story:
 
 
 Batch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
-SCHEMA = schemas.Schema(
-    schemas.Field(3, np.int64), schemas.Field((), np.int64), extras={"checksum": schemas.Field((), np.int64)}
-)
-
-
-def observations_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
-    """Return the observations [..., 3] of those steps [...]."""
-    return np.stack(np.broadcast_arrays(streams, episodes, steps), axis=-1).astype(np.int64)
+_VALUES = Values(schemas.Field(3, np.int64), schemas.Field((), np.int64))
+SCHEMA = schemas.Schema(_VALUES.observation, _VALUES.action, extras={"checksum": schemas.Field((), np.int64)})
 
 
 def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:
@@ -191,26 +197,21 @@ def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:
     return np.asarray((7 * np.asarray(episodes) + 3 * np.asarray(steps)) % 11 - 5.0)
 
 
-def checksums_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
-    """Return the checksums [...] of those steps [...]: another one for each of them."""
-    return np.asarray(1_000_000 * np.asarray(streams) + 1_000 * np.asarray(episodes) + np.asarray(steps) + 1)
-
-
-def columns_of(streams: Any, episodes: Any, steps: Any) -> dict[str, arrays.Array]:
+def columns_of(episodes: Any, steps: Any) -> dict[str, arrays.Array]:
     """Return the columns of those steps [...], by the names of `add`."""
     return {
-        "observation": observations_of(streams, episodes, steps),
-        "action": np.array(steps),
+        "observation": _VALUES.frames(episodes, steps),
+        "action": _VALUES.actions(episodes, steps),
         "reward": rewards_of(episodes, steps),
-        "checksum": checksums_of(streams, episodes, steps),
+        "checksum": np.asarray(1_000 * np.asarray(episodes) + np.asarray(steps) + 1),
     }
 
 
-def episode_of(stream: int, number: int, length: int) -> dict[str, arrays.Array]:
+def episode_of(number: int, length: int) -> dict[str, arrays.Array]:
     """Return the arrays of an episode of that many steps, by the names of `add_episode`."""
-    columns = columns_of(stream, number, np.arange(length))
+    columns = columns_of(number, np.arange(length))
     return {
-        "observations": observations_of(stream, number, np.arange(length + 1)),
+        "observations": _VALUES.frames(number, np.arange(length + 1)),
         "actions": columns["action"],
         "rewards": columns["reward"],
         "checksum": columns["checksum"],
@@ -247,7 +248,7 @@ class Writer:
         self.given: dict[str, arrays.Array] = {}
         self._episodes: list[_Episode] = []
         self._open: list[_Episode | None] = [None] * buffer.streams
-        self._rows: list[tuple[int, int, int]] = []
+        self._rows: list[tuple[int, int]] = []
 
     @property
     def num_steps(self) -> int:
@@ -295,8 +296,8 @@ class Writer:
         episode.length, episode.is_known_to_the_end = length, True
         episode.end = "terminated" if self.rng.random() < 0.5 else "truncated"
         self._open[stream] = None
-        self._rows += [(stream, episode.number, step) for step in range(length)]
-        self.given = episode_of(stream, episode.number, length)
+        self._rows += [(episode.number, step) for step in range(length)]
+        self.given = episode_of(episode.number, length)
         terminated = episode.end == "terminated"
         keys: list[int] = self.buffer.add_episode(**self.given, terminated=terminated, stream=stream).tolist()
         return keys
@@ -312,7 +313,7 @@ class Writer:
                 self.spliced += 1
                 episode = None
             episode = episode or self._begin(stream)
-            self._rows.append((stream, episode.number, episode.length))
+            self._rows.append((episode.number, episode.length))
             episode.length += 1
             episode.is_known_to_the_end = gives_next
             if episode.length >= episode.planned:
@@ -320,9 +321,9 @@ class Writer:
                 truncated[place] = gives_next and (not terminated[place] or self.rng.random() < 0.3)
                 episode.end = "terminated" if terminated[place] else "truncated"
                 self._open[stream] = None
-        numbers, episodes, steps = np.array(self._rows[-len(streams) :]).T
-        columns = columns_of(numbers, episodes, steps) | {"terminated": terminated, "truncated": truncated}
-        return columns | ({"next_observation": observations_of(numbers, episodes, steps + 1)} if gives_next else {})
+        episodes, steps = np.array(self._rows[-len(streams) :]).T
+        columns = columns_of(episodes, steps) | {"terminated": terminated, "truncated": truncated}
+        return columns | ({"next_observation": _VALUES.frames(episodes, steps + 1)} if gives_next else {})
 
     def _begin(self, stream: int) -> _Episode:
         longest = 2 * self.buffer.capacity if self.rng.random() < 0.2 else 8
@@ -360,11 +361,9 @@ class Writer:
 class _Rows:
     """The expected rows of a batch: one step each, with the facts of its episode, all [B]."""
 
-    def __init__(
-        self, episodes: list[_Episode], streams: arrays.Ints, numbers: arrays.Ints, steps: arrays.Ints
-    ) -> None:
+    def __init__(self, episodes: list[_Episode], numbers: arrays.Ints, steps: arrays.Ints) -> None:
         of_rows = [episodes[number - 1] for number in numbers]
-        self.streams, self.numbers, self.steps = streams, numbers, steps
+        self.numbers, self.steps = numbers, steps
         self.lengths = np.array([episode.length for episode in of_rows])
         self.has_tail = np.array([episode.is_known_to_the_end for episode in of_rows])
         self.is_terminated = np.array([episode.end == "terminated" for episode in of_rows])
@@ -378,10 +377,11 @@ class _Rows:
         later = self.steps[:, np.newaxis] + offsets
         rewards = np.where(offsets < span[:, np.newaxis], rewards_of(self.numbers[:, np.newaxis], later), 0.0)
         is_terminal = self.is_terminated & (self.steps + span == self.lengths)
+        expected = columns_of(self.numbers, self.steps)
         self._check_frames("observation", batch.observation, self.steps)
         self._check_frames("next_observation", batch.next_observation, self.steps + span)
-        _check("action", batch.action, self.steps)
-        _check("extras['checksum']", batch.extras["checksum"], checksums_of(self.streams, self.numbers, self.steps))
+        _check("action", batch.action, expected["action"])
+        _check("extras['checksum']", batch.extras["checksum"], expected["checksum"])
         _check("steps", batch.steps, span)
         _check("is_terminal", batch.is_terminal, is_terminal)
         _check("reward", batch.reward, (rewards * gamma**offsets).sum(axis=1))
@@ -391,21 +391,19 @@ class _Rows:
         """Compare a batch of sequences."""
         length = batch.mask.shape[1]
         span = np.minimum(self.left, length)[:, np.newaxis]
-        streams, numbers, lengths = (column[:, np.newaxis] for column in (self.streams, self.numbers, self.lengths))
+        numbers, lengths = self.numbers[:, np.newaxis], self.lengths[:, np.newaxis]
         steps = self.steps[:, np.newaxis] + np.arange(length + 1)
         is_there = (np.arange(length + 1) <= span) & ((steps < lengths) | self.has_tail[:, np.newaxis])
-        expected = np.where(is_there[..., np.newaxis], observations_of(streams, numbers, steps), 0)
+        expected = columns_of(numbers, steps)
         mask, is_last = np.arange(length) < span, steps[:, :-1] == lengths - 1
-        steps = steps[:, :-1]
-        _check("observation", batch.observation, expected)
+        _check("observation", batch.observation, np.where(is_there[..., np.newaxis], expected["observation"], 0))
         _check("mask", batch.mask, mask)
-        _check("action", batch.action, np.where(mask, steps, 0))
-        _check("reward", batch.reward, np.where(mask, rewards_of(numbers, steps), 0.0))
+        _check("action", batch.action, np.where(mask, expected["action"][:, :-1], 0))
+        _check("reward", batch.reward, np.where(mask, expected["reward"][:, :-1], 0.0))
         _check("terminated", batch.terminated, mask & is_last & self.is_terminated[:, np.newaxis])
         _check("truncated", batch.truncated, mask & is_last & self.is_truncated[:, np.newaxis])
         _check("start_step", batch.start_step, self.steps)
-        checksums = checksums_of(streams, numbers, steps)
-        _check("extras['checksum']", batch.extras["checksum"], np.where(mask, checksums, 0))
+        _check("extras['checksum']", batch.extras["checksum"], np.where(mask, expected["checksum"][:, :-1], 0))
         burn_in = batch.is_burn_in.sum(axis=1).max()
         _check("is_burn_in", batch.is_burn_in, mask & (np.arange(length) < burn_in))
 
@@ -413,13 +411,11 @@ class _Rows:
         """Compare observations of `steps` [B], or stacks of frames up to them."""
         stacks = frames if frames.ndim == 3 else frames[:, np.newaxis]
         times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
-        streams, numbers = self.streams[:, np.newaxis], self.numbers[:, np.newaxis]
         is_there = (times < self.lengths[:, np.newaxis]) | self.has_tail[:, np.newaxis]
-        expected = np.where(is_there[..., np.newaxis], observations_of(streams, numbers, times), 0)
         # Before the first frame of an episode there are zeros, or that frame again.
-        is_zero = (times < 0)[..., np.newaxis] & ~stacks.any(axis=-1, keepdims=True)
-        expected = np.where((times < 0)[..., np.newaxis], observations_of(streams, numbers, 0), expected)
-        _check(name, stacks, np.where(is_zero, 0, expected))
+        is_there &= (times >= 0) | stacks.any(axis=-1)
+        expected = _VALUES.frames(self.numbers[:, np.newaxis], np.maximum(times, 0))
+        _check(name, stacks, np.where(is_there[..., np.newaxis], expected, 0))
 
 
 def _check(name: str, column: arrays.Array, expected: arrays.Array) -> None:
