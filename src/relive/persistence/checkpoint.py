@@ -29,9 +29,6 @@ Path: TypeAlias = str | os.PathLike[str]
 _OF_FILES = frozenset((".npz", ".npy", ".pkl", ".pickle", ".pt", ".pth", ".h5", ".hdf5", ".parquet", ".zip", ".json"))
 """Endings that suggest a single file."""
 
-_ATTEMPTS = 100
-"""So often in a row may a writer replace a directory while it is being opened."""
-
 
 def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
     """Save a state as the directory `path`, and keep the `keep` - 1 before it as `path`.1, `path`.2 and so on.
@@ -66,42 +63,46 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     }
     manifest.encoded(values, entries)
     total = sum(entry.nbytes for entry in entries.values())
-    try:
-        with files_lib.locked(path):
-            new = files_lib.new_directory(path)
-            try:
-                _write(new, values, arrays, entries, _Report(total, progress))
-                files_lib.replace_directory(new, path, keep)
-            except BaseException:
-                with contextlib.suppress(OSError, errors.CheckpointError):
-                    files_lib.remove_directory(new)
-                raise
-    except OSError as error:
-        why = files_lib.reason(error)
-        raise errors.CheckpointError(f"{files_lib.named(path)} cannot be saved: {why}") from error
+    with files_lib.raising(path, "cannot be saved"), files_lib.locked(path):
+        new = files_lib.new_directory(path)
+        try:
+            _write(new, values, arrays, entries, _Report(total, progress))
+            files_lib.replace_directory(new, path, keep)
+        except BaseException:
+            with contextlib.suppress(OSError, errors.CheckpointError):
+                files_lib.remove_directory(new)
+            raise
     if progress is not None:
         progress(total, total)
 
 
 @contextlib.contextmanager
-def opened(
-    path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None
-) -> Iterator[state_lib.State]:
+def opened(path: Path, *, progress: state_lib.Progress | None = None) -> Iterator[state_lib.State]:
     """Yield the state in the directory `path`; its arrays are lazy columns, open until the end of the `with` block.
 
     A concurrent save to the same path does not affect it. After a crash between two renames, which left only `path`.1,
-    it reads that. Opening reads only the manifest, unless all files are to be verified. Otherwise a column raises at
-    its end if it is read in order and its checksum differs.
+    it reads that. Opening reads only the manifest; a column raises at its end if it is read in order and its checksum
+    differs.
     """
     path = files_lib.absolute("path", path)
-    verify = validation.boolean("verify", verify)
     state_lib.check_progress(progress)
     with contextlib.ExitStack() as files:
-        state = _opened(path, files, progress)
-        if verify:
-            for column in state["arrays"].values():
-                column.verify()
+        state, broken = _opened(path, files, progress)
+        if broken:
+            raise errors.CheckpointError("; ".join(broken))
         yield state
+
+
+def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
+    """Read all files of the checkpoint at an absolute path, and return a line for each that is broken."""
+    with contextlib.ExitStack() as files:
+        state, broken = _opened(path, files, progress)
+        for column in state["arrays"].values():
+            try:
+                column.verify()
+            except errors.CheckpointError as error:
+                broken.append(str(error))
+    return broken
 
 
 class _Report:
@@ -172,21 +173,18 @@ def _sync(file: io.FileIO) -> None:
         files_lib.fsync_file(file.fileno())
 
 
-def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Return the state of a directory, and leave its files open on `files`."""
-    for _ in range(_ATTEMPTS):
+def _opened(
+    path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None
+) -> tuple[state_lib.State, list[str]]:
+    """Return the state of a directory and a line for each broken file, and leave the others open on `files`."""
+    while True:
         place = files_lib.newest(path)
         before = _identity(place)
         with contextlib.ExitStack() as attempt:
-            try:
-                state = _state(place, attempt, progress)
-            except errors.CheckpointError:
-                if before == _identity(files_lib.newest(path)):
-                    raise
-            else:
+            state, broken = _state(place, attempt, progress)
+            if not broken or before == _identity(files_lib.newest(path)):  # Otherwise it was replaced meanwhile.
                 files.push(attempt.pop_all())
-                return state
-    raise errors.CheckpointError(f"{files_lib.named(path)} is replaced again and again: stop its writer")
+                return state, broken
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
@@ -198,39 +196,43 @@ def _identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Return the state of a directory that is not being replaced."""
-    label = files_lib.named(path)
+def _state(
+    path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None
+) -> tuple[state_lib.State, list[str]]:
+    arrays: dict[str, npy.Reader] = {}
     try:
-        directory = files.enter_context(files_lib.Directory(path, follow=True))
-    except FileNotFoundError:
-        raise errors.CheckpointError(f"{label} does not exist") from None
-    except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
-    if not directory.has(files_lib.MANIFEST):
-        raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
-    values, entries = read_manifest(directory)
-    report = _Report(sum(entry.row_bytes for entry in entries.values()), progress)
-    arrays = {name: files.enter_context(reader_of(directory, entry, report)) for name, entry in entries.items()}
-    return {**values, "arrays": arrays}
-
-
-def reader_of(
-    directory: files_lib.Directory, entry: manifest.Entry, report: Callable[[int], None]
-) -> contextlib.closing[npy.Reader]:
-    """Return the rows of a file as a column, for a `with` block."""
-    label, opened = f"{files_lib.named(directory.path)}/{entry.file}", directory.open(entry.file)
-    return contextlib.closing(npy.Reader(opened, label, entry.dtype, entry.shape, entry.crc32, report))
-
-
-def read_manifest(directory: files_lib.Directory) -> tuple[dict[str, Any], dict[str, manifest.Entry]]:
-    """Return the values and entries of the manifest in a directory; raise CheckpointError if it is not valid."""
-    label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
-    with open(directory.open(files_lib.MANIFEST), "rb") as file:
+        directory, values, entries = read_manifest(path, files)
+    except errors.CheckpointError as error:
+        return {"arrays": arrays}, [str(error)]
+    report, broken = _Report(sum(entry.row_bytes for entry in entries.values()), progress), []
+    for name, entry in entries.items():
+        label = f"{files_lib.named(path)}/{entry.file}"
         try:
+            reader = npy.Reader(directory.open(entry.file), label, entry.dtype, entry.shape, entry.crc32, report)
+        except errors.CheckpointError as error:
+            broken.append(str(error))
+        else:
+            arrays[name] = files.enter_context(contextlib.closing(reader))
+    return {**values, "arrays": arrays}, broken
+
+
+def read_manifest(
+    path: str, files: contextlib.ExitStack
+) -> tuple[files_lib.Directory, dict[str, Any], dict[str, manifest.Entry]]:
+    """Return the directory of a checkpoint, open on `files`, and the values and entries of its manifest.
+
+    CheckpointError says that there is none, or that the manifest is not valid.
+    """
+    label = files_lib.named(path)
+    with files_lib.raising(path, "cannot be read"):
+        try:
+            directory = files.enter_context(files_lib.Directory(path, follow=True))
+        except FileNotFoundError:
+            raise errors.CheckpointError(f"{label} does not exist") from None
+        if not directory.has(files_lib.MANIFEST):
+            raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
+        with open(directory.open(files_lib.MANIFEST), "rb") as file:
             raw = file.read(manifest.MOST_BYTES + 1)
-        except OSError as error:
-            raise errors.CheckpointError(f"{label} cannot be read: {files_lib.reason(error)}") from error
     if len(raw) > manifest.MOST_BYTES:
-        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
-    return manifest.decoded(raw, label)
+        raise errors.CheckpointError(f"{label}/{files_lib.MANIFEST} must have at most {manifest.MOST_BYTES} bytes")
+    return directory, *manifest.decoded(raw, f"{label}/{files_lib.MANIFEST}")

@@ -1,11 +1,5 @@
 """Loads, verifies, repairs and summarizes anything that relive has saved.
 
-load        the buffer, of whatever class
-verify      raises CheckpointError if something is broken
-repair      repairs what a crash has left
-summary     the contents, as JSON values
-examine     the common part of verify and summary: faults, and the buffer if it can be loaded
-
 Memory maps and Parquet files hold no buffer, and are read by their own modules.
 """
 
@@ -19,6 +13,7 @@ from typing import Any
 from relive import errors
 from relive.common import imports
 from relive.common import validation
+from relive.persistence import checkpoint
 from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
@@ -264,7 +259,7 @@ def _read_checkpoint(found: Examination, progress: state_lib.Progress | None) ->
     said = places.read_manifest(found.path)
     found.place, found.values, found.entries = said.place, said.values, said.entries
     found.version = manifest.VERSION
-    found.faults = places.faults(found.path, progress)
+    found.faults = checkpoint.faults(found.path, progress)
     if not found.faults:
         found.reason = why_not(said.values) or _why_too_large(_needed_bytes(said))
     if not found.faults and not found.reason:
@@ -333,7 +328,7 @@ def _base_faults(path: str) -> list[str]:
         has_checkpoint = _base(path).get("has_checkpoint") is True
     except (errors.ReplayError, StopIteration):
         return []  # Reported elsewhere.
-    return places.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
+    return checkpoint.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
 
 
 def _why_not_rebuilt(path: str, findings: journal_reader.Reading) -> str:

@@ -20,6 +20,7 @@ import errno
 import io
 import os
 import re
+import stat
 import struct
 from typing import BinaryIO, Final, NamedTuple
 import zlib
@@ -61,8 +62,10 @@ CLOSED = ".closed"
 """Ends the name of a file that marks how many records were on disk when the journal was closed."""
 CHECKPOINT = "base"
 """The directory of the checkpoint with which the first segment begins, if its buffer held steps."""
-_NAME = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|\.closed|(\.[0-9]{1,9})?\.damaged)?")
+NAME = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|\.closed|(\.[0-9]{1,9})?\.damaged)?")
+"""The names of segments and of the files beside them."""
 _CHUNK = 1 << 18
+_FAILED = "could not be read"
 
 
 class Record(NamedTuple):
@@ -97,12 +100,6 @@ class Segment:
 def segment_name(first: int) -> str:
     """Return the name of the segment whose first record has that number."""
     return f"segment-{first:020}.relive"
-
-
-def first_of(name: str) -> int | None:
-    """Return the number of the first record of the segment of that name; None if it is not a segment's name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match and not match[2] else None
 
 
 def segment_header(first: int, salt: int) -> bytes:
@@ -249,16 +246,12 @@ class Reading:
                     before, firsts = None, self.firsts[::-1]
                     continue
                 place = self._place(first)
-                try:
-                    with open(descriptor, "rb", _CHUNK) as file:
-                        self.segment = before = _begun(file, place, first, before)
-                        if firsts and only_last:
-                            before.number = firsts[-1]
-                        else:
-                            yield from self._read(file, before, is_last=not firsts)
-                except OSError as error:
-                    reason = files.reason(error)
-                    raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
+                with files.raising(place, _FAILED), open(descriptor, "rb", _CHUNK) as file:
+                    self.segment = before = _begun(file, place, first, before)
+                    if firsts and only_last:
+                        before.number = firsts[-1]
+                    else:
+                        yield from self._read(file, before, is_last=not firsts)
 
     def _read(self, file: BinaryIO, segment: Segment, *, is_last: bool) -> Iterator[tuple[int, int, bytes]]:
         """Yield the complete records of a segment whose header was read."""
@@ -311,12 +304,8 @@ class Reading:
         """List the files, until their names stay the same: a writer may prune the journal meanwhile."""
         names: list[str] = []
         while True:
-            try:
+            with files.raising(self.path, _FAILED):
                 before, names = names, sorted(directory.names())
-            except OSError as error:
-                raise errors.CheckpointError(
-                    f"{files.named(self.path)} could not be read: {files.reason(error)}"
-                ) from error
             try:
                 self._sort(directory, names)
             except (FileNotFoundError, errors.CheckpointError):  # What was deleted after it was listed is missing.
@@ -332,13 +321,13 @@ class Reading:
             raise errors.CheckpointError(f"{files.named(self.path)} is a checkpoint, not a journal: load it")
         found: dict[str, list[int]] = {"": [], NEW: [], OLDEST: [], CLOSED: []}
         for name in names:
-            match = _NAME.fullmatch(name)
+            match = NAME.fullmatch(name)
             if match is not None:
                 end = match[2] or ""
                 found.setdefault(end, []).append(int(match[1]))
                 if end in (OLDEST, CLOSED):
                     os.close(directory.open(name))
-            elif name != CHECKPOINT or not directory.is_directory(name):
+            elif name != CHECKPOINT or not stat.S_ISDIR(directory.mode(name)):
                 raise errors.CheckpointError(
                     f"{files.named(self.path)} holds {name!a}, which is not part of a journal: move it away"
                 )
@@ -395,10 +384,8 @@ def locked(path: str) -> Iterator[None]:
 
 def _opened(path: str) -> files.Directory:
     """Open the directory at `path`, which may be a link to one."""
-    try:
+    with files.raising(path, _FAILED):
         return files.Directory(path, follow=True)
-    except OSError as error:
-        raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
 def _begun(file: BinaryIO, path: str, first: int, before: Segment | None) -> Segment:

@@ -216,11 +216,9 @@ class Reader:
             )
 
     def _fill(self, memory: memoryview) -> None:
-        try:
+        with files.raising(self._label, "cannot be read"):
             while memory:
                 count = self._file.readinto(memory)
                 if not count:
                     raise errors.CheckpointError(f"{self._label} ends early")
                 memory = memory[count:]
-        except OSError as error:
-            raise errors.CheckpointError(f"{self._label} cannot be read: {files.reason(error)}") from error

@@ -198,11 +198,8 @@ def _checked_class(buffer_class: Any) -> Any:
 
 def _num_bytes(path: str) -> int:
     """Return the total size of the files in a directory."""
-    try:
-        with os.scandir(path) as entries:
-            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
-    except OSError as error:
-        raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
+    with files.raising(path, "could not be read"), os.scandir(path) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
 def base_state(payload: bytes) -> state_lib.State:
