@@ -9,12 +9,9 @@ See `manifest` for the manifest, `npy` for the array files, and `files` for cras
 from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
-import dataclasses
 import io
 import os
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from relive import errors
 from relive.common import validation
@@ -53,20 +50,20 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
         raise errors.ArgumentError(f"path must be a directory, got {said}: a checkpoint is one, so leave {ending} out")
     keep = validation.positive_int("keep", keep)
     state_lib.check_progress(progress)
-    arrays = _checked_arrays(state)
     values = {name: value for name, value in state.items() if name != "arrays"}
+    arrays: dict[str, Any] = state["arrays"]
     manifest.check_values(values)
-    # Use the longest possible checksums: if that manifest is not too large, none is.
-    entries = {
-        name: manifest.Entry(manifest.file_name(name), column.dtype, npy.shape_of(column), 2**32 - 1)
-        for name, column in arrays.items()
-    }
-    manifest.encoded(values, entries)
-    total = sum(entry.nbytes for entry in entries.values())
+    for name, column in arrays.items():
+        npy.check_dtype(f"array {name!r}", column.dtype)
+        if len(column.shape) > dtypes.MOST_AXES:
+            raise errors.ArgumentError(
+                f"array {name!r} must have at most {dtypes.MOST_AXES} axes, got {len(column.shape)}"
+            )
+    total = sum(npy.size_of(column.dtype, npy.shape_of(column)) for column in arrays.values())
     with files_lib.raising(path, "cannot be saved"), files_lib.locked(path):
         new = files_lib.new_directory(path)
         try:
-            _write(new, values, arrays, entries, _Report(total, progress))
+            _write(new, values, arrays, _Report(total, progress))
             files_lib.replace_directory(new, path, keep)
         except BaseException:
             with contextlib.suppress(OSError, errors.CheckpointError):
@@ -117,50 +114,18 @@ class _Report:
             self._progress(self._done, self._total)
 
 
-def _checked_arrays(state: object) -> dict[str, Any]:
-    if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
-        raise errors.ArgumentTypeError(
-            f"state must be a dict with a dict of arrays, got {validation.short_repr(state)}"
-        )
-    arrays: dict[str, Any] = state["arrays"]
-    files: dict[str, str] = {}
-    for name, column in arrays.items():
-        if type(name) is not str or not name or not manifest.is_text(name):
-            raise errors.ArgumentError(
-                f"arrays must have non-empty strings as names, got {validation.short_repr(name)}"
-            )
-        label = f"array {name!r}"
-        if isinstance(column, np.ma.MaskedArray):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got a masked array")
-        is_column = isinstance(getattr(column, "dtype", None), np.dtype) and hasattr(column, "shape")
-        if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.short_repr(column)}")
-        npy.check_dtype(label, column.dtype)
-        if not 1 <= len(column.shape) <= dtypes.MOST_AXES:
-            rule = f"must have 1 to {dtypes.MOST_AXES} axes"
-            raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
-        other = files.setdefault(manifest.file_name(name), name)
-        if other != name:
-            raise errors.ArgumentError(f"{label} must have another name: its file is that of {other!r}")
-    return arrays
-
-
-def _write(
-    new: str,
-    values: dict[str, Any],
-    arrays: dict[str, Any],
-    entries: dict[str, manifest.Entry],
-    report: Callable[[int], None],
-) -> None:
-    """Write all files into the directory `new`, and sync them and it; their checksums are put into the entries."""
+def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Callable[[int], None]) -> None:
+    """Write all files into the directory `new`, and sync them and it."""
+    entries = {}
     with files_lib.Directory(new) as directory:
         # One file is synced while the next one is written.
         with contextlib.ExitStack() as opened, futures.ThreadPoolExecutor(1) as executor:
             synced = []
             for name, column in arrays.items():
-                file = opened.enter_context(open(directory.create(entries[name].file), "wb", buffering=0))
+                file_name = manifest.file_name(name)
+                file = opened.enter_context(open(directory.create(file_name), "wb", buffering=0))
                 crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
-                entries[name] = dataclasses.replace(entries[name], crc32=crc32)
+                entries[name] = manifest.Entry(file_name, column.dtype, npy.shape_of(column), crc32)
                 synced.append(executor.submit(_sync, file))
             for each in synced:
                 each.result()

@@ -100,7 +100,12 @@ class Examination:
                 }
                 for name, entry in self.entries.items()
             },
-            "records": self.findings and self.findings.counts(),
+            "records": self.findings
+            and {
+                "segments": self.findings.num_segments,
+                "records": self.findings.num_records,
+                "torn_bytes": self.findings.num_torn_bytes,
+            },
             "faults": self.faults,
             "notes": self.notes,
         }

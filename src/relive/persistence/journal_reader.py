@@ -20,7 +20,6 @@ import errno
 import io
 import os
 import re
-import stat
 import struct
 from typing import BinaryIO, Final, NamedTuple
 import zlib
@@ -191,7 +190,7 @@ class Reading:
     """Reads the journal in the directory at an absolute path, once.
 
     Raises:
-        CheckpointError: The directory cannot be read, or holds foreign entries, or a mark that is not a file.
+        CheckpointError: The directory cannot be read, or holds foreign entries.
     """
 
     firsts: list[int]
@@ -217,10 +216,6 @@ class Reading:
     def num_torn_bytes(self) -> int:
         """The bytes of a torn tail; 0 if the journal ends with a whole record, or is damaged."""
         return 0 if self.segment is None or self.damage is not None else self.segment.size - self.segment.end
-
-    def counts(self) -> dict[str, int]:
-        """Return how many segments, records and torn bytes there are, by name."""
-        return {"segments": self.num_segments, "records": self.num_records, "torn_bytes": self.num_torn_bytes}
 
     def records(self, *, only_last: bool = False) -> Iterator[tuple[int, int, bytes]]:
         """Yield number, kind and payload of each complete record.
@@ -302,32 +297,18 @@ class Reading:
 
     def _list(self, directory: files.Directory) -> None:
         """List the files, until their names stay the same: a writer may prune the journal meanwhile."""
-        names: list[str] = []
-        while True:
-            with files.raising(self.path, _FAILED):
+        before, names = None, [""]
+        with files.raising(self.path, _FAILED):
+            while names != before:
                 before, names = names, sorted(directory.names())
-            try:
-                self._sort(directory, names)
-            except (FileNotFoundError, errors.CheckpointError):  # What was deleted after it was listed is missing.
-                if names == before:
-                    raise
-            else:
-                if names == before:
-                    return
-
-    def _sort(self, directory: files.Directory, names: list[str]) -> None:
-        """Tell the files of the journal from each other by their names."""
         if files.MANIFEST in names:
             raise errors.CheckpointError(f"{files.named(self.path)} is a checkpoint, not a journal: load it")
         found: dict[str, list[int]] = {"": [], NEW: [], OLDEST: [], CLOSED: []}
         for name in names:
             match = NAME.fullmatch(name)
             if match is not None:
-                end = match[2] or ""
-                found.setdefault(end, []).append(int(match[1]))
-                if end in (OLDEST, CLOSED):
-                    os.close(directory.open(name))
-            elif name != CHECKPOINT or not stat.S_ISDIR(directory.mode(name)):
+                found.setdefault(match[2] or "", []).append(int(match[1]))
+            elif name != CHECKPOINT or os.path.islink(os.path.join(self.path, name)):
                 raise errors.CheckpointError(
                     f"{files.named(self.path)} holds {name!a}, which is not part of a journal: move it away"
                 )

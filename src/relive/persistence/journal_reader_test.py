@@ -486,10 +486,6 @@ def test_a_pruned_journal_without_segments_is_refused(tmp_path: pathlib.Path) ->
     last.unlink()
     with pytest.raises(errors.CheckpointError, match=f"{last.name} is damaged at byte 0: it is missing$"):
         read(tmp_path / "log")
-    path = forged(tmp_path / "other", (0, 0, b""))
-    (path / f"{journal_reader.segment_name(0)}.oldest").mkdir()
-    with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive.oldest is not a regular file$"):
-        read(path)
 
 
 def test_segments_about_to_be_deleted_are_not_read(tmp_path: pathlib.Path) -> None:

@@ -117,10 +117,8 @@ def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[in
         while piece:  # The system may write only part of it at a time.
             piece = piece[os.write(descriptor, piece) :]
 
-    for start in range(0, len(memory), state.CHUNK):
-        chunk = memory[start : start + state.CHUNK]
-        crc32 = _summed(chunk, crc32, put)
-        wrote(len(chunk))
+    crc32 = _summed(memory, crc32, put)
+    wrote(len(memory))
     return crc32
 
 
