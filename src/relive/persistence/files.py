@@ -76,6 +76,18 @@ def module(name: str) -> Any:
         return None
 
 
+def num_bytes(path: str) -> int:
+    """Return the bytes of a file, or of all files in a directory."""
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # A writer of the journal may have pruned it by now.
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
+
+
 def fsync_file(descriptor: int) -> None:
     """Sync a file to disk, with F_FULLFSYNC where needed (macOS)."""
     fcntl = module("fcntl")
@@ -198,10 +210,7 @@ def newest(path: str) -> str:
 
 
 def new_directory(path: str) -> str:
-    """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted.
-
-    CheckpointError is raised, and nothing has changed, if something foreign is at `path`, or at a target of a rename.
-    """
+    """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted."""
     _check_ours(path)
     list(older(path))
     new = beside(path, "new")
@@ -214,9 +223,8 @@ def new_directory(path: str) -> str:
 def replace_directory(new: str, path: str, keep: int) -> None:
     """Rename the directory `new` to `path`, atomically for readers, and keep `keep` directories in all.
 
-    Whatever fails, `newest(path)` is complete. CheckpointError says that something foreign is in the way, and nothing
-    was renamed. Older directories that cannot be deleted, such as those with foreign files, stay, and the next call
-    tries again.
+    Whatever fails, `newest(path)` is complete. Older directories that cannot be deleted, such as those with foreign
+    files, stay, and the next call tries again.
     """
     _check_ours(path)
     places = [path, *older(path)]
@@ -246,10 +254,7 @@ def replace_directory(new: str, path: str, keep: int) -> None:
 
 
 def remove_directory(path: str) -> None:
-    """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing.
-
-    CheckpointError is raised, and nothing was deleted, if it holds foreign files or is not a directory.
-    """
+    """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing."""
     if not os.path.lexists(path):
         return
     check_files(path)
@@ -310,8 +315,7 @@ def _vacate(path: str) -> None:
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the lock of a path, an exclusive lock on a file beside it; raise CheckpointError if it is held elsewhere.
 
-    The system releases the lock when the process ends. The file stays: if it were deleted, one process could hold the
-    lock of the deleted file while another locks a new one.
+    The file stays: if it were deleted, one process could hold its lock while another locks a new one.
     """
     path = absolute("path", path)
     label, place = named(path), beside(path, "lock")

@@ -61,7 +61,7 @@ class EverySeconds:
 
 
 _MOST_TOGETHER = journal_reader.LARGEST_PAYLOAD - 2**30
-"""Bytes of the records that are written together; the rest is room for what says where each of them ends."""
+"""Bytes of the records that are written together."""
 _UNWRITTEN = "could not be written"
 Records: TypeAlias = Iterable[tuple[int, bytes]]
 Note: TypeAlias = Callable[[], bytes]
@@ -411,11 +411,10 @@ class Journal(duplicates.NeverCopied):
             del self._newest[:count]
 
     def prune(self, before: int) -> int:
-        """Delete the segments that hold no record numbered `before` or later, and return how many.
+        """Delete the segments but the last that hold no record numbered `before` or later, and return how many.
 
-        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted;
-        if one cannot be deleted, it is no longer part of the journal in any case. Windows deletes none that a process
-        reads: it goes when the journal is next opened.
+        The new start of the journal is recorded on disk before; a segment that cannot be deleted, since a process reads
+        it on Windows, is no longer part of the journal, and goes when that is next opened.
         """
         self._check_usable()
         oldest = max((first for first in self._firsts if first <= before), default=0)

@@ -627,11 +627,11 @@ def test_a_half_made_segment_stops_the_journal(tmp_path: pathlib.Path, monkeypat
 
 
 def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.Path) -> None:
-    bases: list[Any] = [b"base", "text", b"base"]
+    bases: list[Any] = [b"base", None, b"base"]
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
         log.begin(lambda: bases.pop(0))
         log.append(1, b"x" * 60)
-        with pytest.raises(errors.ArgumentTypeError, match="^payload must be bytes, got 'text'$"):
+        with pytest.raises(TypeError):
             log.append(1, b"one")
         log.append(1, b"two")
     assert payloads(tmp_path / "log") == [b"x" * 60, b"two"]

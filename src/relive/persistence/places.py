@@ -13,7 +13,9 @@ from relive.persistence import journal_reader
 from relive.persistence import manifest
 
 _MAP_MANIFEST = "storage.json"
-_PARQUET = b"PAR1"
+PARQUET = b"PAR1"
+"""How a Parquet file begins and ends."""
+STEPS_ALONE = "holds steps and no buffer: relive.integrations.arrow.add_parquet adds them to one"
 _MOST_NAMED = 3
 
 
@@ -73,8 +75,7 @@ def kind_of_buffer(path: str) -> Kind:
         remedy = f"load its checkpoint with storage=relive.MemmapStorage({path!r})"
         raise errors.CheckpointError(f"{label} is a memory map, which holds rows and no buffer: {remedy}")
     if kind is Kind.PARQUET:
-        remedy = "relive.integrations.arrow.add_parquet adds them to one"
-        raise errors.CheckpointError(f"{label} is a Parquet file, which holds steps and no buffer: {remedy}")
+        raise errors.CheckpointError(f"{label} is a Parquet file, which {STEPS_ALONE}")
     return kind
 
 
@@ -83,7 +84,7 @@ def _is_parquet(place: str) -> bool:
     if not os.path.isfile(place):
         return False
     with files.raising(place, "cannot be read"), open(place, "rb") as file:
-        return file.read(len(_PARQUET)) == _PARQUET
+        return file.read(len(PARQUET)) == PARQUET
 
 
 def is_of_journal(name: str) -> bool:

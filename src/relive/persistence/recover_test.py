@@ -465,20 +465,6 @@ def test_a_recovered_limiter_adds_no_samples_without_need(family: str, tmp_path:
 # What cannot be recovered.
 
 
-def test_a_directory_that_cannot_be_measured_is_an_error(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path / "log") as log:
-        filled(tmp_path / "saved", log)
-
-    def scandir(path: str) -> Any:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(errors.CheckpointError, match="log could not be read: Input/output error$"):
-        relive.recover(tmp_path / "log")
-
-
 RING_STATE = {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"}
 BASES: dict[str, Any] = {
     "a base must hold a state, got 3": 3,
