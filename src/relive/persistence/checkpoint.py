@@ -9,12 +9,9 @@ See `manifest` for the manifest, `npy` for the array files, and `files` for cras
 from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
-import dataclasses
 import io
 import os
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from relive import errors
 from relive.common import validation
@@ -28,9 +25,6 @@ Path: TypeAlias = str | os.PathLike[str]
 
 _OF_FILES = frozenset((".npz", ".npy", ".pkl", ".pickle", ".pt", ".pth", ".h5", ".hdf5", ".parquet", ".zip", ".json"))
 """Endings that suggest a single file."""
-
-_ATTEMPTS = 100
-"""So often in a row may a writer replace a directory while it is being opened."""
 
 
 def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
@@ -56,52 +50,56 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
         raise errors.ArgumentError(f"path must be a directory, got {said}: a checkpoint is one, so leave {ending} out")
     keep = validation.positive_int("keep", keep)
     state_lib.check_progress(progress)
-    arrays = _checked_arrays(state)
     values = {name: value for name, value in state.items() if name != "arrays"}
+    arrays: dict[str, Any] = state["arrays"]
     manifest.check_values(values)
-    # Use the longest possible checksums: if that manifest is not too large, none is.
-    entries = {
-        name: manifest.Entry(manifest.file_name(name), column.dtype, npy.shape_of(column), 2**32 - 1)
-        for name, column in arrays.items()
-    }
-    manifest.encoded(values, entries)
-    total = sum(entry.nbytes for entry in entries.values())
-    try:
-        with files_lib.locked(path):
-            new = files_lib.new_directory(path)
-            try:
-                _write(new, values, arrays, entries, _Report(total, progress))
-                files_lib.replace_directory(new, path, keep)
-            except BaseException:
-                with contextlib.suppress(OSError, errors.CheckpointError):
-                    files_lib.remove_directory(new)
-                raise
-    except OSError as error:
-        why = files_lib.reason(error)
-        raise errors.CheckpointError(f"{files_lib.named(path)} cannot be saved: {why}") from error
+    for name, column in arrays.items():
+        npy.check_dtype(f"array {name!r}", column.dtype)
+        if len(column.shape) > dtypes.MOST_AXES:
+            raise errors.ArgumentError(
+                f"array {name!r} must have at most {dtypes.MOST_AXES} axes, got {len(column.shape)}"
+            )
+    total = sum(npy.size_of(column.dtype, npy.shape_of(column)) for column in arrays.values())
+    with files_lib.raising(path, "cannot be saved"), files_lib.locked(path):
+        new = files_lib.new_directory(path)
+        try:
+            _write(new, values, arrays, _Report(total, progress))
+            files_lib.replace_directory(new, path, keep)
+        except BaseException:
+            with contextlib.suppress(OSError, errors.CheckpointError):
+                files_lib.remove_directory(new)
+            raise
     if progress is not None:
         progress(total, total)
 
 
 @contextlib.contextmanager
-def opened(
-    path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None
-) -> Iterator[state_lib.State]:
+def opened(path: Path, *, progress: state_lib.Progress | None = None) -> Iterator[state_lib.State]:
     """Yield the state in the directory `path`; its arrays are lazy columns, open until the end of the `with` block.
 
     A concurrent save to the same path does not affect it. After a crash between two renames, which left only `path`.1,
-    it reads that. Opening reads only the manifest, unless all files are to be verified. Otherwise a column raises at
-    its end if it is read in order and its checksum differs.
+    it reads that. Opening reads only the manifest; a column raises at its end if it is read in order and its checksum
+    differs.
     """
     path = files_lib.absolute("path", path)
-    verify = validation.boolean("verify", verify)
     state_lib.check_progress(progress)
     with contextlib.ExitStack() as files:
-        state = _opened(path, files, progress)
-        if verify:
-            for column in state["arrays"].values():
-                column.verify()
+        state, broken = _opened(path, files, progress)
+        if broken:
+            raise errors.CheckpointError("; ".join(broken))
         yield state
+
+
+def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
+    """Read all files of the checkpoint at an absolute path, and return a line for each that is broken."""
+    with contextlib.ExitStack() as files:
+        state, broken = _opened(path, files, progress)
+        for column in state["arrays"].values():
+            try:
+                column.verify()
+            except errors.CheckpointError as error:
+                broken.append(str(error))
+    return broken
 
 
 class _Report:
@@ -116,50 +114,18 @@ class _Report:
             self._progress(self._done, self._total)
 
 
-def _checked_arrays(state: object) -> dict[str, Any]:
-    if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
-        raise errors.ArgumentTypeError(
-            f"state must be a dict with a dict of arrays, got {validation.short_repr(state)}"
-        )
-    arrays: dict[str, Any] = state["arrays"]
-    files: dict[str, str] = {}
-    for name, column in arrays.items():
-        if type(name) is not str or not name or not manifest.is_text(name):
-            raise errors.ArgumentError(
-                f"arrays must have non-empty strings as names, got {validation.short_repr(name)}"
-            )
-        label = f"array {name!r}"
-        if isinstance(column, np.ma.MaskedArray):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got a masked array")
-        is_column = isinstance(getattr(column, "dtype", None), np.dtype) and hasattr(column, "shape")
-        if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.short_repr(column)}")
-        npy.check_dtype(label, column.dtype)
-        if not 1 <= len(column.shape) <= dtypes.MOST_AXES:
-            rule = f"must have 1 to {dtypes.MOST_AXES} axes"
-            raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
-        other = files.setdefault(manifest.file_name(name), name)
-        if other != name:
-            raise errors.ArgumentError(f"{label} must have another name: its file is that of {other!r}")
-    return arrays
-
-
-def _write(
-    new: str,
-    values: dict[str, Any],
-    arrays: dict[str, Any],
-    entries: dict[str, manifest.Entry],
-    report: Callable[[int], None],
-) -> None:
-    """Write all files into the directory `new`, and sync them and it; their checksums are put into the entries."""
+def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Callable[[int], None]) -> None:
+    """Write all files into the directory `new`, and sync them and it."""
+    entries = {}
     with files_lib.Directory(new) as directory:
         # One file is synced while the next one is written.
         with contextlib.ExitStack() as opened, futures.ThreadPoolExecutor(1) as executor:
             synced = []
             for name, column in arrays.items():
-                file = opened.enter_context(open(directory.create(entries[name].file), "wb", buffering=0))
+                file_name = manifest.file_name(name)
+                file = opened.enter_context(open(directory.create(file_name), "wb", buffering=0))
                 crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
-                entries[name] = dataclasses.replace(entries[name], crc32=crc32)
+                entries[name] = manifest.Entry(file_name, column.dtype, npy.shape_of(column), crc32)
                 synced.append(executor.submit(_sync, file))
             for each in synced:
                 each.result()
@@ -172,21 +138,18 @@ def _sync(file: io.FileIO) -> None:
         files_lib.fsync_file(file.fileno())
 
 
-def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Return the state of a directory, and leave its files open on `files`."""
-    for _ in range(_ATTEMPTS):
+def _opened(
+    path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None
+) -> tuple[state_lib.State, list[str]]:
+    """Return the state of a directory and a line for each broken file, and leave the others open on `files`."""
+    while True:
         place = files_lib.newest(path)
         before = _identity(place)
         with contextlib.ExitStack() as attempt:
-            try:
-                state = _state(place, attempt, progress)
-            except errors.CheckpointError:
-                if before == _identity(files_lib.newest(path)):
-                    raise
-            else:
+            state, broken = _state(place, attempt, progress)
+            if not broken or before == _identity(files_lib.newest(path)):  # Otherwise it was replaced meanwhile.
                 files.push(attempt.pop_all())
-                return state
-    raise errors.CheckpointError(f"{files_lib.named(path)} is replaced again and again: stop its writer")
+                return state, broken
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
@@ -198,39 +161,43 @@ def _identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Return the state of a directory that is not being replaced."""
-    label = files_lib.named(path)
+def _state(
+    path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None
+) -> tuple[state_lib.State, list[str]]:
+    arrays: dict[str, npy.Reader] = {}
     try:
-        directory = files.enter_context(files_lib.Directory(path, follow=True))
-    except FileNotFoundError:
-        raise errors.CheckpointError(f"{label} does not exist") from None
-    except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
-    if not directory.has(files_lib.MANIFEST):
-        raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
-    values, entries = read_manifest(directory)
-    report = _Report(sum(entry.row_bytes for entry in entries.values()), progress)
-    arrays = {name: files.enter_context(reader_of(directory, entry, report)) for name, entry in entries.items()}
-    return {**values, "arrays": arrays}
-
-
-def reader_of(
-    directory: files_lib.Directory, entry: manifest.Entry, report: Callable[[int], None]
-) -> contextlib.closing[npy.Reader]:
-    """Return the rows of a file as a column, for a `with` block."""
-    label, opened = f"{files_lib.named(directory.path)}/{entry.file}", directory.open(entry.file)
-    return contextlib.closing(npy.Reader(opened, label, entry.dtype, entry.shape, entry.crc32, report))
-
-
-def read_manifest(directory: files_lib.Directory) -> tuple[dict[str, Any], dict[str, manifest.Entry]]:
-    """Return the values and entries of the manifest in a directory; raise CheckpointError if it is not valid."""
-    label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
-    with open(directory.open(files_lib.MANIFEST), "rb") as file:
+        directory, values, entries = read_manifest(path, files)
+    except errors.CheckpointError as error:
+        return {"arrays": arrays}, [str(error)]
+    report, broken = _Report(sum(entry.row_bytes for entry in entries.values()), progress), []
+    for name, entry in entries.items():
+        label = f"{files_lib.named(path)}/{entry.file}"
         try:
+            reader = npy.Reader(directory.open(entry.file), label, entry.dtype, entry.shape, entry.crc32, report)
+        except errors.CheckpointError as error:
+            broken.append(str(error))
+        else:
+            arrays[name] = files.enter_context(contextlib.closing(reader))
+    return {**values, "arrays": arrays}, broken
+
+
+def read_manifest(
+    path: str, files: contextlib.ExitStack
+) -> tuple[files_lib.Directory, dict[str, Any], dict[str, manifest.Entry]]:
+    """Return the directory of a checkpoint, open on `files`, and the values and entries of its manifest.
+
+    CheckpointError says that there is none, or that the manifest is not valid.
+    """
+    label = files_lib.named(path)
+    with files_lib.raising(path, "cannot be read"):
+        try:
+            directory = files.enter_context(files_lib.Directory(path, follow=True))
+        except FileNotFoundError:
+            raise errors.CheckpointError(f"{label} does not exist") from None
+        if not directory.has(files_lib.MANIFEST):
+            raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
+        with open(directory.open(files_lib.MANIFEST), "rb") as file:
             raw = file.read(manifest.MOST_BYTES + 1)
-        except OSError as error:
-            raise errors.CheckpointError(f"{label} cannot be read: {files_lib.reason(error)}") from error
     if len(raw) > manifest.MOST_BYTES:
-        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
-    return manifest.decoded(raw, label)
+        raise errors.CheckpointError(f"{label}/{files_lib.MANIFEST} must have at most {manifest.MOST_BYTES} bytes")
+    return directory, *manifest.decoded(raw, f"{label}/{files_lib.MANIFEST}")

@@ -69,7 +69,7 @@ def test_a_state_comes_back_as_it_was(
         state["arrays"][name] = np.zeros(shape, dtype)
         npy_test.fill(state["arrays"][name], np.random.default_rng(seed))
     checkpoint.save(state, path)
-    read = loaded(path, verify=verify)
+    read = loaded(path)
     assert read == whole(state)
     assert repr(read) == repr({**values, "arrays": read["arrays"]})  # Types and order, too.
     with checkpoint.opened(path) as columns:  # A checkpoint of a checkpoint, onto itself.
@@ -204,13 +204,16 @@ def test_progress_is_told_in_bytes(tmp_path: pathlib.Path) -> None:
     calls.clear()
     state = {"arrays": {"a": np.zeros(20), "b": np.zeros((0, 3))}}
     checkpoint.save(state, tmp_path / "state", progress=lambda *each: calls.append(each))
-    assert calls == [(n, 416) for n in (64, 128, 192, 256, 288, 352, 416, 416)]
-    for verify in (False, True):
-        calls.clear()
-        with checkpoint.opened(tmp_path / "state", verify=verify, progress=lambda *each: calls.append(each)) as read:
-            assert len(calls) == (3 if verify else 0)
+    assert calls == [(n, 416) for n in (128, 192, 256, 288, 416, 416)]
+    calls.clear()
+    with checkpoint.opened(tmp_path / "state", progress=lambda *each: calls.append(each)) as read:
+        assert not calls
+        for _ in range(2):
             state_lib.in_memory(read["arrays"]["a"])
-        assert [call for call in calls if call != calls[-1]] + calls[-1:] == [(64, 160), (128, 160), (160, 160)]
+    assert [call for call in calls if call != calls[-1]] + calls[-1:] == [(64, 160), (128, 160), (160, 160)]
+    calls.clear()
+    assert checkpoint.faults(str(tmp_path / "state"), lambda *each: calls.append(each)) == []
+    assert calls == [(64, 160), (128, 160), (160, 160)]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError, ZeroDivisionError])
@@ -238,7 +241,7 @@ def test_a_hundred_mebibytes_pass_through_one_chunk(tmp_path: pathlib.Path) -> N
         checkpoint.save({"arrays": {"a": column}}, tmp_path / "state")
         assert tracemalloc.get_traced_memory()[1] < 1.3 * state_lib.CHUNK
         tracemalloc.reset_peak()
-        with checkpoint.opened(tmp_path / "state", verify=True) as state:
+        with checkpoint.opened(tmp_path / "state") as state:
             assert state["arrays"]["a"].read(rows - 1, rows)[0, 0] == rows - 1
         assert tracemalloc.get_traced_memory()[1] < 2.3 * state_lib.CHUNK
     finally:
@@ -250,7 +253,6 @@ def test_a_hundred_mebibytes_pass_through_one_chunk(tmp_path: pathlib.Path) -> N
 
 ARRAY = np.zeros(1)
 TOO_LONG: list[Any] = ["a" * 2**21, [[]] * 10**5]
-NO_STATES: list[Any] = [None, [], {}, {"arrays": None}, {"arrays": [1]}]
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -272,34 +274,19 @@ WRONG: list[tuple[Any, str]] = [
         ({name: 1}, f"state must not have '{name}': every manifest")
         for name in ("format", "version", "relive", "crc32")
     ),
-    *((state, "state must be a dict with a dict of arrays, got ") for state in NO_STATES),
-    *(
-        ({"arrays": {"a": column}}, "array 'a' must be an array or a column, got ")
-        for column in (None, [1], 1.0, np.float64(1), np.ma.masked_array([1]), b"a", np.dtype("f4"))
-    ),
-    *(
-        ({"arrays": {"a": array}}, "array 'a' must have 1 to 32 axes, got shape ")
-        for array in (np.array(1.0), np.zeros((1,) * 33))
-    ),
+    ({"arrays": {"a": np.zeros((1,) * 33)}}, "array 'a' must have at most 32 axes, got 33"),
     ({"arrays": {"a": np.array([{}])}}, "array 'a' must hold no Python objects, got "),
-    *(
-        ({"arrays": {name: ARRAY}}, "arrays must have non-empty strings as names, got ")
-        for name in ("", 1, "\ud800", np.str_("a"))
-    ),
 ]
 
 
 @pytest.mark.parametrize(("state", "message"), WRONG, ids=range(len(WRONG)))
 def test_what_no_checkpoint_holds_is_named(tmp_path: pathlib.Path, state: Any, message: str) -> None:
-    if isinstance(state, dict) and state:
-        state = {"arrays": {}, **state}
-    kind = errors.ArgumentTypeError if "a dict with a dict" in message else errors.ArgumentError
-    with pytest.raises(kind) as caught:
-        checkpoint.save(state, tmp_path / "state")
+    with pytest.raises(errors.ArgumentError) as caught:
+        checkpoint.save({"arrays": {}, **state}, tmp_path / "state")
     start, _, rest = message.partition("... ")
     assert str(caught.value).startswith(start)
     assert rest in str(caught.value)
-    assert not os.listdir(tmp_path)
+    assert os.listdir(tmp_path) in ([], [".state.lock"])
 
 
 def nested(depth: int) -> Any:
@@ -314,18 +301,12 @@ def test_values_may_lie_deep_but_not_too_deep(tmp_path: pathlib.Path) -> None:
         checkpoint.save({"a": nested(64), "arrays": {}}, tmp_path / "state")
 
 
-def test_two_arrays_with_one_file_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "file_name", lambda name: "a.npy")
-    with pytest.raises(errors.ArgumentError, match="^array 'b' must have another name: its file is that of 'a'$"):
-        checkpoint.save({"arrays": {"a": np.zeros(1), "b": np.zeros(1)}}, tmp_path / "state")
-
-
 def test_options_are_checked(tmp_path: pathlib.Path) -> None:
-    options: Any
+    keep: Any
+    for keep in (0, 1.5):
+        with pytest.raises(errors.ArgumentError, match="^keep must be "):
+            checkpoint.save({"arrays": {}}, tmp_path / "state", keep=keep)
     for call in (lambda path, **given: checkpoint.save({"arrays": {}}, path, **given), loaded):
-        for options in ({"keep": 0}, {"keep": 1.5}) if call is not loaded else ({"verify": 1},):
-            with pytest.raises(errors.ArgumentError, match=f"^{next(iter(options))} must be "):
-                call(tmp_path / "state", **options)
         with pytest.raises(errors.ArgumentError, match="^progress must be "):
             call(tmp_path / "state", progress=3)
         for path in ("", "/", "a\0b", "//", 3):
@@ -463,7 +444,7 @@ def test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one(tmp_path: pathlib
                 saves += 1
             except Crash:
                 pass
-        state = loaded(path, verify=True)
+        state = loaded(path)
         assert state["number"] in (3, 4)
         assert state == whole(numbered(state["number"]))
         assert {state["number"] - kept for kept in range(keep - 1)} <= names_of(parent)
@@ -565,17 +546,8 @@ def test_where_directories_cannot_be_opened_paths_do(tmp_path: pathlib.Path, mon
     assert loaded(tmp_path / "state") == whole(numbered(2))
     assert loaded(tmp_path / "state.1") == whole(numbered(1))
     (tmp_path / "file").write_text("")
-    with pytest.raises(errors.CheckpointError, match="file cannot be opened: Not a directory$"):
+    with pytest.raises(errors.CheckpointError, match="file cannot be read: Not a directory$"):
         loaded(tmp_path / "file")
-
-
-def test_a_directory_replaced_again_and_again_is_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = iter(range(1000))
-    monkeypatch.setattr(checkpoint, "_identity", lambda path: next(numbers))
-    with pytest.raises(errors.CheckpointError, match="state is replaced again and again: stop its writer$"):
-        loaded(tmp_path / "state")
 
 
 def test_a_reader_closes_what_it_opened(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
 
     @abc.abstractmethod
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
-        """Restore a state apart from the generator, possibly damaged or forged; `_swap` follows.
-
-        The buffer is new, or one of `_twin`: if CheckpointError is raised, since the state is invalid, it is dropped.
-        """
+        """Restore a state apart from the generator, possibly forged, in a new buffer or one of `_twin`."""
 
     def _twin(self) -> Self:
         """Return a buffer to restore a state in, with parts of its own where `_load_state_dict` changes them."""

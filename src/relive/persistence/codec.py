@@ -128,10 +128,6 @@ def checked(codec: Codec | None) -> Codec:
     return codec
 
 
-class _NotPlainError(errors.ReplayError):
-    """A value cannot be encoded; `_refusal` finds out which and why."""
-
-
 def _head(tag: bytes, size: int) -> bytes:
     head = bytearray(tag)
     while size > 127:
@@ -173,13 +169,13 @@ def _sequence(run_tag: bytes, tag: bytes) -> Callable[[Any, int], bytes]:
 
 def _set(tag: bytes, values: Collection[Any], levels: int) -> bytes:
     if _are_alike(values):
-        raise _NotPlainError
+        raise errors.ArgumentError
     return _joined(_head(tag, len(values)), values, levels)
 
 
 def _joined(head: bytes, values: Collection[Any], levels: int) -> bytes:
     if not levels:
-        raise _NotPlainError
+        raise errors.ArgumentError
     return head + b"".join([_ENCODERS[type(value)](value, levels - 1) for value in values])
 
 
@@ -198,7 +194,7 @@ def _run(tag: bytes, values: list[Any] | tuple[Any, ...], levels: int) -> bytes 
 
 def _dict(values: dict[Any, Any], levels: int) -> bytes:
     if not levels or _are_alike(values):
-        raise _NotPlainError
+        raise errors.ArgumentError
     size = len(values)
     parts = [_DICT_HEADS[size] if size < 128 else _head(b"d", size)]
     for key, value in values.items():
@@ -227,7 +223,7 @@ def _array_head(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tup
     """Return the encoded header of an array, and whether its items must be checked."""
     layout = f"[{_dtype_text(dtype)},{json.dumps(shape, separators=(',', ':'))}]"
     if len(layout) > dtypes.LONGEST_TEXT or not _may_have(dtype, shape):
-        raise _NotPlainError
+        raise errors.ArgumentError
     return _sized(tag, layout.encode()), not dtypes.takes_any_bytes(dtype)
 
 

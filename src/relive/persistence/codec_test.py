@@ -338,7 +338,7 @@ def test_a_value_that_changes_while_it_is_written_is_refused(monkeypatch: pytest
 
     def encode(item: object, levels: int) -> bytes:
         value.pop()
-        raise codec_lib._NotPlainError
+        raise errors.ArgumentError
 
     monkeypatch.setitem(codec_lib._ENCODERS, object, encode)
     with pytest.raises(errors.ArgumentError, match="^value must not change while it is written$"):

@@ -59,12 +59,33 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+@contextlib.contextmanager
+def raising(path: str, what: str) -> Iterator[None]:
+    """Raise CheckpointError for an OSError in a `with` block: `what` is said of the path, then the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.CheckpointError(f"{named(path)} {what}: {reason(error)}") from error
+
+
 def module(name: str) -> Any:
     """Return a module that some platforms have, or None."""
     try:
         return importlib.import_module(name)
     except ImportError:
         return None
+
+
+def num_bytes(path: str) -> int:
+    """Return the bytes of a file, or of all files in a directory."""
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # A writer of the journal may have pruned it by now.
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def fsync_file(descriptor: int) -> None:
@@ -151,21 +172,14 @@ class Directory:
     def has(self, name: str) -> bool:
         """Return whether anything of that name is in it."""
         try:
-            self._stat(name)
+            self.mode(name)
         except FileNotFoundError:
             return False
         return True
 
-    def is_regular(self, name: str) -> bool:
-        """Return whether that is a regular file, not a link."""
-        return stat.S_ISREG(self._stat(name).st_mode)
-
-    def is_directory(self, name: str) -> bool:
-        """Return whether that is a directory, not a link."""
-        return stat.S_ISDIR(self._stat(name).st_mode)
-
-    def _stat(self, name: str) -> os.stat_result:
-        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
+    def mode(self, name: str) -> int:
+        """Return what is of that name in it, a link as such, for functions like `stat.S_ISREG`."""
+        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False).st_mode
 
     def create(self, name: str) -> int:
         """Return the descriptor of a new file, for writing."""
@@ -218,11 +232,9 @@ def newest(path: str) -> str:
 
 
 def new_directory(path: str) -> str:
-    """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted.
-
-    CheckpointError is raised, and nothing has changed, if something foreign is at `path`, or at a target of a rename.
-    """
-    list(_older(path))
+    """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted."""
+    _check_ours(path)
+    list(older(path))
     new = beside(path, "new")
     remove_directory(beside(path, "old"))
     remove_directory(new)
@@ -233,18 +245,18 @@ def new_directory(path: str) -> str:
 def replace_directory(new: str, path: str, keep: int) -> None:
     """Rename the directory `new` to `path`, atomically for readers, and keep `keep` directories in all.
 
-    Whatever fails, `newest(path)` is complete. CheckpointError says that something foreign is in the way, and nothing
-    was renamed. Older directories that cannot be deleted, such as those with foreign files, stay, and the next call
-    tries again.
+    Whatever fails, `newest(path)` is complete. Older directories that cannot be deleted, such as those with foreign
+    files, stay, and the next call tries again.
     """
-    places = [path, *_older(path)]
+    _check_ours(path)
+    places = [path, *older(path)]
     _vacate(path)
     is_moved = os.path.lexists(path)
     if is_moved:
         places.append(f"{path}.{len(places)}")
-        for place, older in zip(places[-2::-1], places[:0:-1], strict=True):
-            _vacate(older)
-            os.rename(place, older)
+        for source, target in zip(places[-2::-1], places[:0:-1], strict=True):
+            _vacate(target)
+            os.rename(source, target)
     try:
         os.rename(new, path)
     except OSError:
@@ -255,50 +267,43 @@ def replace_directory(new: str, path: str, keep: int) -> None:
     fsync_directory(os.path.dirname(path))
     too_many: list[str] = []
     with contextlib.suppress(errors.CheckpointError):
-        too_many.extend(_older(path, keep))  # Up to what others wrote.
-    with contextlib.suppress(OSError, errors.CheckpointError):
-        for place in reversed(too_many):
-            if strange_name(place) is None:
-                os.rename(place, beside(path, "old"))  # What is at that name is complete, until it is gone.
-                remove_directory(beside(path, "old"))
+        too_many.extend(older(path, keep))  # Up to what others wrote.
+    for place in reversed(too_many):
+        with contextlib.suppress(OSError, errors.CheckpointError):
+            check_files(place)
+            os.rename(place, beside(path, "old"))  # What is at that name is complete, until it is gone.
+            remove_directory(beside(path, "old"))
 
 
 def remove_directory(path: str) -> None:
-    """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing.
-
-    CheckpointError is raised, and nothing was deleted, if it holds foreign files or is not a directory.
-    """
+    """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing."""
     if not os.path.lexists(path):
         return
-    strange = strange_name(path)
-    if strange is not None:
-        raise errors.CheckpointError(f"{named(path)} holds {strange!a}, which relive did not write: move it away")
+    check_files(path)
     with Directory(path) as directory:
         for name in sorted(directory.names(), key=lambda name: (name == MANIFEST, name)):
             directory.unlink(name)
     os.rmdir(path)
 
 
-def strange_name(path: str) -> str | None:
-    """Return the name of a foreign file in a checkpoint directory, or None."""
+def check_files(path: str) -> None:
+    """Raise CheckpointError unless a directory holds nothing but files of a checkpoint."""
     try:
         opened = Directory(path)
     except NotADirectoryError:
         raise errors.CheckpointError(f"{named(path)} is not a directory: move it away") from None
     with opened as directory:
         for name in sorted(directory.names()):
-            if not (name == MANIFEST or name.endswith(".npy")) or not directory.is_regular(name):
-                return name
-    return None
+            if not (name == MANIFEST or name.endswith(".npy")) or not stat.S_ISREG(directory.mode(name)):
+                raise errors.CheckpointError(f"{named(path)} holds {name!a}, which relive did not write: move it away")
 
 
-def _older(path: str, number: int = 1) -> Iterator[str]:
+def older(path: str, number: int = 1) -> Iterator[str]:
     """Yield the older directories of that name, from that number on, up to something foreign: CheckpointError."""
-    _check_ours(path)
-    while _check_ours(older := f"{path}.{number}"):
-        if os.path.lexists(beside(older, "lock")):
-            raise errors.CheckpointError(f"{named(older)} was saved by that name: name another path")
-        yield older
+    while _check_ours(place := f"{path}.{number}"):
+        if os.path.lexists(beside(place, "lock")):
+            raise errors.CheckpointError(f"{named(place)} was saved by that name: name another path")
+        yield place
         number += 1
 
 
@@ -332,16 +337,12 @@ def _vacate(path: str) -> None:
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the lock of a path, an exclusive lock on a file beside it; raise CheckpointError if it is held elsewhere.
 
-    The system releases the lock when the process ends. The file stays: if it were deleted, one process could hold the
-    lock of the deleted file while another locks a new one.
+    The file stays: if it were deleted, one process could hold its lock while another locks a new one.
     """
     path = absolute("path", path)
     label, place = named(path), beside(path, "lock")
-    try:
+    with raising(place, "cannot be locked"):
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | STRICT, 0o666)
-    except OSError as error:
-        why = f"{reason(error)}: {named(place)}"
-        raise errors.CheckpointError(f"{label} cannot be locked: {why}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_LOCK_BYTES:

@@ -295,8 +295,7 @@ def forge_records(path: pathlib.Path, rng: random.Random) -> None:
         if record.kind == journal_reader.BASE:
             segments.append([])
         segments[-1].append((record.kind, record.payload))
-    first = journal_reader.first_of(min(os.listdir(path)))
-    assert first is not None
+    first = int(min(os.listdir(path))[8:28])
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         rng.choice(RECORD_FORGERIES)(segments, rng)
     for each in [*path.glob("*.relive"), *path.glob("*.closed")]:
@@ -598,7 +597,7 @@ STATE = {
 def outcome(path: pathlib.Path) -> Any:
     """Return the state that a directory gives, or its error."""
     try:
-        return checkpoint_test.loaded(path, verify=True)
+        return checkpoint_test.loaded(path)
     except errors.CheckpointError as error:
         return error
 
@@ -655,10 +654,10 @@ def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path, kind: str) -> Non
         rule = "does not exist"
     elif kind == "file":
         path.write_bytes(dtypes_test.saved(np.zeros(3)))
-        rule = "cannot be opened: Not a directory"
+        rule = "cannot be read: Not a directory"
     elif kind == "pipe":
         os.mkfifo(path)
-        rule = "cannot be opened: Not a directory"
+        rule = "cannot be read: Not a directory"
     elif kind == "dangling":
         path.symlink_to("nowhere")
         rule = "does not exist"
@@ -683,5 +682,5 @@ def test_a_manifest_that_the_system_cannot_read_is_an_error(
     checkpoint.save(STATE, tmp_path / "state")
     place = tmp_path / "state" / "manifest.json"
     monkeypatch.setattr(files_lib.Directory, "open", lambda *_: os.open(place, os.O_WRONLY))
-    with pytest.raises(errors.CheckpointError, match=r"state/manifest\.json cannot be read: "):
+    with pytest.raises(errors.CheckpointError, match="state cannot be read: "):
         checkpoint_test.loaded(tmp_path / "state")

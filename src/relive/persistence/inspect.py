@@ -1,16 +1,9 @@
 """Loads, verifies, repairs and summarizes anything that relive has saved.
 
-load        the buffer, of whatever class
-verify      raises CheckpointError if something is broken
-repair      repairs what a crash has left
-summary     the contents, as JSON values
-examine     the common part of verify and summary: faults, and the buffer if it can be loaded
-
-Memory maps and Parquet files hold no buffer, and are read by their own modules.
+Memory maps and Parquet files hold no buffer.
 """
 
 from collections.abc import Callable
-import contextlib
 import dataclasses
 import math
 import os
@@ -19,6 +12,7 @@ from typing import Any
 from relive import errors
 from relive.common import imports
 from relive.common import validation
+from relive.persistence import checkpoint
 from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
@@ -32,7 +26,6 @@ from relive.persistence import state as state_lib
 
 # Imports only go down; these look up.
 memmap: Any = imports.lazy_module("relive.storage.memmap")
-ring: Any = imports.lazy_module("relive.buffers.ring")
 tokens: Any = imports.lazy_module("relive.agents.tokens")
 _REMEDY = "import its module"
 
@@ -91,7 +84,7 @@ class Examination:
             "kind": self.kind.value,
             "version": self.version,
             "class": name if isinstance(name, str) else None,
-            "bytes": _num_bytes(self.place),
+            "bytes": files.num_bytes(self.place),
             "schema": schema,
             "settings": settings,
             "generator": bit_generator if isinstance(bit_generator, str) else None,
@@ -105,7 +98,12 @@ class Examination:
                 }
                 for name, entry in self.entries.items()
             },
-            "records": self.findings and self.findings.counts(),
+            "records": self.findings
+            and {
+                "segments": self.findings.num_segments,
+                "records": self.findings.num_records,
+                "torn_bytes": self.findings.num_torn_bytes,
+            },
             "faults": self.faults,
             "notes": self.notes,
         }
@@ -154,8 +152,8 @@ def load(
 def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None) -> None:
     """Verify anything that relive saved at a path, by reading it completely and checking its buffer.
 
-    Checkpoints and journals are checked byte by byte against checksums, Parquet files page by page. For a memory map
-    only the manifest and the file sizes are checked: its rows have no checksums.
+    Checkpoints and journals are checked byte by byte against checksums. Of a memory map only the manifest and the file
+    sizes are checked, since its rows have no checksums; of a Parquet file only that it has an end.
 
     Args:
         path: A checkpoint, a journal, a memory map or a Parquet file.
@@ -164,9 +162,7 @@ def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None 
     Raises:
         ArgumentError: An argument is invalid.
         CheckpointError: It is damaged, or none of the four.
-        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
-    state_lib.check_progress(progress)
     faults = examine(files.absolute("path", path), progress).faults
     if faults:
         raise errors.CheckpointError("; ".join(faults))
@@ -234,7 +230,6 @@ def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None
     Raises:
         ArgumentError: An argument is invalid.
         CheckpointError: It is none of the four, or its manifest cannot be read.
-        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
 
     >>> import tempfile
     >>> import relive
@@ -244,17 +239,12 @@ def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None
     >>> said["kind"], said["class"], said["settings"]["length"], said["stats"]["size"], said["faults"]
     ('checkpoint', 'SequenceReplayBuffer', 4, 0, [])
     """
-    state_lib.check_progress(progress)
     return examine(files.absolute("path", path), progress).summary()
 
 
 def examine(path: str, progress: state_lib.Progress | None = None) -> Examination:
-    """Read everything at an absolute path, and return the result.
-
-    Raises:
-        CheckpointError: Nothing that relive wrote is there, or its manifest cannot be read.
-        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
-    """
+    """Read everything at an absolute path, and return the result; raise errors as `summary` does."""
+    state_lib.check_progress(progress)
     found = Examination(path=path, kind=places.kind_of(path), place=path)
     _EXAMINERS[found.kind](found, progress)
     return found
@@ -264,9 +254,9 @@ def _read_checkpoint(found: Examination, progress: state_lib.Progress | None) ->
     said = places.read_manifest(found.path)
     found.place, found.values, found.entries = said.place, said.values, said.entries
     found.version = manifest.VERSION
-    found.faults = places.faults(found.path, progress)
+    found.faults = checkpoint.faults(found.path, progress)
     if not found.faults:
-        found.reason = why_not(said.values) or _why_too_large(_needed_bytes(said))
+        found.reason = why_not(said.values) or _why_too_large(said)
     if not found.faults and not found.reason:
         try:
             buffer = load(found.path, codec=_codec(said.values))
@@ -304,14 +294,11 @@ def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
 
 
 def _read_parquet(found: Examination, progress: state_lib.Progress | None) -> None:
-    arrow: Any = imports.lazy_module("relive.integrations.arrow")  # Here, as doctest looks into those of the module.
-    said = arrow.describe(found.path)
-    found.version, found.stats = arrow.VERSION, {"size": said.num_steps}
-    found.values = {"settings": {"schema": said.schema._description(), "streams": said.streams}}
-    found.reason = _why_too_large(said.num_steps * said.schema.nbytes)
-    if not found.reason:
-        buffer = ring.RingReplayBuffer(max(said.num_steps, said.streams, 1), said.schema, streams=said.streams)
-        arrow.add_parquet(buffer, found.path, progress=progress)
+    found.reason = f"it {places.STEPS_ALONE}"
+    with files.raising(found.path, "cannot be read"), open(found.path, "rb") as file:
+        file.seek(-len(places.PARQUET), os.SEEK_END)
+        if file.read() != places.PARQUET:
+            found.faults = [f"{files.named(found.path)} was cut: it does not end like a Parquet file"]
 
 
 _EXAMINERS: dict[places.Kind, Callable[[Examination, state_lib.Progress | None], None]] = {
@@ -333,7 +320,7 @@ def _base_faults(path: str) -> list[str]:
         has_checkpoint = _base(path).get("has_checkpoint") is True
     except (errors.ReplayError, StopIteration):
         return []  # Reported elsewhere.
-    return places.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
+    return checkpoint.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
 
 
 def _why_not_rebuilt(path: str, findings: journal_reader.Reading) -> str:
@@ -354,18 +341,6 @@ def _stats(buffer: Any) -> dict[str, Any]:
     if hasattr(buffer, "get_stats"):
         return dataclasses.asdict(buffer.get_stats())
     return {"size": len(buffer), "capacity": buffer.capacity}
-
-
-def _num_bytes(place: str) -> int:
-    """Return the bytes of a file, or of all files in a directory."""
-    if not os.path.isdir(place):
-        return os.path.getsize(place)
-    total = 0
-    for folder, _, names in os.walk(place):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):  # A writer of the journal may have pruned it by now.
-                total += os.lstat(os.path.join(folder, name)).st_size
-    return total
 
 
 def _codec(values: dict[str, Any]) -> codec_lib.Codec | None:
@@ -398,22 +373,18 @@ def why_not(values: dict[str, Any]) -> str:
     return ""
 
 
-def _why_too_large(needed: int) -> str:
-    """Return why there is not enough memory for that many bytes; empty if there is, or if unknown."""
-    there = _memory_bytes()
-    if there is None or needed <= there // 2:
-        return ""
-    return f"it takes {needed / 2**30:,.1f} GiB of memory, and this machine has {there / 2**30:,.1f} GiB"
-
-
-def _needed_bytes(said: places.Manifest) -> int:
-    """Return approximately how many bytes a loaded buffer takes: its files, and all rows of its capacity."""
-    nbytes = sum(entry.nbytes for entry in said.entries.values())
+def _why_too_large(said: places.Manifest) -> str:
+    """Return why there is not enough memory for a buffer's files and all rows of its capacity; empty if unknown."""
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
     per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
     settings = said.values.get("settings")
     capacity = settings.get("capacity") if isinstance(settings, dict) else 0
-    return nbytes + (capacity if type(capacity) is int else 0) * per_row
+    needed = sum(entry.nbytes for entry in said.entries.values())
+    needed += (capacity if type(capacity) is int else 0) * per_row
+    there = _memory_bytes()
+    if there is None or needed <= there // 2:
+        return ""
+    return f"it takes {needed / 2**30:,.1f} GiB of memory, and this machine has {there / 2**30:,.1f} GiB"
 
 
 def _memory_bytes() -> int | None:

@@ -7,13 +7,12 @@
     segment-...57.relive   base | record | record |          records are appended here
     segment-...63.relive.closed                              records up to 62 were on disk when it was closed
 
-A record is written immediately with one system call, so a killed process loses no appended record; when records are on
-disk, and so survive a power loss, depends on the `fsync` policy. A segment begins with a base, and possibly records
-that are carried over, from which its owner can continue without earlier segments. It is created with them atomically:
-written beside, synced, renamed. So a crash can only leave the end of the last segment torn.
+A record is written with one system call, so a killed process loses none; when records are on disk depends on the
+`fsync` policy. A segment begins with a base, and possibly records that are carried over, from which its owner can
+continue without earlier segments. It is created with them atomically, so only the end of the last segment can be torn.
 
-A call that raises has appended nothing, except `synced`, which waits for earlier records. If that cannot be guaranteed,
-or a sync has failed, the journal refuses further writes: a later sync could succeed without the lost pages.
+A call that raises has appended nothing. If that cannot be guaranteed, or a sync has failed, the journal refuses further
+writes: a later sync could succeed without the lost pages.
 """
 
 import asyncio
@@ -62,7 +61,8 @@ class EverySeconds:
 
 
 _MOST_TOGETHER = journal_reader.LARGEST_PAYLOAD - 2**30
-"""Bytes of the records that are written together; the rest is room for what says where each of them ends."""
+"""Bytes of the records that are written together."""
+_UNWRITTEN = "could not be written"
 Records: TypeAlias = Iterable[tuple[int, bytes]]
 Note: TypeAlias = Callable[[], bytes]
 Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
@@ -78,7 +78,7 @@ def check(fsync: object) -> None:
 
 
 def sync_file(descriptor: int) -> None:
-    """Sync what was written to a segment to disk."""
+    """Sync a segment to disk."""
     if hasattr(os, "fdatasync"):
         os.fdatasync(descriptor)
     else:
@@ -88,9 +88,7 @@ def sync_file(descriptor: int) -> None:
 def create(path: str, first: int, records: Records, salt: int = 0) -> journal_reader.Segment:
     """Create the segment at `path`, atomically, of its base and what is carried over; its directory is not synced.
 
-    Raises:
-        ArgumentError: A payload is not bytes or too long.
-        OSError: It could not be written; it does not exist, unless it could not be deleted either.
+    If OSError is raised, it does not exist, unless it could not be deleted either.
     """
     header = journal_reader.segment_header(first, salt)
     seed, number, new = journal_reader.seed_of(header, first), first, f"{path}{journal_reader.NEW}"
@@ -199,7 +197,7 @@ class Journal(duplicates.NeverCopied):
         # The first records of the segments; for those after the oldest, what was the newest when they began.
         self._firsts: list[int] = []
         self._newest: list[tuple[int, Any]] = []
-        # The last segment, and the size at which it is full: 0 before `_begin`.
+        # The last segment, and the size at which it is full.
         self._segment: journal_reader.Segment | None = None
         self._file: io.FileIO | None = None
         self._limit = 0
@@ -210,10 +208,8 @@ class Journal(duplicates.NeverCopied):
         # The sync that the callers of `synced` wait for.
         self._shared: asyncio.Future[None] | None = None
         with contextlib.ExitStack() as stack:
-            try:
+            with files.raising(self.path, "could not be opened"):
                 self._open(stack)
-            except OSError as error:
-                raise self._failure("opened", error) from error
             self._held = stack.pop_all()
         _OPEN.add(self)
 
@@ -262,8 +258,7 @@ class Journal(duplicates.NeverCopied):
         """Prepare the journal for appending to its last segment, or to a new one if there is none.
 
         Args:
-            base: Returns a record from which the owner can continue without earlier ones. Called within this call or
-                within an `_append`, before its record is written.
+            base: Returns a record from which the owner can continue without earlier ones; called when a segment begins.
             carried: Returns kind and payload of the records that follow it; called after `base`.
             newest: Returns what the owner stored last, for `_release`; called when a segment begins.
             begun: What it returned for the segments that are there, each with the number of its first record.
@@ -275,7 +270,6 @@ class Journal(duplicates.NeverCopied):
         if self._segment is None:
             self._begin_segment(base, carried, newest)
         self._begun = base, carried, newest
-        self._set_limit()
         if isinstance(self._fsync, EverySeconds):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
@@ -284,49 +278,33 @@ class Journal(duplicates.NeverCopied):
     def _save_base(self, state: state_lib.State) -> None:
         """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it."""
         path = journal_reader.checkpoint_of(self.path)
-        try:
+        with files.raising(self.path, _UNWRITTEN):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-        except OSError as error:
-            raise self._failure("written", error) from error
         checkpoint.save(state, path)
 
     def _append(self, kind: int, payload: bytes) -> int:
         """Write a record of a kind in [1, 255), and return its number; within `_together`, that of the record of all.
 
-        Raises:
-            ArgumentError: An argument is invalid, or `_begin` was not called.
-            ClosedError: The journal was closed.
-            CheckpointError: The record could not be written, or synced if due, outside of `_syncing_later` blocks; it
-                is not counted.
+        If CheckpointError is raised, it could not be written, or synced where that is due, and is not counted.
         """
-        segment = self._segment
         if kind == journal_reader.BASE or kind == journal_reader.TOGETHER:
             raise errors.ArgumentError(f"kind must be in [1, 255), got {kind}")
         if self._block is not None:
             if self._block.payload is None:
                 return self._gather(self._block, kind, payload)
             self._catch_up()
-        if self._refusal is not None or segment is None or segment.end >= self._limit:
-            segment = self._ready_segment()
-        return self._write(segment, kind, payload)
+        return self._write(self._ready_segment(), kind, payload)
 
     @contextlib.contextmanager
     def _together(self, note: Note) -> Iterator[None]:
         """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.
 
-        `_release` waits for the end of the block. If the record cannot be written, the journal `_is_behind`: whatever
-        appends to it next, or calls `_catch_up`, first tries to write it again.
-
-        Args:
-            note: Called at the end of the block; what it returns is passed to what replays the journal.
-
-        Raises:
-            CheckpointError: On entry: the journal cannot be written. At the end: it is behind. If the block raises
-                after a change, nothing is written any more, since the owner holds a part.
+        `_release` waits for the end of the block. If the record cannot be written then, the journal `_is_behind`:
+        whatever appends to it next, or calls `_catch_up`, first tries to write it again. If the block raises after a
+        change, nothing is written any more, since the owner holds a part.
         """
         self._catch_up()
-        if self._refusal is not None or self._segment is None or self._segment.end >= self._limit:
-            self._ready_segment()  # Before the first change, since its base must be without them.
+        self._ready_segment()  # Before the first change, since its base must be without them.
         together = self._block = _Block()
         try:
             yield
@@ -340,11 +318,7 @@ class Journal(duplicates.NeverCopied):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Write what `_together` has gathered, if it could not be written before.
-
-        Raises:
-            CheckpointError: It cannot be written now.
-        """
+        """Write what `_together` has gathered, if it could not be written before."""
         together = self._block
         if together is not None and together.payload is not None:
             self._check_usable()
@@ -367,7 +341,6 @@ class Journal(duplicates.NeverCopied):
         return self._num_records
 
     def _write(self, segment: journal_reader.Segment, kind: int, payload: bytes) -> int:
-        """Write a record to a segment, and return its number."""
         number, end = self._num_records, segment.end
         record = journal_reader.framed(number, kind, payload, segment.seed)
         try:
@@ -382,7 +355,7 @@ class Journal(duplicates.NeverCopied):
             # Also on an interrupt, which may come between writing and counting.
             self._take_back(segment, number, end)
             if isinstance(error, OSError):
-                raise self._failure("written", error) from error
+                raise errors.CheckpointError(f"{files.named(self.path)} {_UNWRITTEN}: {files.reason(error)}") from error
             raise
         return number
 
@@ -428,30 +401,27 @@ class Journal(duplicates.NeverCopied):
 
         The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
         """
-        count = 0
         if self._block is not None:  # What is gone in memory only may still be needed.
             self._block.is_gone = is_gone
             return
-        while count < len(self._newest) and is_gone(self._newest[count][1]):
-            count += 1
+        count = sum(1 for _ in itertools.takewhile(lambda begun: is_gone(begun[1]), self._newest))
         if count:
             self.sync()
             self._prune(self._newest[count - 1][0])
             del self._newest[:count]
 
     def _prune(self, before: int) -> int:
-        """Delete the segments that hold no record numbered `before` or later, and return how many.
+        """Delete the segments but the last that hold no record numbered `before` or later, and return how many.
 
-        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted;
-        if one cannot be deleted, it is no longer part of the journal in any case. Windows deletes none that a process
-        reads: it goes when the journal is next opened.
+        The new start of the journal is recorded on disk before; a segment that cannot be deleted, since a process reads
+        it on Windows, is no longer part of the journal, and goes when that is next opened.
         """
         self._check_usable()
         oldest = max((first for first in self._firsts if first <= before), default=0)
         gone = [first for first in self._firsts if first < oldest]
         if not gone:
             return 0
-        try:
+        with files.raising(self.path, "could not be pruned"):
             self._mark(oldest, journal_reader.OLDEST)
             for first in gone:
                 for path in (self._place(first), self._place(first) + journal_reader.OLDEST):
@@ -459,8 +429,6 @@ class Journal(duplicates.NeverCopied):
                         os.unlink(path)
                 self._firsts.remove(first)
             self._drop_base()
-        except OSError as error:
-            raise self._failure("pruned", error) from error
         return len(gone)
 
     def close(self) -> None:
@@ -480,7 +448,14 @@ class Journal(duplicates.NeverCopied):
                 if self._syncer is not None:
                     self._syncer.join()
                 with self._lock:
-                    self._sync_and_mark()
+                    try:
+                        if self._fsync != "never":
+                            self._sync()
+                        if self._num_synced:
+                            with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
+                                self._mark(self._num_synced, journal_reader.CLOSED)
+                    finally:
+                        self._refusal = _CLOSED
         finally:
             self._refusal = _CLOSED
             if self._file is not None:
@@ -492,17 +467,6 @@ class Journal(duplicates.NeverCopied):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _sync_and_mark(self) -> None:
-        """Do what is left to do when the journal is closed, with the lock held."""
-        try:
-            if self._fsync != "never":
-                self._sync()
-        finally:
-            self._refusal = _CLOSED
-        if self._num_synced:
-            with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
-                self._mark(self._num_synced, journal_reader.CLOSED)
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         """Take the lock, and continue at the end of the journal, if there is one."""
@@ -534,15 +498,12 @@ class Journal(duplicates.NeverCopied):
 
     def _use(self, segment: journal_reader.Segment) -> io.FileIO:
         """Append to a segment from now on, and return its file."""
+        self._limit = segment.start + max(self._segment_bytes, segment.start)
         descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND | files.STRICT)
         if self._file is not None:
             self._file.close()
         self._segment, self._descriptor, self._file = segment, descriptor, io.FileIO(descriptor, "ab")
         return self._file
-
-    def _set_limit(self) -> None:
-        start = 0 if self._segment is None else self._segment.start
-        self._limit = start + max(self._segment_bytes, start)
 
     def _begin_segment(
         self, base: Callable[[], bytes], carried: Callable[[], Records], newest: Callable[[], Any]
@@ -557,30 +518,30 @@ class Journal(duplicates.NeverCopied):
             self._sync()
             self._refuse("making a segment was interrupted")
             try:
-                segment = create(self._place(first), first, records, salt)
-                files.fsync_directory(self.path)
-                self._use(segment)
-            except BaseException as error:
+                with files.raising(self.path, _UNWRITTEN):
+                    segment = create(self._place(first), first, records, salt)
+                    files.fsync_directory(self.path)
+                    self._use(segment)
+            except BaseException:
                 if not os.path.lexists(self._place(first)):
                     self._refusal = None
-                if isinstance(error, OSError):
-                    raise self._failure("written", error) from error
                 raise
             self._firsts.append(first)
             if before is not None:
                 self._newest.append((first, newest()))
             self._num_records = self._num_synced = segment.number
             self._refusal = None
-            self._set_limit()
 
     def _ready_segment(self) -> journal_reader.Segment:
         """Return a segment to append to, a new one if the last is full."""
-        self._check_usable()
-        if self._begun is None:
-            raise errors.ArgumentError("append has no segment to write to: call begin first")
-        self._begin_segment(*self._begun)
-        assert self._segment is not None
-        return self._segment
+        segment = self._segment
+        if self._refusal is not None or segment is None or segment.end >= self._limit:
+            self._check_usable()
+            assert self._begun is not None
+            self._begin_segment(*self._begun)
+            segment = self._segment
+            assert segment is not None
+        return segment
 
     def _take_back(self, segment: journal_reader.Segment, number: int, end: int) -> None:
         """Undo a record that was not completely written and counted."""
@@ -599,11 +560,12 @@ class Journal(duplicates.NeverCopied):
         if number == self._num_synced:
             return
         self._check_usable()
-        try:
-            sync_file(self._descriptor)
-        except OSError as error:
-            self._refuse(f"the disk failed to sync it: {files.reason(error)}")
-            raise self._failure("synced", error) from error
+        with files.raising(self.path, "could not be synced"):
+            try:
+                sync_file(self._descriptor)
+            except OSError as error:
+                self._refuse(f"the disk failed to sync it: {files.reason(error)}")
+                raise
         self._num_synced = number
 
     def _sync_in_background(self) -> None:
@@ -623,9 +585,6 @@ class Journal(duplicates.NeverCopied):
     def _stop_in_a_fork(self) -> None:
         process = f"it was opened by process {self._pid}, and this is its fork {os.getpid()}"
         self._refusal = errors.CheckpointError, process
-
-    def _failure(self, verb: str, error: OSError) -> errors.CheckpointError:
-        return errors.CheckpointError(f"{files.named(self.path)} could not be {verb}: {files.reason(error)}")
 
     def _place(self, first: int) -> str:
         """Return the path of the segment whose first record has that number."""

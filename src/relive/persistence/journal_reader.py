@@ -6,11 +6,7 @@
 
 A process that dies while writing, or a power loss, leaves a torn tail, which is not an error: the journal ends before
 it. Anything else is damage: a bad record before whole ones, in an earlier segment, or before the end at which the
-journal was closed; a segment without its base or of another journal; one that is missing. Damage is an error that
-names the file and the byte; only an explicit repair sets it aside.
-
-File contents are not trusted: lengths are checked against the rest of the file before anything is read, links are not
-followed, and only regular files are opened.
+journal was closed; a segment without its base or of another journal; one that is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -61,8 +57,10 @@ CLOSED = ".closed"
 """Ends the name of a file that marks how many records were on disk when the journal was closed."""
 CHECKPOINT = "base"
 """The directory of the checkpoint with which the first segment begins, if its buffer held steps."""
-_NAME = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|\.closed|(\.[0-9]{1,9})?\.damaged)?")
+NAME = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|\.closed|(\.[0-9]{1,9})?\.damaged)?")
+"""The names of segments and of the files beside them."""
 _CHUNK = 1 << 18
+_FAILED = "could not be read"
 
 
 class Record(NamedTuple):
@@ -99,12 +97,6 @@ def segment_name(first: int) -> str:
     return f"segment-{first:020}.relive"
 
 
-def first_of(name: str) -> int | None:
-    """Return the number of the first record of the segment of that name; None if it is not a segment's name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match and not match[2] else None
-
-
 def segment_header(first: int, salt: int) -> bytes:
     """Return the header of a segment; `salt` is random, and the same in all segments of a journal."""
     header = _SEGMENT.pack(MAGIC, first, salt)
@@ -112,12 +104,7 @@ def segment_header(first: int, salt: int) -> bytes:
 
 
 def seed_of(header: bytes, first: int) -> int:
-    """Return the initial value of the record checksums of a segment, from its first bytes.
-
-    Raises:
-        CheckpointError: They are not the header of a segment whose first record has the number `first`; the message
-            is a reason, without the file's name.
-    """
+    """Return the initial value of the record checksums of a segment, from its header; CheckpointError is a reason."""
     if not header.startswith(MAGIC):
         if header.startswith(_ANY_VERSION):
             version = validation.short_repr(header[len(_ANY_VERSION) : len(MAGIC)].decode("latin-1").strip())
@@ -141,11 +128,7 @@ def packed(note: bytes, records: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def unpacked(payload: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """Return the note and the records that a record stands for.
-
-    Raises:
-        CheckpointError: It is malformed; the message is a reason.
-    """
+    """Return the note and the records that a record stands for; CheckpointError is a reason."""
     note, records, end = b"", [], _LENGTH.size
     try:
         end += _LENGTH.unpack_from(payload)[0]
@@ -162,16 +145,7 @@ def unpacked(payload: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
 
 
 def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
-    """Return the bytes of a record in the segment whose checksums start from `seed`.
-
-    Raises:
-        ArgumentTypeError: `payload` is not bytes.
-        ArgumentError: `kind` lies outside [0, 256), or `payload` is longer than 2^32 - 1 bytes.
-    """
-    if type(payload) is not bytes:
-        raise errors.ArgumentTypeError(f"payload must be bytes, got {validation.short_repr(payload)}")
-    if not 0 <= kind < 256:
-        raise errors.ArgumentError(f"kind must be in [0, 256), got {validation.short_repr(kind)}")
+    """Return the bytes of a record in the segment whose checksums start from `seed`."""
     if len(payload) > LARGEST_PAYLOAD:
         raise errors.ArgumentError(f"payload must be at most {LARGEST_PAYLOAD} bytes, got {len(payload)}")
     head = _pack_head(len(payload), kind, number)
@@ -191,11 +165,7 @@ class DamageError(errors.CheckpointError):
 
 
 class Reading:
-    """Reads the journal in the directory at an absolute path, once.
-
-    Raises:
-        CheckpointError: The directory cannot be read, or holds foreign entries, or a mark that is not a file.
-    """
+    """Reads the journal in the directory at an absolute path, once."""
 
     firsts: list[int]
     """The numbers of the first records of its segments, in order."""
@@ -221,18 +191,8 @@ class Reading:
         """The bytes of a torn tail; 0 if the journal ends with a whole record, or is damaged."""
         return 0 if self.segment is None or self.damage is not None else self.segment.size - self.segment.end
 
-    def counts(self) -> dict[str, int]:
-        """Return how many segments, records and torn bytes there are, by name."""
-        return {"segments": self.num_segments, "records": self.num_records, "torn_bytes": self.num_torn_bytes}
-
     def records(self, *, only_last: bool = False) -> Iterator[tuple[int, int, bytes]]:
-        """Yield number, kind and payload of each complete record.
-
-        If `only_last`, of those in the last segment alone; of the others, headers are read.
-
-        Raises:
-            CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
-        """
+        """Yield number, kind and payload of each complete record; if `only_last`, of those in the last segment."""
         if self.firsts[:1] != [self.oldest] and (self.firsts or self.oldest or self.closed):
             raise DamageError(self._place(self.oldest), "it is missing", first=self.oldest)
         before, firsts = None, self.firsts[::-1]
@@ -249,16 +209,12 @@ class Reading:
                     before, firsts = None, self.firsts[::-1]
                     continue
                 place = self._place(first)
-                try:
-                    with open(descriptor, "rb", _CHUNK) as file:
-                        self.segment = before = _begun(file, place, first, before)
-                        if firsts and only_last:
-                            before.number = firsts[-1]
-                        else:
-                            yield from self._read(file, before, is_last=not firsts)
-                except OSError as error:
-                    reason = files.reason(error)
-                    raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
+                with files.raising(place, _FAILED), open(descriptor, "rb", _CHUNK) as file:
+                    self.segment = before = _begun(file, place, first, before)
+                    if firsts and only_last:
+                        before.number = firsts[-1]
+                    else:
+                        yield from self._read(file, before, is_last=not firsts)
 
     def _read(self, file: BinaryIO, segment: Segment, *, is_last: bool) -> Iterator[tuple[int, int, bytes]]:
         """Yield the complete records of a segment whose header was read."""
@@ -309,36 +265,18 @@ class Reading:
 
     def _list(self, directory: files.Directory) -> None:
         """List the files, until their names stay the same: a writer may prune the journal meanwhile."""
-        names: list[str] = []
-        while True:
-            try:
+        before, names = None, [""]
+        with files.raising(self.path, _FAILED):
+            while names != before:
                 before, names = names, sorted(directory.names())
-            except OSError as error:
-                raise errors.CheckpointError(
-                    f"{files.named(self.path)} could not be read: {files.reason(error)}"
-                ) from error
-            try:
-                self._sort(directory, names)
-            except (FileNotFoundError, errors.CheckpointError):  # What was deleted after it was listed is missing.
-                if names == before:
-                    raise
-            else:
-                if names == before:
-                    return
-
-    def _sort(self, directory: files.Directory, names: list[str]) -> None:
-        """Tell the files of the journal from each other by their names."""
         if files.MANIFEST in names:
             raise errors.CheckpointError(f"{files.named(self.path)} is a checkpoint, not a journal: load it")
         found: dict[str, list[int]] = {"": [], NEW: [], OLDEST: [], CLOSED: []}
         for name in names:
-            match = _NAME.fullmatch(name)
+            match = NAME.fullmatch(name)
             if match is not None:
-                end = match[2] or ""
-                found.setdefault(end, []).append(int(match[1]))
-                if end in (OLDEST, CLOSED):
-                    os.close(directory.open(name))
-            elif name != CHECKPOINT or not directory.is_directory(name):
+                found.setdefault(match[2] or "", []).append(int(match[1]))
+            elif name != CHECKPOINT or os.path.islink(os.path.join(self.path, name)):
                 raise errors.CheckpointError(
                     f"{files.named(self.path)} holds {name!a}, which is not part of a journal: move it away"
                 )
@@ -352,21 +290,14 @@ class Reading:
 def records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yield the complete records of the journal at `path`, in order, without a torn tail.
 
-    They are read one at a time. A directory without segments has no records. The journal may be written to meanwhile;
-    where its oldest segments are pruned, the records go on with the oldest one that is left.
-
-    Raises:
-        CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
+    The journal may be written to meanwhile; where its oldest segments are pruned, the records go on with the oldest one
+    that is left.
     """
     yield from map(Record._make, Reading(files.absolute("path", path)).records())
 
 
 def examine(path: str | os.PathLike[str]) -> Reading:
-    """Read the journal at `path` to its end or to where it is damaged, and return the reading; changes nothing.
-
-    Raises:
-        CheckpointError: It cannot be read, or holds foreign files.
-    """
+    """Read the journal at `path` to its end or to where it is damaged, and return the reading."""
     reading = Reading(files.absolute("path", path))
     try:
         for _ in reading.records():
@@ -383,22 +314,16 @@ def checkpoint_of(path: str) -> str:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock of the journal at `path`, in a `with`: that of the directory itself, if `path` is a link to it.
-
-    Raises:
-        CheckpointError: It is held elsewhere, or cannot be; or no journal is at `path`: no lock file is created then.
-    """
-    Reading(path)
+    """Hold the lock of the journal at `path`, in a `with`: that of the directory itself, if `path` is a link to it."""
+    Reading(path)  # If no journal is there, no lock file is created.
     with files.locked(os.path.realpath(path)):
         yield
 
 
 def _opened(path: str) -> files.Directory:
     """Open the directory at `path`, which may be a link to one."""
-    try:
+    with files.raising(path, _FAILED):
         return files.Directory(path, follow=True)
-    except OSError as error:
-        raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
 def _begun(file: BinaryIO, path: str, first: int, before: Segment | None) -> Segment:
@@ -419,9 +344,8 @@ def _begun(file: BinaryIO, path: str, first: int, before: Segment | None) -> Seg
 def _has_record(file: io.FileIO, segment: Segment) -> bool:
     """Return whether a complete record of a later number begins at any byte behind the end of a segment.
 
-    Few bytes look like a header with a matching number, so this takes about the time of reading the file; zeros, which
-    a crash may leave, and holes cannot be one. A malicious file could take quadratic time: after reading a few times
-    its size, return True.
+    Few bytes look like a header with a matching number, so this takes about the time of reading the file. A malicious
+    file could take quadratic time: after reading a few times its size, return True.
     """
     start, size = segment.end + 1, segment.size
     patience = 4 * (size - start) + _CHUNK

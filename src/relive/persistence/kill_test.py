@@ -169,9 +169,9 @@ def lose_power(directory: pathlib.Path, rng: random.Random) -> None:
         size = int(noted)
     else:
         # The base of a segment, and what is carried over, are on the disk before there is a segment.
-        size, first = journal_reader.SEGMENT_HEADER_BYTES, journal_reader.first_of(place.name)
+        size, first = journal_reader.SEGMENT_HEADER_BYTES, int(place.stem[-20:])
         for number, kind, payload in journal_reader.records(directory / "log"):
-            if number == first or (number > (first or 0) and kind in episode_journal.CARRIED.values()):
+            if number == first or (number > first and kind in episode_journal.CARRIED.values()):
                 size += journal_reader.RECORD_HEADER_BYTES + len(payload)
     os.truncate(place, rng.randrange(size, place.stat().st_size + 1))
 

@@ -37,10 +37,8 @@ _FORMAT = "relive checkpoint"
 _MOST_NAME_CHARACTERS = 100
 _MOST_CONTAINERS = 100_000
 _MOST_DEPTH = 64
-_MOST_DIGITS = 320
 _MOST_LENGTH = 2**63 - 1
 _LARGEST = 1 << 1024
-"""No integer is larger: reading one with many digits takes long."""
 _RESERVED = ("format", "version", "relive", "arrays", "crc32")
 _JSON = (type(None), bool, int, float, str, list, dict)
 
@@ -73,7 +71,7 @@ def unsealed(label: str, raw: bytes) -> dict[str, Any]:
             f"{label} must have at most {_MOST_CONTAINERS} lists and dicts, {_MOST_DEPTH} deep"
         )
     try:
-        members: dict[str, Any] = json.loads(raw.decode(), object_pairs_hook=_distinct, parse_int=_integer)
+        members: dict[str, Any] = json.loads(raw.decode(), object_pairs_hook=_distinct)
     except (ValueError, RecursionError, MemoryError) as error:
         raise errors.CheckpointError(f"{label} is not JSON: {error}") from error
     fault = _fault(members, _MOST_DEPTH)
@@ -109,12 +107,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("a name occurs twice")
     return members
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError("an integer has too many digits")
-    return int(digits)
 
 
 def _fault(value: object, depth: int) -> tuple[str, str] | None:

@@ -97,7 +97,7 @@ def test_any_changed_bit_and_any_cut_is_found() -> None:
         ('"a": {"b": 1, "b": 2},', "is not JSON: a name occurs twice"),
         ('"version": 1,', "is not JSON: a name occurs twice"),
         ('"arrays": {},', "is not JSON: a name occurs twice"),
-        ('"a": ' + "9" * 321 + ",", "is not JSON: an integer has too many digits"),
+        ('"a": ' + "9" * 4301 + ",", "is not JSON: Exceeds the limit"),
         ('"a": ' + "9" * 320 + ",", r"state\['a'\] must be less than 2\*\*1024, got an integer of 1064 bits"),
         ('"a": "\\ud800",', r"state\['a'\] must be a string without lone surrogates, got '\\ud800'"),
         ('"\\udc00": 1,', "state must be a dict with strings as names"),

@@ -87,16 +87,10 @@ def _summed(memory: memoryview, crc32: int, move: Callable[[memoryview], None]) 
 
 # Writing.
 def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray, wrote: Callable[[int], None]) -> int:
-    """Write an array or column to a new file, and return the CRC-32 of the file.
+    """Write an array or column, which `name` stands for in errors, to a new file, and return the CRC-32 of the file.
 
     Memory use beyond the column is one chunk of `state.CHUNK` bytes, or one row; a C-ordered array is not copied.
-    ArgumentError is raised if the column returns rows of another shape or dtype, or invalid values.
-
-    Args:
-        descriptor: The descriptor of the file.
-        name: The name of the column in errors.
-        column: The column, of a dtype accepted by `check_dtype` and with at least one axis.
-        wrote: Called with the number of bytes of each chunk after it was written.
+    `wrote` is called with the number of bytes of each chunk.
     """
     shape, dtype = shape_of(column), column.dtype
     crc32 = _append(descriptor, memoryview(header(dtype, shape)), 0, wrote)
@@ -117,10 +111,8 @@ def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[in
         while piece:  # The system may write only part of it at a time.
             piece = piece[os.write(descriptor, piece) :]
 
-    for start in range(0, len(memory), state.CHUNK):
-        chunk = memory[start : start + state.CHUNK]
-        crc32 = _summed(chunk, crc32, put)
-        wrote(len(chunk))
+    crc32 = _summed(memory, crc32, put)
+    wrote(len(memory))
     return crc32
 
 
@@ -128,15 +120,8 @@ def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[in
 class Reader:
     """The rows of a file as a column; rows read in order from the first are checked against the CRC-32.
 
-    Rows read in another order are only checked by `verify`.
-
-    Args:
-        descriptor: The descriptor of a regular file, which is closed with the reader, or if size or header are wrong.
-        label: The name of the file in errors.
-        dtype: The dtype of the values, without objects.
-        shape: The shape of the array.
-        crc32: The CRC-32 of the whole file.
-        report: Called with the number of bytes of rows that were read for the first time.
+    The descriptor of the file is closed with the reader, or if size or header are wrong. `label` is the name of the
+    file in errors, and `report` is called with the number of bytes of rows that were read for the first time.
     """
 
     def __init__(
@@ -216,11 +201,9 @@ class Reader:
             )
 
     def _fill(self, memory: memoryview) -> None:
-        try:
+        with files.raising(self._label, "cannot be read"):
             while memory:
                 count = self._file.readinto(memory)
                 if not count:
                     raise errors.CheckpointError(f"{self._label} ends early")
                 memory = memory[count:]
-        except OSError as error:
-            raise errors.CheckpointError(f"{self._label} cannot be read: {files.reason(error)}") from error

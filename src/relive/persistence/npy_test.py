@@ -106,16 +106,7 @@ def test_a_column_is_written_as_the_array_of_its_rows(path: pathlib.Path, monkey
     write(path, state.LazyArray(cast(Any, (np.int64(10), np.int64(2))), array.dtype, read), counts.append)
     assert path.read_bytes() == dtypes_test.saved(array)
     assert asked == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert counts == [24, 24, 24, 24, 24, 8, 24, 24, 24, 8]
-
-
-def test_a_row_larger_than_a_chunk_is_written_in_parts(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "CHUNK", 1000)
-    array = np.arange(600, dtype=np.int64).reshape(2, 300)
-    counts: list[int] = []
-    write(path, array, counts.append)
-    assert path.read_bytes() == dtypes_test.saved(array)
-    assert counts == [128, 1000, 1000, 400, 1000, 1000, 400]
+    assert counts == [128, 24, 24, 24, 8]
 
 
 def test_what_the_system_takes_in_parts_is_written_whole(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def played_back(
     heard: Callable[[bytes], object],
 ) -> Any:
     """Do what `recover` does, with the lock of the journal held; pass every note in it to `heard`."""
-    label, total, read = files.named(path), _num_bytes(path), 0
+    label, total, read = files.named(path), files.num_bytes(path), 0
     journal = journal_reader.Reading(path)
     records = _undamaged(journal)
     start = next(records, None)
@@ -117,7 +117,9 @@ def played_back(
         state = base_state(base)
         given = state_lib.StateReader(state, state.get("arrays"))
         journal_id = given.text("journal_id")
-        kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
+        kind: Any = buffer_class or checkpointable.class_of(state, "give buffer_class=")
+        if not issubclass(kind, checkpointable.Journalable):
+            raise errors.CheckpointError(f"it is of {kind.__name__}, which has no journal")
         checkpointable.check_codec(kind, codec)
         options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
         is_base = given.boolean("has_checkpoint") and checkpoint is None
@@ -196,32 +198,12 @@ def _checked_class(buffer_class: Any) -> Any:
     return buffer_class
 
 
-def _num_bytes(path: str) -> int:
-    """Return the total size of the files in a directory."""
-    try:
-        with os.scandir(path) as entries:
-            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
-    except OSError as error:
-        raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
-
-
 def base_state(payload: bytes) -> state_lib.State:
-    """Return the state that a journal begins with, from the payload of its first record.
-
-    Raises:
-        CheckpointError: It holds no valid state.
-    """
+    """Return the state that a journal begins with, from the payload of its first record."""
     state = codec_lib.PlainCodec().decode(payload)
     if not isinstance(state, dict):
         raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(state)}")
     return state
-
-
-def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
-    kind = checkpointable.class_of(state, "give buffer_class=")
-    if not issubclass(kind, checkpointable.Journalable):
-        raise errors.CheckpointError(f"it is of {kind.__name__}, which has no journal")
-    return kind
 
 
 def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: int) -> int:

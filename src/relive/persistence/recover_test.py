@@ -367,7 +367,7 @@ def test_a_checkpoint_older_than_the_journal_is_refused(tmp_path: pathlib.Path) 
             buffer.add(float(t), 0, 0.0, t + 1.0)
             places[log.num_records] = tmp_path / f"saved {t}"
             buffer.save(places[log.num_records])
-            first = journal_reader.first_of(segments(tmp_path / "log")[0])
+            first = int(segments(tmp_path / "log")[0][8:28])
             if first in places:
                 break
     message = f"saved is older than the journal, which begins with record {first}: leave it out$"
@@ -463,20 +463,6 @@ def test_a_recovered_limiter_adds_no_samples_without_need(family: str, tmp_path:
 
 
 # What cannot be recovered.
-
-
-def test_a_directory_that_cannot_be_measured_is_an_error(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path / "log") as log:
-        filled(tmp_path / "saved", log)
-
-    def scandir(path: str) -> Any:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(errors.CheckpointError, match="log could not be read: Input/output error$"):
-        relive.recover(tmp_path / "log")
 
 
 RING_STATE = {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"}

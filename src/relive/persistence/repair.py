@@ -18,11 +18,13 @@ import os
 import shutil
 
 from relive import errors
-from relive.common import validation
+from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import places
 from relive.persistence import state as state_lib
+
+_FAILED = "could not be repaired"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,23 +62,14 @@ class Repair:
         return records + ("; ".join(done) or "nothing to repair")
 
 
-def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repair:
-    """Repair the journal at `path`; see `inspect.repair`.
-
-    Raises:
-        CheckpointError: The journal is damaged, and `drop_damaged` is False; or it is open elsewhere, cannot be read or
-            written, or holds foreign files.
-    """
-    validation.boolean("drop_damaged", drop_damaged)
-    path = files.absolute("path", path)
+def repair_journal(path: str, *, drop_damaged: bool = False) -> Repair:
+    """Repair the journal at an absolute path; see `inspect.repair`."""
     with journal_reader.locked(path):
         found = journal_reader.examine(path)
         if found.damage is not None and not drop_damaged:
             raise refusal(found.damage, found.num_records)
-        try:
-            set_aside = _set_aside(found, found.damage) if found.damage is not None else ()
-        except OSError as error:
-            raise _failed(path, error) from error
+        with files.raising(path, _FAILED):
+            set_aside = () if found.damage is None else _set_aside(found, found.damage)
         num_bytes_cut = cut_tail(found)
     return Repair(
         place=path,
@@ -88,21 +81,11 @@ def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) 
 
 
 def cut_tail(reading: journal_reader.Reading) -> int:
-    """Cut off a torn tail of a journal that was read to its end, and return its bytes.
-
-    Raises:
-        CheckpointError: The journal could not be written.
-    """
+    """Cut off a torn tail of a journal that was read to its end, and return its bytes."""
     if reading.num_torn_bytes and reading.segment is not None:
-        try:
-            cut(reading.segment.path, reading.segment.end)
-        except OSError as error:
-            raise _failed(reading.path, error) from error
+        with files.raising(reading.path, _FAILED):
+            _cut(reading.segment.path, reading.segment.end)
     return reading.num_torn_bytes
-
-
-def _failed(path: str, error: OSError) -> errors.CheckpointError:
-    return errors.CheckpointError(f"{files.named(path)} could not be repaired: {files.reason(error)}")
 
 
 def refusal(damage: journal_reader.DamageError, num_records: int) -> errors.CheckpointError:
@@ -111,33 +94,22 @@ def refusal(damage: journal_reader.DamageError, num_records: int) -> errors.Chec
 
 
 def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> Repair:
-    """Repair the checkpoint at an absolute path, or what a crash has left of it.
-
-    Raises:
-        CheckpointError: It is damaged or in use, or foreign entries are beside it. Nothing has changed.
-    """
-    try:
-        with files.locked(path):
-            moves = _moves(path)
-            faults = places.faults(moves[0][0] if moves else path, progress)
-            if faults:
-                raise errors.CheckpointError(f"{'; '.join(faults)}: {_remedy(path)}")
-            moved = [source for source, _ in moves]
-            left = [place for kind in ("new", "old") if (place := files.beside(path, kind)) not in moved]
-            left = [place for place in left if os.path.lexists(place)]
-            for place in left:
-                strange = files.strange_name(place)  # Checked before anything changes.
-                if strange is not None:
-                    raise errors.CheckpointError(
-                        f"{files.named(place)} holds {strange!a}, which relive did not write: move it away"
-                    )
-            for source, target in moves:
-                os.rename(source, target)
-            files.fsync_directory(os.path.dirname(path))
-            for place in left:
-                files.remove_directory(place)
-    except OSError as error:
-        raise _failed(path, error) from error
+    """Repair the checkpoint at an absolute path, or what a crash has left of it; see `inspect.repair`."""
+    with files.raising(path, _FAILED), files.locked(path):
+        moves = _moves(path)
+        broken = checkpoint.faults(moves[0][0] if moves else path, progress)
+        if broken:
+            raise errors.CheckpointError(f"{'; '.join(broken)}: {_remedy(path)}")
+        moved = [source for source, _ in moves]
+        left = [place for kind in ("new", "old") if (place := files.beside(path, kind)) not in moved]
+        left = [place for place in left if os.path.lexists(place)]
+        for place in left:  # Before anything changes.
+            files.check_files(place)
+        for source, target in moves:
+            os.rename(source, target)
+        files.fsync_directory(os.path.dirname(path))
+        for place in left:
+            files.remove_directory(place)
     return Repair(place=path, renamed=tuple(moves), deleted=tuple(left))
 
 
@@ -150,7 +122,7 @@ def _moves(path: str) -> list[tuple[str, str]]:
         return list(zip(older, [path, *older[:-1]], strict=True))
     if not os.path.isdir(new):  # NAME.1 exists, but was saved under that name.
         raise errors.CheckpointError(f"{files.named(path)} does not exist")
-    if places.faults(new):
+    if checkpoint.faults(new):
         raise errors.CheckpointError(f"{files.named(path)} does not exist, and {files.named(new)} was never completed")
     return [(new, path)]
 
@@ -159,23 +131,21 @@ def _remedy(path: str) -> str:
     """Return what to do about a damaged checkpoint."""
     label = files.named(path)
     for each in (files.beside(path, "new"), *places.older(path)):
-        if os.path.isdir(each) and not places.faults(each):
+        if os.path.isdir(each) and not checkpoint.faults(each):
             return f"{label} is left as it is, but {files.named(each)} is whole: load that"
     return f"{label} is left as it is: nothing beside it is whole"
 
 
-def cut(path: str, size: int) -> None:
-    """Truncate the file at `path` to `size` bytes, and sync it.
+def _cut(path: str, size: int) -> None:
+    with open(path, "r+b") as file:
+        file.truncate(size)
+        files.fsync_file(file.fileno())
 
-    Raises:
-        OSError: It could not be written.
-    """
-    descriptor = os.open(path, os.O_WRONLY | files.STRICT)
-    try:
-        os.ftruncate(descriptor, size)
-        files.fsync_file(descriptor)
-    finally:
-        os.close(descriptor)
+
+def _copy(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "r+b") as file:
+        files.fsync_file(file.fileno())
 
 
 def _set_aside(found: journal_reader.Reading, damage: journal_reader.DamageError) -> tuple[str, ...]:
@@ -192,7 +162,7 @@ def _set_aside(found: journal_reader.Reading, damage: journal_reader.DamageError
         elif os.path.getsize(source) > damage.whole:
             _copy(source, os.path.join(path, aside))
             files.fsync_directory(path)
-            cut(source, damage.whole)
+            _cut(source, damage.whole)
         else:
             continue
         files.fsync_directory(path)
@@ -212,9 +182,3 @@ def _free_name(path: str, name: str) -> str:
     while os.path.lexists(os.path.join(path, free)):
         free, count = f"{name}.{count}{journal_reader.DAMAGED}", count + 1
     return free
-
-
-def _copy(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "r+b") as file:
-        files.fsync_file(file.fileno())

@@ -48,14 +48,14 @@ def failing(*_: object, **__: object) -> Any:
 
 def test_a_torn_tail_is_cut_once(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert str(repair.repair_journal(tmp_path / "empty")) == "0 whole records: nothing to repair"
+    assert str(repair.repair_journal(str(tmp_path / "empty"))) == "0 whole records: nothing to repair"
     twin, files = write(tmp_path / "log")
     content = files[-1].read_bytes()
     files[-1].write_bytes(content + b"torn")
-    report = repair.repair_journal(tmp_path / "log")
+    report = repair.repair_journal(str(tmp_path / "log"))
     assert (report.num_records, report.num_bytes_cut, report.damage, report.set_aside) == (len(twin), 4, None, ())
     assert str(report) == f"{len(twin)} whole records: cut 4 bytes after them, which are no record"
-    assert str(repair.repair_journal(tmp_path / "log")) == f"{len(twin)} whole records: nothing to repair"
+    assert str(repair.repair_journal(str(tmp_path / "log"))) == f"{len(twin)} whole records: nothing to repair"
     assert files[-1].read_bytes() == content
     assert read(tmp_path / "log") == twin
 
@@ -75,15 +75,15 @@ def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path, place: in
     contents = [file.read_bytes() for file in aside]
     message = f"repair with drop_damaged=True keeps the {len(kept)} records before it$"
     with pytest.raises(errors.CheckpointError, match=message):
-        repair.repair_journal(tmp_path / "log")
+        repair.repair_journal(str(tmp_path / "log"))
     assert [file.read_bytes() for file in aside] == contents
-    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
+    report = repair.repair_journal(str(tmp_path / "log"), drop_damaged=True)
     assert read(tmp_path / "log") == kept
     assert report.num_records == len(kept)
     assert report.set_aside == tuple(f"{file.name}.damaged" for file in aside)
     assert str(report) == f"{len(kept)} whole records: {report.damage}; set aside as {', '.join(report.set_aside)}"
     assert [(tmp_path / "log" / name).read_bytes() for name in report.set_aside] == contents
-    assert str(repair.repair_journal(tmp_path / "log")) == f"{len(kept)} whole records: nothing to repair"
+    assert str(repair.repair_journal(str(tmp_path / "log"))) == f"{len(kept)} whole records: nothing to repair"
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         assert log.num_records == len(kept)
         log._begin(lambda: b"base")
@@ -94,7 +94,7 @@ def test_files_set_aside_earlier_are_kept(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     for _ in range(3):
         flip(files[0], journal_reader.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
-        assert repair.repair_journal(tmp_path / "log", drop_damaged=True).num_records == 1
+        assert repair.repair_journal(str(tmp_path / "log"), drop_damaged=True).num_records == 1
         with relive.Journal(tmp_path / "log", fsync="never") as log:
             log._begin(lambda: b"base")
             log._append(1, b"payload 0")
@@ -113,8 +113,8 @@ def test_a_pruned_journal_damaged_at_its_start_becomes_empty(tmp_path: pathlib.P
     stale.write_bytes(b"about to be deleted")
     flip(last, 0)
     with pytest.raises(errors.CheckpointError, match="keeps the 0 records before it$"):
-        repair.repair_journal(tmp_path / "log")
-    assert repair.repair_journal(tmp_path / "log", drop_damaged=True).set_aside == (aside,)
+        repair.repair_journal(str(tmp_path / "log"))
+    assert repair.repair_journal(str(tmp_path / "log"), drop_damaged=True).set_aside == (aside,)
     assert [file.name for file in (tmp_path / "log").iterdir()] == [aside]
     with relive.Journal(tmp_path / "log", fsync="never") as log:
         log._begin(lambda: b"again")
@@ -136,10 +136,10 @@ def test_a_failed_repair_is_completed_by_the_next(tmp_path: pathlib.Path) -> Non
             for name in ("rename", "ftruncate", "fsync"):
                 patch.setattr(os, name, around(getattr(os, name)))
             with contextlib.suppress(errors.CheckpointError):
-                repair.repair_journal(path, drop_damaged=True)
+                repair.repair_journal(str(path), drop_damaged=True)
         if next(left) <= 0:
             break
-        repair.repair_journal(path, drop_damaged=True)
+        repair.repair_journal(str(path), drop_damaged=True)
         assert read(path) == twin[: int(files[2].stem[-20:]) - 1]
     assert 4 <= passing < 39
 
@@ -151,10 +151,10 @@ def test_a_torn_tail_that_stays_is_not_repaired(tmp_path: pathlib.Path, monkeypa
         files_lib.locked(tmp_path / "log"),
         pytest.raises(errors.CheckpointError, match="log is in use by this process"),
     ):
-        repair.repair_journal(tmp_path / "log")
-    monkeypatch.setattr(repair, "cut", failing)
+        repair.repair_journal(str(tmp_path / "log"))
+    monkeypatch.setattr(repair, "_cut", failing)
     with pytest.raises(errors.CheckpointError, match="log could not be repaired: Input/output error$"):
-        repair.repair_journal(tmp_path / "log")
+        repair.repair_journal(str(tmp_path / "log"))
 
 
 # Checkpoints.
