@@ -309,7 +309,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
         CheckpointError: A value is missing, or the rows do not form episodes.
     """
     (batch,) = table.combine_chunks().to_batches()
-    columns = {name: _array(name, field, batch[name]) for name, field in (_MARKS | schema.fields).items()}
+    columns = {name: _array(name, field, batch[name]) for name, field in {**_MARKS, **schema.fields}.items()}
     seen = schema.observation_paths
     is_known = batch[f"final_{seen[0]}"].is_valid()
     finals = {path: _array(path, schema.fields[path], batch[f"final_{path}"].filter(is_known)) for path in seen}
@@ -330,7 +330,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
             after, stop = {path: columns[path][last:stop] for path in seen}, last
         if start == stop:
             continue
-        rows = {path: columns[path][start:stop] for path in schema.fields}
+        rows: Columns = {path: columns[path][start:stop] for path in schema.fields}
         # An array of another byte order keeps it.
         around = {path: np.concatenate([rows[path], after[path]], dtype=after[path].dtype) for path in seen}
         yield {

@@ -214,10 +214,10 @@ def _extras_of(episode: Any, names: Names) -> dict[str, Any]:
     """Return the infos of the steps of an episode by the names of extras."""
     infos, extras = _infos_of(episode) if names else {}, {}
     for extra, path in names.items():
-        extras[extra] = infos
+        tree: Any = infos
         for key in path.split("/"):
-            tree = extras[extra]
-            extras[extra] = recording.found(tree if isinstance(tree, Mapping) else {}, extra, key)
+            tree = recording.found(tree if isinstance(tree, Mapping) else {}, extra, key)
+        extras[extra] = tree
     return extras
 
 
