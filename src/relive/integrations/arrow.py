@@ -330,7 +330,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
             after, stop = {path: columns[path][last:stop] for path in seen}, last
         if start == stop:
             continue
-        rows = {path: columns[path][start:stop] for path in schema.fields}
+        rows: Columns = {path: columns[path][start:stop] for path in schema.fields}
         # An array of another byte order keeps it.
         around = {path: np.concatenate([rows[path], after[path]], dtype=after[path].dtype) for path in seen}
         yield {
@@ -339,7 +339,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
             "rewards": rows["reward"],
             "terminated": bool(terminated[last]),
             "stream": int(columns["stream"][last]),
-            **dict(trees.nested("extras", rows)),
+            **trees.nested("extras", rows),
         }
 
 

@@ -212,13 +212,12 @@ def _leaves(path: str, values: Any) -> Iterator[tuple[str, Any]]:
 
 def _extras_of(episode: Any, names: Names) -> dict[str, Any]:
     """Return the infos of the steps of an episode by the names of extras."""
-    infos: Any = _infos_of(episode) if names else {}
-    extras: dict[str, Any] = {}
+    infos, extras = _infos_of(episode) if names else {}, {}
     for extra, path in names.items():
-        extras[extra] = infos
+        tree: Any = infos
         for key in path.split("/"):
-            tree: Any = extras[extra]
-            extras[extra] = recording.found(tree if isinstance(tree, Mapping) else {}, extra, key)
+            tree = recording.found(tree if isinstance(tree, Mapping) else {}, extra, key)
+        extras[extra] = tree
     return extras
 
 
