@@ -691,7 +691,7 @@ def test_every_public_class_is_tested_for_copies() -> None:
     found = {kind for thing in things for kind in type(thing).__mro__}
     found |= {type(records()["other batches"][0].agents["a"]), relive.EpisodeTotals}
     elsewhere = {relive.Journal, relive.MemmapStorage, relive.Ticket, relive.ThreadSafeReplayBuffer}
-    found |= {relive.PlainCodec, relive.TokenStepCodec}
+    found |= {relive.PlainCodec, relive.TokenStepCodec, relive.TemporaryMaps}
     protocols = {relive.Codec, relive.Storage}
     kinds = {kind for name in vars(relive)["__all__"] if isinstance(kind := getattr(relive, name), type)}
     assert kinds - found - protocols == elsewhere

@@ -140,6 +140,12 @@ def go_on_in_the_ring_for_a_sequence(store: steps.StepStore, slots: Any, batch: 
     return dataclasses.replace(batch, observation=store.observations(rows)["observation"])
 
 
+def blank_the_first(store: steps.StepStore, slots: Any, batch: Any) -> Any:
+    """Return zeros for the first observation of an episode, as if it were padding."""
+    batch.observation[store.steps_of(slots) == 0] = 0
+    return batch
+
+
 def stop_early(store: steps.StepStore, slots: Any, batch: Any) -> Any:
     """Return a window of one step where there are two."""
     first = relive.TransitionWindow()._read(store, slots[:1], batch.probabilities[:1], batch.weights[:1])
@@ -517,6 +523,7 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
         readable_by(relive.TransitionWindow(frame_stack=2), all_complete),
         readable_by(relive.EpisodeWindow(), all_ended),
         with_batches(relive.TransitionWindow(2), stop_early),
+        with_batches(relive.TransitionWindow(), blank_the_first),
         *(with_batches(relive.TransitionWindow(), spoils(name)) for name in OF_TRANSITIONS),
         *(with_batches(relive.SequenceWindow(3, 1), spoils(name)) for name in OF_SEQUENCES),
         with_batches(relive.TransitionWindow(), rounds),
