@@ -3,7 +3,7 @@
     python docs/examples/fleet_bounds.py --shards 64 --batch 256 2048
 
 A resource with c seconds of work a second, of which a transition needs D, handles at most c / D transitions a second.
-Seconds of work are those of the table in the guide to the fleet, for small steps on one machine.
+Seconds of work were measured with small steps, float32[16], on one machine.
 
 >>> bounds(shards=64, batch=256, batches=4, cores=16)
 {'shards': 566873, 'learner': 15433}
