@@ -1,4 +1,4 @@
-"""Each promise in the documentation names a test, and that test is there."""
+"""The tests that the documentation names are there, and readers find the page that lists them."""
 
 import pathlib
 import re
@@ -6,17 +6,35 @@ import re
 import pytest
 
 SOURCES = pathlib.Path(__file__).parent
-GUIDES = SOURCES.parents[1] / "docs"
+ROOT = SOURCES.parents[1]
+PAGES = sorted(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts)
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the documentation is not here")
 
 
-@pytest.mark.skipif(not GUIDES.is_dir(), reason="the documentation is not here")
-@pytest.mark.parametrize("page", ["security.md"])
-def test_tests_named_by_a_page_exist(page: str) -> None:
-    written = {
-        name
-        for path in SOURCES.rglob("*_test.py")
-        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
-    }
-    named = set(re.findall(r"`(test_\w+)`", (GUIDES / page).read_text(encoding="utf-8")))
-    assert len(named) > 5
-    assert named <= written
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_tests_named_by_a_page_exist() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*_test.py"))
+    written = set(re.findall(r"def (test_\w+)", tests))
+    for page in PAGES:
+        assert set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) <= written, page.name
+
+
+def test_every_promise_names_modules_that_exist() -> None:
+    rows = [line for line in text_of("docs/guarantees.md").splitlines() if re.match(r"\| (?!promise)", line)]
+    for row in rows:
+        modules = re.findall(r"`([\w/]+_test\.py)`", row.split(" | ")[-1])
+        assert modules, row
+        for module in modules:
+            assert (SOURCES / module).is_file(), module
+    assert len(rows) > 30
+
+
+def test_readme_and_the_index_link_the_guarantees() -> None:
+    assert "](docs/guarantees.md)" in text_of("README.md")
+    index = text_of("docs/index.md")
+    assert "](guarantees.md)" in index
+    assert "\nguarantees\n" in index.partition("```{toctree}")[2]
