@@ -17,7 +17,7 @@ import relive
 from relive import errors
 
 PAGES = sorted(pathlib.Path(__file__).parent.glob("*.md"))
-INTEGRATIONS = ("gymnasium", "jax", "ray", "reagent", "stable_baselines3", "torch")
+INTEGRATIONS = ("gymnasium", "jax", "ray", "stable_baselines3", "torch")
 
 # What a page calls by these names. Wrappers of buffers are left out: they take any arguments, and hand them on.
 WRAPPERS = {"AsyncReplayBuffer", "ThreadSafeReplayBuffer"}

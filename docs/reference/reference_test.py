@@ -20,8 +20,7 @@ from relive import testing
 REFERENCE = pathlib.Path(__file__).parent
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)", re.MULTILINE)
 INTEGRATIONS = pathlib.Path(relive.__file__).parent / "integrations"
-# Modules that integrations share, and the type of keyword arguments that Minari documents.
-NOT_PUBLIC = {"replaced_file", "step_columns", "Metadata"}
+NOT_PUBLIC = {"step_columns"}
 LIBRARIES = ("gymnasium", "jax", "minari", "pandas", "pyarrow", "ray", "sphinx", "stable_baselines3", "torch")
 
 

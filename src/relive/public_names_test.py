@@ -80,7 +80,7 @@ print(hasattr(relive.integrations, "tensorflow"))
 """
     folder = pathlib.Path(relive.__file__).parent / "integrations"
     modules = {path.stem for path in folder.glob("*.py") if not path.stem.endswith(("_test", "__"))} | {"gymnasium"}
-    public = sorted(modules - {"replaced_file", "step_columns"})
+    public = sorted(modules - {"step_columns"})
     assert printed(program).splitlines() == ["SamplerTests MisuseWarning", str(public), "[]", "True", "False"]
 
 

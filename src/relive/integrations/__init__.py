@@ -10,7 +10,6 @@ if typing.TYPE_CHECKING:
     from relive.integrations import minari as minari
     from relive.integrations import pandas as pandas
     from relive.integrations import ray as ray
-    from relive.integrations import reagent as reagent
     from relive.integrations import stable_baselines3 as stable_baselines3
     from relive.integrations import stored_episodes as stored_episodes
     from relive.integrations import torch as torch
@@ -30,7 +29,6 @@ _MODULES = (
     "minari",
     "pandas",
     "ray",
-    "reagent",
     "stable_baselines3",
     "stored_episodes",
     "torch",
