@@ -261,12 +261,6 @@ def _add_convert(commands: _Commands) -> None:
         help="keep this info of a Minari dataset as an extra, and no other but those of more --info (all of them)",
     )
     infos.add_argument("--no-infos", action="store_true", help="keep no info of a Minari dataset")
-    convert.add_argument(
-        "--incomplete",
-        choices=("refuse", "as_sampled"),
-        help="what a Minari dataset gets of an episode of which the last observation is not known: refuse it, or "
-        "as_sampled, zeros if it terminated and otherwise all but its last step (refuse)",
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -81,11 +81,6 @@ def test_the_version_is_printed(option: str, capsys: pytest.CaptureFixture[str])
             "convert a a.parquet --overwrit",
             "relive convert: there is no option '--overwrit', did you mean --overwrite?",
         ),
-        (
-            "convert a minari:x-v0 --incomplete as_sample",
-            "relive convert: argument --incomplete: must be refuse or as_sampled, got 'as_sample', "
-            "did you mean as_sampled?",
-        ),
     ],
 )
 def test_a_mistyped_command_prints_one_line_and_exits_with_2(

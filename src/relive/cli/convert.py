@@ -22,7 +22,6 @@ from relive.cli import command_line
 from relive.cli import formatting
 from relive.cli import terminal
 from relive.common import imports
-from relive.integrations import replaced_file
 from relive.persistence import files
 from relive.persistence import inspect
 from relive.persistence import places
@@ -112,8 +111,6 @@ def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
     if (options.info or options.no_infos) and source is not Kind.MINARI:
         name = "--info" if options.info else "--no-infos"
         refuse(f"argument {name}: not allowed where FROM is a {source.value}")
-    if options.incomplete is not None and target is not Kind.MINARI:
-        refuse(f"argument --incomplete: not allowed where TO is a {target.value}")
     if options.overwrite and target is Kind.MINARI:
         refuse(f"argument --overwrite: not allowed where TO is a {target.value}: delete it with minari delete")
 
@@ -122,10 +119,10 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     """Raise an error if TO cannot be made where it is, or something is there that is not to be replaced."""
     if target is Kind.MINARI:
         return
-    absolute = files.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
-    path = absolute("TO", options.target)
+    path = files.absolute("TO", options.target, "file" if target is Kind.PARQUET else "directory in another")
     label = files.named(path)
-    replaced_file.check_parent(path)
+    if not os.path.isdir(os.path.dirname(path)):
+        raise errors.ArgumentError(f"{label} cannot be made: {files.named(os.path.dirname(path))} is not a directory")
     if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
         raise errors.ArgumentError(f"{label} exists: name another path, or pass --overwrite")
     older = places.older(path) if target is Kind.CHECKPOINT else []
@@ -193,12 +190,7 @@ def _write(
 ) -> tuple[int, int]:
     """Write the steps of a buffer to TO, and return how many steps and episodes it has then."""
     if target is Kind.MINARI:
-        name = options.target.removeprefix(_MINARI)
-        try:
-            dataset = minari_lib.to_dataset(buffer, name, incomplete=options.incomplete or "refuse", progress=show)
-        except errors.ArgumentError as error:
-            said = str(error).replace("incomplete='as_sampled'", "--incomplete as_sampled")
-            raise errors.ArgumentError(said) from error
+        dataset = minari_lib.to_dataset(buffer, options.target.removeprefix(_MINARI), progress=show)
         return int(dataset.total_steps), int(dataset.total_episodes)
     if target is Kind.PARQUET:
         arrow_lib.write_parquet(buffer, options.target, overwrite=options.overwrite, progress=show)

@@ -27,7 +27,7 @@ import relive
 from relive import errors
 from relive.common import arrays
 from relive.common import imports
-from relive.integrations import replaced_file
+from relive.persistence import files
 
 with imports.optional_dependency("demo"):
     import gymnasium as gym
@@ -307,7 +307,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ArgumentError: The environment cannot be learned, or the picture cannot be written.
     """
-    replaced_file.absolute("--plot", options.plot)
+    files.absolute("--plot", options.plot, "file")
     path = pathlib.Path(options.plot)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise errors.ArgumentError(f"--plot must be a file that can be written, got {options.plot}")

@@ -13,15 +13,13 @@ A row is a step, episode by episode. The metadata hold the schema under "relive"
 1, "streams": 1, "schema": [["observation", "<f4", [4]], ...]}.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
-import functools
-import itertools
 import json
 import math
 import os
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,9 +29,7 @@ from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
-from relive.integrations import replaced_file
 from relive.integrations import step_columns
-from relive.integrations import stored_episodes
 from relive.persistence import dtypes
 from relive.persistence import files
 from relive.persistence import settings
@@ -48,18 +44,15 @@ with imports.optional_dependency("arrow"):
 
 Path: TypeAlias = str | os.PathLike[str]
 AnyBuffer: TypeAlias = "column_lib.ColumnReplayBuffer[Any]"
-Columns: TypeAlias = dict[str, arrays_lib.Array]
+Columns: TypeAlias = dict[str, Any]
 
 VERSION = 1
-_FORMAT, _KEY, _MAGIC = "relive steps", b"relive", b"PAR1"
+_FORMAT, _KEY = "relive steps", b"relive"
 _BATCH = 1 << 22
 """Bytes of the fields in a batch, at most, if it has more than one row."""
-_BROKEN = (OSError, ValueError, ArithmeticError, pyarrow.ArrowException)
-"""What pyarrow raises where a file is broken."""
+_BROKEN = (errors.CheckpointError, OSError, ValueError, ArithmeticError, pyarrow.ArrowException)
+"""What is raised where a table or a file is broken."""
 _MARKS = {name: schema_lib.Field((), dtype) for name, dtype in step_columns.MARKS.items()}
-_NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-_MOST_ELEMENTS = 2**31 - 1
-_FINALS = "final observations must be whole, and in the last rows of episodes"
 _TEXTS = {"U": pyarrow.string(), "S": pyarrow.binary()}
 
 
@@ -76,14 +69,6 @@ class Description:
     schema: schema_lib.Schema
     num_steps: int
     streams: int
-
-
-class _Source(NamedTuple):
-    """A source of steps: its name in errors, its description, and a function to read it repeatedly."""
-
-    label: str
-    description: Description
-    batches: Callable[[], Iterable[Any]]
 
 
 # Export.
@@ -134,23 +119,30 @@ def write_parquet(
 
     Args:
         buffer: The buffer to read.
-        path: A file that is missing, empty, or was made by `write_parquet`; its parent must exist.
+        path: A file that is missing or was made by `write_parquet`; its parent must exist.
         overwrite: Whether to replace an older file; its mode is kept.
         progress: Called after each batch with the number of bytes read so far and the total.
 
     Raises:
         ArgumentError: The file cannot hold a field, as in `to_batches`.
         ArgumentTypeError: An argument has the wrong type.
-        CheckpointError: `path` is something else, in use, or inside a saved directory, or writing failed.
+        CheckpointError: `path` is something else, or writing failed.
         NotReadyError: The buffer has no schema yet.
     """
     overwrite = validation.boolean("overwrite", overwrite)
     state.check_progress(progress)
     batches = _reader("write_parquet", buffer, progress=progress)
-    place = replaced_file.absolute("path", path)
+    place = files.absolute("path", path, "file")
+    if os.path.lexists(place):
+        if not overwrite:
+            raise errors.CheckpointError(f"{files.named(place)} exists: name another path")
+        try:
+            describe(place)
+        except errors.CheckpointError as error:
+            raise errors.CheckpointError(f"{error}: name another path") from error
     try:
         with (
-            replaced_file.replacing(place, _MAGIC, lambda: _check_free(place, overwrite)) as file,
+            files.replacing(place) as file,
             parquet.ParquetWriter(file, batches.schema, compression="zstd", write_page_checksum=True) as writer,
         ):
             for batch in batches:
@@ -164,7 +156,8 @@ def _reader(
 ) -> pyarrow.RecordBatchReader:
     schema = step_columns.known_schema(call, buffer)
     paths = step_columns.chosen(schema, fields)
-    kind = _columns(schema, paths, buffer.streams)
+    with _refusing(errors.ArgumentError, "schema cannot be that of a table"):
+        kind = _columns(schema, paths, buffer.streams)
     return pyarrow.RecordBatchReader.from_batches(kind, _batches(call, buffer.history, kind, paths, progress))
 
 
@@ -180,7 +173,7 @@ def _batches(
         columns |= {path: _column(path, fields[path], read[path]) for path in paths}
         has_final = rows.has_final[here]
         turns = pyarrow.array(np.cumsum(has_final) - 1, mask=~has_final)
-        for path in _seen(history.schema, paths):
+        for path in columns.keys() & history.behind.keys():
             finals = history.behind[path].take(rows.episodes[here][has_final], axis=0)
             columns[f"final_{path}"] = _column(path, fields[path], finals, sparse=True).take(turns)
         yield pyarrow.record_batch([columns[name] for name in kind.names], schema=kind)
@@ -190,49 +183,28 @@ def _batch_size(schema: schema_lib.Schema) -> int:
     return _BATCH // schema.nbytes + 1
 
 
-def _seen(schema: schema_lib.Schema, paths: list[str]) -> list[str]:
-    """Return which of the paths belong to the observation."""
-    return [path for path in paths if path in schema.observation_paths]
-
-
-def _check_free(place: str, overwrite: bool) -> None:
-    """Raise CheckpointError unless the place is free, or holds an empty file or a replaceable one that relive wrote."""
-    if not os.path.lexists(place):
-        return
-    label = files.named(place)
-    if not overwrite:
-        raise errors.CheckpointError(f"{label} exists: name another path")
-    if os.path.islink(place) or not os.path.isfile(place):
-        raise errors.CheckpointError(f"{label} is not a file: name another path")
-    if os.path.getsize(place):
-        try:
-            describe(place)
-        except errors.CheckpointError as error:
-            raise errors.CheckpointError(f"{error}: name another path") from error
-
-
 # Import.
 
 
 def add_table(buffer: AnyBuffer, table: "pyarrow.Table | pyarrow.RecordBatchReader | dataset.Dataset") -> int:
-    """Add all steps of a table to a buffer, and return their number.
+    """Add the episodes of a table to a buffer, and return the number of steps added.
 
-    The columns must be those of `to_batches`, in the same order and with the same types: nothing is cast. Each episode
-    is added to its original stream, and an open one stays open. Keys are new. An episode whose first steps are missing
-    begins with the first remaining step. Everything is checked before the first step is added.
+    The columns must be those of `to_batches`, in the same order and with the same types: nothing is cast. Keys are new,
+    and an episode whose first steps are missing begins with the first remaining step. An open episode is truncated
+    after its last step, since its continuation is unknown. Where the observation after that step is unknown too, the
+    step cannot be drawn and is left out; after a termination zeros stand for it, as in a batch.
 
     Args:
-        buffer: The buffer to add to; without a schema it takes that of the table's metadata.
-        table: A table, or a dataset, which is read twice, or a reader, which is read into memory. Without relive's
-            metadata, its columns must match the buffer's schema.
+        buffer: The buffer to add to; without a schema it takes that of the metadata.
+        table: A table, a dataset, or a reader, which is read into memory, with relive's metadata; after other
+            libraries `cast(arrow.to_batches(buffer).schema)` restores them.
 
     Raises:
-        ArgumentError: The rows do not form whole episodes, or the buffer has too small a capacity, too few streams, or
-            an open episode that cannot be ended where one is to begin.
+        ArgumentError: The buffer has too small a capacity, or lacks the stream of an episode.
         ArgumentTypeError: An argument has the wrong type.
-        NotReadyError: The limiter holds inserts back; earlier episodes were added. It decides once per episode, and
-            twice for an episode without a known final observation, which can be left without its last step.
-        SchemaError: The columns differ from those expected, or from the buffer's schema, or the table cannot be read.
+        NotReadyError: The limiter holds inserts back; earlier episodes were added.
+        SchemaError: The columns differ from those expected, or from the buffer's schema: nothing was added. Or rows
+            cannot be read, or do not form an episode: earlier episodes were added.
 
     >>> import relive
     >>> from relive.integrations import arrow
@@ -245,35 +217,32 @@ def add_table(buffer: AnyBuffer, table: "pyarrow.Table | pyarrow.RecordBatchRead
     if not isinstance(table, pyarrow.Table | pyarrow.RecordBatchReader | dataset.Dataset):
         rule = "be a pyarrow Table, RecordBatchReader or Dataset"
         raise errors.ArgumentTypeError(f"table must {rule}, got {validation.short_repr(table)}")
-    is_dataset = isinstance(table, dataset.Dataset)
-    try:
+    with _refusing(errors.SchemaError, "table cannot be added"):
         table = table.read_all() if isinstance(table, pyarrow.RecordBatchReader) else table
-        description = _described(table.schema, table.count_rows() if is_dataset else table.num_rows, buffer.schema)
-    except (errors.CheckpointError, *_BROKEN) as error:
-        raise errors.SchemaError(f"table cannot be added: {_reason(error)}") from error
-    size = _batch_size(description.schema)
-    given = (
-        {"batch_size": size, "batch_readahead": 1, "fragment_readahead": 1} if is_dataset else {"max_chunksize": size}
-    )
-    source = _Source("table", description, functools.partial(table.to_batches, **given))
-    return _add_all(buffer, source, errors.ArgumentError, "table cannot be added")
+        source = table if isinstance(table, dataset.Dataset) else dataset.dataset(table)
+        said = _described(source.schema, source.count_rows())
+        batches = source.to_batches(batch_size=_batch_size(said.schema), batch_readahead=1, fragment_readahead=1)
+    return _add(buffer, "table", said, batches, errors.SchemaError)
 
 
 def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | None = None) -> int:
-    """Add all steps of a file from `write_parquet` to a buffer, and return their number; see `add_table`.
+    """Add the episodes of a file from `write_parquet` to a buffer, and return the number of steps; see `add_table`.
 
     Args:
         buffer: The buffer to add to.
-        path: The file; it is read twice, with memory for a batch and for the longest episode.
+        path: The file; memory use is a batch, or the longest episode.
         progress: Called after each episode with the number of bytes added so far and the total.
 
     Raises:
-        CheckpointError: The file is missing, not one of relive's, truncated, damaged, or of another version.
+        CheckpointError: The file is missing, not one of relive's, truncated, or of another version: nothing was added.
+            Or it is damaged: earlier episodes were added.
         ReplayError: As in `add_table`.
     """
     validation.require_instance("buffer", buffer, column_lib.ColumnReplayBuffer)
-    with _opened(path) as source:
-        return _add_all(buffer, source, errors.CheckpointError, f"{source.label} is damaged", progress)
+    state.check_progress(progress)
+    with _opened(path) as (label, said, file):
+        batches = file.iter_batches(batch_size=_batch_size(said.schema))
+        return _add(buffer, label, said, batches, errors.CheckpointError, progress)
 
 
 def describe(path: Path) -> Description:
@@ -283,99 +252,126 @@ def describe(path: Path) -> Description:
         ArgumentError: `path` is not a path.
         CheckpointError: The file is missing, not one of relive's, truncated, or of another version.
     """
-    with _opened(path) as source:
-        return source.description
+    with _opened(path) as (_, said, _):
+        return said
 
 
-def _add_all(
+def _add(
     buffer: AnyBuffer,
-    source: _Source,
+    label: str,
+    said: Description,
+    batches: Iterable[Any],
     refusal: type[errors.ReplayError],
-    refused: str,
     progress: state.Progress | None = None,
 ) -> int:
-    """Read all episodes twice: to check them, then to add them."""
-    state.check_progress(progress)
-    schema, num_steps = source.description.schema, source.description.num_steps
-    if buffer.schema is not None and buffer.schema != schema:
-        raise errors.SchemaError(f"buffer must have the schema of {source.label}, {schema}, got {buffer.schema}")
-    if num_steps > buffer.capacity:
-        raise errors.ArgumentError(f"buffer must have a capacity of at least {num_steps} steps, got {buffer.capacity}")
-
-    def episodes() -> Iterator[stored_episodes.StoredEpisode]:
-        try:
-            yield from _episodes(schema, source.batches(), num_steps)
-        except (errors.CheckpointError, *_BROKEN) as error:
-            raise refusal(f"{refused}: {_reason(error)}") from error
-
-    num_read = 0
-    _check_streams(buffer, {episode.stream for episode in episodes()})
-    for episode in episodes():
-        _add(buffer, episode)
-        num_read += len(episode)
+    """Add the episodes in batches of rows, and return the number of steps; `refusal` is raised if they are broken."""
+    if buffer.schema is not None and buffer.schema != said.schema:
+        raise errors.SchemaError(f"buffer must have the schema of {label}, {said.schema}, got {buffer.schema}")
+    if said.num_steps > buffer.capacity:
+        raise errors.ArgumentError(
+            f"buffer must have a capacity of at least {said.num_steps} steps, got {buffer.capacity}"
+        )
+    num_added, size = 0, said.schema.nbytes
+    for episode in _episodes(said.schema, batches, refusal, f"{label} is damaged"):
+        num_added += len(buffer.add_episode(**episode))
         if progress is not None:
-            progress(num_read * schema.nbytes, num_steps * schema.nbytes)
-    return num_steps
+            progress(num_added * size, said.num_steps * size)
+    return num_added
 
 
-def _check_streams(buffer: AnyBuffer, streams: set[int]) -> None:
-    least = max(streams, default=0) + 1
-    if least > buffer.streams:
-        raise errors.ArgumentError(f"buffer must have at least {least} streams, got {buffer.streams}")
-    for stream in sorted(streams):
-        if buffer.history.is_open(stream) and not buffer.history.is_announced(stream):
-            raise errors.ArgumentError(
-                f"buffer must know the observation after the newest step of stream {stream}: add that step with "
-                "next_observation"
-            )
+def _episodes(
+    schema: schema_lib.Schema, batches: Iterable[Any], refusal: type[errors.ReplayError], rule: str
+) -> Iterator[Columns]:
+    """Yield the arguments of `add_episode` for each episode, wherever batches begin and end."""
+    with _refusing(refusal, rule):
+        for table in _tables(batches):
+            yield from _episodes_of(schema, table)
 
 
-def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode) -> None:
-    given: Any = (episode.observations, episode.actions, episode.rewards)
-    stream, extras, last = episode.stream, episode.extras, len(episode) - 1
-    terminated = episode.status == "COMPLETED"
-    if _is_whole(episode):
-        buffer.add_episode(*given, terminated=terminated, stream=stream, **extras)
-        return
-    buffer.end_episode(stream=stream)
-    if episode.has_final_observation:
-        buffer.add_steps(*given, stream=stream, **extras)
-        return
-    if last:
-        rows = slice(0, last)
-        actions, rewards, more = [trees.rows(each, rows) for each in (episode.actions, episode.rewards, extras)]
-        buffer.add_steps(episode.observations, actions, rewards, stream=stream, **more)
-    # An array keeps its byte order; a scalar would not.
-    row, more = [trees.rows(each, (last, ...)) for each in given], trees.rows(extras, (last, ...))
-    buffer.add(*row, terminated=terminated, stream=stream, **more)
+def _tables(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield tables of whole episodes."""
+    rest: list[Any] = []
+    for batch in batches:
+        table = pyarrow.Table.from_batches([*rest, batch])
+        (changes,) = np.diff(table["episode"].to_numpy()).nonzero()
+        num_whole = int(changes[-1]) + 1 if len(changes) else 0
+        if num_whole:
+            yield table.slice(0, num_whole)
+        rest = table.slice(num_whole).to_batches()
+    if rest:
+        yield pyarrow.Table.from_batches(rest)
+
+
+def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
+    """Yield the arguments of `add_episode` for each episode of a table.
+
+    Raises:
+        CheckpointError: A value is missing, or the rows do not form episodes.
+    """
+    (batch,) = table.combine_chunks().to_batches()
+    columns = {name: _array(name, field, batch[name]) for name, field in {**_MARKS, **schema.fields}.items()}
+    seen = schema.observation_paths
+    is_known = batch[f"final_{seen[0]}"].is_valid()
+    finals = {path: _array(path, schema.fields[path], batch[f"final_{path}"].filter(is_known)) for path in seen}
+    has_final, terminated = is_known.to_numpy(zero_copy_only=False), columns["terminated"]
+    goes_on = np.diff(columns["episode"], append=~columns["episode"][-1]) == 0
+    is_wrong = goes_on & (terminated | columns["truncated"] | has_final)
+    is_wrong[:-1] |= goes_on[:-1] & ((np.diff(columns["step"]) != 1) | (np.diff(columns["stream"]) != 0))
+    for number in columns["episode"][is_wrong]:
+        raise errors.CheckpointError(f"episode {number} must have its steps one after another, and end with the last")
+    ends, num_finals = np.flatnonzero(~goes_on) + 1, np.cumsum(has_final)
+    for start, stop in zip([0, *ends], ends, strict=False):
+        last = stop - 1
+        if has_final[last]:
+            after = {path: finals[path][num_finals[last] - 1 : num_finals[last]] for path in seen}
+        elif terminated[last]:
+            after = {path: np.zeros_like(columns[path][:1]) for path in seen}
+        else:
+            after, stop = {path: columns[path][last:stop] for path in seen}, last
+        if start == stop:
+            continue
+        rows: Columns = {path: columns[path][start:stop] for path in schema.fields}
+        # An array of another byte order keeps it.
+        around = {path: np.concatenate([rows[path], after[path]], dtype=after[path].dtype) for path in seen}
+        yield {
+            "observations": trees.nested("observation", around),
+            "actions": trees.nested("action", rows),
+            "rewards": rows["reward"],
+            "terminated": bool(terminated[last]),
+            "stream": int(columns["stream"][last]),
+            **trees.nested("extras", rows),
+        }
 
 
 # Files.
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[_Source]:
-    """Open a Parquet file that relive wrote.
+def _opened(path: Path) -> Iterator[tuple[str, Description, parquet.ParquetFile]]:
+    """Open a Parquet file that relive wrote, and yield its name in errors, its description, and it.
 
     Raises:
         CheckpointError: There is no such file.
     """
-    place = replaced_file.absolute("path", path)
+    place = files.absolute("path", path, "file")
     label = files.named(place)
-    with replaced_file.opened(place) as raw, contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(parquet.ParquetFile(raw, page_checksum_verification=True))
-            kind = file.schema_arrow
-        except _BROKEN as error:
-            raise errors.CheckpointError(f"{label} is not a Parquet file, or was cut: {_reason(error)}") from error
-        if _KEY not in (kind.metadata or {}):
-            raise errors.CheckpointError(f"{label} is a Parquet file that relive did not write")
-        try:
-            description = _described(kind, file.metadata.num_rows)
-        except errors.CheckpointError as error:
-            raise errors.CheckpointError(f"{label} cannot be read: {error}") from error
-        size = _batch_size(description.schema)
-        yield _Source(label, description, functools.partial(file.iter_batches, batch_size=size))
+    if not os.path.isfile(place):  # A pipe would be waited for.
+        raise errors.CheckpointError(f"{label} {'is not a file' if os.path.lexists(place) else 'does not exist'}")
+    with contextlib.ExitStack() as stack:
+        with _refusing(errors.CheckpointError, f"{label} is not a Parquet file, or was cut"):
+            file = stack.enter_context(parquet.ParquetFile(place, page_checksum_verification=True))
+        with _refusing(errors.CheckpointError, f"{label} cannot be read"):
+            said = _described(file.schema_arrow, file.metadata.num_rows)
+        yield label, said, file
+
+
+@contextlib.contextmanager
+def _refusing(refusal: type[errors.ReplayError], rule: str) -> Iterator[None]:
+    """Turn what a broken table or file raises into an error of one line."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise refusal(f"{rule}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -389,44 +385,32 @@ def _reason(error: Exception) -> str:
 
 
 def _columns(schema: schema_lib.Schema, paths: list[str], streams: int) -> Any:
-    """Return the columns of some fields of a schema, with the metadata for all of it.
-
-    Raises:
-        ArgumentError: Arrow cannot hold a field, or not under its path.
-    """
+    """Return the columns of some fields of a schema, with the metadata for all of it."""
     columns = [(name, _type(name, field)) for name, field in _MARKS.items()]
     columns += [(path, _type(path, schema.fields[path])) for path in paths]
-    columns += [(f"final_{path}", _type(path, schema.fields[path], sparse=True)) for path in _seen(schema, paths)]
+    seen = [path for path in paths if path in schema.observation_paths]
+    columns += [(f"final_{path}", _type(path, schema.fields[path], sparse=True)) for path in seen]
     said = {"format": _FORMAT, "version": VERSION, "streams": streams, "schema": settings.encoded(schema)}
-    try:
-        schema_lib.Schema.from_description(said["schema"])
-        return pyarrow.schema(columns, {_KEY: json.dumps(said).encode()})
-    except (errors.CheckpointError, UnicodeEncodeError) as error:
-        raise errors.ArgumentError(f"schema must be one that can be read again: {error}") from error
+    return pyarrow.schema(columns, {_KEY: json.dumps(said).encode()})
 
 
-def _described(kind: Any, num_steps: int, schema: schema_lib.Schema | None = None) -> Description:
-    """Return the description of columns; without metadata, they must match the given schema.
+def _described(kind: Any, num_steps: int) -> Description:
+    """Return the description of columns by their metadata.
 
     Raises:
-        CheckpointError: They are foreign, of another version, or do not match their metadata.
+        ReplayError: They are foreign, of another version, or do not match their metadata.
     """
-    streams = 1
-    if _KEY in (kind.metadata or {}):
-        said = state.StateReader(dtypes.read_json(kind.metadata[_KEY].decode(errors="replace")), {})
-        said.one_of("format", _FORMAT)
-        version = said.integer("version", 1)
-        if version != VERSION:
-            rule = f"it is of format version {version}, and this relive reads {VERSION}"
-            raise errors.CheckpointError(f"{rule}: update relive")
-        streams = said.integer("streams", 1, column_lib.MOST_STREAMS)
-        schema = schema_lib.Schema.from_description(said.value("schema"))
-    if schema is None:
-        raise errors.CheckpointError("it has no metadata of relive: make the buffer with a schema")
-    try:
-        wanted = _columns(schema, list(schema.fields), 1)
-    except errors.ArgumentError as error:
-        raise errors.CheckpointError(str(error)) from error
+    if _KEY not in (kind.metadata or {}):
+        raise errors.CheckpointError("it has no metadata of relive")
+    said = state.StateReader(dtypes.read_json(kind.metadata[_KEY].decode(errors="replace")), {})
+    said.one_of("format", _FORMAT)
+    version = said.integer("version", 1)
+    if version != VERSION:
+        rule = f"it is of format version {version}, and this relive reads {VERSION}"
+        raise errors.CheckpointError(f"{rule}: update relive")
+    streams = said.integer("streams", 1, column_lib.MOST_STREAMS)
+    schema = schema_lib.Schema.from_description(said.value("schema"))
+    wanted = _columns(schema, list(schema.fields), streams)
     if kind.names != wanted.names:
         names = validation.short_repr(kind.names)
         raise errors.CheckpointError(f"its columns must be {', '.join(wanted.names)}, got {names}")
@@ -437,40 +421,23 @@ def _described(kind: Any, num_steps: int, schema: schema_lib.Schema | None = Non
 
 
 def _type(path: str, field: schema_lib.Field, *, sparse: bool = False) -> Any:
-    """Return the column type of a field; for sparse columns variable-length lists, since nulls have no length.
-
-    Raises:
-        ArgumentError: There is none, or a value has no elements or too many.
-    """
-    size, dtype = math.prod(field.shape), field.dtype
-    if not 1 <= size <= _MOST_ELEMENTS:
-        raise errors.ArgumentError(f"{path} must have 1 to {_MOST_ELEMENTS} elements, got shape {field.shape}")
-    if dtype.kind in _TEXTS:
-        values = _TEXTS[dtype.kind]
-    elif f"{dtype.kind}{dtype.itemsize}" in _NUMBERS:
-        values = pyarrow.from_numpy_dtype(dtype.newbyteorder("="))
-    else:
-        rule = "be of bools, integers, floats of 2, 4 or 8 bytes, text or bytes"
-        raise errors.ArgumentError(f"{path} must {rule}, got {dtype}")
+    """Return the column type of a field; for sparse columns variable-length lists, since nulls have no length."""
+    size, kind = math.prod(field.shape), field.dtype.kind
+    if kind not in "biufUS" or not size:
+        raise errors.ArgumentError(f"{path} must be of bools, integers, floats, text or bytes, got {field}")
+    values = _TEXTS.get(kind) or pyarrow.from_numpy_dtype(field.dtype.newbyteorder("="))
     if not field.shape:
         return values
-    if len(field.shape) > 1 and dtype.kind in "iuf" and not sparse:
+    if len(field.shape) > 1 and kind in "iuf" and not sparse:
         return pyarrow.fixed_shape_tensor(values, field.shape)
     return pyarrow.list_(values, -1 if sparse else size)
 
 
 def _column(path: str, field: schema_lib.Field, array: arrays_lib.Array, *, sparse: bool = False) -> Any:
-    """Return the column of the values of a field [N, ...].
-
-    Raises:
-        ArgumentError: A text holds a lone surrogate, which UTF-8 cannot encode.
-    """
+    """Return the column of the values of a field [N, ...]."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if field.dtype.kind in _TEXTS:
-        try:
-            values = pyarrow.array(flat.tolist(), _TEXTS[field.dtype.kind])
-        except UnicodeEncodeError as error:
-            raise errors.ArgumentError(f"{path} must be text without lone surrogates, got {error.object!a}") from error
+        values = pyarrow.array(flat.tolist(), _TEXTS[field.dtype.kind])
     else:
         values = pyarrow.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
     if not field.shape:
@@ -507,100 +474,3 @@ def _array(path: str, field: schema_lib.Field, column: Any) -> arrays_lib.Array:
     if longest > most:
         raise errors.CheckpointError(f"column {path} must hold values of at most {most} characters, got {longest}")
     return np.array(texts, field.dtype).reshape(-1, *field.shape)
-
-
-# Episodes.
-
-
-def _episodes(
-    schema: schema_lib.Schema, batches: Iterable[Any], num_steps: int
-) -> Iterator[stored_episodes.StoredEpisode]:
-    """Yield the episodes from batches of rows, wherever the batches begin and end.
-
-    Raises:
-        CheckpointError: The rows are inconsistent.
-    """
-    newest: dict[int, tuple[int, bool, bool]] = {}
-    num_read = 0
-    for _, parts in itertools.groupby(_parts(schema, batches), lambda part: int(part["episode"][0])):
-        episode = _episode(schema, list(parts))
-        key, was_open, was_cut = newest.get(episode.stream, (-1, False, False))
-        if key >= episode.keys[0] or was_open or (was_cut and not _is_whole(episode)):
-            raise errors.CheckpointError(f"the episode from key {episode.keys[0]} cannot have followed in its stream")
-        # An episode without an end and a final observation was cut when a whole one was added.
-        is_cut = episode.status == "TRUNCATED" and not episode.has_final_observation
-        newest[episode.stream] = (int(episode.keys[-1]), episode.status == "IN_PROGRESS", is_cut)
-        num_read += len(episode)
-        yield episode
-    if num_read != num_steps:
-        raise errors.CheckpointError(f"it must have {num_steps} rows, got {num_read}")
-    for key, _, was_cut in newest.values():
-        if was_cut:
-            raise errors.CheckpointError(f"the episode up to key {key} must be followed by the one that cut it")
-
-
-def _is_whole(episode: stored_episodes.StoredEpisode) -> bool:
-    return episode.has_final_observation and episode.status != "IN_PROGRESS"
-
-
-def _parts(schema: schema_lib.Schema, batches: Iterable[Any]) -> Iterator[Columns]:
-    """Yield the columns of adjacent rows of one episode in a batch."""
-    fields = {**_MARKS, **schema.fields}
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        columns = {name: _array(name, field, batch[name]) for name, field in fields.items()}
-        found = {path: batch[f"final_{path}"] for path in schema.observation_paths}
-        masks = [each.is_valid().to_numpy(zero_copy_only=False) for each in found.values()]
-        if any(not np.array_equal(each, masks[0]) for each in masks):
-            raise errors.CheckpointError(_FINALS)
-        finals = {path: _array(f"final_{path}", schema.fields[path], each.drop_null()) for path, each in found.items()}
-        columns["has_final"], places = masks[0], np.append(0, np.cumsum(masks[0]))
-        bounds = [0, *(np.flatnonzero(np.diff(columns["episode"])) + 1).tolist(), batch.num_rows]
-        for start, stop in itertools.pairwise(bounds):
-            part = {name: array[start:stop] for name, array in columns.items()}
-            yield part | {f"final_{path}": array[places[start] : places[stop]] for path, array in finals.items()}
-
-
-def _episode(schema: schema_lib.Schema, parts: list[Columns]) -> stored_episodes.StoredEpisode:
-    """Join parts into an episode.
-
-    Raises:
-        CheckpointError: The parts do not form an episode.
-    """
-    columns = parts[0] if len(parts) == 1 else {name: _joined(*[part[name] for part in parts]) for name in parts[0]}
-    key, stream, step, terminated, truncated = (columns[name] for name in _MARKS if name != "episode")
-    has_final = columns["has_final"]
-    kept = {
-        "step": step[0] >= 0 and np.array_equal(step[1:], step[:-1] + 1),
-        "key": (key[1:] > key[:-1]).all(),
-        "stream": stream[0] >= 0 and (stream == stream[0]).all(),
-        "terminated": not terminated[:-1].any(),
-        "truncated": not truncated[:-1].any() and not (terminated & truncated).any(),
-    }
-    for name, is_kept in kept.items():
-        if not is_kept:
-            raise errors.CheckpointError(f"column {name} is not that of whole episodes")
-    if has_final[:-1].any():
-        raise errors.CheckpointError(_FINALS)
-    if not np.isfinite(columns["reward"]).all():
-        raise errors.CheckpointError("column reward must be finite")
-    rows = {path: columns[path] for path in schema.fields}
-    if has_final[-1]:
-        rows |= {path: _joined(rows[path], columns[f"final_{path}"]) for path in schema.observation_paths}
-    return stored_episodes.StoredEpisode(
-        keys=key,
-        stream=int(stream[0]),
-        start_step=int(step[0]),
-        status="COMPLETED" if terminated[-1] else "TRUNCATED" if truncated[-1] else "IN_PROGRESS",
-        observations=trees.nested("observation", rows),
-        actions=trees.nested("action", rows),
-        rewards=rows["reward"],
-        extras=dict(trees.nested("extras", rows)),
-        has_final_observation=bool(has_final[-1]),
-    )
-
-
-def _joined(*parts: arrays_lib.Array) -> arrays_lib.Array:
-    """Concatenate arrays, preserving their byte order."""
-    return np.concatenate(parts, dtype=parts[0].dtype)

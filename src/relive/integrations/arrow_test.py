@@ -1,6 +1,5 @@
 """Tables and Parquet files are read back bit for bit; a damaged one is an error of one line."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -26,7 +25,6 @@ from relive.common import trees
 from relive.integrations import arrow
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
-from relive.persistence import files
 from relive.persistence import posix_test
 
 SCHEMA = relive.Schema(
@@ -98,28 +96,30 @@ def write_randomly(buffer: Any, rng: np.random.Generator, calls: int) -> None:
             )
 
 
-def facts(episode: stored_episodes.StoredEpisode, *, with_keys: bool = False) -> Any:
-    """Return everything about an episode that must be read back, arrays as dtype, shape and bytes."""
-    arrays = {
-        **trees.flat("observation", episode.observations),
-        **trees.flat("action", episode.actions),
-        "reward": episode.rewards,
-        **(trees.flat("extras", episode.extras) if episode.extras else {}),
-    }
-    own = (episode.stream, episode.status, episode.has_final_observation)
-    kept = (episode.keys.tolist(), episode.start_step) if with_keys else ()
-    return (*own, *kept, {path: (array.dtype.str, array.shape, array.tobytes()) for path, array in arrays.items()})
-
-
-def all_facts(buffer: Any) -> list[Any]:
-    return [facts(episode) for episode in stored_episodes.stored_episodes(buffer)]
+def facts(buffer: Any, *, as_added: bool = False) -> list[Any]:
+    """Return everything about the episodes of a buffer but keys; or what they become when they are added to another."""
+    found = []
+    for episode in stored_episodes.stored_episodes(buffer):
+        arrays = trees.flat("observation", episode.observations) | trees.flat("action", episode.actions)
+        arrays |= {"reward": episode.rewards} | (trees.flat("extras", episode.extras) if episode.extras else {})
+        stop, status = len(episode), episode.status
+        if as_added and status != "COMPLETED":
+            stop, status = stop - (not episode.has_final_observation), "TRUNCATED"
+        elif as_added and not episode.has_final_observation:
+            for path in trees.flat("observation", episode.observations):
+                arrays[path] = np.concatenate([arrays[path], np.zeros_like(arrays[path][:1])], dtype=arrays[path].dtype)
+        if stop:
+            rows = {path: array[: stop + path.startswith("observation")] for path, array in arrays.items()}
+            written = {path: (array.dtype.str, array.shape, array.tobytes()) for path, array in rows.items()}
+            found.append((episode.stream, status, as_added or episode.has_final_observation, written))
+    return found
 
 
 def small(**settings: Any) -> relive.RingReplayBuffer:
     """Return a buffer with an episode that ended, and one that goes on."""
     buffer = relive.RingReplayBuffer(20, **settings)
     buffer.add_episode(np.arange(4, dtype=np.float32), [1, 0, 2], [0.0, 0.5, 1.0], terminated=True, stream=0)
-    buffer.add(np.float32(7), 3, 0.25, stream=0)
+    buffer.add(np.float32(7), 3, 0.25, np.float32(8), stream=0)
     return buffer
 
 
@@ -144,26 +144,13 @@ def test_a_parquet_round_trip_is_bitwise_equal(
     buffer = relive.RingReplayBuffer(capacity, SCHEMA, streams=streams)
     write_randomly(buffer, np.random.default_rng(seed), calls)
     arrow.write_parquet(buffer, path)
-    assert arrow.describe(path).schema == SCHEMA
     assert arrow.describe(path) == arrow.Description(SCHEMA, len(buffer), streams)
     for schema in (SCHEMA, None):
         again = relive.RingReplayBuffer(200, schema, streams=streams)
-        assert arrow.add_parquet(again, path) == len(buffer)
-        assert all_facts(again) == all_facts(buffer)
-        assert again.schema == (SCHEMA if len(buffer) else schema)
+        assert arrow.add_parquet(again, path) == len(again)
+        assert facts(again) == facts(buffer, as_added=True)
         again.check()
-    assert not os.path.exists(files.beside(str(path), "new"))
-
-
-def test_a_parquet_file_keeps_streams_and_episodes(path: pathlib.Path) -> None:
-    buffer = relive.RingReplayBuffer(6, SCHEMA, streams=2)
-    write_randomly(buffer, np.random.default_rng(3), 30)
-    arrow.write_parquet(buffer, path)
-    with arrow._opened(path) as source:
-        episodes = arrow._episodes(SCHEMA, source.batches(), len(buffer))
-        found = [facts(episode, with_keys=True) for episode in episodes]
-    assert found == [facts(each, with_keys=True) for each in stored_episodes.stored_episodes(buffer)]
-    assert any(each[4] for each in found), "no episode has lost its first steps"
+    assert os.listdir(path.parent) == ["steps.parquet"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
@@ -184,13 +171,8 @@ def test_batches_may_split_episodes_anywhere(path: pathlib.Path, monkeypatch: py
     again = relive.RingReplayBuffer(200, SCHEMA, streams=2)
     told.clear()
     arrow.add_parquet(again, path, progress=lambda *numbers: told.append(numbers))
-    assert all_facts(again) == all_facts(buffer)
-    with arrow._opened(path) as source:
-        assert max(len(batch) for batch in source.batches()) <= size
-    episodes = list(stored_episodes.stored_episodes(buffer))
-    whole = [each.has_final_observation and each.status != "IN_PROGRESS" for each in episodes]
-    assert set(whole) == {False, True}
-    read = np.cumsum([*map(len, episodes)]) * SCHEMA.nbytes
+    assert facts(again) == facts(buffer, as_added=True) != facts(buffer)
+    read = np.cumsum([len(episode) for episode in stored_episodes.stored_episodes(again)]) * SCHEMA.nbytes
     assert told == [(number, total) for number in read.tolist()]
 
 
@@ -224,15 +206,10 @@ def test_pandas_reads_a_parquet_file_as_steps(path: pathlib.Path) -> None:
 # Tables.
 
 
-def sources(buffer: Any, path: pathlib.Path) -> dict[str, Any]:
+def sources(buffer: Any, path: pathlib.Path) -> list[Any]:
     """Return all that `add_table` takes, with the same steps."""
     arrow.write_parquet(buffer, path)
-    return {
-        "table": arrow.to_table(buffer),
-        "reader": arrow.to_batches(buffer),
-        "dataset": dataset.dataset(path),
-        "table of another library": arrow.to_table(buffer).replace_schema_metadata(None),
-    }
+    return [arrow.to_table(buffer), arrow.to_batches(buffer), dataset.dataset(path)]
 
 
 @hypothesis.settings(max_examples=hypothesis.settings().max_examples // 4)
@@ -245,11 +222,10 @@ def test_tables_readers_and_datasets_are_added_bitwise_equal(
     write_randomly(buffer, np.random.default_rng(seed), 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow, "_BATCH", batch * SCHEMA.nbytes)
-        for table in sources(buffer, path).values():
+        for table in sources(buffer, path):
             again = relive.RingReplayBuffer(50, SCHEMA, streams=2)
-            assert arrow.add_table(again, table) == len(buffer)
-            assert all_facts(again) == all_facts(buffer)
-            again.check()
+            assert arrow.add_table(again, table) == len(again)
+            assert facts(again) == facts(buffer, as_added=True)
 
 
 def test_images_are_stored_as_tensors() -> None:
@@ -279,33 +255,28 @@ def test_a_subset_of_complete_episodes_can_be_added() -> None:
     table = arrow.to_table(small())
     buffer = relive.RingReplayBuffer(9)
     assert arrow.add_table(buffer, table.filter(dataset.field("episode") == 3)) == 1
-    assert all_facts(buffer) == all_facts(small())[1:]
+    assert facts(buffer) == facts(small(), as_added=True)[1:]
     buffer = relive.RingReplayBuffer(9)
-    with pytest.raises(errors.ArgumentError, match="^table cannot be added: column step is not that of whole episodes"):
-        arrow.add_table(buffer, table.filter(dataset.field("step") != 1))
-    assert buffer.schema is None
+    assert arrow.add_table(buffer, table.filter(dataset.field("step") > 0)) == 2
+    assert buffer.read(buffer.eligible_keys()).observation.tolist() == [1, 2]
+    assert arrow.add_table(buffer, table.slice(0, 0)) == 0
 
 
-def test_batches_without_rows_are_between_others() -> None:
-    buffer = small()
-    empty = pyarrow.RecordBatch.from_pylist([], arrow.to_batches(buffer).schema)
-    batches = [empty, *arrow.to_batches(buffer), empty]
-    assert buffer.schema is not None
-    assert [facts(episode) for episode in arrow._episodes(buffer.schema, batches, 4)] == all_facts(buffer)
-
-
-def test_a_cut_episode_needs_the_episode_after_it() -> None:
-    """Otherwise the episode would stay open for good."""
+def test_a_step_without_a_next_observation_is_left_out() -> None:
+    """It cannot be drawn; one that terminated can, and its next observation is zeros in both buffers."""
     source = relive.RingReplayBuffer(9)
-    source.add(np.float32(7), 3, 0.25)
-    source.add_episode(np.zeros(3, np.float32), [1, 0], [0.0, 0.5], terminated=True)
-    table, buffer = arrow.to_table(source), relive.RingReplayBuffer(9)
-    message = "^table cannot be added: the episode up to key 0 must be followed by the one that cut it$"
-    with pytest.raises(errors.ArgumentError, match=message):
-        arrow.add_table(buffer, table.slice(0, 1))
-    assert buffer.schema is None
-    arrow.add_table(buffer, table)
-    assert all_facts(buffer) == all_facts(source)
+    source.add(np.float32(5), 3, 0.25)
+    source.add_episode(np.zeros(2, np.float32), [1], [0.0], terminated=False)
+    source.add(np.float32(1), 0, 0.5, np.float32(2))
+    source.add(np.float32(2), 1, 0.75, terminated=True)
+    for observation in (3, 4, 6):
+        source.add(np.float32(observation), 1, 1.0)
+    buffer = relive.RingReplayBuffer(9)
+    assert arrow.add_table(buffer, arrow.to_table(source)) == 5
+    old, new = (each.read(each.eligible_keys()) for each in (source, buffer))
+    assert new.observation.tolist() == old.observation.tolist() == [0, 1, 2, 3, 4]
+    assert new.next_observation.tolist() == old.next_observation.tolist() == [0, 2, 0, 4, 6]
+    assert new.next_discount.tolist() == old.next_discount.tolist()
 
 
 def test_a_reader_ends_when_the_buffer_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +300,7 @@ def test_an_unreadable_table_is_an_error_of_one_line(path: pathlib.Path) -> None
 
     schema = arrow.to_batches(small()).schema
     for each in (table, pyarrow.RecordBatchReader.from_batches(schema, broken())):
-        with pytest.raises(errors.ArgumentError, match="^table cannot be added: .* .*$") as caught:
+        with pytest.raises(errors.SchemaError, match="^table cannot be added: .* .*$") as caught:
             arrow.add_table(buffer, each)
         assert "\n" not in str(caught.value)
     assert buffer.schema is None
@@ -338,13 +309,13 @@ def test_an_unreadable_table_is_an_error_of_one_line(path: pathlib.Path) -> None
 def test_nothing_is_cast() -> None:
     table = arrow.to_table(small())
     narrow = table.set_column(7, "action", table["action"].cast(pyarrow.int32()))
-    with pytest.raises(
-        errors.SchemaError, match="^table cannot be added: its column action must be of int64, got int32$"
+    for changed, rule in (
+        (narrow, "its column action must be of int64, got int32"),
+        (table.replace_schema_metadata(None), "it has no metadata of relive"),
     ):
-        arrow.add_table(relive.RingReplayBuffer(9), narrow)
-    bare = table.replace_schema_metadata(None)
-    with pytest.raises(errors.SchemaError, match="it has no metadata of relive: make the buffer with a schema"):
-        arrow.add_table(relive.RingReplayBuffer(9), bare)
+        with pytest.raises(errors.SchemaError, match=f"^table cannot be added: {rule}$"):
+            arrow.add_table(relive.RingReplayBuffer(9), changed)
+    assert arrow.add_table(relive.RingReplayBuffer(4), narrow.cast(table.schema)) == 4
     with pytest.raises(errors.ArgumentTypeError, match="table must be a pyarrow Table, RecordBatchReader or Dataset, "):
         arrow.add_table(relive.RingReplayBuffer(9), table.to_pandas())
 
@@ -352,67 +323,36 @@ def test_nothing_is_cast() -> None:
 # Into buffers.
 
 
-def test_a_full_buffer_loses_older_steps_to_those_of_the_file(path: pathlib.Path) -> None:
+def test_older_episodes_make_room_and_open_ones_end(path: pathlib.Path) -> None:
     arrow.write_parquet(small(), path)
-    buffer = relive.RingReplayBuffer(4)
+    buffer = relive.RingReplayBuffer(5)
     buffer.add_episode(np.arange(4, dtype=np.float32), [1, 0, 2], [0.0, 0.5, 1.0], terminated=False)
-    assert arrow.add_parquet(buffer, path) == 4
-    assert all_facts(buffer) == all_facts(small())
-
-
-def test_an_open_episode_in_the_way_is_ended(path: pathlib.Path) -> None:
-    source = relive.RingReplayBuffer(20)
-    source.add(np.float32(1), 3, 0.25)
-    arrow.write_parquet(source, path)
-    buffer = relive.RingReplayBuffer(20)
     # What was announced is what the file begins with: without an end the two would become one episode.
-    buffer.add(np.float32(0), 1, 0.5, next_observation=np.float32(1))
-    arrow.add_parquet(buffer, path)
-    assert [episode.status for episode in stored_episodes.stored_episodes(buffer)] == ["TRUNCATED", "IN_PROGRESS"]
-
-
-@dataclasses.dataclass
-class Refusal:
-    """A buffer that cannot take the steps of `small`."""
-
-    buffer: Any
-    error: type[Exception]
-    message: str
-
-
-def waiting() -> relive.RingReplayBuffer:
-    buffer = relive.RingReplayBuffer(20)
-    buffer.add(np.float32(0), 1, 0.5)
-    return buffer
+    buffer.add(np.float32(9), 1, 0.5, next_observation=np.float32(0))
+    assert arrow.add_parquet(buffer, path) == 4
+    assert [len(episode) for episode in stored_episodes.stored_episodes(buffer)] == [1, 3, 1]
+    assert facts(buffer)[1:] == facts(small(), as_added=True)
 
 
 @pytest.mark.parametrize(
-    "refusal",
+    ("buffer", "error", "message"),
     [
-        Refusal(
+        (
             relive.RingReplayBuffer(20, relive.Schema(relive.Field((), "f8"), relive.Field((), "i8"))),
             errors.SchemaError,
-            r"buffer must have the schema of .*steps.parquet, Schema\(.*'float32'.*, got Schema\(.*'float64'",
+            r"^buffer must have the schema of .*steps.parquet, Schema\(.*'float32'.*, got Schema\(.*'float64'",
         ),
-        Refusal(
-            relive.RingReplayBuffer(3),
-            errors.ArgumentError,
-            "buffer must have a capacity of at least 4 steps, got 3",
-        ),
-        Refusal(
-            waiting(),
-            errors.ArgumentError,
-            "buffer must know the observation after the newest step of stream 0: add that step with next_observation",
-        ),
-        Refusal([], errors.ArgumentTypeError, r"buffer must be an instance of ColumnReplayBuffer, got \[\]"),
+        (relive.RingReplayBuffer(3), errors.ArgumentError, "^buffer must have a capacity of at least 4 steps, got 3$"),
+        ([], errors.ArgumentTypeError, r"^buffer must be an instance of ColumnReplayBuffer, got \[\]$"),
     ],
 )
-def test_an_invalid_table_is_refused_before_the_first_step(path: pathlib.Path, refusal: Refusal) -> None:
+def test_a_file_is_refused_before_the_first_step(
+    path: pathlib.Path, buffer: Any, error: type[Exception], message: str
+) -> None:
     arrow.write_parquet(small(), path)
-    before = len(refusal.buffer)
-    with pytest.raises(refusal.error, match=refusal.message):
-        arrow.add_parquet(refusal.buffer, path)
-    assert len(refusal.buffer) == before
+    with pytest.raises(error, match=message):
+        arrow.add_parquet(buffer, path)
+    assert len(buffer) == 0
 
 
 def test_a_table_without_steps_adds_nothing(path: pathlib.Path) -> None:
@@ -422,33 +362,18 @@ def test_a_table_without_steps_adds_nothing(path: pathlib.Path) -> None:
     assert buffer.schema is None
 
 
-def test_a_limiter_may_hold_back_the_last_step_of_an_episode(
-    path: pathlib.Path,
-) -> None:
-    """As the docstring says, the earlier steps are in the buffer."""
-    buffer = relive.RingReplayBuffer(20)
-    buffer.add_episode(np.zeros(4, np.float32), [0, 0, 0], [0.0, 0.0, 0.0], terminated=True)
-    for _ in range(6):
-        buffer.add(np.float32(0), 0, 0.0)
-    arrow.write_parquet(buffer, path)
-    again = relive.RingReplayBuffer(20, limiter=relive.SampleToInsertRatio(1.0, 1, 4.0))
-    with pytest.raises(errors.NotReadyError):
-        arrow.add_parquet(again, path)
-    assert len(again) == 8
-
-
 def test_a_table_with_streams_needs_a_buffer_with_streams(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(20, streams=3)
-    buffer.add(1.0, 0, 0.0, stream=1)
+    buffer.add(1.0, 0, 0.0, 2.0, stream=1)
     arrow.write_parquet(buffer, path)
-    with pytest.raises(errors.ArgumentError, match="buffer must have at least 2 streams, got 1"):
+    with pytest.raises(errors.ArgumentError, match="^stream must be .*, got 1"):
         arrow.add_parquet(relive.RingReplayBuffer(20), path)
     again = relive.RingReplayBuffer(20, streams=2)
     arrow.add_parquet(again, path)
-    assert all_facts(again) == all_facts(buffer)
+    assert facts(again) == facts(buffer, as_added=True)
 
 
-def test_progress_of_add_parquet_must_be_callable(path: pathlib.Path) -> None:
+def test_progress_must_be_callable(path: pathlib.Path) -> None:
     message = "progress must be callable or None, got 3"
     with pytest.raises(errors.ArgumentTypeError, match=message):
         arrow.write_parquet(small(), path, progress=3)  # type: ignore[arg-type]
@@ -461,56 +386,39 @@ def test_progress_of_add_parquet_must_be_callable(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "message"),
+    ("field", "rule"),
     [
-        (relive.Field((), "c8"), "extras/odd must be of bools, integers, floats .*, text or bytes, got complex64"),
-        (relive.Field((), "M8[s]"), r"extras/odd must be of .*, got datetime64\[s\]"),
-        (relive.Field((), "V4"), r"extras/odd must be of .*, got \|V4"),
-        (relive.Field((), [("x", "f4")]), r"extras/odd must be of .*, got \[\('x', '<f4'\)\]"),
-        (relive.Field((), np.longdouble), "extras/odd must be of .*, got (float128|float64|longdouble)"),
-        (
-            relive.Field((2**16, 2**15), "?"),
-            r"extras/odd must have 1 to 2147483647 elements, got shape \(65536, 32768\)",
+        (relive.Field((), "c8"), r"extras/odd must be of bools, .* text or bytes, got Field\(\(\), 'complex64'\)"),
+        (relive.Field((), "M8[s]"), "extras/odd must be of bools, "),
+        (relive.Field((), [("x", "f4")]), "extras/odd must be of bools, "),
+        (relive.Field((2, 0), "f4"), "extras/odd must be of bools, "),
+        pytest.param(
+            relive.Field((), np.longdouble),
+            "Unsupported numpy type",
+            marks=pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long double is a float64"),
         ),
-        (relive.Field((2, 0), "f4"), r"extras/odd must have 1 to 2147483647 elements, got shape \(2, 0\)"),
     ],
 )
-def test_other_dtypes_are_refused_by_name(path: pathlib.Path, field: relive.Field, message: str) -> None:
+def test_other_dtypes_are_refused_by_name(field: relive.Field, rule: str) -> None:
     schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"odd": field})
-    with pytest.raises(errors.ArgumentError, match=message):
-        arrow._columns(schema, list(schema.fields), 1)
+    with pytest.raises(errors.ArgumentError, match=f"^schema cannot be that of a table: {rule}"):
+        arrow.to_table(relive.RingReplayBuffer(9, schema))
 
 
-def test_a_schema_that_cannot_be_read_again_is_refused(path: pathlib.Path) -> None:
+def test_text_outside_utf_8_leaves_the_older_file(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add({"\ud800": 1.0}, 0, 0.0)
-    message = "^schema must be one that can be read again: 'utf-8' codec can't encode character "
-    with pytest.raises(errors.ArgumentError, match=message):
+    with pytest.raises(errors.ArgumentError, match="^schema cannot be that of a table: 'utf-8' codec can't encode "):
         arrow.write_parquet(buffer, path)
-    deep: Any = 1.0
-    for _ in range(65):
-        deep = {"k": deep}
-    buffer = relive.RingReplayBuffer(9)
-    buffer.add(deep, 0, 0.0)
-    with pytest.raises(errors.ArgumentError, match="^schema must be one that can be read again: "):
-        arrow.write_parquet(buffer, path)
-    assert os.listdir(path.parent) == []
-    buffer = relive.RingReplayBuffer(9)
-    buffer.add(deep["k"], 0, 0.0)
-    arrow.write_parquet(buffer, path)
-    assert arrow.add_parquet(relive.RingReplayBuffer(9), path) == 1
-
-
-def test_text_outside_utf_8_is_refused(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(9)
     buffer.add(1.0, 0, 0.0, word="a")
     arrow.write_parquet(buffer, path)
     before = path.read_bytes()
     buffer.add(1.0, 0, 0.0, word="\ud800")
-    with pytest.raises(errors.ArgumentError, match=r"extras/word must be text without lone surrogates, got '\\ud800'"):
+    with pytest.raises(UnicodeEncodeError):
         arrow.write_parquet(buffer, path)
     assert path.read_bytes() == before
-    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
+    assert os.listdir(path.parent) == ["steps.parquet"]
 
 
 def test_a_buffer_without_a_schema_has_no_columns(path: pathlib.Path) -> None:
@@ -526,32 +434,30 @@ def test_a_buffer_without_a_schema_has_no_columns(path: pathlib.Path) -> None:
 
 
 def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
-    path.touch()
-    arrow.write_parquet(small(), path)
-    (path.parent / ".steps.parquet.new").write_bytes(path.read_bytes()[:50])
+    arrow.write_parquet(small(), path, overwrite=False)
+    path.chmod(0o640)
     buffer = small()
     buffer.add(np.float32(8), 3, 0.5)
     arrow.write_parquet(buffer, path)
     assert arrow.describe(path).num_steps == 5
-    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
+        arrow.write_parquet(small(), path, overwrite=False)
+    with pytest.raises(errors.ArgumentTypeError, match="overwrite must be True or False, got 'no'"):
+        arrow.write_parquet(small(), path, overwrite="no")  # type: ignore[arg-type]
 
 
 def test_foreign_files_are_not_replaced(path: pathlib.Path) -> None:
     path.write_text("a letter")
-    refuse_to_write(path, r"steps.parquet is not a Parquet file, or was cut: .*: name another")
+    refuse_to_write(path, rf"^{path} is not a Parquet file, or was cut: .*: name another path$")
     assert path.read_text() == "a letter"
     for foreign in (pyarrow.table({"x": [1]}), pyarrow.table({"x": [1]}, metadata={"y": "z"})):
         arrow_parquet.write_table(foreign, path)
-        refuse_to_write(path, "is a Parquet file that relive did not write: name another path")
+        refuse_to_write(path, rf"^{path} cannot be read: it has no metadata of relive: name another path$")
     path.unlink()
     path.symlink_to(path.parent / "elsewhere")
     for place in (path, path.parent):
         refuse_to_write(place, f"{place.name} is not a file: name another path")
-
-
-def test_a_path_in_use_is_refused(path: pathlib.Path) -> None:
-    with files.locked(path), pytest.raises(errors.CheckpointError, match="is in use by this process"):
-        arrow.write_parquet(small(), path)
 
 
 def test_a_disk_that_fails_leaves_the_older_file(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,145 +470,27 @@ def test_a_disk_that_fails_leaves_the_older_file(path: pathlib.Path, monkeypatch
     monkeypatch.setattr("relive.persistence.files.fsync_file", full)
     refuse_to_write(path, r"steps.parquet cannot be written: No space left on device$")
     assert path.read_bytes() == before
-    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
-
-
-def test_the_file_and_its_name_are_on_the_disk_in_that_order(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[Any] = []
-    monkeypatch.setattr(
-        "relive.persistence.files.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size)
-    )
-    monkeypatch.setattr("relive.persistence.files.fsync_directory", lambda place: synced.append((place, path.exists())))
-    arrow.write_parquet(small(), path)
-    assert synced == [path.stat().st_size, (str(path.parent), True)]
-
-
-def test_a_link_to_a_parquet_file_is_refused(path: pathlib.Path) -> None:
-    arrow.write_parquet(small(), path)
-    link = path.parent / "link.parquet"
-    link.symlink_to(path)
-    refuse_to_write(link, r"link.parquet is not a file: name another path")
-    assert arrow.describe(link).num_steps == 4
-
-
-def test_a_missing_directory_is_an_error_of_one_line(path: pathlib.Path) -> None:
-    refuse_to_write(path.parent / "nowhere" / "x.parquet", r"x.parquet cannot be made: \S*nowhere does not exist$")
-    (path.parent / "letter").touch()
-    refuse_to_write(path.parent / "letter" / "x.parquet", r"x.parquet cannot be made: \S*letter is not a directory$")
-
-
-@pytest.mark.parametrize("depth", ["", "a", "a/b"])
-@pytest.mark.parametrize("kind", ["checkpoint", "journal", "memory map"])
-def test_a_file_inside_saved_data_is_refused(tmp_path: pathlib.Path, kind: str, depth: str) -> None:
-    place = tmp_path / "saved"
-    if kind == "checkpoint":
-        small().save(place)
-    elif kind == "journal":
-        with relive.Journal(place) as journal:
-            buffer = relive.RingReplayBuffer(9)
-            buffer.attach(journal)
-            buffer.add(1.0, 0, 0.0)
-            buffer.detach()
-    else:
-        relive.MemmapStorage(place, SCHEMA, 9).close()
-    parent = place / depth
-    parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "link").symlink_to(parent)
-    before = sorted(os.listdir(parent))
-    for each in (parent, tmp_path / "link"):
-        refuse_to_write(each / "x.parquet", rf"x.parquet cannot be made: {place} is a {kind}, which holds")
-    assert sorted(os.listdir(parent)) == before
-
-
-def test_foreign_files_with_names_of_relive_do_no_harm(path: pathlib.Path) -> None:
-    (path.parent / "manifest.json").write_text("of a web page")
-    (path.parent / "storage.json").mkdir()
-    (path.parent / "segment-1").touch()
-    arrow.write_parquet(small(), path)
-    assert arrow.describe(path).num_steps == 4
-
-
-def test_an_unfinished_journal_counts_as_a_journal(path: pathlib.Path) -> None:
-    (path.parent / f"segment-{0:020}.relive.new").touch()
-    refuse_to_write(path, "is a journal, which holds no other files")
-
-
-def test_a_new_file_does_not_overwrite_another(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(errors.ArgumentTypeError, match="overwrite must be True or False, got 'no'"):
-        arrow.write_parquet(small(), path, overwrite="no")  # type: ignore[arg-type]
-    arrow.write_parquet(small(), path, overwrite=False)
-    before = path.read_bytes()
-    with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
-        arrow.write_parquet(small(), path, overwrite=False)
-    path.unlink()
-    # Somebody makes it while the new one is being written.
-    monkeypatch.setattr("relive.persistence.files.fsync_file", lambda descriptor: path.write_bytes(before))
-    with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
-        arrow.write_parquet(small(streams=2), path, overwrite=False)
-    monkeypatch.setattr("relive.persistence.files.fsync_file", lambda descriptor: path.write_text("a letter"))
-    refuse_to_write(path, r"is not a Parquet file, or was cut: .*: name another path$")
-    assert path.read_text() == "a letter"
-    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
-def test_a_replacing_file_keeps_the_mode(path: pathlib.Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrow.write_parquet(small(), path)
-    path.chmod(mode)
-    modes: list[int] = []
-    monkeypatch.setattr(
-        "relive.persistence.files.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode)
-    )
-    arrow.write_parquet(small(), path)
-    assert stat.S_IMODE(path.stat().st_mode) == mode
-    assert stat.S_IMODE(modes[0]) & ~mode == 0
-
-
-def test_a_foreign_temporary_file_is_not_deleted(path: pathlib.Path) -> None:
-    new = path.parent / ".steps.parquet.new"
-    message = rf"^{new} was not written by relive: move it away$"
-    new.write_text("a letter")
-    refuse_to_write(path, message)
-    assert new.read_text() == "a letter"
-    new.unlink()
-    arrow.write_parquet(small(), path.parent / "other.parquet")
-    new.symlink_to(path.parent / "other.parquet")
-    refuse_to_write(path, message)
-    new.unlink()
-    new.mkdir()
-    refuse_to_write(path, message)
-    new.rmdir()
-    new.touch()
-    arrow.write_parquet(small(), path)
-    assert not new.exists()
+    assert os.listdir(path.parent) == ["steps.parquet"]
+    refuse_to_write(path.parent / "nowhere" / "x.parquet", r"x.parquet cannot be written: No such file or directory$")
 
 
 @pytest.mark.parametrize("given", ["", "a\0.parquet", "/"])
 def test_a_path_must_name_a_file(given: str) -> None:
     for call in (arrow.describe, lambda path: arrow.write_parquet(small(), path)):
-        with pytest.raises(errors.ArgumentError, match="^path must be the path of a file, got ") as caught:
+        with pytest.raises(errors.ArgumentError, match="^path must be the path of a file, got "):
             call(given)
-        assert not isinstance(caught.value, errors.ArgumentTypeError)
         with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got 3$"):
             call(3)  # type: ignore[arg-type]
+
+
+# What is broken.
 
 
 @posix_test.PIPES
 def test_a_pipe_is_not_waited_for(path: pathlib.Path) -> None:
     os.mkfifo(path)
-    with pytest.raises(errors.CheckpointError, match=rf"^{path} is not a regular file: name a file$"):
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} is not a file$"):
         arrow.describe(path)
-
-
-def test_a_file_that_cannot_be_opened_is_an_error_of_one_line(path: pathlib.Path) -> None:
-    path.symlink_to(path)
-    with pytest.raises(errors.CheckpointError, match=rf"^{path} cannot be opened: Too many levels of symbolic links$"):
-        arrow.describe(path)
-
-
-# What is broken.
 
 
 def test_a_cut_parquet_file_is_an_error_of_one_line(path: pathlib.Path) -> None:
@@ -717,8 +505,6 @@ def test_a_cut_parquet_file_is_an_error_of_one_line(path: pathlib.Path) -> None:
     path.unlink()
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet does not exist$"):
         arrow.describe(path)
-    with pytest.raises(errors.CheckpointError, match=rf"^{path.parent} is a directory: name a file$"):
-        arrow.describe(path.parent)
 
 
 def test_a_changed_byte_of_a_parquet_file_is_found_before_adding(path: pathlib.Path) -> None:
@@ -767,48 +553,6 @@ def test_a_changed_bit_of_the_footer_is_an_error_of_one_line(path: pathlib.Path,
     assert all(message.startswith(str(path)) and "\n" not in message for message in messages)
 
 
-def varint(number: int) -> bytes:
-    """Return an integer in Thrift's encoding."""
-    zigzag, groups = number << 1, []
-    while zigzag > 127:
-        groups.append(zigzag & 127 | 128)
-        zigzag >>= 7
-    return bytes([*groups, zigzag])
-
-
-@pytest.mark.parametrize("count", [0, 3, 5, 63])
-def test_missing_rows_of_a_parquet_file_are_found_before_adding(path: pathlib.Path, count: int) -> None:
-    arrow.write_parquet(small(), path)
-    raw = path.read_bytes()
-    begin = footer(raw)
-    with arrow_parquet.ParquetFile(path) as file:
-        group = file.metadata.row_group(0)
-        size = group.total_byte_size
-    # The number of rows of all groups is the only member of type i64 after a list; that of a group follows its size.
-    of_all, of_group = raw.index(b"\x16\x08\x19\x1c", begin), raw.index(b"\x16" + varint(size) + b"\x16\x08", begin)
-    of_group += 1 + len(varint(size))
-    for places, message in (
-        ([of_all], f"is damaged: it must have {count} rows, got 4"),
-        ([of_group], "is damaged: " if count < 4 else ""),
-        ([of_all, of_group], "is damaged: "),
-    ):
-        if len(places) == 2 and count < 4:
-            continue  # Then it is a file of fewer rows, by all accounts.
-        changed = bytearray(raw)
-        for place in places:
-            assert changed[place : place + 2] == b"\x16\x08"
-            changed[place + 1] = 2 * count
-        path.write_bytes(changed)
-        buffer = relive.RingReplayBuffer(100)
-        if not message:  # All rows that there are can be read.
-            arrow.add_parquet(buffer, path)
-            assert all_facts(buffer) == all_facts(small())
-            continue
-        with pytest.raises(errors.CheckpointError, match=rf"^{path} {message}"):
-            arrow.add_parquet(buffer, path)
-        assert buffer.schema is None
-
-
 def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
     """Write the file of `small` anew, with another table or other metadata."""
     arrow.write_parquet(small(), path)
@@ -821,36 +565,32 @@ def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"format": "other"}, "cannot be read: format must be relive steps, got 'other'"),
-        ({"version": 2}, "cannot be read: it is of format version 2, and this relive reads 1: update relive"),
-        ({"version": "1"}, "cannot be read: version must be an integer in .*, got '1'"),
-        ({"streams": 0}, "cannot be read: streams must be an integer in .*, got 0"),
-        ({"schema": [["x"]]}, "cannot be read: schema must be a list of a path, a dtype and a shape for each field"),
+        ({"format": "other"}, "format must be relive steps, got 'other'"),
+        ({"version": 2}, "it is of format version 2, and this relive reads 1: update relive"),
+        ({"version": "1"}, "version must be an integer in .*, got '1'"),
+        ({"streams": 0}, "streams must be an integer in .*, got 0"),
+        ({"schema": [["x"]]}, "schema must be a list of a path, a dtype and a shape for each field"),
         (
             {"schema": [["observation", "<f4", [2**31]], ["action", "<i8", []], ["reward", "<f8", []]]},
-            r"cannot be read: observation must have 1 to 2147483647 elements, got shape \(2147483648,\)",
+            "[Vv]alue .*too large",
         ),
         (
             {"schema": [["observation", "<f4", []], ["action", "<c8", []], ["reward", "<f8", []]]},
-            "cannot be read: action must be of bools, integers, .*, got complex64",
+            "action must be of bools, integers, .*, got .*complex64",
         ),
         (
             {"schema": [["observation", "<f4", [3]], ["action", "<i8", []], ["reward", "<f8", []]]},
-            r"cannot be read: its column observation must be of fixed_size_list<.*: float>\[3\], got float",
-        ),
-        (
-            {"schema": [["observation", "<f4", []], ["action", "<i4", []], ["reward", "<f8", []]]},
-            r"cannot be read: its column action must be of int32, got int64",
+            r"its column observation must be of fixed_size_list<.*: float>\[3\], got float",
         ),
         (
             {"schema": [["observation/x", "<f4", []], ["action", "<i8", []], ["reward", "<f8", []]]},
-            "cannot be read: its columns must be key, .*, final_observation/x, got ",
+            "its columns must be key, .*, final_observation/x, got ",
         ),
     ],
 )
 def test_forged_metadata_are_an_error_of_one_line(path: pathlib.Path, metadata: dict[str, Any], message: str) -> None:
     rewrite(path, lambda table: table, **metadata)
-    with pytest.raises(errors.CheckpointError, match=message):
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} cannot be read: {message}"):
         arrow.describe(path)
 
 
@@ -858,19 +598,6 @@ def test_metadata_of_invalid_json_are_an_error_of_one_line(path: pathlib.Path) -
     arrow_parquet.write_table(pyarrow.table({"x": [1]}).replace_schema_metadata({"relive": b"\xff{"}), path)
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be read: .* is not JSON"):
         arrow.describe(path)
-
-
-def test_lists_of_the_wrong_length_are_an_error_of_one_line(path: pathlib.Path) -> None:
-    buffer = relive.RingReplayBuffer(9)
-    buffer.add(np.zeros(3), 0, 0.0)
-    arrow.write_parquet(buffer, path)
-    table = arrow_parquet.read_table(path)
-    said = json.loads(table.schema.metadata[b"relive"])
-    for found, wanted in (("<f8", [4]), ("<f4", [3])):
-        said["schema"][0] = ["observation", found, wanted]
-        arrow_parquet.write_table(table.replace_schema_metadata({"relive": json.dumps(said)}), path)
-        with pytest.raises(errors.CheckpointError, match="its column observation must be of fixed.*, got fixed"):
-            arrow.describe(path)
 
 
 def other(name: str, values: Any, kind: Any = None) -> Any:
@@ -883,68 +610,42 @@ def other(name: str, values: Any, kind: Any = None) -> Any:
     return change
 
 
+ORDER = "episode {} must have its steps one after another, and end with the last"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other("step", [0, 1, 3, 0]), "column step is not that of whole episodes"),
-        (other("step", [-1, 0, 1, 0]), "column step is not that of whole episodes"),
-        (other("key", [0, 2, 1, 3]), "column key is not that of whole episodes"),
-        (other("key", [0, 1, 1, 3]), "column key is not that of whole episodes"),
-        (other("key", [0, 1, 2, 2]), "the episode from key 2 cannot have followed in its stream"),
-        (other("stream", [0, 0, 1, 0]), "column stream is not that of whole episodes"),
-        (other("stream", [-1, -1, -1, 0]), "column stream is not that of whole episodes"),
-        (other("terminated", [False] * 4), "the episode from key 3 cannot have followed in its stream"),
-        (other("terminated", [True, False, True, False]), "column terminated is not that of whole episodes"),
-        (other("truncated", [False, True, False, False]), "column truncated is not that of whole episodes"),
-        (other("truncated", [False, False, True, False]), "column truncated is not that of whole episodes"),
+        (other("step", [0, 1, 3, 0]), ORDER.format(0)),
+        (other("stream", [0, 0, 1, 0]), ORDER.format(0)),
+        (other("terminated", [True, False, True, False]), ORDER.format(0)),
+        (other("truncated", [False, True, False, False]), ORDER.format(0)),
+        (other("final_observation", [None, 1.0, 3.0, None]), ORDER.format(0)),
+        (other("episode", [0, 0, 0, 0]), ORDER.format(0)),
+        (other("episode", [5, 5, 5, -1]), ""),
+        (other("episode", [0, 0, None, 3]), "column episode must have a value in every row, got 1 nulls"),
         (other("action", [1, None, 2, 3]), "column action must have a value in every row, got 1 nulls"),
-        (other("reward", [0.0, np.nan, 0.0, 0.0]), "column reward must be finite"),
-        (other("key", [5, 6, 7, 3]), "the episode from key 3 cannot have followed in its stream"),
-        (other("final_observation", [None, 1.0, 3.0, None]), "final observations must be whole, and in the last rows"),
     ],
 )
-def test_forged_columns_are_an_error_of_one_line(path: pathlib.Path, change: Any, message: str) -> None:
+def test_forged_rows_are_an_error_of_one_line(path: pathlib.Path, change: Any, message: str) -> None:
     rewrite(path, change)
     buffer = relive.RingReplayBuffer(20)
-    with pytest.raises(errors.CheckpointError, match=f"steps.parquet is damaged: {message}"):
+    if not message:  # The number of an episode says nothing but that it is another.
+        assert arrow.add_parquet(buffer, path) == 4
+        return
+    with pytest.raises(errors.CheckpointError, match=f"^{path} is damaged: {message}$"):
         arrow.add_parquet(buffer, path)
     assert len(buffer) == 0
+    with pytest.raises(errors.SchemaError, match=f"^table is damaged: {message}$"):
+        arrow.add_table(buffer, arrow_parquet.read_table(path))
 
 
-@pytest.mark.parametrize(
-    ("statuses", "finals", "is_right"),
-    [
-        (("TRUNCATED", "COMPLETED"), (None, 1.0), True),
-        (("TRUNCATED", "COMPLETED"), (None, None), False),
-        (("TRUNCATED", "IN_PROGRESS"), (None, 1.0), False),
-        (("TRUNCATED", "IN_PROGRESS"), (1.0, 1.0), True),
-        (("COMPLETED", "IN_PROGRESS"), (None, None), True),
-        (("IN_PROGRESS", "COMPLETED"), (1.0, 1.0), False),
-    ],
-)
-def test_only_possible_episodes_follow_in_a_stream(
-    path: pathlib.Path, statuses: Any, finals: Any, is_right: bool
-) -> None:
-    buffer = relive.RingReplayBuffer(9)
-    buffer.add_episode(np.zeros(2, np.float32), [0], [0.0], terminated=True)
-    buffer.add_episode(np.zeros(2, np.float32), [0], [0.0], terminated=True)
-    arrow.write_parquet(buffer, path)
-    table = arrow_parquet.read_table(path)
-    for name, values in (
-        ("final_observation", finals),
-        ("terminated", [status == "COMPLETED" for status in statuses]),
-        ("truncated", [status == "TRUNCATED" for status in statuses]),
-    ):
-        table = other(name, values)(table)
-    arrow_parquet.write_table(table, path)
-    again = relive.RingReplayBuffer(9)
-    if not is_right:
-        with pytest.raises(errors.CheckpointError, match="the episode from key 1 cannot have followed in its stream"):
-            arrow.add_parquet(again, path)
-        return
-    arrow.add_parquet(again, path)
-    found = [(episode.status, episode.has_final_observation) for episode in stored_episodes.stored_episodes(again)]
-    assert found == [(status, final is not None) for status, final in zip(statuses, finals, strict=True)]
+def test_values_that_a_buffer_refuses_are_refused(path: pathlib.Path) -> None:
+    rewrite(path, other("reward", [0.0, 0.5, 1.0, np.nan]))
+    buffer = relive.RingReplayBuffer(20)
+    with pytest.raises(errors.ArgumentError, match="^reward.* must be finite"):
+        arrow.add_parquet(buffer, path)
+    assert len(buffer) == 3, "the episode before it is there"
 
 
 def test_final_observations_are_complete(path: pathlib.Path) -> None:
@@ -953,8 +654,8 @@ def test_final_observations_are_complete(path: pathlib.Path) -> None:
     observations = {"a": np.zeros(2, np.float32), "b": np.zeros((2, 2), np.float32)}
     buffer.add_episode(observations, [0], [0.0], terminated=True)
     arrow.write_parquet(buffer, path)
-    arrow_parquet.write_table(other("final_observation/a", [None])(arrow_parquet.read_table(path)), path)
-    with pytest.raises(errors.CheckpointError, match="final observations must be whole"):
+    arrow_parquet.write_table(other("final_observation/b", [None])(arrow_parquet.read_table(path)), path)
+    with pytest.raises(errors.CheckpointError, match="column observation/b must have lists of 2$"):
         arrow.add_parquet(relive.RingReplayBuffer(9), path)
 
 

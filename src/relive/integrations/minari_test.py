@@ -23,7 +23,6 @@ from relive.common import trees
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations import minari as relive_minari
 from relive.integrations import stored_episodes
-from relive.testing import synthetic
 
 FORMATS = ["hdf5", "arrow", "parquet"]
 SCHEMA = relive.Schema(
@@ -262,22 +261,22 @@ def test_nested_spaces_and_infos_survive_a_round_trip(data_format: str) -> None:
 
 def test_nested_infos_of_hdf5_are_found_by_their_paths() -> None:
     """As a whole, or one alone."""
-    infos = {"state": {"q": np.arange(4.0), "v": np.arange(8.0).reshape(4, 2)}, "short": np.arange(3)}
+    infos = {"state": {"q": np.arange(4.0), "v": np.arange(8.0).reshape(4, 2)}, "count": np.arange(4)}
     of_minari([episode(3, infos=infos)])
-    assert relive_minari.infos_of("test/theirs-v0") == {"state": "state", "short": "short"}
-    names = {"all": "state", "place": "state/q", "count": "short"}
+    assert relive_minari.infos_of("test/theirs-v0") == {"state": "state", "count": "count"}
+    names = {"all": "state", "place": "state/q", "number": "count"}
     schema = relive_minari.schema_of("test/theirs-v0", infos=names)
     field = relive.Field
     assert schema.extras == {
         "all": {"q": field((), float), "v": field(2, float)},
         "place": field((), float),
-        "count": field((), int),
+        "number": field((), int),
     }
     buffer = relive.RingReplayBuffer(3, schema)
     relive_minari.add_dataset(buffer, "test/theirs-v0", infos=names)
     (stored,) = stored_episodes.stored_episodes(buffer)
     assert stored.extras["place"].tolist() == stored.extras["all"]["q"].tolist() == [1.0, 2.0, 3.0]
-    assert stored.extras["count"].tolist() == [0, 1, 2]
+    assert stored.extras["number"].tolist() == [1, 2, 3]
 
 
 class Telling(Counting):
@@ -351,27 +350,20 @@ def test_an_info_outside_the_schema_is_left_out(data_format: str, name: str, val
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_become_one_episode_after_another(seed: int) -> None:
     """A dataset of several streams equals the buffer, with evicted starts and open episodes."""
-    buffer = relive.RingReplayBuffer(30, synthetic.SCHEMA, streams=3)
-    writer = synthetic.Writer(buffer, seed)
-    for _ in range(60):
-        writer.write()
-    dataset = relive_minari.to_dataset(buffer, "test/mine-v0", incomplete="as_sampled")
-    known = []
-    for stored in stored_episodes.stored_episodes(buffer):
-        count = len(stored) - (not stored.has_final_observation and stored.status != "COMPLETED")
-        if count:
-            known.append((stored, count))
-    facts = list(dataset.storage.get_episode_metadata(dataset.episode_indices))
-    assert len(known) == len(dataset) == len(facts) > 1
-    for (stored, count), written, fact in zip(known, dataset, facts, strict=True):
-        assert (fact["stream"], fact["start_step"]) == (stored.stream, stored.start_step)
-        assert written.rewards.tolist() == stored.rewards[:count].tolist()
-        assert written.actions.tolist() == stored.actions[:count].tolist()
-        assert written.infos["checksum"].tolist() == [0, *stored.extras["checksum"][:count].tolist()]
-        observations = stored.observations.tolist()
-        assert written.observations.tolist() == [*observations, [0, 0, 0]][: count + 1]
-        assert written.terminations.tolist() == [False] * (count - 1) + [stored.status == "COMPLETED"]
-        assert written.truncations.tolist() == [False] * (count - 1) + [stored.status == "TRUNCATED"]
+    rng, buffer = np.random.default_rng(seed), relive.RingReplayBuffer(30, streams=3)
+    for number in range(20):
+        length, end = int(rng.integers(1, 6)), int(rng.integers(3))
+        seen, stream = 100 * number + np.arange(length + 1), int(rng.integers(3))
+        ends = {"terminated": end == 1, "truncated": end == 2}
+        buffer.add_steps(seen, -seen[1:], seen[1:] / 2, **ends, stream=stream, place=seen[:-1])
+    stored, dataset = list(stored_episodes.stored_episodes(buffer)), relive_minari.to_dataset(buffer, "test/mine-v0")
+    for each, written in zip(stored, dataset, strict=True):
+        assert written.observations.tolist() == each.observations.tolist()
+        assert written.actions.tolist() == each.actions.tolist()
+        assert written.rewards.tolist() == each.rewards.tolist()
+        assert written.infos["place"].tolist() == [0, *each.extras["place"].tolist()]
+        assert written.terminations[-1] == (each.status == "COMPLETED")
+        assert written.truncations[-1] == (each.status == "TRUNCATED")
 
 
 SPACES = (
@@ -384,32 +376,25 @@ SPACES = (
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_infos_seeds_and_options_survive_a_round_trip(data_format: Any) -> None:
-    """Every kind of space, infos with text, seeds and options."""
-    kept = {"seed": "seed", "level": "options/level", "where": "options/where"}
+def test_all_spaces_and_text_survive_a_round_trip(data_format: Any) -> None:
+    """Every kind of space, and infos with text."""
     extras = {
-        "seed": relive.Field((), "uint64"),
-        "level": relive.Field((), "<U4"),
-        "where": {"x": relive.Field((), "float64"), "on": relive.Field(2, "bool")},
         "word": relive.Field((), "<U5"),
         "deep": {"word": relive.Field((), "<U2"), "force": relive.Field(2, "float32")},
     }
     buffer = relive.RingReplayBuffer(50, relive_gymnasium.schema_from_spaces(*SPACES, extras=extras))
     rng = np.random.default_rng(0)
     assert buffer.schema is not None
-    for seed, length in ((2**64 - 1, 3), (0, 1), (7, 4)):
+    for length in (3, 1, 4):
         observations, actions = (
             columns(rng, length + 1, getattr(buffer.schema, name)) for name in ("observation", "action")
         )
-        where = {"x": np.full(length, seed / 3), "on": np.tile([True, False], (length, 1))}
-        given: dict[str, Any] = {"seed": np.full(length, seed, np.uint64), "level": ["žluť"] * length, "where": where}
         deep = {"word": np.array(["", "a", "bé", "c"])[:length], "force": rng.random((length, 2), np.float32)}
         buffer.add_episode(
             observations,
             trees.rows(actions, slice(length)),
             np.arange(length, dtype=buffer.schema.fields["reward"].dtype),
             terminated=True,
-            **given,
             word=["one", "two", "", "three"][:length],
             deep=deep,
         )
@@ -419,73 +404,12 @@ def test_infos_seeds_and_options_survive_a_round_trip(data_format: Any) -> None:
         observation_space=SPACES[0],
         action_space=SPACES[1],
         data_format=data_format,
-        episode_metadata=kept,
     )
-    assert [fact["seed"] for fact in dataset.storage.get_episode_metadata(range(3))] == [2**64 - 1, 0, 7]
     infos = relive_minari.infos_of(dataset)
     assert infos == {"word": "word", "deep": "deep"}
-    assert relive_minari.episode_metadata_of(dataset) == {"seed": "seed", "options": "options"}
     back = relive.RingReplayBuffer(50, buffer.schema)
-    assert relive_minari.add_dataset(back, dataset, infos=infos, episode_metadata=kept) == 8
+    assert relive_minari.add_dataset(back, dataset, infos=infos) == 8
     assert of_buffer(back) == of_buffer(buffer)
-    schema = relive_minari.schema_of(dataset, infos=infos, episode_metadata=kept)
-    assert {name: schema.extras[name] for name in kept} == {name: extras[name] for name in kept}
-
-
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_recorded_seeds_and_options_are_extras(data_format: str) -> None:
-    """The same in every step of an episode."""
-    collector = minari.DataCollector(Counting(), data_format=data_format)
-    for seed, level in ((2**63 + 5, 3), (4, 8)):
-        collector.reset(seed=seed, options={"level": level, "map": {"name": "cave"}})
-        while not collector.step(collector.action_space.sample())[2]:
-            pass
-    with warnings.catch_warnings(action="ignore"):
-        dataset = collector.create_dataset("test/theirs-v0")
-    collector._tmp_dir.cleanup()
-    names = relive_minari.episode_metadata_of(dataset)
-    assert names == {"seed": "seed", "options": "options"}
-    names |= {"level": "options/level"}
-    schema = relive_minari.schema_of(dataset, episode_metadata=names)
-    field = relive.Field
-    assert schema.extras == {
-        "level": field((), "int64"),
-        "options": {"level": field((), "int64"), "map": {"name": field((), "<U4")}},
-        "seed": field((), "uint64"),
-    }
-    buffer = relive.RingReplayBuffer(10, schema)
-    relive_minari.add_dataset(buffer, dataset, episode_metadata=names)
-    found = [stored.extras for stored in stored_episodes.stored_episodes(buffer)]
-    assert [extras["seed"].tolist() for extras in found] == [[2**63 + 5] * 5, [4] * 5]
-    assert [extras["level"].tolist() for extras in found] == [[3] * 5, [8] * 5]
-    assert [extras["options"]["map"]["name"].tolist() for extras in found] == [["cave"] * 5] * 2
-
-
-def test_an_episode_without_a_seed_is_refused() -> None:
-    """The missing seed cannot be guessed."""
-    dataset = of_minari([episode(2)])
-    assert relive_minari.episode_metadata_of(dataset) == {}
-    with pytest.raises(errors.ArgumentError, match=r"^info must hold 'seed' for the extra 'seed', got \['id', 'total_"):
-        relive_minari.schema_of(dataset, episode_metadata={"seed": "seed"})
-    with pytest.raises(errors.ArgumentError, match=r"^infos and episode_metadata must be for different .* 'x' twice$"):
-        relive_minari.schema_of(dataset, infos={"x": "n"}, episode_metadata={"x": "seed"})
-
-
-@pytest.mark.parametrize(
-    ("seeds", "message"),
-    [
-        ([3, 4], r"^extras/seed must be the same in all steps of an episode, got array\(\[3, 4\]\)$"),
-        ([0.5, 0.5], r"^extras/seed must be one integer for the seed of an episode, got Field\(\(\), 'float64'\)$"),
-        ([[1], [1]], r"^extras/seed must be one integer for the seed of an episode, got Field\(\(1,\), 'int64'\)$"),
-    ],
-)
-def test_a_seed_is_the_same_for_a_whole_episode(seeds: Any, message: str, root: pathlib.Path) -> None:
-    """Otherwise nothing is written."""
-    buffer = relive.RingReplayBuffer(9)
-    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True, seed=seeds)
-    with pytest.raises(errors.ArgumentError, match=message):
-        relive_minari.to_dataset(buffer, "test/mine-v0", episode_metadata={"seed": "seed"})
-    assert not list(root.glob("*"))
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -495,7 +419,7 @@ def test_text_outside_a_format_is_an_error_of_one_line(data_format: Any, root: p
     buffer.add_episode([1, 2], [0], [0.5], terminated=True, word=["\ud800"])
     with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/mine-v0' cannot be made: .*surrogates not allowed"):
         relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
-    assert not list(root.glob("*"))
+    assert not list(root.glob("**/*-v*"))
 
 
 # Out of a dataset.
@@ -559,8 +483,6 @@ def test_a_dataset_without_episodes_has_the_schema_of_its_spaces() -> None:
     dataset = of_minari([])
     assert relive_minari.schema_of(dataset) == relive.Schema(*[relive.Field((), int)] * 2)
     assert relive_minari.infos_of(dataset) == {}
-    with pytest.raises(errors.ArgumentError, match=r"^info must hold 'x' for the extra 'x', got \[\]$"):
-        relive_minari.schema_of(dataset, infos={"x": "x"})
 
 
 def test_a_schema_has_the_dtypes_of_the_recording() -> None:
@@ -574,7 +496,7 @@ def test_a_schema_has_the_dtypes_of_the_recording() -> None:
 def test_an_episode_that_minari_reads_in_pieces_is_refused(data_format: str) -> None:
     """Its first piece would pass for an episode."""
     of_minari([episode(32_768)], data_format)
-    with pytest.raises(errors.ArgumentError, match=r"^episode 0 must have 32768 steps, got 32767$"):
+    with pytest.raises(errors.ArgumentError, match=r"^dataset .* must have 32768 steps to read, got 32767$"):
         relive_minari.add_dataset(relive.RingReplayBuffer(40_000), "test/theirs-v0")
 
 
@@ -582,7 +504,7 @@ def test_an_episode_that_minari_reads_in_pieces_is_refused(data_format: str) -> 
 def test_an_episode_ends_once(name: str) -> None:
     """Steps after an end belong to another episode."""
     of_minari([episode(3), episode(3, **{name: np.array([False, True, False])})])
-    with pytest.raises(errors.ArgumentError, match=f"^episode 1 must end at its last step alone, got earlier {name}$"):
+    with pytest.raises(errors.ArgumentError, match="^episode 1 must end at its last step alone, got an earlier end$"):
         relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
 
 
@@ -666,26 +588,6 @@ def test_an_error_without_a_message_is_named_by_its_class(root: pathlib.Path) ->
         relive_minari.infos_of("test/theirs-v0")
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_minari_combines_infos_in_hdf5_alone(data_format: Any) -> None:
-    """It cannot combine two Arrow or Parquet datasets, and drops the metadata of episodes."""
-    buffer = relive.RingReplayBuffer(
-        3, relive.Schema(*[relive.Field((), int)] * 2, extras={"n": relive.Field((), int)})
-    )
-    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True, n=[4, 5])
-    dataset = relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
-    minari.combine_datasets([dataset, dataset], "test/both-v0")
-    if data_format != "hdf5":
-        with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/both-v0' cannot be read: "):
-            relive_minari.infos_of("test/both-v0")
-        return
-    both = relive.RingReplayBuffer(4, buffer.schema)
-    assert relive_minari.add_dataset(both, "test/both-v0", infos={"n": "n"}) == 4
-    assert both.read([0, 1, 2, 3]).extras["n"].tolist() == [4, 5, 4, 5]
-    (fact, _) = minari.load_dataset("test/both-v0").storage.get_episode_metadata([0, 1])
-    assert not {"stream", "start_step"} & set(fact)
-
-
 # Into a dataset.
 
 
@@ -731,18 +633,6 @@ def test_an_environment_is_recovered(how: str) -> None:
     assert (dataset.observation_space, dataset.action_space) == (env.observation_space, one)
 
 
-def test_a_created_environment_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was given is not."""
-    closed: list[Any] = []
-    monkeypatch.setattr(Counting, "close", lambda env: closed.append(env))
-    monkeypatch.setattr(gymnasium, "make", lambda _: Counting())
-    buffer, space = open_one(next_observation=5), spaces.Discrete(9)
-    environments: list[Any] = [Counting(), "Counting-v0"]
-    for number, given in enumerate(environments):
-        relive_minari.to_dataset(buffer, f"test/mine-v{number}", env=given, observation_space=space, action_space=space)
-        assert len(closed) == number
-
-
 def open_one(**step: Any) -> relive.RingReplayBuffer:
     """Return a buffer with an episode of two steps in stream 1, and the first step of another one in stream 0."""
     buffer = relive.RingReplayBuffer(9, streams=2)
@@ -760,66 +650,23 @@ def test_an_open_episode_has_no_end() -> None:
 
 
 def test_an_unknown_observation_is_not_invented(root: pathlib.Path) -> None:
-    """Unless the caller passes incomplete='as_sampled'."""
+    """Nor is the step left out."""
     message = (
-        r"^to_dataset needs the observation after the newest step of every episode, and 1 have none, such as one of "
-        r"stream 0: add steps with next_observation, or pass incomplete='as_sampled'$"
+        r"^to_dataset needs the observation after the newest step of every episode, and that of key 2 is not known: "
+        r"add steps with next_observation$"
     )
     for step in ({}, {"terminated": True}):
         with pytest.raises(errors.ArgumentError, match=message):
             relive_minari.to_dataset(open_one(**step), "test/mine-v0")
     assert not list(root.glob("**/*-v*"))
-    dataset = relive_minari.to_dataset(open_one(), "test/mine-v0", incomplete="as_sampled")
-    assert [found.observations.tolist() for found in dataset] == [[1, 2, 3]]
-    dataset = relive_minari.to_dataset(open_one(terminated=True), "test/mine-v1", incomplete="as_sampled")
-    assert [found.observations.tolist() for found in dataset] == [[1, 2, 3], [4, 0]]
-    buffer = open_one()
-    buffer.add(5, 1, 3.0, stream=0)
-    buffer.add_episode([7, 8], [1], [4.0], terminated=False, stream=0)
-    dataset = relive_minari.to_dataset(buffer, "test/mine-v2", incomplete="as_sampled")
-    assert [found.observations.tolist() for found in dataset] == [[1, 2, 3], [4, 5], [7, 8]]
-    assert [found.truncations.tolist() for found in dataset] == [[False, False], [True], [True]]
 
 
-def test_a_step_without_its_observation_makes_no_dataset(root: pathlib.Path) -> None:
-    """No step of it could be written."""
-    buffer = relive.RingReplayBuffer(9, streams=2)
-    for stream in range(2):
-        buffer.add(4, 0, 2.0, stream=stream)
-    message = r"^to_dataset has nothing to write: no observation after a step is known$"
-    with pytest.raises(errors.NotReadyError, match=message):
-        relive_minari.to_dataset(buffer, "test/mine-v0", incomplete="as_sampled")
-    assert not list(root.iterdir())
-
-
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_zeros_replace_an_unknown_final_observation(data_format: Any) -> None:
-    """In every field of its dtype; and for every info of a reset."""
-    buffer = filled(SCHEMA, 3)
-    (stored,) = stored_episodes.stored_episodes(buffer)
-    lazy = relive.RingReplayBuffer(9, SCHEMA)
-    for step in range(3):
-        observation, action = trees.rows(stored.observations, step), trees.rows(stored.actions, step)
-        extras = trees.rows(stored.extras, step)
-        lazy.add(observation, action, stored.rewards[step], terminated=step == 2, **extras)
-    dataset = relive_minari.to_dataset(lazy, "test/mine-v0", data_format=data_format, incomplete="as_sampled")
-    written = dataset[0]
-    assert exactly(trees.rows(written.observations, slice(3))) == exactly(trees.rows(stored.observations, slice(3)))
-    batch = lazy.read([2])
-    assert exactly(trees.rows(written.observations, slice(3, 4))) == exactly(batch.next_observation)
-    assert exactly(written.actions) == exactly(stored.actions)
-    assert not written.infos["logp"][0].any()
-
-
-def test_an_evicted_head_is_recorded_in_the_dataset() -> None:
-    """How many steps are missing is in the metadata of the episode."""
+def test_an_evicted_head_leaves_the_rest() -> None:
     buffer = relive.RingReplayBuffer(3)
     buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True)
     buffer.add_episode([4, 5, 6], [0, 1], [0.5, 1.0], terminated=False)
     dataset = relive_minari.to_dataset(buffer, "test/mine-v0")
     assert [found.observations.tolist() for found in dataset] == [[2, 3], [4, 5, 6]]
-    facts = list(dataset.storage.get_episode_metadata([0, 1]))
-    assert [fact["start_step"] for fact in facts] == [1, 0]
 
 
 def test_progress_counts_bytes() -> None:
@@ -831,39 +678,14 @@ def test_progress_counts_bytes() -> None:
 
 
 def test_an_incomplete_dataset_is_deleted(root: pathlib.Path) -> None:
-    """Whatever the error."""
-
     def stop(*_: int) -> None:
         raise KeyboardInterrupt
 
     buffer = open_one(next_observation=5)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            relive_minari.to_dataset(buffer, "deep/test/mine-v0", progress=stop)
-        assert not list(root.iterdir())
-    relive_minari.to_dataset(buffer, "deep/mine-v0")
-    with pytest.raises(KeyboardInterrupt):
-        relive_minari.to_dataset(buffer, "deep/test/mine-v0", progress=stop)
-    with pytest.raises(KeyboardInterrupt):
-        relive_minari.to_dataset(buffer, "deep/other-v0", progress=stop)
-    assert sorted(path.name for path in (root / "deep").iterdir()) == ["mine-v0", "namespace_metadata.json"]
-    with pytest.raises(KeyboardInterrupt):
-        relive_minari.to_dataset(buffer, "mine-v0", progress=stop)
-    assert [path.name for path in root.iterdir()] == ["deep"]
-
-
-def test_a_dataset_written_meanwhile_stays(root: pathlib.Path) -> None:
-    """In the namespace that this dataset was the first of."""
-    buffer = open_one(next_observation=5)
-
-    def stop(*_: int) -> None:
-        relive_minari.to_dataset(buffer, "test/theirs-v0")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        relive_minari.to_dataset(buffer, "test/mine-v0", progress=stop)
-    assert sorted(path.name for path in (root / "test").iterdir()) == ["namespace_metadata.json", "theirs-v0"]
-    assert len(minari.load_dataset("test/theirs-v0")) == 2
+            relive_minari.to_dataset(buffer, "test/mine-v0", progress=stop)
+        assert not list(root.glob("**/*-v*"))
 
 
 def test_a_dataset_is_not_overwritten() -> None:
@@ -887,41 +709,11 @@ def test_a_dataset_is_not_overwritten() -> None:
             r"got 'x/mine-v0'$",
         ),
         ({"data_format": "csv"}, r"^data_format must be 'hdf5' or 'arrow' or 'parquet', got 'csv'$"),
-        ({"incomplete": "zeros"}, r"^incomplete must be 'refuse' or 'as_sampled', got 'zeros'$"),
-        (
-            {"episode_metadata": {"seed": "seed"}},
-            r"^episode_metadata must be of extras of the schema, which are none, got 'seed'$",
-        ),
-        (
-            {"episode_metadata": {"x": "id"}},
-            r"^episode_metadata must map extras to 'seed', 'options' or a path such as 'options/level', got .*$",
-        ),
-        ({"episode_metadata": ["seed"]}, r"^episode_metadata must map extras to .*, got \['seed'\]$"),
-        (
-            {"episode_metadata": {"x": "options", "y": "options/level"}},
-            r"^episode_metadata must name nothing twice, got \{'x': 'options', 'y': 'options/level'\}$",
-        ),
         ({"nobody": 3}, r"^dataset 'test/mine-v0' cannot be made: .* got an unexpected keyword argument 'nobody'$"),
         ({"jpeg_encoding": True}, r"^dataset 'test/mine-v0' cannot be made: .* multiple values for .*'jpeg_encoding'$"),
-        ({"author": 3}, r"^author must be a text or a set of texts, got 3$"),
-        ({"author_email": {3}}, r"^author_email must be a text or a set of texts, got \{3\}$"),
-        ({"author": ["me"]}, r"^author must be a text or a set of texts, got \['me'\]$"),
-        ({"code_permalink": 3}, r"^code_permalink must be a text, got 3$"),
-        ({"algorithm_name": {"x"}}, r"^algorithm_name must be a text, got \{'x'\}$"),
-        ({"description": b"x"}, r"^description must be a text, got b'x'$"),
+        ({"author": 3}, r"^dataset 'test/mine-v0' cannot be made: AssertionError$"),
         ({"eval_env": "nope-v0"}, r"^dataset 'test/mine-v0' cannot be made: Environment `nope` doesn't exist"),
-        ({"eval_env": 3}, r"^dataset 'test/mine-v0' cannot be made: The `eval_env` argument must be of types .*$"),
-        ({"eval_env": Counting()}, r"^eval_env must be a registered environment, got <"),
-        (
-            {"expert_policy": len, "ref_max_score": 3.0},
-            r"^dataset 'test/mine-v0' cannot be made: Can't pass a value for `expert_policy` and `ref_max_score` at",
-        ),
-        (
-            {"expert_policy": lambda _: 7, "ref_min_score": 0.0, "eval_env": gymnasium.spec("CartPole-v1")},
-            r"^dataset 'test/mine-v0' cannot be made: 7 \(<class 'int'>\) invalid$",
-        ),
-        ({"requirements": {3: {1j}}}, r"^dataset 'test/mine-v0' cannot be made: .* not JSON serializable$"),
-        ({"env": 3}, r"^env must be an instance of Env, got 3$"),
+        ({"env": 3}, r"^dataset 'test/mine-v0' cannot be made: Unsupported env type$"),
         ({"env": "NoSuch-v0"}, r"^dataset 'test/mine-v0' cannot be made: Environment `NoSuch` doesn't exist\.?$"),
         (
             {"env": "CartPole-v1"},
@@ -941,68 +733,7 @@ def test_wrong_arguments_leave_nothing_behind(changed: dict[str, Any], message: 
     arguments: Any = {"buffer": open_one(next_observation=5), "dataset_id": "test/mine-v0"} | changed
     with pytest.raises(errors.ArgumentError, match=message):
         relive_minari.to_dataset(arguments.pop("buffer"), arguments.pop("dataset_id"), **arguments)
-    assert not list(root.glob("*"))
-
-
-@pytest.mark.parametrize("path", ["datasets", "./datasets", "~/datasets", ""])
-def test_datasets_need_an_absolute_path(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minari does not find datasets below another one."""
-    monkeypatch.setenv("MINARI_DATASETS_PATH", path)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(errors.ArgumentError, match=f"^MINARI_DATASETS_PATH must be an absolute path, got {path!r}$"):
-        relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
-    assert not list(tmp_path.iterdir())
-
-
-def test_datasets_are_in_the_home_of_the_user(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing else is said."""
-    monkeypatch.delenv("MINARI_DATASETS_PATH")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
-    assert (tmp_path / ".minari" / "datasets" / "test" / "mine-v0").is_dir()
-
-
-def test_a_root_without_a_drive_is_not_a_user_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows it is no absolute path since Python 3.13."""
-    monkeypatch.delenv("MINARI_DATASETS_PATH")
-    monkeypatch.setattr(os, "sep", "\\")
-    with pytest.raises(errors.ArgumentError, match="^dataset_id must be like"):
-        relive_minari.to_dataset(open_one(next_observation=5), "mine")
-
-
-def test_a_dot_in_a_key_is_kept_in_hdf5() -> None:
-    """Alone it is not."""
-    schema = relive.Schema(
-        {"a.b": relive.Field((), "int64"), "..": relive.Field((), "int8")}, relive.Field((), "int64")
-    )
-    buffer = filled(schema, 2)
-    relive_minari.to_dataset(buffer, "test/mine-v0")
-    back = relive.RingReplayBuffer(2, relive_minari.schema_of("test/mine-v0"))
-    relive_minari.add_dataset(back, "test/mine-v0")
-    assert of_buffer(back) == of_buffer(buffer)
-
-
-@pytest.mark.parametrize("key", [".", "a\0b"])
-@pytest.mark.parametrize("part", ["observation", "extras"])
-def test_a_key_that_hdf5_cannot_store_is_refused(part: str, key: str, root: pathlib.Path) -> None:
-    """The other formats can."""
-    tree = {"deep": {key: relive.Field((), "int64")}}
-    schema = relive.Schema(
-        tree if part == "observation" else relive.Field((), "int64"),
-        relive.Field((), "int64"),
-        extras=tree if part == "extras" else None,
-    )
-    buffer = filled(schema, 2)
-    with pytest.raises(errors.ArgumentError) as caught:
-        relive_minari.to_dataset(buffer, "test/mine-v0")
-    rule = "fields must have no key '.', and no zero byte in one, for hdf5"
-    assert str(caught.value) == f"{rule}, got {f'{part}/deep/{key}'!r}"
-    assert not list(root.glob("*"))
-    relive_minari.to_dataset(buffer, "test/mine-v0", data_format="arrow")
-    infos = relive_minari.infos_of("test/mine-v0")
-    back = relive.RingReplayBuffer(2, schema)
-    relive_minari.add_dataset(back, "test/mine-v0", infos=infos)
-    assert of_buffer(back) == of_buffer(buffer)
+    assert not list(root.glob("**/*-v*"))
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
@@ -1015,15 +746,9 @@ def test_a_dataset_needs_at_least_one_step(schema: relive.Schema | None) -> None
 @pytest.mark.parametrize(
     ("dtype", "shape", "data_format", "message"),
     [
-        (
-            "complex64",
-            (),
-            "hdf5",
-            r"^action must be of at least one bool, integer or float of at most 64 bits for Minari",
-        ),
-        (np.longdouble, (), "hdf5", r"^action must be of at least .* got Field\(\(\), 'float128'\)$"),
-        ("f4", (0, 2), "hdf5", r"^action must be of at least .* got Field\(\(0, 2\), 'float32'\)$"),
-        (">f4", (), "arrow", r"^action must have the byte order of this machine for arrow, got Field\(\(\), '>f4'\)$"),
+        ("complex64", (), "hdf5", "^action must be of bools, integers or floats for a space, got complex64$"),
+        (np.longdouble, (), "hdf5", "cannot be made: .*(longdouble|float128)"),
+        (">f4", (), "arrow", "^dataset 'test/mine-v0' cannot be made: Byte-swapped arrays not supported$"),
     ],
 )
 def test_fields_that_minari_cannot_store_are_refused(dtype: Any, shape: Any, data_format: Any, message: str) -> None:

@@ -37,7 +37,7 @@ def steps_frame(buffer: "column.ColumnReplayBuffer[Any]", *, fields: Iterable[st
 
     Raises:
         ArgumentError: A path is not one of the schema, or two columns would have one name.
-        ArgumentTypeError: `buffer` is not a column buffer, or a path is not a string.
+        ArgumentTypeError: `buffer` is not a column buffer, or `fields` is not a collection.
         NotReadyError: The buffer has no schema yet.
 
     >>> import relive

@@ -109,18 +109,14 @@ def chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str]
 
     Raises:
         ArgumentError: A path is not one of the schema.
-        ArgumentTypeError: `fields` is not a collection of strings.
+        ArgumentTypeError: `fields` is not a collection.
     """
     if fields is None:
         return list(schema.fields)
     if isinstance(fields, str) or not isinstance(fields, Iterable):
         raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.short_repr(fields)}")
-    paths = list(fields)
+    known, paths = list(schema.fields), list(fields)
     for path in paths:
-        if not isinstance(path, str):
-            raise errors.ArgumentTypeError(f"fields must be paths, got {validation.short_repr(path)}")
-        if path not in schema.fields:
-            raise errors.ArgumentError(
-                f"fields must be among {', '.join(schema.fields)}, got {validation.short_repr(path)}"
-            )
-    return [path for path in schema.fields if path in paths]
+        if path not in known:
+            raise errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
+    return [path for path in known if path in paths]

@@ -110,27 +110,21 @@ def _episodes(history: steps.StepStore, progress: state.Progress | None) -> Iter
     starts = np.flatnonzero(np.diff(history.episodes_of(slots))) + 1
     groups = np.split(slots, starts) if len(slots) else []
     for rows in step_columns.in_turn("stored_episodes", history, groups, progress):
-        yield _episode(history, rows)
-
-
-def _episode(history: steps.StepStore, slots: arrays.Ints) -> StoredEpisode:
-    """Return the episode whose rows are in `slots` [T], in their order."""
-    last = slots[-1:]
-    episode = history.episodes_of(last)
-    has_tail, length = bool(history.is_known(episode)[0]), int(history.lengths_of(episode)[0])
-    columns = history.storage.read(slots)
-    if has_tail:
-        for path, column in history.behind.items():
-            rows = columns[path]
-            columns[path] = np.concatenate([rows, column.take(episode, axis=0)], dtype=rows.dtype)
-    return StoredEpisode(
-        keys=history.keys(slots),
-        stream=int(history.episodes[append.STREAM][episode[0]]),
-        start_step=length - len(slots),
-        status=_STATUSES[history.episodes[append.END][episode[0]]],
-        observations=trees.nested("observation", columns),
-        actions=trees.nested("action", columns),
-        rewards=columns["reward"],
-        extras=dict(trees.nested("extras", columns)),
-        has_final_observation=has_tail,
-    )
+        episode = history.episodes_of(rows[:1])
+        has_final, length = bool(history.is_known(episode)[0]), int(history.lengths_of(episode)[0])
+        columns = history.storage.read(rows)
+        if has_final:
+            for path, final in history.behind.items():
+                seen = columns[path]
+                columns[path] = np.concatenate([seen, final.take(episode, axis=0)], dtype=seen.dtype)
+        yield StoredEpisode(
+            keys=history.keys(rows),
+            stream=int(history.episodes[append.STREAM][episode[0]]),
+            start_step=length - len(rows),
+            status=_STATUSES[history.episodes[append.END][episode[0]]],
+            observations=trees.nested("observation", columns),
+            actions=trees.nested("action", columns),
+            rewards=columns["reward"],
+            extras=dict(trees.nested("extras", columns)),
+            has_final_observation=has_final,
+        )

@@ -19,8 +19,10 @@ import contextlib
 import errno
 import importlib
 import os
+import secrets
+import shutil
 import stat
-from typing import Any
+from typing import Any, BinaryIO
 
 from relive import errors
 from relive.common import validation
@@ -32,7 +34,7 @@ _HAS_DIRECTORIES = os.open in os.supports_dir_fd
 """Whether a directory can be opened and synced, and files opened in it."""
 
 
-def absolute(name: str, path: Any) -> str:
+def absolute(name: str, path: Any, kind: str = "directory in another") -> str:
     """Return a path as an absolute one with a last part; raise ArgumentError if it cannot be one, or is a root."""
     text: str = path
     try:
@@ -43,9 +45,7 @@ def absolute(name: str, path: Any) -> str:
     except UnicodeError:
         can_be_encoded = False
     if not can_be_encoded or "\0" in text or not os.path.basename(os.path.abspath(text)):
-        raise errors.ArgumentError(
-            f"{name} must be the path of a directory in another, got {validation.short_repr(text)}"
-        )
+        raise errors.ArgumentError(f"{name} must be the path of a {kind}, got {validation.short_repr(text)}")
     return os.path.abspath(text)
 
 
@@ -97,6 +97,28 @@ def fsync_directory(path: str) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Yield a new file, which after the block is synced and renamed to `path`; it keeps the mode of an older one.
+
+    If the block fails, nothing has changed. Several can write at once: the last one to end counts.
+    """
+    new = f"{path}.{secrets.token_hex(4)}.new"
+    try:
+        with open(new, "xb") as file:
+            if os.path.exists(path):
+                shutil.copymode(path, new)
+            yield file
+            file.flush()
+            fsync_file(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+    fsync_directory(os.path.dirname(path))
 
 
 class Directory:

@@ -3,6 +3,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import stat
 import sys
 import types
 from typing import Any
@@ -184,6 +185,8 @@ def test_a_path_that_no_file_can_have_is_refused(path: Any) -> None:
         files.absolute("path", path)
     assert isinstance(refused.value, errors.ArgumentTypeError) != isinstance(path, str | bytes)
     assert files.absolute("path", b"a\xff").endswith("a\udcff")
+    with pytest.raises(errors.ArgumentError, match="^path must be the path of a file, got ''$"):
+        files.absolute("path", "", "file")
 
 
 def test_a_path_on_one_line_stays_as_it_is() -> None:
@@ -199,6 +202,37 @@ def test_a_reason_is_the_systems_or_what_there_is() -> None:
 @pytest.mark.parametrize("path", ["a", b"a", pathlib.Path("a"), "a/", "./b/../a"])
 def test_a_path_becomes_absolute(path: Any) -> None:
     assert files.absolute("path", path) == os.path.join(os.getcwd(), "a")
+
+
+# Replacing a file.
+
+
+def test_a_file_is_replaced_once_it_is_on_the_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "file"
+    synced: list[Any] = []
+    place.write_text("old")
+    place.chmod(0o640)
+    monkeypatch.setattr(files, "fsync_file", lambda descriptor: synced.append(os.fstat(descriptor)))
+    monkeypatch.setattr(files, "fsync_directory", lambda path: synced.append((path, place.read_text())))
+    with files.replacing(str(place)) as file, files.replacing(str(place)) as other:
+        file.write(b"new")
+        other.write(b"other")
+        assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o640}
+        assert place.read_text() == "old"
+    assert [synced[0].st_size, *synced[1:2]] == [5, (str(tmp_path), "other")]
+    assert [synced[2].st_size, *synced[3:]] == [3, (str(tmp_path), "new")]
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "file"
+    with pytest.raises(KeyboardInterrupt), files.replacing(str(place)):
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+    place.mkdir()
+    with pytest.raises(OSError, match="irectory"), files.replacing(str(place)) as file:
+        file.write(b"new")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 # Syncing.
