@@ -315,7 +315,7 @@ def test_nothing_is_cast() -> None:
     ):
         with pytest.raises(errors.SchemaError, match=f"^table cannot be added: {rule}$"):
             arrow.add_table(relive.RingReplayBuffer(9), changed)
-    assert arrow.add_table(relive.RingReplayBuffer(9), narrow.cast(table.schema)) == 4
+    assert arrow.add_table(relive.RingReplayBuffer(4), narrow.cast(table.schema)) == 4
     with pytest.raises(errors.ArgumentTypeError, match="table must be a pyarrow Table, RecordBatchReader or Dataset, "):
         arrow.add_table(relive.RingReplayBuffer(9), table.to_pandas())
 
