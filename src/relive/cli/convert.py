@@ -52,11 +52,10 @@ class Kind(enum.Enum):
 
 def run(options: argparse.Namespace) -> int:
     """Convert FROM to TO; return 0."""
-    # What is missing is said before anything is read.
     target = _kind_of_target(options)
-    _import(target)
+    if target is not Kind.CHECKPOINT:  # What is missing is said before anything is read.
+        _ = minari_lib.to_dataset if target is Kind.MINARI else arrow_lib.write_parquet
     source = _kind_of_source(options)
-    _import(source)
     _check(options, source, target)
     _check_target(options, target)
     with terminal.progress("reading") as show:
@@ -71,12 +70,6 @@ def run(options: argparse.Namespace) -> int:
     other = "; --like PATH makes another" if made and options.like is None else ""
     sys.stdout.write(f"wrote {counts} to {formatting.plain(options.target)}{made}{other}\n")
     return 0
-
-
-def _import(kind: Kind) -> None:
-    """Raise MissingExtraError unless the library of a kind is installed."""
-    if kind is not Kind.CHECKPOINT:
-        _ = minari_lib.add_dataset if kind is Kind.MINARI else arrow_lib.add_parquet
 
 
 def _kind_of_source(options: argparse.Namespace) -> Kind:
@@ -133,9 +126,6 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
         raise errors.CheckpointError(f"{label} has older ones beside it, which would be lost: move {names} away first")
 
 
-# Reading.
-
-
 def _read(options: argparse.Namespace, source: Kind, show: state.Progress | None) -> AnyBuffer:
     if source is Kind.CHECKPOINT:
         return _saved(files.absolute("FROM", options.source), show)
@@ -183,9 +173,6 @@ def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
         return buffer
     reason = reason or f"it is of {type(buffer).__name__}, whose steps are no columns"
     raise errors.CheckpointError(f"{files.named(path)} cannot be converted: {reason}")
-
-
-# Writing.
 
 
 def _write(
