@@ -140,7 +140,7 @@ def _add_demo(commands: Any) -> None:
         "demo",
         help="learn a task from a replay buffer, and show it",
         description="Actor coroutines fill an EpisodeReplayBuffer while a learner awaits samples of it: double "
-        "Q-learning with a small network in numpy. At the end the best network plays 20 episodes without exploring. "
+        "Q-learning with a small network in numpy. At the end the best network plays 100 episodes without exploring. "
         "Interrupt it (Ctrl-C) to end early with what was learned.",
         epilog=_DEMO_EXAMPLES,
     )

@@ -90,7 +90,7 @@ def trained(seed: int = 0, steps: int = 600, env: str = "CartPole-v1") -> demo.T
 def test_the_demo_reports_its_duration_and_each_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("CartPole-v1", steps=800, quiet=False) == 0
     first, *checks, curve, last = capsys.readouterr().out.splitlines()
-    assert first == "learning CartPole-v1: 10 to 60 seconds, at most 800 steps"
+    assert first == "learning CartPole-v1: 10 to 120 seconds, at most 800 steps"
     assert checks[0].startswith("      0 steps   exploring   none   greedy ")
     assert len(checks) >= 8
     assert all(re.fullmatch(r" +\d+ steps   exploring .{6}   greedy +\d+\.\d", line) for line in checks)

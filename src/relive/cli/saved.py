@@ -70,7 +70,7 @@ def _described(found: inspect_lib.Examination) -> str:
         records, segments = found.findings.num_records, found.findings.num_segments
         words = f"a journal of {formatting.counted(records, 'record')} in {formatting.counted(segments, 'segment')}"
     else:
-        words = f"a {found.kind.value}"
+        words = f"a {found.kind.value}, whose rows were not read"
     return words if found.buffer is None else f"{words}, which loads {formatting.plain(repr(found.buffer))}"
 
 
