@@ -67,7 +67,6 @@ Parquet needs the extra "arrow", Minari datasets the
 extra "minari".
 """
 
-
 _COMMANDS = ("demo", "bench", "inspect", "verify", "repair", "convert")
 
 
@@ -75,34 +74,38 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with the nearest of the words that it knows."""
 
     def __init__(self, *, description: str, **keywords: Any) -> None:
-        keywords |= {
-            "description": textwrap.fill(description, shutil.get_terminal_size().columns - 2),
-            "allow_abbrev": False,
-        }
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **keywords)
+        self.words: list[str] = []
+        filled = textwrap.fill(description, shutil.get_terminal_size().columns - 2)
+        formatter = argparse.RawDescriptionHelpFormatter  # It leaves the examples as they are.
+        super().__init__(description=filled, formatter_class=formatter, allow_abbrev=False, **keywords)
         self.set_defaults(parser=self)
+
+    def add_argument(self, *names: Any, **keywords: Any) -> argparse.Action:
+        """Add an argument, and remember the names of an option."""
+        self.words += [name for name in names if name.startswith("-")]
+        return super().add_argument(*names, **keywords)
 
     def refuse(self, unknown: Sequence[str], command: str | None) -> NoReturn:
         """Say that arguments have no meaning here, and exit with 2."""
-        option, known = unknown[0].partition("=")[0], [*self._option_string_actions, *_COMMANDS]
-        if option in known:
+        option = unknown[0].partition("=")[0]
+        if option in self.words:
             self.error(f"{option} must follow the command, as in relive {command} {option}")
         if not option.startswith("-"):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        self.error(f"there is no option {option!r}{hint(option, known)}")
+        self.error(f"there is no option {option!r}{hint(option, self.words)}")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is, and exit with 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; where argparse would hide that a disk is full, `main` tells of it."""
+        sys.stdout.write(self.format_help())
+        sys.stdout.flush()
+
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """Return a question for the nearest of the known words, in whatever case; nothing if none is near.
-
-    >>> from relive.cli import command_line
-    >>> command_line.hint("--JSN", ["--json", "--list"]), command_line.hint("x", ["--json"])
-    (', did you mean --json?', '')
-    """
+    """Return a question for the nearest of the known words, in whatever case; nothing if none is near."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), names, 1)
     return f", did you mean {names[near[0]]}?" if near else ""
@@ -122,9 +125,8 @@ def _integer_from(least: int) -> Callable[[str], int]:
 def parser() -> _Parser:
     """Return the parser of the whole command line."""
     top = _Parser(prog="relive", description="Replay memory for reinforcement learning.", epilog=_EXAMPLES)
-    top.add_argument(
-        "-V", "--version", action="version", version=f"relive {relive.__version__}", help="print the version"
-    )
+    top.add_argument("-V", "--version", action="store_true", help="print the version")
+    top.words += _COMMANDS
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     _add_demo(commands)
     _add_bench(commands)
@@ -138,7 +140,7 @@ def _add_demo(commands: Any) -> None:
         "demo",
         help="learn a task from a replay buffer, and show it",
         description="Actor coroutines fill an EpisodeReplayBuffer while a learner awaits samples of it: double "
-        "Q-learning with a small network in numpy. At the end the best network plays 20 episodes without exploring. "
+        "Q-learning with a small network in numpy. At the end the best network plays 100 episodes without exploring. "
         "Interrupt it (Ctrl-C) to end early with what was learned.",
         epilog=_DEMO_EXAMPLES,
     )
@@ -254,10 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.parser.refuse(unknown, options.command)
         name = options.parser.prog
         code = 0
-        if options.command:
-            code = pkgutil.resolve_name(options.run)(options)
+        if options.version:
+            sys.stdout.write(f"relive {relive.__version__}\n")
+        elif options.command is None:
+            top.print_help()
         else:
-            sys.stdout.write(top.format_help())
+            code = pkgutil.resolve_name(options.run)(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{name}: interrupted\n")
@@ -266,7 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, MemoryError):
             sys.stderr.write(f"{name}: there is not enough memory: {error}\n")
         elif not isinstance(error, BrokenPipeError):  # The reader of a pipe may leave.
-            sys.stderr.write(f"{name}: {getattr(error, 'strerror', None) or error}\n")
+            place = f"{error.filename!r}: " if getattr(error, "filename", None) else ""
+            sys.stderr.write(f"{name}: {place}{getattr(error, 'strerror', None) or error}\n")
         try:
             sys.stdout.flush()
         except OSError:  # Python would complain of it once more on the way out.

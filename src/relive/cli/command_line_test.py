@@ -69,7 +69,7 @@ def test_the_version_is_printed(option: str, capsys: pytest.CaptureFixture[str])
         ("demo --seed -1", "relive demo: argument --seed: must be an integer of at least 0, got '-1'"),
         ("demo --plot", "relive demo: argument --plot: expected one argument"),
         ("inspect", "relive inspect: the following arguments are required: PATH"),
-        ("inspect a b", "relive inspect: unrecognized arguments: b"),
+        ("inspect a verify", "relive inspect: unrecognized arguments: verify"),
         ("inspect x --jsn", "relive inspect: there is no option '--jsn', did you mean --json?"),
         ("inspect x --JSON=3", "relive inspect: there is no option '--JSON', did you mean --json?"),
         ("inspect a --page b", "relive inspect: there is no option '--page'"),
@@ -161,7 +161,7 @@ def test_text_a_console_cannot_show_is_escaped(command: str) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this platform has no /dev/full")
-@pytest.mark.parametrize("arguments", [[], ["verify", "replay"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-V"], ["verify", "replay"]])
 def test_a_full_disk_while_printing_is_one_line(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     with open("/dev/full", "w") as full:
@@ -172,7 +172,7 @@ def test_a_full_disk_while_printing_is_one_line(arguments: list[str]) -> None:
     assert (ended.returncode, ended.stderr) == (1, f"{name}: No space left on device\n")
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "replay", "--json"], ["demo", "--steps", "50"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "replay", "--json"], ["demo", "--steps", "50"]])
 def test_a_closed_pipe_is_not_an_error(arguments: list[str]) -> None:
     examples.prioritized().save("replay")
     process = subprocess.Popen(

@@ -25,6 +25,7 @@ from relive.common import imports
 from relive.persistence import files
 from relive.persistence import inspect
 from relive.persistence import places
+from relive.persistence import settings as settings_lib
 from relive.persistence import state
 
 if TYPE_CHECKING:
@@ -52,11 +53,10 @@ class Kind(enum.Enum):
 
 def run(options: argparse.Namespace) -> int:
     """Convert FROM to TO; return 0."""
-    # What is missing is said before anything is read.
     target = _kind_of_target(options)
-    _import(target)
+    if target is not Kind.CHECKPOINT:  # What is missing is said before anything is read.
+        _ = minari_lib.to_dataset if target is Kind.MINARI else arrow_lib.write_parquet
     source = _kind_of_source(options)
-    _import(source)
     _check(options, source, target)
     _check_target(options, target)
     with terminal.progress("reading") as show:
@@ -68,15 +68,9 @@ def run(options: argparse.Namespace) -> int:
         num_steps, num_episodes = _write(options, target, buffer, show)
     counts = f"{formatting.counted(num_steps, 'step')} in {formatting.counted(num_episodes, 'episode')}"
     made = "" if target is not Kind.CHECKPOINT else f": a {type(buffer).__name__} of capacity {buffer.capacity:,}"
-    other = "; --like PATH makes another" if made and options.like is None else ""
+    other = "; --like PATH for another" if made and options.like is None else ""
     sys.stdout.write(f"wrote {counts} to {formatting.plain(options.target)}{made}{other}\n")
     return 0
-
-
-def _import(kind: Kind) -> None:
-    """Raise MissingExtraError unless the library of a kind is installed."""
-    if kind is not Kind.CHECKPOINT:
-        _ = minari_lib.add_dataset if kind is Kind.MINARI else arrow_lib.add_parquet
 
 
 def _kind_of_source(options: argparse.Namespace) -> Kind:
@@ -133,9 +127,6 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
         raise errors.CheckpointError(f"{label} has older ones beside it, which would be lost: move {names} away first")
 
 
-# Reading.
-
-
 def _read(options: argparse.Namespace, source: Kind, show: state.Progress | None) -> AnyBuffer:
     if source is Kind.CHECKPOINT:
         return _saved(files.absolute("FROM", options.source), show)
@@ -154,17 +145,23 @@ def _read(options: argparse.Namespace, source: Kind, show: state.Progress | None
 
 def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, streams: int) -> AnyBuffer:
     least = max(num_steps, streams, 1)
-    if options.like is not None:
-        buffer = _saved(files.absolute("--like", options.like), None)
-        buffer.clear()
-        name, capacity = f"the capacity of --like {formatting.plain(options.like)}", buffer.capacity
-    else:
+    if options.like is None:
         name, capacity = "--capacity", options.capacity or least
-        buffer = relive.RingReplayBuffer(max(capacity, streams), schema, streams=streams, seed=0)
+        buffer: AnyBuffer = relive.RingReplayBuffer(max(capacity, streams), schema, streams=streams, seed=0)
+    else:
+        buffer = _like(files.absolute("--like", options.like))
+        name, capacity = f"the capacity of --like {formatting.plain(options.like)}", buffer.capacity
     if capacity < least:
         needs = f"{formatting.counted(num_steps, 'step')} of {formatting.counted(streams, 'stream')}"
         raise errors.ArgumentError(f"{name} must be at least {least} for {needs}, got {capacity}")
     return buffer
+
+
+def _like(path: str) -> AnyBuffer:
+    """Return a new buffer with the class and the settings of a saved one, of which nothing else is taken."""
+    saved = _saved(path, None)
+    settings = state.StateReader(saved._encoded_settings(), {})
+    return type(saved)(**{name: settings_lib.load(settings, name) for name in settings.names()}, seed=0)
 
 
 def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
@@ -183,9 +180,6 @@ def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
         return buffer
     reason = reason or f"it is of {type(buffer).__name__}, whose steps are no columns"
     raise errors.CheckpointError(f"{files.named(path)} cannot be converted: {reason}")
-
-
-# Writing.
 
 
 def _write(

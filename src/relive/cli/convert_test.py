@@ -83,7 +83,7 @@ def test_a_checkpoint_becomes_a_parquet_file_and_one_again(capsys: pytest.Captur
     assert facts(again) == closed(facts(source))
     assert converted(capsys, "steps.parquet", "again") == (
         0,
-        f"{wrote} again: a RingReplayBuffer of capacity 10; --like PATH makes another\n",
+        f"{wrote} again: a RingReplayBuffer of capacity 10; --like PATH for another\n",
         "",
     )
     loaded = relive.RingReplayBuffer.load("again")
@@ -101,7 +101,7 @@ def test_a_checkpoint_becomes_a_dataset_and_one_again(capsys: pytest.CaptureFixt
     )
     assert converted(capsys, "minari:mine/test-v0", "again", "--capacity", "50") == (
         0,
-        "wrote 10 steps in 3 episodes to again: a RingReplayBuffer of capacity 50; --like PATH makes another\n",
+        "wrote 10 steps in 3 episodes to again: a RingReplayBuffer of capacity 50; --like PATH for another\n",
         "",
     )
     again = relive.RingReplayBuffer.load("again")
@@ -114,9 +114,11 @@ def test_a_checkpoint_becomes_a_dataset_and_one_again(capsys: pytest.CaptureFixt
 def test_the_new_buffer_may_be_like_another(capsys: pytest.CaptureFixture[str]) -> None:
     source = buffer()
     arrow.write_parquet(source, "steps.parquet")
-    like = relive.PrioritizedReplayBuffer(20, n_step=3, seed=1)
-    like.add(5, 0, 1.0, 6)
-    relive.PrioritizedReplayBuffer(20, source.schema, n_step=3, seed=1).save("like")
+    like = relive.PrioritizedReplayBuffer(20, source.schema, n_step=3, seed=1)
+    observation = {"image": np.zeros((2, 2), np.uint8), "state": 0.0}
+    keys = [like.add(observation, 0, 1.0, observation, logp=0.0, version=0) for _ in range(3)]
+    like.update_priorities(keys, [9.0] * 3)
+    like.save("like")
     made = "a PrioritizedReplayBuffer of capacity 20"
     assert converted(capsys, "steps.parquet", "again", "--like", "like") == (
         0,
@@ -126,11 +128,14 @@ def test_the_new_buffer_may_be_like_another(capsys: pytest.CaptureFixture[str]) 
     again = relive.load("again")
     assert (type(again), again.window.n_step) == (relive.PrioritizedReplayBuffer, 3)
     assert facts(again) == closed(facts(source))
-    assert len(relive.load("like")) == 0
+    assert (again.get_stats().appended, again.get_priorities(again.eligible_keys()).max()) == (10, 1.0)
+    assert len(relive.load("like")) == 3
     relive.RingReplayBuffer(3, source.schema).save("small")
     message = "the capacity of --like small must be at least 10 for 10 steps of 1 stream, got 3\n"
     assert converted(capsys, "steps.parquet", "new", "--like", "small") == (1, "", message)
-    like.save("other")
+    other = relive.RingReplayBuffer(20)
+    other.add(5, 0, 1.0, 6)
+    other.save("other")
     assert converted(capsys, "steps.parquet", "new", "--like", "other")[2].startswith("buffer must have the schema of")
 
 
@@ -155,7 +160,7 @@ def test_an_empty_buffer_is_converted_too(capsys: pytest.CaptureFixture[str]) ->
     arrow.write_parquet(empty, "steps.parquet")
     assert converted(capsys, "steps.parquet", "replay") == (
         0,
-        "wrote 0 steps in 0 episodes to replay: a RingReplayBuffer of capacity 1; --like PATH makes another\n",
+        "wrote 0 steps in 0 episodes to replay: a RingReplayBuffer of capacity 1; --like PATH for another\n",
         "",
     )
     assert relive.RingReplayBuffer.load("replay").capacity == 1

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 import contextlib
 import copy
+import functools
 import itertools
 import os
 import pathlib
-import sys
 import time
 from typing import Any, TypeAlias
 import warnings
@@ -33,9 +33,9 @@ with imports.optional_dependency("demo"):
     from matplotlib import figure
 
 Environment: TypeAlias = gym.Env[arrays.Floats, Any]
-Sample: TypeAlias = relive.ReplaySample[arrays.Floats, int]
+Writer: TypeAlias = relive.EpisodeWriter[arrays.Floats, int]
 
-SECONDS = "10 to 60"  # What CartPole takes.
+SECONDS = "10 to 120"  # What CartPole takes, also on a busy machine.
 WARM_UP, BUFFER_STEPS = 1_000, 50_000
 BATCH_SIZE, SAMPLES_PER_STEP = 32, 8  # One update for four steps.
 HIDDEN_WIDTHS = (128, 64)  # For wider ones OpenBLAS starts threads, which is much slower on a busy machine.
@@ -44,74 +44,64 @@ EPSILON = relive.LinearSchedule(1.0, 0.05, steps=8_000)  # The share of random a
 LEARNING_RATE = relive.LinearSchedule(1e-3, 1e-4, steps=24_000)
 LEAST_STEPS = 12_000  # Training goes on so far, so that the returns of the exploring actors rise as well.
 CHECK_UPDATES = 250  # From one greedy check to the next; each check renews the target network too.
-EPISODES = 20  # In a check, in the evaluation, and in a running mean.
+EPISODES = 20  # In a check, in a fifth of the evaluation, and in a running mean.
 
 
 class QNetwork:
     """The value of each action: observations [B, O] -> relu -> relu -> values [B, A], and Adam to improve it.
 
-    Weights begin within +-sqrt(6 / inputs) (He et al. 2015).
+    A layer is a matrix of weights (He et al. 2015), with the biases as its last row.
     """
 
     def __init__(self, widths: Sequence[int], rng: np.random.Generator) -> None:
-        self._weights = [
-            rng.uniform(-1.0, 1.0, shape) * np.sqrt(6.0 / shape[0]) for shape in itertools.pairwise(widths)
-        ]
-        self._weights[-1] *= 0.01  # All values start near 0.
-        self._biases = [np.zeros(width) for width in widths[1:]]
-        self._parameters = [*self._weights, *self._biases]
-        self._moments = [(np.zeros_like(parameter), np.zeros_like(parameter)) for parameter in self._parameters]
+        shapes = list(itertools.pairwise(widths))
+        weights = [rng.uniform(-1.0, 1.0, shape) * np.sqrt(6.0 / shape[0]) for shape in shapes]
+        weights[-1] *= 0.01  # All values start near 0.
+        self._layers = [np.pad(each, ((0, 1), (0, 0))) for each in weights]
+        self._moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in self._layers]
         self._updates = 0
 
     def values(self, observations: arrays.Floats) -> arrays.Floats:
         """Return the value of each action [B, A] in each of `observations` [B, O]."""
-        return self._layers(observations)[-1]
+        return self._forward(observations)[-1]
+
+    def _forward(self, observations: arrays.Floats) -> list[arrays.Floats]:
+        """Return what goes into each layer, with a last column of ones, and last the values."""
+        ones = np.ones((len(observations), 1))
+        passed = [np.hstack([observations, ones])]
+        for layer in self._layers[:-1]:
+            passed.append(np.hstack([np.maximum(passed[-1] @ layer, 0.0), ones]))
+        return [*passed, passed[-1] @ self._layers[-1]]
 
     def improve(self, observations: arrays.Floats, actions: arrays.Ints, targets: arrays.Floats, rate: float) -> None:
         """Take one step of Adam (Kingma and Ba 2015) down the mean of (values[actions] - targets)^2 / 2."""
-        layers, rows = self._layers(observations), np.arange(len(actions))
-        slope = np.zeros_like(layers[-1])
-        slope[rows, actions] = (layers[-1][rows, actions] - targets) / len(actions)
-        weight_slopes, bias_slopes = [], []
-        for weights, inputs in zip(reversed(self._weights), reversed(layers[:-1]), strict=True):
-            weight_slopes.append(inputs.T @ slope)
-            bias_slopes.append(slope.sum(axis=0))
-            slope = (slope @ weights.T) * (inputs > 0.0)
+        *inputs, values = self._forward(observations)
+        rows, slope = np.arange(len(actions)), np.zeros_like(values)
+        slope[rows, actions] = (values[rows, actions] - targets) / len(actions)
         self._updates += 1
         rate *= np.sqrt(1.0 - 0.999**self._updates) / (1.0 - 0.9**self._updates)
-        gradient = [*reversed(weight_slopes), *reversed(bias_slopes)]
-        for parameter, (mean, square), part in zip(self._parameters, self._moments, gradient, strict=True):
-            mean += 0.1 * (part - mean)
-            square += 0.001 * (part * part - square)
-            parameter -= rate * mean / (np.sqrt(square) + 1e-8)
-
-    def _layers(self, observations: arrays.Floats) -> list[arrays.Floats]:
-        """Return what goes into each layer, and last what comes out of the network."""
-        layers = [observations]
-        for weights, biases in zip(self._weights[:-1], self._biases[:-1], strict=True):
-            layers.append(np.maximum(layers[-1] @ weights + biases, 0.0))
-        return [*layers, layers[-1] @ self._weights[-1] + self._biases[-1]]
+        for layer, (mean, square), given in reversed(list(zip(self._layers, self._moments, inputs, strict=True))):
+            gradient = given.T @ slope
+            slope = (slope @ layer.T * (given > 0.0))[:, :-1]
+            mean += 0.1 * (gradient - mean)
+            square += 0.001 * (gradient * gradient - square)
+            layer -= rate * mean / (np.sqrt(square) + 1e-8)
 
 
 def make_environment(name: str) -> Environment:
-    """Return the environment, with actions from 0 and observations [O], scaled to [-1, 1] where they have bounds.
-
-    Raises:
-        ArgumentError: There is no such environment, or the demo cannot learn it.
-    """
+    """Return the environment, with actions from 0 and observations [O], scaled to [-1, 1] where they have bounds."""
     try:
         environment: Environment = gym.make(name)
     except Exception as error:  # Whatever a constructor raises, the user should read one line.
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise errors.ArgumentError(f"cannot make environment {name!r}: {reason}") from error
     actions, observations = environment.action_space, environment.observation_space
-    if not isinstance(actions, gym.spaces.Discrete):
-        raise errors.ArgumentError(f"the actions of {name} must be Discrete for Q-learning, got {actions}")
-    if not isinstance(observations, gym.spaces.Box):
-        raise errors.ArgumentError(f"the observations of {name} must be a Box, got {observations}")
+    if not (isinstance(actions, gym.spaces.Discrete) and isinstance(observations, gym.spaces.Box)):
+        got = f"{observations} and {actions}"
+        raise errors.ArgumentError(f"{name} must have Box observations and Discrete actions, got {got}")
     largest = np.abs(np.stack([observations.low, observations.high]).astype(np.float64)).max(axis=0).ravel()
     scale = np.where((largest > 0.0) & (largest < 1e6), largest, 1.0)  # Infinity is no bound, nor the largest float32.
-    if environment.spec is None or environment.spec.max_episode_steps is None:
+    if gym.spec(name).max_episode_steps is None:
         environment = gym.wrappers.TimeLimit(environment, 10_000)
     environment = gym.wrappers.TransformAction(environment, lambda action: actions.start + action, None)
     scaled = gym.spaces.Box(-np.inf, np.inf, scale.shape, np.float64)
@@ -119,62 +109,55 @@ def make_environment(name: str) -> Environment:
 
 
 class Training:
-    """A network that learns from actors; `report` is called after each greedy check."""
+    """A network that learns from actors, and says how it goes."""
 
-    def __init__(self, options: argparse.Namespace, report: Callable[["Training"], None]) -> None:
+    def __init__(self, options: argparse.Namespace, say: Callable[[str], None]) -> None:
         rngs = np.random.default_rng(options.seed).spawn(3 + options.actors)
         network_rng, buffer_rng, self._check_rng, *actor_rngs = rngs
         self._actors = [(make_environment(options.env), rng) for rng in actor_rngs]
         self._checked = gym.vector.SyncVectorEnv([lambda: make_environment(options.env)] * EPISODES)
-        environment = self._actors[0][0]
-        self.threshold = None if environment.spec is None else environment.spec.reward_threshold
-        self._num_actions = gym.spaces.flatdim(environment.action_space)
-        widths = (gym.spaces.flatdim(environment.observation_space), *HIDDEN_WIDTHS, self._num_actions)
+        self._num_actions = gym.spaces.flatdim(self._checked.single_action_space)
+        widths = (gym.spaces.flatdim(self._checked.single_observation_space), *HIDDEN_WIDTHS, self._num_actions)
         self._network = self.best_network = QNetwork(widths, network_rng)
         self.buffer = relive.EpisodeReplayBuffer[arrays.Floats, int](
             max_transitions=BUFFER_STEPS,
             limiter=relive.SampleToInsertRatio(SAMPLES_PER_STEP, min_size=WARM_UP, error_buffer=4 * BATCH_SIZE),
             seed=buffer_rng,
         )
-        self._limit, self._report = options.steps, report
-        self.steps, self._best_score, self.was_interrupted = 0, -np.inf, False
+        self.threshold, self._limit, self._say = gym.spec(options.env).reward_threshold, options.steps, say
+        self.steps, self._best_score = 0, -np.inf
         self.episodes: list[tuple[int, float]] = []  # When each ended, in steps of all actors, and its return.
         self.checks: list[tuple[int, float]] = []  # When each was made, and its mean return.
 
     async def run(self) -> None:
-        """Learn until the task is solved, the steps are used up, or Ctrl-C is pressed."""
-        try:
-            async with asyncio.TaskGroup() as everybody:
-                everybody.create_task(self._learn())
-                async with asyncio.TaskGroup() as actors:
-                    for number, (environment, rng) in enumerate(self._actors):
-                        actors.create_task(self._act(f"actor-{number}", environment, rng))
-                self.buffer.close()  # The learner would wait for ever.
-        except asyncio.CancelledError:  # So asyncio passes on a first Ctrl-C; a second one is a KeyboardInterrupt.
-            self.was_interrupted = True
+        """Learn until the task is solved or the steps are used up."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._learn())
+            await asyncio.gather(*(self._act(f"actor-{number}", *actor) for number, actor in enumerate(self._actors)))
+            self.buffer.close()  # The learner would wait for ever.
 
     async def _act(self, name: str, environment: Environment, rng: np.random.Generator) -> None:
         """Play episode after episode until the steps are used up or the learner has closed the buffer."""
         environment.reset(seed=int(rng.integers(2**31)))
         with contextlib.suppress(relive.ClosedError):
             while self.steps < self._limit:
-                await self._play_episode(name, environment, rng)
+                async with self.buffer.episode(name) as writer:
+                    await self._play_episode(environment, rng, writer)
 
-    async def _play_episode(self, name: str, environment: Environment, rng: np.random.Generator) -> None:
+    async def _play_episode(self, environment: Environment, rng: np.random.Generator, writer: Writer) -> None:
         observation, _ = environment.reset()
         episode_return, terminated, truncated = 0.0, False, False
-        async with self.buffer.episode(name) as writer:
-            while not (terminated or truncated) and self.steps < self._limit:
-                self.steps += 1
-                action = int(rng.integers(self._num_actions))
-                if rng.random() >= EPSILON.value(self.steps):
-                    action = int(self._network.values(observation[np.newaxis]).argmax())
-                next_observation, reward, terminated, truncated, _ = environment.step(action)
-                await writer.append(observation, action, float(reward))
-                await asyncio.sleep(0)  # The other actors take a step too.
-                observation = next_observation
-                episode_return += float(reward)
-            await writer.end(observation, status="COMPLETED" if terminated else "TRUNCATED")
+        while not (terminated or truncated) and self.steps < self._limit:
+            self.steps += 1
+            action = int(rng.integers(self._num_actions))
+            if rng.random() >= EPSILON.value(self.steps):
+                action = int(self._network.values(observation[np.newaxis]).argmax())
+            next_observation, reward, terminated, truncated, _ = environment.step(action)
+            await writer.append(observation, action, float(reward))
+            await asyncio.sleep(0)  # The other actors take a step too.
+            observation = next_observation
+            episode_return += float(reward)
+        await writer.end(observation, status="COMPLETED" if terminated else "TRUNCATED")
         if terminated or truncated:
             self.episodes.append((self.steps, episode_return))
 
@@ -189,7 +172,7 @@ class Training:
         except relive.ClosedError:
             self._check()
 
-    def _improve(self, samples: Sequence[Sample], target_network: QNetwork) -> None:
+    def _improve(self, samples: Sequence[relive.ReplaySample[arrays.Floats, int]], target_network: QNetwork) -> None:
         """Take one step of double Q-learning (van Hasselt et al. 2016): one network chooses, the other one judges.
 
         target = reward + next_discount * Q_target(next_observation, argmax_a Q(next_observation, a))
@@ -203,15 +186,17 @@ class Training:
     def _check(self) -> bool:
         """Play without exploring, keep the best network, and return whether the task is clearly solved.
 
-        Clearly: a mean three standard errors lower would still be enough. A good check is repeated, as it may be luck.
+        A score is three standard errors below the mean. A good check is repeated, as it may be luck.
         """
         returns = self.play(self._network)
-        if _pessimistic(returns) > self._best_score:
+        if _score(returns) > self._best_score:
             returns = np.concatenate([returns, *(self.play(self._network) for _ in range(4))])
-        if _pessimistic(returns) > self._best_score:
-            self.best_network, self._best_score = copy.deepcopy(self._network), _pessimistic(returns)
+        if _score(returns) > self._best_score:
+            self.best_network, self._best_score = copy.deepcopy(self._network), _score(returns)
         self.checks.append((self.steps, float(returns.mean())))
-        self._report(self)
+        recent = f"{np.mean([each for _, each in self.episodes[-EPISODES:]]):.1f}" if self.episodes else "none"
+        with contextlib.suppress(OSError):  # The last line will meet it again, outside of all coroutines.
+            self._say(f"{self.steps:7,} steps   exploring {recent:>6}   greedy {returns.mean():6.1f}")
         return self.threshold is not None and self.steps >= LEAST_STEPS and self._best_score >= self.threshold
 
     def play(self, network: QNetwork) -> arrays.Floats:
@@ -219,64 +204,45 @@ class Training:
         observations, _ = self._checked.reset(seed=int(self._check_rng.integers(2**31)))
         returns, is_running = np.zeros(EPISODES), np.ones(EPISODES, bool)
         while is_running.any():
-            observations, rewards, terminated, truncated, _ = self._checked.step(
-                network.values(observations).argmax(axis=1)
-            )
+            actions = network.values(observations).argmax(axis=1)
+            observations, rewards, terminated, truncated, _ = self._checked.step(actions)
             returns += rewards * is_running
             is_running &= ~(terminated | truncated)
         return returns
 
 
-def _pessimistic(returns: arrays.Floats) -> float:
-    """Return what the mean of EPISODES more episodes will hardly fall below."""
+def _score(returns: arrays.Floats) -> float:
     return float(returns.mean() - 3.0 * returns.std() / np.sqrt(EPISODES))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, evaluate and draw; return 0, or 130 after an interrupt.
-
-    Raises:
-        ArgumentError: The environment cannot be learned, or the picture cannot be written.
-    """
+    """Train, evaluate and draw; return 0, or 130 after an interrupt."""
     path = pathlib.Path(options.plot)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise errors.ArgumentError(f"--plot must be a file that can be written, got {options.plot}")
-    started = time.monotonic()
-    say = (lambda line: None) if options.quiet else _write_line
-
-    def report(training: Training) -> None:
-        recent = f"{np.mean([each for _, each in training.episodes[-EPISODES:]]):.1f}" if training.episodes else "none"
-        with contextlib.suppress(OSError):  # The last line will meet it again, outside of all coroutines.
-            say(f"{training.steps:7,} steps   exploring {recent:>6}   greedy {training.checks[-1][1]:6.1f}")
-
+    started, was_interrupted = time.monotonic(), False
+    write = functools.partial(print, flush=True)
+    say = (lambda line: None) if options.quiet else write
     with warnings.catch_warnings(action="ignore"):
-        training = Training(options, report)
+        training = Training(options, say)
         seconds = f"{SECONDS} seconds, " if options.env == "CartPole-v1" else ""  # Others were not measured.
         say(f"learning {options.env}: {seconds}at most {options.steps:,} steps")
-        asyncio.run(training.run())
-        if training.was_interrupted:
+        try:
+            asyncio.run(training.run())
+        except KeyboardInterrupt:
+            was_interrupted = True
             say("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)")
-        mean_return = float(training.play(training.best_network).mean())
-    threshold = training.threshold
-    verdict = "learned" if threshold is None else "solved" if mean_return >= threshold else "not solved"
-    needed = "" if threshold is None else f" ({threshold:g} solves it)"
-    result = (
-        f"{'interrupted, ' if training.was_interrupted else ''}{verdict} {options.env}: mean return "
-        f"{mean_return:.1f}{needed}, {training.steps:,} steps, {time.monotonic() - started:.0f} s"
-    )
-    try:
-        draw(training, f"relive demo: {options.env}, {options.actors} actors, seed {options.seed}", path)
-    except OSError as error:
-        _write_line(result)
-        raise errors.ArgumentError(f"--plot could not be written to {path}: {error.strerror}") from error
-    say(f"the learning curve is in {path}")
-    _write_line(result)
-    return 130 if training.was_interrupted else 0
-
-
-def _write_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        mean_return = np.mean([training.play(training.best_network) for _ in range(5)])
+    verdict, goal = "learned", ""
+    if training.threshold is not None:
+        verdict = "solved" if mean_return >= training.threshold else "not solved"
+        goal = f" (goal {training.threshold:g})"
+    verdict = "interrupted" if was_interrupted else verdict
+    took = f"{training.steps:,} steps, {time.monotonic() - started:.0f} s"
+    say(f"the learning curve goes to {path}")
+    write(f"{verdict} {options.env}: mean return {mean_return:.1f}{goal}, {took}")
+    draw(training, f"relive demo: {options.env}, {options.actors} actors, seed {options.seed}", path)
+    return 130 if was_interrupted else 0
 
 
 def draw(training: Training, title: str, path: pathlib.Path) -> None:

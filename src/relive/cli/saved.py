@@ -29,7 +29,7 @@ def _rows(said: dict[str, Any], *, has_files: bool) -> Iterator[tuple[str, str]]
     """Yield rows of a label and words: class and health, then settings, then counts, then files if they are wanted."""
     yield "kind", said["kind"]
     yield "class", formatting.plain(said["class"] or "unknown")
-    yield from (("broken", fault) for fault in said["faults"] or ())
+    yield from (("broken", fault) for fault in said["faults"])
     if not said["faults"]:
         yield "health", "nothing is broken"
     yield from (("note", formatting.plain(note)) for note in said["notes"])
@@ -70,7 +70,7 @@ def _described(found: inspect_lib.Examination) -> str:
         records, segments = found.findings.num_records, found.findings.num_segments
         words = f"a journal of {formatting.counted(records, 'record')} in {formatting.counted(segments, 'segment')}"
     else:
-        words = f"a {found.kind.value}"
+        words = f"a {found.kind.value}, whose rows were not read"
     return words if found.buffer is None else f"{words}, which loads {formatting.plain(repr(found.buffer))}"
 
 

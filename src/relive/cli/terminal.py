@@ -7,19 +7,14 @@ import shutil
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import Any, TextIO
 
 from relive.common import imports
 from relive.persistence import state
 
-if TYPE_CHECKING:
-    from rich import console as rich_console
-    from rich import progress as rich_progress
-    from rich import text as rich_text
-else:
-    rich_console = imports.lazy_module("rich.console")
-    rich_progress = imports.lazy_module("rich.progress")
-    rich_text = imports.lazy_module("rich.text")
+rich_console: Any = imports.lazy_module("rich.console")
+rich_progress: Any = imports.lazy_module("rich.progress")
+rich_text: Any = imports.lazy_module("rich.text")
 
 _SECONDS_BEFORE = 1.0
 _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
