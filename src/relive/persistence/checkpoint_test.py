@@ -494,7 +494,7 @@ def test_what_is_not_ours_is_never_moved(tmp_path: pathlib.Path, name: str, kind
     with pytest.raises(
         errors.CheckpointError, match=rf"/{name} (is|was) .*: name (another path|the directory itself)$"
     ):
-        checkpoint.save(numbered(2), tmp_path / "state")
+        checkpoint.save(numbered(2), tmp_path / "state", progress=lambda *_: pytest.fail("it is refused at once"))
     assert sorted({*os.listdir(tmp_path)} - {".state.lock"}) == sorted({*before} - {".state.lock"})
     if name == "state.1":
         assert loaded(tmp_path / "state") == whole(numbered(1))
