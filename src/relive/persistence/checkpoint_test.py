@@ -294,9 +294,9 @@ def nested(depth: int) -> Any:
 
 
 def test_values_may_lie_deep_but_not_too_deep(tmp_path: pathlib.Path) -> None:
-    state = {"a": nested(63), "arrays": {}}
+    state = {"a": nested(63), "arrays": {"a": np.zeros((1,) * 32)}}
     checkpoint.save(state, tmp_path / "state")
-    assert loaded(tmp_path / "state") == state
+    assert loaded(tmp_path / "state") == whole(state)
     with pytest.raises(errors.ArgumentError, match="must be at most 64 lists and dicts deep$"):
         checkpoint.save({"a": nested(64), "arrays": {}}, tmp_path / "state")
 
@@ -494,7 +494,7 @@ def test_what_is_not_ours_is_never_moved(tmp_path: pathlib.Path, name: str, kind
     with pytest.raises(
         errors.CheckpointError, match=rf"/{name} (is|was) .*: name (another path|the directory itself)$"
     ):
-        checkpoint.save(numbered(2), tmp_path / "state")
+        checkpoint.save(numbered(2), tmp_path / "state", progress=lambda *_: pytest.fail("it is refused at once"))
     assert sorted({*os.listdir(tmp_path)} - {".state.lock"}) == sorted({*before} - {".state.lock"})
     if name == "state.1":
         assert loaded(tmp_path / "state") == whole(numbered(1))
@@ -548,6 +548,23 @@ def test_where_directories_cannot_be_opened_paths_do(tmp_path: pathlib.Path, mon
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.CheckpointError, match="file cannot be read: Not a directory$"):
         loaded(tmp_path / "file")
+
+
+def test_a_directory_replaced_while_it_is_opened_is_opened_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "state", checkpoint._state
+    checkpoint.save(numbered(1), path)
+
+    def state(*_: Any) -> Any:
+        monkeypatch.setattr(checkpoint, "_state", real)
+        checkpoint.save(numbered(2), path)
+        return {"arrays": {}}, ["a.npy is missing"]
+
+    monkeypatch.setattr(checkpoint, "_state", state)
+    assert loaded(path) == whole(numbered(2))
+    monkeypatch.setattr(checkpoint, "_identity", lambda path: object())
+    assert loaded(path) == whole(numbered(2))
 
 
 def test_a_reader_closes_what_it_opened(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

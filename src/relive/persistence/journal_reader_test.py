@@ -162,19 +162,6 @@ def test_a_torn_payload_that_holds_a_journal_is_no_damage(tmp_path: pathlib.Path
     assert read(tmp_path / "log") == twin[:-1]
 
 
-@pytest.mark.parametrize("begin", range(3, 6))
-def test_zeros_before_whole_records_are_damage(tmp_path: pathlib.Path, begin: int) -> None:
-    twin = write(tmp_path / "log", PAYLOADS[:8])
-    (segment,) = segments(tmp_path / "log")
-    content, ends = segment.read_bytes(), ends_of(twin)
-    segment.write_bytes(content[: ends[begin]] + b"\0" * (ends[-2] - ends[begin]) + content[ends[-2] :])
-    message = (
-        f"is damaged at byte {ends[begin]}: its record {begin + 1} has a wrong checksum, and whole records follow$"
-    )
-    with pytest.raises(errors.CheckpointError, match=message):
-        read(tmp_path / "log")
-
-
 def test_whole_records_after_damage_are_always_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_reader, "_CHUNK", 64)
     write(tmp_path / "log", [b"x" * 200])

@@ -60,32 +60,25 @@ def failing(number: int = 5, reason: str = "Input/output error") -> Callable[...
 # What it counts, and when it syncs.
 
 
-def test_always_syncs_each_record(tmp_path: pathlib.Path) -> None:
-    with begun(tmp_path / "log", fsync="always") as log:
-        assert (log.num_records, log.num_synced) == (1, 1)
-        for number in range(1, 4):
+@pytest.mark.parametrize(
+    ("fsync", "synced"),
+    [
+        ("always", [*range(2, 13)]),
+        (relive.EveryRecords(3), [1, 1, 4, 4, 4, 7, 7, 8, 8, 11, 11]),
+        ("never", [1] * 7 + [8] * 4),
+    ],
+    ids=["always", "every three", "never"],
+)
+def test_records_are_synced_as_the_policy_says(tmp_path: pathlib.Path, fsync: Any, synced: list[int]) -> None:
+    found = []
+    with begun(tmp_path / "log", fsync=fsync) as log:
+        for number in range(1, 12):
             assert log._append(1, b"") == number
-            assert (log.num_records, log.num_synced) == (number + 1, number + 1)
-
-
-def test_every_three_records_syncs_the_third(tmp_path: pathlib.Path) -> None:
-    with begun(tmp_path / "log", fsync=relive.EveryRecords(3)) as log:
-        synced = []
-        for _ in range(7):
-            log._append(1, b"")
-            synced.append(log.num_synced)
-        assert synced == [1, 1, 4, 4, 4, 7, 7]
-        log.sync()
-        assert log.num_synced == 8
-        log._append(1, b"")
-        log._append(1, b"")
-        assert log.num_synced == 8
-        log._append(1, b"")
-        assert log.num_synced == 11
-        log._append(1, b"")
-        assert log.num_synced == 11
-    log.close()
-    assert log.num_synced == 12
+            found.append(log.num_synced)
+            if number == 7:
+                log.sync()
+    assert (found, log.num_records) == (synced, 12)
+    assert log.num_synced == (8 if fsync == "never" else 12)
 
 
 def test_never_syncs_only_when_a_segment_begins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
