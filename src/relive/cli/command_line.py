@@ -47,12 +47,6 @@ A peer that is not installed is named and left out. Every
 result is checked: a fast wrong one is reported as wrong.
 """
 
-_INSPECT_EXAMPLES = """examples:
-  relive inspect replay --json | jq .stats
-
-The exit code is 1 if something is broken.
-"""
-
 _CONVERT_EXAMPLES = """examples:
   relive convert replay steps.parquet
   relive convert steps.parquet replay
@@ -187,15 +181,14 @@ def _add_saved(commands: Any) -> None:
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",
-        description="Shows the contents of a checkpoint, a journal, a memory map or a Parquet file that relive wrote, "
-        "and whether they are intact. It loads the buffer, and changes nothing.",
-        epilog=_INSPECT_EXAMPLES,
+        description="Shows what is in a checkpoint or a journal, and whether it is intact. It loads the buffer, and "
+        "changes nothing. Of a memory map or a Parquet file it says what it is. Exit code 1: something is broken.",
     )
     verify = commands.add_parser(
         "verify",
         help="check the integrity of a checkpoint or a journal; exit code 0 or 1",
-        description="Reads a checkpoint, a journal, a memory map or a Parquet file that relive wrote, loads the "
-        "buffer, and says that it is whole or names every broken file. It changes nothing.",
+        description="Reads all of a checkpoint or a journal, loads the buffer, and says that it is whole or names "
+        "every broken file. It changes nothing. The rows of a memory map or a Parquet file are not read.",
     )
     repair = commands.add_parser(
         "repair",
@@ -203,17 +196,14 @@ def _add_saved(commands: Any) -> None:
         description="Restores the name of a checkpoint and deletes incomplete ones beside it; cuts a torn record off a "
         "journal. Damaged data are never deleted. A second repair finds nothing to do.",
     )
-    repair.add_argument(
-        "--drop-damaged",
-        action="store_true",
-        help="let a damaged journal end before the damage; the files with the rest stay in it, as FILE.damaged",
-    )
-    inspect.add_argument("--files", action="store_true", help="show the files of a checkpoint, too")
-    for command in (inspect, verify):
-        command.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     for name, command in {"inspect": inspect, "verify": verify, "repair": repair}.items():
         command.set_defaults(run=f"relive.cli.saved:{name}")
         command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")
+    for command in (inspect, verify):
+        command.add_argument("--json", action="store_true", help="print one JSON object instead of words")
+    inspect.add_argument("--files", action="store_true", help="show the files of a checkpoint, too")
+    damaged = "let a damaged journal end before the damage; the files with the rest stay in it, as FILE.damaged"
+    repair.add_argument("--drop-damaged", action="store_true", help=damaged)
 
 
 def _add_convert(commands: Any) -> None:
@@ -267,11 +257,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"\n{name}: interrupted\n")
         return 130
     except (relive.ReplayError, MemoryError, OSError) as error:
+        said = str(error)
         if isinstance(error, MemoryError):
-            sys.stderr.write(f"{name}: there is not enough memory: {error}\n")
-        elif not isinstance(error, BrokenPipeError):  # The reader of a pipe may leave.
-            place = f"{error.filename!r}: " if getattr(error, "filename", None) else ""
-            sys.stderr.write(f"{name}: {place}{getattr(error, 'strerror', None) or error}\n")
+            said = f"there is not enough memory: {error}"
+        elif isinstance(error, OSError) and error.strerror:
+            said = f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
+        if not isinstance(error, BrokenPipeError):  # The reader of a pipe may leave.
+            sys.stderr.write(f"{name}: {said}\n")
         try:
             sys.stdout.flush()
         except OSError:  # Python would complain of it once more on the way out.

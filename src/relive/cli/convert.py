@@ -98,8 +98,6 @@ def _kind_of_target(options: argparse.Namespace) -> Kind:
 def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
     """Exit with 2 if FROM, TO and the options make no sense together."""
     refuse = options.parser.error
-    if _MINARI in (options.source, options.target):
-        refuse(f"FROM and TO must be {_FORMS}, got {_MINARI!r}")
     if source is target:
         refuse(f"FROM and TO are both a {source.value}: there is nothing to convert")
     for name in ("capacity", "like"):

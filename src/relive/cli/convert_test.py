@@ -260,6 +260,8 @@ def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere.parquet", "replay"], "nowhere.parquet does not exist\n"),
         (["here", "steps.parquet"], "here is empty: neither a checkpoint nor a journal\n"),
         (["minari:no/such-v0", "replay"], "dataset 'no/such-v0' not found: `minari download no/such-v0` fetches one"),
+        (["saved", "minari:"], "dataset_id must be like 'namespace/name-v0'"),
+        (["minari:", "replay"], "dataset '' not found: "),
         (["saved", "minari:nonsense"], "dataset_id must be like 'namespace/name-v0'"),
         (["saved", "nowhere/steps.parquet"], "nowhere/steps.parquet cannot be made: nowhere is not a directory\n"),
         (
@@ -321,7 +323,6 @@ def test_a_failed_conversion_prints_one_line_and_exits_with_1(
         ("saved old/", "FROM and TO are both a checkpoint: there is nothing to convert"),
         ("old b.PARQUET", "FROM and TO are both a Parquet file: there is nothing to convert"),
         ("minari:a-v0 minari:b-v0", "FROM and TO are both a Minari dataset: there is nothing to convert"),
-        ("old minari:", f"FROM and TO must be {convert._FORMS}, got 'minari:'"),
         ("saved a.csv", f"TO must be {convert._FORMS} {ENDING}, got 'a.csv'"),
         ("saved a.npz", f"TO must be {convert._FORMS} {ENDING}, got 'a.npz'"),
         ("nowhere a.prquet", f"TO must be {convert._FORMS} {ENDING}, got 'a.prquet', did you mean .parquet?"),

@@ -54,8 +54,7 @@ class QNetwork:
     """
 
     def __init__(self, widths: Sequence[int], rng: np.random.Generator) -> None:
-        shapes = list(itertools.pairwise(widths))
-        weights = [rng.uniform(-1.0, 1.0, shape) * np.sqrt(6.0 / shape[0]) for shape in shapes]
+        weights = [rng.uniform(-1.0, 1.0, shape) * np.sqrt(6.0 / shape[0]) for shape in itertools.pairwise(widths)]
         weights[-1] *= 0.01  # All values start near 0.
         self._layers = [np.pad(each, ((0, 1), (0, 0))) for each in weights]
         self._moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in self._layers]
@@ -221,8 +220,8 @@ def run(options: argparse.Namespace) -> int:
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise errors.ArgumentError(f"--plot must be a file that can be written, got {options.plot}")
     started, was_interrupted = time.monotonic(), False
-    write = functools.partial(print, flush=True)
-    say = (lambda line: None) if options.quiet else write
+    write: Callable[[str], None] = functools.partial(print, flush=True)
+    say: Callable[[str], None] = (lambda line: None) if options.quiet else write
     with warnings.catch_warnings(action="ignore"):
         training = Training(options, say)
         seconds = f"{SECONDS} seconds, " if options.env == "CartPole-v1" else ""  # Others were not measured.
@@ -233,10 +232,9 @@ def run(options: argparse.Namespace) -> int:
             was_interrupted = True
             say("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)")
         mean_return = np.mean([training.play(training.best_network) for _ in range(5)])
-    verdict, goal = "learned", ""
-    if training.threshold is not None:
-        verdict = "solved" if mean_return >= training.threshold else "not solved"
-        goal = f" (goal {training.threshold:g})"
+    threshold = training.threshold
+    goal = "" if threshold is None else f" (goal {threshold:g})"
+    verdict = "learned" if threshold is None else "solved" if mean_return >= threshold else "not solved"
     verdict = "interrupted" if was_interrupted else verdict
     took = f"{training.steps:,} steps, {time.monotonic() - started:.0f} s"
     say(f"the learning curve goes to {path}")

@@ -37,12 +37,12 @@ def test_commands_on_a_page_exist(page: pathlib.Path) -> None:
 
 def test_commands_in_the_help_exist(capsys: pytest.CaptureFixture[str]) -> None:
     found = 0
-    for name in ("", "demo", "bench", "inspect", "convert"):
+    for name in ("", "demo", "bench", "convert"):
         check(f"relive {name} --help")
         for command in _EXAMPLE.findall(capsys.readouterr().out):
             check(re.split(r" \||&&", command)[0])
             found += 1
-    assert found > 15
+    assert found > 14
 
 
 def test_a_wrong_command_on_a_page_is_found() -> None:

@@ -41,10 +41,7 @@ def show(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 @contextlib.contextmanager
 def progress(label: str) -> Iterator[state.Progress | None]:
-    """Yield a function that takes the amount done and the total; after a second a bar shows them.
-
-    Without a terminal or rich there is no bar, and None.
-    """
+    """Yield what takes the amount done and the total, and shows a bar after a second; None without terminal or rich."""
     if not _is_drawn(sys.stderr):
         yield None
         return
