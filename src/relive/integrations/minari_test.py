@@ -721,7 +721,7 @@ def test_a_dataset_is_not_overwritten() -> None:
         ),
         (
             {"action_space": spaces.Tuple((spaces.Discrete(2),))},
-            r"^action_space must be of Field\(\(\), 'int64'\), as what is stored, got keys \['0'\]$",
+            r"^action_space must be of Field\(\(\), 'int64'\), as what is stored, got none$",
         ),
         ({"action_space": spaces.Text(3)}, r"^action_space must be made of Box, .* got Text$"),
         ({"buffer": 3}, r"^buffer must be an instance of ColumnReplayBuffer, got 3$"),

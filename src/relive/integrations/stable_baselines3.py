@@ -13,7 +13,7 @@ done by RingReplayBuffer.
 
 from collections.abc import Callable
 import copy
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,14 +48,11 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     """A `replay_buffer_class` for the algorithms of Stable-Baselines3; the steps are in `buffer`.
 
     The algorithm passes the first six arguments; pass the others in `replay_buffer_kwargs`. As in its own buffers,
-    draws are uniform, float rewards and actions are float32, and only termination, not truncation, is a "done".
+    draws are uniform, float rewards and actions are float32, and only termination, not truncation, is a "done". Each
+    environment has a stream of the buffer.
 
     Args:
         buffer_size: Maximum number of stored steps, over all environments; the oldest are evicted first.
-        observation_space: The observation space of one environment; may be a Dict.
-        action_space: The action space of one environment.
-        device: The device of samples.
-        n_envs: Number of parallel environments; each has its own stream of the buffer.
         optimize_memory_usage: No effect: each observation is stored once in any case.
         handle_timeout_termination: Whether ends with "TimeLimit.truncated" are truncations; if not, all ends are
             terminations.
@@ -110,14 +107,10 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         # The last next observations, as whole stacks, to see whether an episode continues.
         self._reached: Any = None
         dtype: Any = self._maybe_cast_dtype(action_space.dtype)
-        self._action = schema_lib.Field(self.action_dim, dtype)
+        self._action, reward = schema_lib.Field(self.action_dim, dtype), schema_lib.Field((), np.float32)
         self._buffer = ring.RingReplayBuffer(
             buffer_size,
-            schema_lib.Schema(
-                self._fields(observation_space, self.obs_shape),
-                self._action,
-                reward=schema_lib.Field((), np.float32),
-            ),
+            schema_lib.Schema(self._fields(observation_space, self.obs_shape), self._action, reward=reward),
             n_step=n_steps,
             gamma=1.0 if gamma is None else gamma,
             frame_stack=frame_stack,
@@ -126,17 +119,11 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             # From a copy of the generator, which is not advanced.
             seed=int(copy.deepcopy(action_space.np_random).integers(2**63)) if seed is None else seed,
         )
-        self._frames = recording.Frames(self._buffer, frame_stack)
-
-    # Properties.
+        self._frames = recording.Frames(self._buffer, frame_stack, 1)
 
     @property
     def buffer(self) -> ring.RingReplayBuffer:
-        """The underlying buffer; it may be replaced by another with the same settings, such as a loaded one.
-
-        Raises:
-            ArgumentError: The new buffer has other settings.
-        """
+        """The underlying buffer; it may be replaced by another with the same settings, such as a loaded one."""
         return self._buffer
 
     @buffer.setter
@@ -159,44 +146,17 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     def _pos(self) -> int:
         return self.buffer._store.next_key % self.buffer_size if self.full else self.size()
 
-    def _not_kept(self) -> NoReturn:
-        raise AttributeError("arrays of steps are not kept here: call self.buffer.read(self.buffer.eligible_keys())")
-
     # The base class sets both, to their current values.
     full = property(lambda self: self.buffer.is_full, lambda self, _: None, doc="Whether the next step evicts another.")
     pos = property(_pos, lambda self, _: None, doc="Where the next step goes: `size()` until it is full.")
-    # The base declares arrays.
-    observations: Any = property(_not_kept)
-    next_observations: Any = property(_not_kept)
-    actions: Any = property(_not_kept)
-    rewards: Any = property(_not_kept)
-    timeouts: Any = property(_not_kept)
     # A second `learn` with optimize_memory_usage=True writes an end here, which the next step shows anyway.
     dones: Any = property(lambda self: {})
 
-    # Writing.
-
-    def add(
-        self,
-        obs: Any,
-        next_obs: Any,
-        action: arrays.Array,
-        reward: arrays.Array,
-        done: arrays.Array,
-        infos: list[dict[str, Any]],
-    ) -> None:
-        """Add one step of every environment.
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        """Add one step of every environment, as the algorithm passes it: `next_obs` is a final observation at an end.
 
         An episode continues if the step begins with the last next observation; if not, as after a reset in mid-episode,
         the open episode is truncated.
-
-        Args:
-            obs: o_t, a dict of them for a Dict space [n_envs, ...].
-            next_obs: o_{t+1}, the final observation where an episode has ended [n_envs, ...].
-            action: a_t, scaled as by the policy [n_envs, ...].
-            reward: r_t [n_envs].
-            done: Whether an episode has ended with the step, by termination or truncation [n_envs].
-            infos: The infos of the step; "TimeLimit.truncated" marks truncations.
 
         Raises:
             SchemaError: An observation does not fit its space, or a reward is too large for a float32.
@@ -205,10 +165,10 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         if not len(reward) == len(done) == len(infos) == self.n_envs:
             rule = f"reward, done and infos must be of {self.n_envs} environments"
             raise errors.SchemaError(f"{rule}, got {len(reward)}, {len(done)} and {len(infos)}")
-        observation = _each(self._rows, obs, self.obs_shape)
-        following = _each(self._rows, next_obs, self.obs_shape)
+        observation, following = (_each(self._rows, each, self.obs_shape) for each in (obs, next_obs))
         action = action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False)
-        step = self._frames.newest(observation, 1), action, reward, self._frames.newest(following, 1)
+        step = self._frames.newest(observation), action, reward, self._frames.newest(following)
+        limits = np.array([self.handle_timeout_termination and bool(info.get("TimeLimit.truncated")) for info in infos])
         if self._frame_stack > 1:
             cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
             encoder: Any = self._buffer._store.encoder
@@ -216,29 +176,20 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
                 encoder.rows(self.n_envs, *step, {})
             for stream in cut:
                 self._buffer.end_episode(stream=stream)
-        if self.n_envs == 1:  # `add` does the same as `extend` in half the time.
-            limit = self._is_limit(infos[0])
-            self._buffer.add(*map(_first, step), terminated=bool(done[0]) and not limit, truncated=limit)
+        if self.n_envs == 1:  # `add` does the same as `extend`, and is faster.
+            ends = {"terminated": bool(done[0] > limits[0]), "truncated": bool(limits[0])}
+            self._buffer.add(*(trees.rows(part, 0) for part in step), **ends)
         else:
-            limits = np.array([*map(self._is_limit, infos)])
             self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=limits)
         if self._frame_stack > 1:
             self._reached = copies.copied(following)
-
-    def _is_limit(self, info: dict[str, Any]) -> bool:
-        return self.handle_timeout_termination and bool(info.get("TimeLimit.truncated", False))
-
-    # Drawing.
 
     def sample(self, batch_size: int, env: "vec_env.VecNormalize | None" = None) -> Any:
         """Return exactly batch_size transitions as their ReplayBufferSamples, or DictReplayBufferSamples.
 
         Rewards, dones and discounts are float32 [B, 1]. A `done` is a termination; the discounts are gamma to the power
-        of the steps in each transition, or None if no gamma was given, for that of the algorithm.
-
-        Args:
-            batch_size: The batch size, B.
-            env: Normalizes observations and rewards with its current statistics.
+        of the steps in each transition, or None if no gamma was given, for that of the algorithm. `env` normalizes
+        observations and rewards with its current statistics.
 
         Raises:
             NotReadyError: Nothing is stored.
@@ -268,7 +219,8 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
 
     def _observations(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
         """Return observations as the algorithm expects them: normalized, and stacked as they were given."""
-        observations = self._normalize_obs(_each(_stacked, tree, self.obs_shape), env)
+        observations = _each(lambda array, shape: array.reshape(len(array), *shape), tree, self.obs_shape)
+        observations = self._normalize_obs(observations, env)
         return _each(lambda array, _: self.to_torch(array, copy=False), observations, self.obs_shape)
 
     def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
@@ -283,17 +235,14 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     def _column(self, array: arrays.Array) -> Any:
         return self.to_torch(array.reshape(-1, 1), copy=False)
 
-    # Frames.
-
     def _fields(self, space: Any, shape: Any) -> Any:
         """Return the field or tree of fields of an observation, or of one frame of it."""
         if isinstance(space, spaces.Dict):
             return {key: self._fields(part, shape[key]) for key, part in space.spaces.items()}
         if self._frame_stack > 1:
             if not shape or shape[0] % self._frame_stack:
-                raise errors.ArgumentError(
-                    f"observation_space must stack {self._frame_stack} frames along its first axis, got shape {shape}"
-                )
+                rule = f"observation_space must stack {self._frame_stack} frames along its first axis"
+                raise errors.ArgumentError(f"{rule}, got shape {shape}")
             shape = (shape[0] // self._frame_stack, *shape[1:])
         return schema_lib.Field(shape, space.dtype)
 
@@ -313,8 +262,8 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         is_open = self._buffer._store.is_open(np.arange(self.n_envs))
         # For a replaced buffer the last next observations are unknown.
         goes_on = is_open & (self._reached is not None and _are_same(observation, self._reached))
-        self._frames.check_next(observation, following, 1, where=~has_ended)
-        self._frames.check_first(trees.rows(observation, ~goes_on), 1)
+        self._frames.check_next(observation, following, ~has_ended)
+        self._frames.check_first(observation, ~goes_on)
         streams: list[int] = (is_open & ~goes_on).nonzero()[0].tolist()
         return streams
 
@@ -323,22 +272,15 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
     """A replacement of their HerReplayBuffer: part of each batch is relabelled with goals achieved later.
 
     Rewards for those goals come from `compute_reward` of the first environment; `done` is unchanged. Unlike theirs, it
-    also draws from open episodes and from those whose beginning was evicted.
+    also draws from open episodes and from those whose beginning was evicted. Other arguments are those of ReplayBuffer.
 
     Args:
-        buffer_size: As in ReplayBuffer, as are all arguments not listed here.
         observation_space: A Dict with the keys "achieved_goal" and "desired_goal".
-        action_space: The action space of one environment.
         env: The environment that computes rewards; None until `set_env`. Not copied or pickled.
-        device: The device of samples.
-        n_envs: Number of parallel environments.
-        optimize_memory_usage: No effect.
-        handle_timeout_termination: Whether an end with "TimeLimit.truncated" is a truncation.
         n_sampled_goal: Number of relabelled transitions for each one with its original goal.
         goal_selection_strategy: Where the new goal is taken from: after the step ("future"), the end of the episode
             ("final"), or anywhere in it ("episode"); a string or a GoalSelectionStrategy.
         copy_info_dict: Must be False: `compute_reward` gets empty infos, since infos are not stored.
-        seed: Seed or generator for sampling.
 
     Raises:
         ArgumentError: A setting is invalid.
@@ -368,16 +310,8 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         for key in ("achieved_goal", "desired_goal"):
             if not isinstance(observation_space, spaces.Dict) or key not in observation_space.spaces:
                 raise errors.ArgumentError(f"observation_space must be a Dict with {key!r}, got {observation_space}")
-        super().__init__(
-            buffer_size,
-            observation_space,
-            action_space,
-            device,
-            n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
-            seed=seed,
-        )
+        sizes = buffer_size, observation_space, action_space, device, n_envs
+        super().__init__(*sizes, optimize_memory_usage, handle_timeout_termination, seed=seed)
         self.env: Any = env
         self._share = 1 - 1 / (n_sampled_goal + 1)
 
@@ -391,14 +325,9 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         if self.env is None:
             raise errors.NotReadyError("sample has no environment to compute rewards: call set_env first")
         batch = self.buffer.sample(batch_size)
-        count = int(self._share * len(batch))
+        share = int(self._share * len(batch)) / len(batch)
         relabelled = hindsight.relabel(
-            self.buffer,
-            batch,
-            compute=self._judged,
-            strategy=self._strategy,
-            share=count / len(batch),
-            open_episodes=True,
+            self.buffer, batch, compute=self._judged, strategy=self._strategy, share=share, open_episodes=True
         )
         relabelled.is_terminal = batch.is_terminal
         return self._samples(relabelled, env)
@@ -416,8 +345,7 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         return np.reshape(rewards, -1), np.zeros(count, np.bool_)
 
     def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
-        rewards: arrays.Array = self._normalize_reward(batch.reward, env)
-        return rewards
+        return np.asarray(self._normalize_reward(batch.reward, env))
 
 
 def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any) -> Any:
@@ -427,21 +355,8 @@ def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any)
     return answer(tree, shapes)
 
 
-def _first(tree: Any) -> Any:
-    """Return the first row of each array."""
-    return {key: part[0] for key, part in tree.items()} if isinstance(tree, dict) else tree[0]
-
-
-def _stacked(array: arrays.Array, shape: tuple[int, ...]) -> arrays.Array:
-    return array.reshape(len(array), *shape)
-
-
 def _are_same(these: Any, those: Any) -> arrays.Bools:
     """Return whether two trees hold the same bytes in each row [k]."""
-    pairs = zip(trees.flat("observation", these).values(), trees.flat("observation", those).values(), strict=True)
-    same = [_bytes(this) == _bytes(that) for this, that in pairs]
-    return np.asarray(np.concatenate(same, axis=1).all(axis=1))
-
-
-def _bytes(array: arrays.Array) -> arrays.Array:
-    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+    pairs = zip(trees.flat("", these).values(), trees.flat("", those).values(), strict=True)
+    same = [[this.tobytes() == that.tobytes() for this, that in zip(*pair, strict=True)] for pair in pairs]
+    return np.asarray(np.all(same, axis=0))

@@ -1,9 +1,7 @@
-"""The common base of the recorders: the target buffer, extras, frame stacks and infos."""
+"""What the recorders share: checks before a step, copies of what is stored, and single frames of stacks."""
 
-from collections.abc import Callable, Iterator, Mapping
-import contextlib
+from collections.abc import Callable, Mapping
 import functools
-import operator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,28 +21,17 @@ from relive.waiting import rate_limiters
 from relive.waiting import threads
 
 with imports.optional_dependency("gymnasium"):
-    import gymnasium
+    from gymnasium import vector
 
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
-
-
-class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A recorder of one environment. An environment recreated from its spec is not recorded."""
-
-    spec: Any = property(operator.attrgetter("env.spec"), doc="The spec of the environment inside.")
-
-    def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
-        given: object = env
-        if isinstance(given, gymnasium.vector.VectorEnv):
-            raise errors.ArgumentTypeError("env must be one environment, got a vector environment: use VectorRecorder")
-        require_env(env, gymnasium.Env)
-        super().__init__(env)
 
 
 def require_env(env: object, kind: type) -> None:
     """Raise ArgumentTypeError if `env` is not an instance of a class of environments."""
     if isinstance(env, checkpointable.Checkpointable | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(f"env must be an environment, got {env!r}: the order is env, buffer")
+    if isinstance(env, vector.VectorEnv) and kind is not vector.VectorEnv:
+        raise errors.ArgumentTypeError("env must be one environment, got a vector environment: use VectorRecorder")
     validation.require_instance("env", env, kind)
 
 
@@ -53,156 +40,82 @@ def held_back(limiter: rate_limiters.RateLimiter) -> errors.NotReadyError:
     return errors.NotReadyError(f"step held back by {limiter!r}: draw samples first")
 
 
-def needs_reset() -> errors.NotReadyError:
-    """Return the error for a step without an open episode."""
-    return errors.NotReadyError("step needs an episode that is running: call reset first")
+class Recording:
+    """The buffer that steps are recorded into, and the checks that each step passes before.
 
-
-def kept(space: spaces.Space, value: Any) -> Any:
-    """Return a value of a space, or a batch of them, as a tree of numpy copies.
-
-    Raises:
-        SchemaError: An array cannot be converted: it is on a device, or requires a gradient.
-    """
-    return _kept(spaces.tree_of(space, value))
-
-
-def _kept(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: _kept(part) for key, part in tree.items()}
-    if not is_tensor(tree):
-        return copies.copied(tree)
-    return casting.as_array(f"a {type(tree).__name__}", tree).copy()
-
-
-def is_tensor(value: object) -> bool:
-    """Return whether `value` is an array of another library than numpy."""
-    return hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
-
-
-def holds_tensor(value: object) -> bool:
-    """Return whether a value of a space is, or contains, an array of another library than numpy."""
-    if isinstance(value, Mapping | tuple):
-        return any(map(holds_tensor, value.values() if isinstance(value, Mapping) else value))
-    return is_tensor(value)
-
-
-def check_discrete(space: spaces.Space, action: object, *, takes_tensors: bool) -> None:
-    """Raise SchemaError if an action of a Discrete space is of a type that the environment cannot take.
-
-    Args:
-        space: The action space.
-        action: The action.
-        takes_tensors: Whether the environment may take tensors, as it returns them.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        is_float = isinstance(action, float | np.floating)
-        if is_float or (is_tensor(action) and not takes_tensors):
-            rule = f"action must be an integer, as the environment has {space}, got {validation.short_repr(action)}"
-            raise errors.SchemaError(f"{rule}: pass {'int(action)' if is_float else 'action.item()'}")
-
-
-class Target:
-    """The buffer that environments record into; copies and checks the actions and extras of a step.
-
-    Args:
-        buffer: A column buffer with plain calls.
-        action_space: The action space of one environment.
-        infos: Maps names of extras to keys of an info.
-        lead: The leading axes: none, or one for the environments.
-
-    Raises:
-        ArgumentTypeError: The buffer is of another kind, or `infos` does not map strings to strings.
-        ArgumentError: The buffer has no extra for one of the infos.
+    The spaces are those of one environment; `lead` are the leading axes of a step: none, or one for the environments.
     """
 
     def __init__(
-        self, buffer: Buffer, action_space: spaces.Space, infos: Mapping[str, str] | None, lead: tuple[int, ...]
+        self,
+        buffer: Buffer,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        lead: tuple[int, ...],
+        frame_stack: int,
+        infos: Mapping[str, str] | None,
     ) -> None:
-        if not isinstance(buffer, column.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
-            raise errors.ArgumentTypeError(
-                f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.short_repr(buffer)}"
-            )
-        self._buffer, self._space, self._lead = buffer, action_space, lead
-        self.infos = checked_infos(infos)
-        with _inside(buffer) as columns:
-            schema, self.streams = columns.schema, columns.streams
-        for extra in self.infos:
-            if schema is not None and extra not in schema.extras:
-                known = ", ".join(schema.extras) or "none"
-                raise errors.ArgumentError(f"infos must be for extras of the schema, which are {known}, got {extra!r}")
-        self._schema: schema_lib.Schema | None = None
+        inside: object = buffer._buffer if isinstance(buffer, threads.ThreadSafeReplayBuffer) else buffer
+        if not isinstance(inside, column.ColumnReplayBuffer):
+            rule = "buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer of one"
+            raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(buffer)}")
+        self._columns, self._may_wait = inside, inside is not buffer
+        self._observation_space, self._action_space, self._lead = observation_space, action_space, lead
+        self.infos, self.streams = checked_infos(infos), inside.streams
+        self.frames = Frames(inside, frame_stack, len(lead))
+        # The schema without the extras that are found in infos.
+        self._given: schema_lib.Schema | None = None
+        if (schema := inside.schema) is not None:
+            for extra in self.infos.keys() - schema.extras.keys():
+                rule = f"infos must be for extras of the schema, which are {', '.join(schema.extras) or 'none'}"
+                raise errors.ArgumentError(f"{rule}, got {extra!r}")
+            spaces.check_shapes("observation", observation_space, schema.observation, frame_stack)
+            spaces.check_shapes("action", action_space, schema.action)
 
-    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one.
+    def observed(self, observation: Any) -> Any:
+        """Return a copy of an observation, or of a batch of them, as a tree."""
+        return _kept("observation", spaces.tree_of(self._observation_space, observation))
 
-        Raises:
-            NotReadyError: The limiter holds inserts back; a ThreadSafeReplayBuffer waits when the step is added.
-            ArgumentError: An extra is given that `infos` also provides, or a stream.
-            SchemaError: A value does not fit its field, or an extra is missing or unknown.
-        """
-        if isinstance(self._buffer, column.ColumnReplayBuffer) and not self._buffer.can_insert():
-            raise held_back(self._buffer.limiter)
-        for extra in extras:
-            if extra in self.infos:
-                raise errors.ArgumentError(
-                    f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}"
-                )
-            if extra in ("stream", "streams"):
-                raise errors.ArgumentError(f"{extra} must not be given: the recorder sets it")
-        action, extras = kept(self._space, action), {name: _kept(value) for name, value in extras.items()}
-        schema = self._schema_of_given()
+    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one."""
+        # A ThreadSafeReplayBuffer waits for its limiter when the step is added.
+        if not self._may_wait and not self._columns.can_insert():
+            raise held_back(self._columns.limiter)
+        for extra in extras.keys() & self.infos.keys():
+            raise errors.ArgumentError(f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}")
+        action = _kept("action", spaces.tree_of(self._action_space, action))
+        extras = _kept("extras", extras) if extras else {}
+        schema = self._columns.schema
         if schema is None:
             return action, extras
-        columns: dict[str, Any] = schema._columns_of("action", action, self._lead)
-        columns |= schema._columns_of("extras", extras, self._lead)
+        if self._given is None:
+            others = {name: tree for name, tree in schema.extras.items() if name not in self.infos}
+            self._given = schema_lib.Schema(schema.observation, schema.action, extras=others)
+        columns = self._given._columns_of("action", action, self._lead)
+        columns |= self._given._columns_of("extras", extras, self._lead)
         return trees.nested("action", columns), trees.nested("extras", columns)
 
-    def write(self, insert: Callable[..., Any], *step: Any, **fields: Any) -> None:
-        """Call `add` or `extend` of the buffer, which does not ask the limiter again after the step was taken."""
-        call = functools.partial(insert, *step, **fields)
-        if isinstance(self._buffer, column.ColumnReplayBuffer):
-            self._buffer._limited.decided(True, call)
+    def write(
+        self, call: Callable[..., Any], before: Any, action: Any, reward: Any, after: Any, /, **more: Any
+    ) -> None:
+        """Call `add` or `extend` with single frames; the limiter, asked before the step, is not asked again."""
+        step = self.frames.newest(before), action, reward, self.frames.newest(after)
+        if self._may_wait:
+            call(*step, **more)
         else:
-            call()
-
-    def _schema_of_given(self) -> schema_lib.Schema | None:
-        """Return the schema of actions and extras; None while the buffer has none."""
-        if self._schema is None:
-            with _inside(self._buffer) as columns:
-                whole = columns.schema
-            if whole is not None:
-                unused = schema_lib.Field((), np.float64)
-                extras = {name: fields for name, fields in whole.extras.items() if name not in self.infos}
-                self._schema = schema_lib.Schema(unused, whole.action, reward=unused, extras=extras)
-        return self._schema
+            self._columns._limited.decided(True, functools.partial(call, *step, **more))
 
 
-def check_spaces(buffer: Buffer, observation_space: spaces.Space, action_space: spaces.Space, frame_stack: int) -> None:
-    """Raise ArgumentError if the buffer has a schema, and it is that of another environment."""
-    with _inside(buffer) as columns:
-        schema = columns.schema
-    if schema is not None:
-        spaces.check_shapes("observation", observation_space, schema.observation, frame_stack)
-        spaces.check_shapes("action", action_space, schema.action)
-
-
-@contextlib.contextmanager
-def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
-    """Yield the buffer, or the wrapped buffer while its lock is held."""
-    if isinstance(buffer, column.ColumnReplayBuffer):
-        yield buffer
-    else:
-        with buffer.locked() as columns:
-            yield columns
+def _kept(name: str, tree: Any) -> Any:
+    """Return a copy of a tree, in which arrays of other libraries are numpy's."""
+    leaves = trees.flat(name, tree)
+    for path, leaf in leaves.items():
+        leaves[path] = casting.as_array(path, leaf).copy() if hasattr(leaf, "__array__") else copies.copied(leaf)
+    return trees.nested(name, leaves)
 
 
 def checked_infos(infos: Any) -> dict[str, str]:
-    """Return the checked mapping of extras to keys of an info.
-
-    Raises:
-        ArgumentTypeError: It does not map strings to strings.
-    """
+    """Return the checked mapping of extras to keys of an info."""
     if infos is None:
         return {}
     if not isinstance(infos, Mapping) or not all(type(text) is str for pair in infos.items() for text in pair):
@@ -211,83 +124,55 @@ def checked_infos(infos: Any) -> dict[str, str]:
 
 
 def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
-    """Return the value of a key in an info.
-
-    Raises:
-        ArgumentError: The key is missing.
-    """
+    """Return the value of a key in an info; raise ArgumentError if it is missing."""
     if key not in info:
-        raise errors.ArgumentError(
-            f"info must hold {key!r} for the extra {extra!r}, got {validation.short_repr(list(info))}"
-        )
+        there = validation.short_repr(list(info))
+        raise errors.ArgumentError(f"info must hold {key!r} for the extra {extra!r}, got {there}")
     return info[key]
 
 
 class Frames:
-    """Extracts single frames from stacked observations.
+    """Single frames of stacked observations; the buffer stacks them again when sampling.
 
-    Args:
-        buffer: The target of the frames, which stacks them again when sampling.
-        frame_stack: Number of frames along the first axis of an observation; 1 if not stacked.
-
-    Raises:
-        ArgumentError: The buffer stacks another number of frames.
+    The frames of a stack are along the first axis after the leading ones.
     """
 
-    def __init__(self, buffer: Buffer, frame_stack: int) -> None:
-        self._number = validation.positive_int("frame_stack", frame_stack)
-        with _inside(buffer) as columns:
-            of_buffer = getattr(columns.window, "frame_stack", None)
-            self._padding = str(getattr(columns.window, "stack_padding", None))
+    def __init__(self, buffer: "column.ColumnReplayBuffer[Any]", frame_stack: int, num_leading: int) -> None:
+        self._number, self._axis = validation.positive_int("frame_stack", frame_stack), num_leading
+        of_buffer = getattr(buffer.window, "frame_stack", None)
         if self._number > 1 and of_buffer not in (None, self._number):
             raise errors.ArgumentError(f"frame_stack must be {of_buffer}, as that of the buffer, got {self._number}")
+        self._padding: Any = getattr(buffer.window, "stack_padding", None)
 
-    def newest(self, tree: Any, num_leading: int = 0) -> Any:
-        """Return the last frame of each stack; the stack is the first axis after the leading ones."""
+    def newest(self, tree: Any) -> Any:
+        """Return the last frame of each stack."""
         if self._number == 1:
             return tree
-        if isinstance(tree, Mapping):
-            return {key: self.newest(part, num_leading) for key, part in tree.items()}
-        return np.moveaxis(tree, num_leading, 0)[-1]
+        return trees.nested("observation", {path: stack[-1] for path, stack in self._stacks(tree).items()})
 
-    def check_first(self, tree: Any, num_leading: int = 0) -> None:
-        """Raise ArgumentError unless each stack is padding followed by one frame, as in the buffer."""
-        for stack in self._stacks(tree, num_leading):
-            padding = {"zeros": np.zeros_like(stack[-1]), "first": stack[-1]}.get(self._padding)
-            if padding is not None and not are_same(stack[:-1], np.broadcast_to(padding, stack[:-1].shape)):
-                raise errors.ArgumentError(
-                    f"observation must begin with frames that are {self._padding!r}, as the stack_padding of the buffer"
-                )
+    def check_first(self, tree: Any, where: Any = ...) -> None:
+        """Raise ArgumentError unless each stack in these rows is padding followed by one frame, as in the buffer."""
+        for stack in self._stacks(tree, where).values():
+            history = stack[:-1]
+            padding = {"zeros": np.zeros_like(history), "first": stack[-1:]}.get(self._padding, history)
+            if not np.array_equal(history, np.broadcast_to(padding, history.shape), equal_nan=True):
+                rule = f"observation must begin with frames that are {self._padding!r}"
+                raise errors.ArgumentError(f"{rule}, as the stack_padding of the buffer")
 
-    def check_next(self, before: Any, after: Any, num_leading: int = 0, where: Any = ...) -> None:
-        """Raise ArgumentError unless each stack is the previous one shifted by one frame.
-
-        Args:
-            before: The previous stacks.
-            after: The stacks one step later.
-            num_leading: Number of leading axes.
-            where: Which rows of the leading axis to check.
-        """
-        for old, new in zip(self._stacks(before, num_leading), self._stacks(after, num_leading), strict=True):
-            if not are_same(old[1:, where], new[:-1, where]):
+    def check_next(self, before: Any, after: Any, where: Any = ...) -> None:
+        """Raise ArgumentError unless each stack in these rows is the one before it, shifted by one frame."""
+        following = self._stacks(after, where)
+        for path, stack in self._stacks(before, where).items():
+            if not np.array_equal(stack[1:], following[path][:-1], equal_nan=True):
                 raise errors.ArgumentError("observation must be the previous stack, shifted by one new frame")
 
-    def _stacks(self, tree: Any, num_leading: int) -> list[arrays.Array]:
-        """Return the stacks in a tree, frames first; empty if observations are not stacked."""
-        if self._number == 1:
-            return []
-        stacks = [np.asarray(stack) for _, stack in sorted(trees.flat("observation", tree).items())]
-        for stack in stacks:
-            if stack.ndim <= num_leading or stack.shape[num_leading] != self._number:
-                raise errors.ArgumentError(
-                    f"observation must be a stack of {self._number} frames, got shape {stack.shape}"
-                )
-        return [np.moveaxis(stack, num_leading, 0) for stack in stacks]
-
-
-def are_same(these: Any, those: Any) -> bool:
-    """Return whether two trees of arrays hold the same values; NaNs are equal."""
-    one, other = ({path: np.asarray(leaf) for path, leaf in trees.flat("", tree).items()} for tree in (these, those))
-    return one.keys() == other.keys() and all(
-        np.array_equal(one[path], other[path], equal_nan=one[path].dtype.kind in "fc") for path in one
-    )
+    def _stacks(self, tree: Any, where: Any = ...) -> dict[str, arrays.Array]:
+        """Return rows of the stacks in a tree by path, frames first; none if observations are not stacked."""
+        stacks = trees.flat("observation", tree) if self._number > 1 else {}
+        for path, leaf in stacks.items():
+            stack = np.asarray(leaf)
+            if stack.shape[self._axis : self._axis + 1] != (self._number,):
+                rule = f"observation must be a stack of {self._number} frames"
+                raise errors.ArgumentError(f"{rule}, got shape {stack.shape}")
+            stacks[path] = np.moveaxis(stack, self._axis, 0)[:, where]
+        return stacks

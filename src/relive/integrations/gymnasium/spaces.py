@@ -91,7 +91,12 @@ def from_env(
     """
     given: object = env
     if isinstance(env, str):
-        with contextlib.closing(_made(env)) as made:
+        try:
+            made = gymnasium.make(env)
+        except (gymnasium.error.Error, ImportError) as error:
+            rule = f"env must be an id that Gymnasium has registered, got {env!r}"
+            raise errors.ArgumentError(f"{rule}: {' '.join(str(error).split())}") from error
+        with contextlib.closing(made):
             return from_env(made, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
     if isinstance(env, vector.VectorEnv):
         pair = env.single_observation_space, env.single_action_space
@@ -105,25 +110,8 @@ def from_env(
     return schema_from_spaces(*pair, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
 
 
-def _made(env_id: str) -> "gymnasium.Env[Any, Any]":
-    try:
-        return gymnasium.make(env_id)
-    except (gymnasium.error.Error, ImportError) as error:
-        said = " ".join(str(error).split())
-        raise errors.ArgumentError(
-            f"env must be an id that Gymnasium has registered, got {env_id!r}: {said}"
-        ) from error
-
-
-# From spaces.
-
-
 def fields_of(name: str, space: object) -> Any:
-    """Return the field or the tree of fields of a space, called `name` in errors.
-
-    Raises:
-        ArgumentError: It is, or contains, a space of another kind.
-    """
+    """Return the field or the tree of fields of a space, called `name` in errors."""
     if isinstance(space, _LEAVES):
         return schema_lib.Field(space.shape or (), space.dtype)
     if isinstance(space, spaces.Dict):
@@ -151,11 +139,6 @@ def tree_of(space: Space, value: Any) -> Any:
     """Return a value of a space, or a batch of them, as a tree: a tuple is a dict with the keys "0", "1" and so on.
 
     Nothing is copied, and values that do not match the space are returned unchanged, for the schema to check.
-
-    >>> from gymnasium import spaces
-    >>> from relive.integrations.gymnasium import spaces as space_trees
-    >>> space_trees.tree_of(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), (2, 0))
-    {'0': 2, '1': 0}
     """
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
         return {key: tree_of(space[key], part) if key in space.spaces else part for key, part in value.items()}
@@ -164,41 +147,24 @@ def tree_of(space: Space, value: Any) -> Any:
     return value
 
 
-# To spaces.
-
-
 def space_of(name: str, tree: schema_lib.Tree) -> Space:
-    """Return the space of all values of a tree of fields, called `name` in errors.
-
-    Fields have no bounds, so all spaces are Boxes, never Discrete.
-
-    Raises:
-        ArgumentError: A field has a dtype that Box does not support.
-
-    >>> import relive
-    >>> from relive.integrations.gymnasium import spaces
-    >>> spaces.space_of("action", relive.Field(2, "float32"))
-    Box(-inf, inf, (2,), float32)
-    """
+    """Return the space of all values of a tree of fields, called `name` in errors; fields have no bounds."""
     if not isinstance(tree, schema_lib.Field):
         return spaces.Dict({key: space_of(f"{name}/{key}", part) for key, part in tree.items()})
     dtype: Any = tree.dtype
-    low: Any
-    high: Any
-    if dtype.kind == "f":
-        low, high = -np.inf, np.inf
-    elif dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    elif dtype.kind == "b":
-        low, high = np.zeros(tree.shape, np.bool_), np.ones(tree.shape, np.bool_)
-    else:
+    if dtype.kind not in "biuf":
         raise errors.ArgumentError(f"{name} must be of bools, integers or floats for a space, got {dtype}")
-    return spaces.Box(low, high, tree.shape, dtype)
+    bounds: Any = {"b": (False, True), "f": (-np.inf, np.inf)}.get(dtype.kind)
+    low, high = bounds or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(np.full(tree.shape, low, dtype), np.full(tree.shape, high, dtype), tree.shape, dtype)
 
 
 def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
     """Raise ArgumentError unless a space, called `name` in it, has the shapes and dtypes of the fields."""
-    _check_same(name, fields_of(name, space), tree)
+    declared, stored = trees.flat(name, fields_of(name, space)), trees.flat(name, tree)
+    if (path := _different(stored, declared)) is not None:
+        rule = f"{path} must be of {stored.get(path, 'no field')}, as what is stored"
+        raise errors.ArgumentError(f"{rule}, got {declared.get(path, 'none')}")
 
 
 def check_shapes(name: str, space: object, tree: schema_lib.Tree, frame_stack: int = 1) -> None:
@@ -214,36 +180,19 @@ def check_shapes(name: str, space: object, tree: schema_lib.Tree, frame_stack: i
         {path: field.shape for path, field in trees.flat(name, each).items()}
         for each in (_one_frame(declared, frame_stack), tree)
     )
-    if wanted.keys() != stored.keys():
-        rule = f"the schema of the buffer must have {', '.join(wanted)}, as the environment"
-        raise errors.ArgumentError(f"{rule}, got {', '.join(stored)}: from_env makes its schema")
-    for path, shape in wanted.items():
-        if stored[path] != shape:
-            rule = f"{path} in the schema of the buffer must be of shape {shape}, as in the environment"
-            raise errors.ArgumentError(f"{rule}, got {stored[path]}: from_env makes its schema")
+    if (path := _different(wanted, stored)) is not None:
+        rule = f"of shape {wanted[path]}, as in the environment" if path in wanted else "left out"
+        found = f"{path} in the schema of the buffer must be {rule}, got {stored.get(path, 'none')}"
+        raise errors.ArgumentError(f"{found}: from_env makes its schema")
 
 
-def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -> None:
-    """Raise ArgumentError unless two trees have the same fields."""
-    if isinstance(declared, Mapping) and isinstance(stored, Mapping) and declared.keys() == stored.keys():
-        for key in sorted(stored):
-            _check_same(f"{name}/{key}", declared[key], stored[key])
-    elif declared != stored:
-        raise errors.ArgumentError(f"{name} must be of {_shown(stored)}, as what is stored, got {_shown(declared)}")
-
-
-def _shown(tree: schema_lib.Tree) -> str:
-    return f"keys {validation.short_repr(sorted(tree))}" if isinstance(tree, Mapping) else str(tree)
+def _different(these: Mapping[str, Any], those: Mapping[str, Any]) -> str | None:
+    """Return the first path at which two mappings differ; None if they are equal."""
+    return next((path for path in {**these, **those} if these.get(path) != those.get(path)), None)
 
 
 def value_of(space: Space, tree: Any) -> Any:
-    """Return a tree as a value of a space, or as a batch of them: a tuple where the space is a Tuple.
-
-    >>> from gymnasium import spaces
-    >>> from relive.integrations.gymnasium import spaces as space_trees
-    >>> space_trees.value_of(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), {"0": 2, "1": 0})
-    (2, 0)
-    """
+    """Return a tree as a value of a space, or as a batch of them: the inverse of `tree_of`."""
     if isinstance(space, spaces.Dict):
         return {key: value_of(part, tree[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

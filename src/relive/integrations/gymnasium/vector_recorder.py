@@ -5,10 +5,15 @@ What follows the end of an episode depends on the autoreset mode in the metadata
     NEXT_STEP    step t ends; step t + 1 resets, ignores the action, and is not stored
     SAME_STEP    step t ends and resets: it returns the first observation, and the last one as infos["final_obs"]
     DISABLED     step t ends; reset(options={"reset_mask": mask}) must come before step t + 1
+
+Infos hold arrays over environments, and masks of where each is set:
+
+{"speed": [3.0, 0.0], "_speed": [True, False],       of environment 0 alone
+ "final_obs": [None, o_T], "_final_obs": [False, True], "final_info": {"speed": [0.0, 2.0], "_speed": ...}}
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,12 +22,14 @@ from relive.common import arrays
 from relive.common import copies
 from relive.common import imports
 from relive.common import trees
-from relive.integrations.gymnasium import autoreset
+from relive.common import validation
 from relive.integrations.gymnasium import recording
-from relive.integrations.gymnasium import spaces
 
 with imports.optional_dependency("gymnasium"):
     from gymnasium import vector
+
+Infos: TypeAlias = Mapping[str, Any]
+_SAME_STEP, _DISABLED = vector.AutoresetMode.SAME_STEP, vector.AutoresetMode.DISABLED
 
 
 class VectorRecorder(vector.VectorWrapper):
@@ -65,15 +72,16 @@ class VectorRecorder(vector.VectorWrapper):
     ) -> None:
         recording.require_env(env, vector.VectorEnv)
         super().__init__(env)
-        self._target = recording.Target(buffer, env.single_action_space, infos, (env.num_envs,))
+        spaces = env.single_observation_space, env.single_action_space
+        self._recording = recording.Recording(buffer, *spaces, (env.num_envs,), frame_stack, infos)
+        if (streams := self._recording.streams) != env.num_envs:
+            rule = f"buffer must have a stream for each of {env.num_envs} environments"
+            raise errors.ArgumentError(f"{rule}, got streams={streams}")
         self.buffer = buffer
-        if self._target.streams != env.num_envs:
-            raise errors.ArgumentError(
-                f"buffer must have a stream for each of {env.num_envs} environments, got streams={self._target.streams}"
-            )
-        self._mode = autoreset.mode_of(env)
-        self._frames = recording.Frames(buffer, frame_stack)
-        recording.check_spaces(buffer, env.single_observation_space, env.single_action_space, frame_stack)
+        self._mode: Any = env.metadata.get("autoreset_mode")
+        if not isinstance(self._mode, vector.AutoresetMode):
+            rule = "env must declare how it resets: set env.metadata['autoreset_mode'] to a member of AutoresetMode"
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(self._mode)}")
         self._observations: Any = None
         # Which environments have an open episode; None if all must be reset first.
         self._is_running: arrays.Bools | None = None
@@ -86,99 +94,141 @@ class VectorRecorder(vector.VectorWrapper):
         Raises:
             ArgumentError: A reset mask is given although the environments reset themselves, or it is invalid.
         """
-        is_reset = autoreset.reset_mask(self._mode, self.env.num_envs, options)
+        is_reset = self._reset_mask(options or {})
         was_running, self._is_running = self._is_running, None
-        if was_running is None and not is_reset.all():
-            raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
         # Its annotation allows a single seed only; vector environments accept a list too.
         seeds: Any = seed
         # Gymnasium's environments take the mask out of their options, and wrappers around this one still need it.
         observations, infos = self.env.reset(seed=seeds, options=copies.copied(options))
-        tree = recording.kept(self.env.single_observation_space, observations)
-        rows = is_reset.nonzero()[0]
-        first = trees.rows(tree, rows)
-        self._frames.check_first(first, num_leading=1)
-        for stream in rows.tolist():
+        first = self._recording.observed(observations)
+        self._recording.frames.check_first(first, is_reset)
+        for stream in is_reset.nonzero()[0].tolist():
             self.buffer.end_episode(stream=stream)
         if was_running is None:
-            self._observations = tree
+            self._observations, self._is_running = first, is_reset
         else:
-            trees.put(self._observations, rows, first)
-        self._is_running = is_reset if was_running is None else was_running | is_reset
+            trees.put(self._observations, is_reset, trees.rows(first, is_reset))
+            self._is_running = was_running | is_reset
         return observations, infos
 
     def step(self, actions: Any, **extras: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the vector environment, and store the steps.
+
+        What is given is checked before an environment is stepped; after any later error, `reset` must follow.
 
         Args:
             actions: The actions [S, ...].
             extras: The other fields of the schema [S, ...], such as the log-probabilities of the actions.
 
         Raises:
-            NotReadyError: An environment was not reset, or the limiter holds inserts back; none was stepped.
-            ArgumentError: An extra is given that `infos` also provides; none was stepped. Or the environment does not
-                behave as its metadata say, the infos lack a key, or a frame stack does not continue the previous one;
-                the steps are not stored, and `reset` must follow.
-            SchemaError: An action or an extra does not fit its field; none was stepped. Or a returned value does not
-                fit; the steps are not stored, and `reset` must follow.
+            NotReadyError: An environment was not reset, or the limiter holds inserts back.
+            ArgumentError: An extra is given that `infos` also provides; or the environment does not behave as its
+                metadata say, the infos lack a key, or a frame stack does not continue the previous one.
+            SchemaError: A value does not fit its field.
         """
         is_step = self._checked_running()
-        taken, extras = self._target.given(actions, extras)
+        taken, extras = self._recording.given(actions, extras)
         self._is_running = None
         answer = self.env.step(actions)
         observations, *numbers, infos = answer
         rewards, terminated, truncated = map(np.asarray, numbers)
         has_ended = np.logical_or(terminated, truncated)
-        autoreset.check(self._mode, is_step, has_ended, infos)
-        following = tree = recording.kept(self.env.single_observation_space, observations)
+        self._check_mode(is_step, has_ended, infos)
+        shown = after = self._recording.observed(observations)
         # Ended episodes were reset by SAME_STEP, are reset by NEXT_STEP in the next step, or wait for `reset`.
         is_first, goes_on = ~is_step, ~has_ended
-        if self._mode is autoreset.SAME_STEP:
+        if self._mode is _SAME_STEP:
             is_first, goes_on = has_ended, is_step
-            following = self._with_last(tree, has_ended, infos)
-        self._frames.check_next(self._observations, following, 1, where=is_step)
-        self._frames.check_first(trees.rows(tree, is_first), 1)
+            after = copies.copied(shown) if has_ended.any() else shown
+            for row in has_ended.nonzero()[0].tolist():
+                trees.put(after, row, self._recording.observed(_value(infos, "final_obs", row)))
+        self._recording.frames.check_next(self._observations, after, is_step)
+        self._recording.frames.check_first(shown, is_first)
         if is_step.any():
             rows = is_step.nonzero()[0]
             found = {
-                extra: autoreset.info_column(infos, extra, key, rows, is_first)
-                for extra, key in self._target.infos.items()
+                extra: _info_column(infos, extra, key, rows, is_first) for extra, key in self._recording.infos.items()
             }
             at: Any = slice(None) if is_step.all() else rows  # A slice copies nothing.
-            observations, following = (self._frames.newest(each, 1) for each in (self._observations, following))
-            self._target.write(
+            self._recording.write(
                 self.buffer.extend,
-                trees.rows(observations, at),
-                trees.rows(taken, at),
-                rewards[at],
-                trees.rows(following, at),
+                *(trees.rows(part, at) for part in (self._observations, taken, rewards, after)),
                 terminated=terminated[at],
                 truncated=truncated[at],
-                streams=None if is_step.all() else rows,
+                streams=rows,
                 **trees.rows(extras, at),
                 **found,
             )
-        self._observations, self._is_running = tree, goes_on
+        self._observations, self._is_running = shown, goes_on
         return answer
 
-    def _checked_running(self) -> arrays.Bools:
-        """Return where an episode is open [S]; raise NotReadyError unless every environment may be stepped."""
-        is_running = self._is_running
-        if is_running is None:
-            raise errors.NotReadyError("step needs episodes that are running: call reset first")
-        if self._mode is autoreset.DISABLED and not is_running.all():
-            waiting = (~is_running).nonzero()[0].tolist()
-            raise errors.NotReadyError(
-                f"step needs episodes that are running: call reset(options={{'reset_mask': ...}}) of {waiting} first"
-            )
-        return is_running
+    def _reset_mask(self, options: Mapping[str, Any]) -> arrays.Bools:
+        """Return which environments are to be reset [S]."""
+        count = self.env.num_envs
+        if "reset_mask" not in options:
+            return np.ones(count, np.bool_)
+        mask = options["reset_mask"]
+        if self._mode is not _DISABLED:
+            raise errors.ArgumentError(f"reset_mask must not be given: env resets itself by {self._mode.name}")
+        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (count,)):
+            rule = f"reset_mask must be an array of {count} bools"
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(mask)}")
+        if self._is_running is None and not mask.all():
+            raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
+        return mask.copy()
 
-    def _with_last(self, tree: Any, has_ended: arrays.Bools, infos: Mapping[str, Any]) -> Any:
-        """Return observations [S, ...] with final observations where an episode has ended and was reset."""
-        if not has_ended.any():
-            return tree
-        following, space = copies.copied(tree), self.env.single_observation_space
+    def _checked_running(self) -> arrays.Bools:
+        """Return where an episode is open [S], if every environment may be stepped."""
+        if self._is_running is None:
+            raise errors.NotReadyError("step needs episodes that are running: call reset first")
+        waiting = (~self._is_running).nonzero()[0].tolist()
+        if waiting and self._mode is _DISABLED:
+            remedy = f"call reset(options={{'reset_mask': ...}}) of {waiting} first"
+            raise errors.NotReadyError(f"step needs episodes that are running: {remedy}")
+        return self._is_running
+
+    def _check_mode(self, is_step: arrays.Bools, has_ended: arrays.Bools, infos: Any) -> None:
+        """Raise ArgumentError if environments do not follow their autoreset mode, as far as an end shows it."""
+        if not isinstance(infos, Mapping):
+            remedy = "put the recorder inside the wrapper that changes it"
+            raise errors.ArgumentError(f"infos must be a mapping, got {validation.short_repr(infos)}: {remedy}")
         for row in has_ended.nonzero()[0].tolist():
-            last = spaces.tree_of(space, autoreset.final_observation(infos, row))
-            trees.put(following, row, recording.kept(space, last))
-        return following
+            said = f"env must reset by {self._mode.name}, but environment {row}"
+            if not is_step[row]:
+                raise errors.ArgumentError(f"{said} goes on in the step after an end")
+            if (_value(infos, "final_obs", row) is not None) is not (self._mode is _SAME_STEP):
+                raise errors.ArgumentError(f"{said} gives {'no' if self._mode is _SAME_STEP else 'a'} 'final_obs'")
+
+
+def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final: arrays.Bools) -> Any:
+    """Return the tree of values of a key [k, ...], for the steps of environments `rows` [k].
+
+    Where the environment was reset after the step, `is_final` [S], they are those in "final_info".
+    """
+    leaves: list[dict[str, Any]] = []
+    for row in rows.tolist():
+        source = infos.get("final_info", {}) if is_final[row] else infos
+        value = _value(source, key, row)
+        if value is None:
+            rule = f"infos must hold {key!r} of environment {row} for the extra {extra!r}"
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(_names(source))}")
+        leaves.append(trees.flat(key, value))
+        if leaves[0].keys() != leaves[-1].keys():
+            raise errors.ArgumentError(f"infos must hold the same keys in {key!r} of every environment")
+    return trees.nested(key, {path: np.stack([np.asarray(each[path]) for each in leaves]) for path in leaves[0]})
+
+
+def _value(infos: Infos, key: str, row: int) -> Any:
+    """Return the value of a key for one environment; None if missing."""
+    if key not in infos or not infos.get(f"_{key}", {row: True})[row]:
+        return None
+    value = infos[key]
+    if not isinstance(value, Mapping):
+        return value[row]
+    parts = {name: _value(value, name, row) for name in _names(value)}
+    return {name: part for name, part in parts.items() if part is not None} or None
+
+
+def _names(infos: Mapping[Any, Any]) -> list[str]:
+    """Return the keys of values, without masks and values that Gymnasium could not merge."""
+    return [name for name in infos if isinstance(name, str) and not name.startswith("_")]
