@@ -1,12 +1,14 @@
-"""Who can be measured: name, module and requirement of every peer, and the limits beside them."""
+"""Who can be measured: name, adapter and requirement of every peer, and the limits beside them."""
 
 import dataclasses
-import importlib
 from importlib import metadata
-import shlex
+import pkgutil
 
 from relive.bench import machine
 from relive.bench import tasks
+
+MISSING = "not installed"
+"""Why a peer is not measured whose library can be installed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,18 +17,16 @@ class Peer:
 
     Attributes:
         name: What the tables call it.
-        module: The adapter, in relive.bench.peers.
-        requirement: What pip installs for it, with the extra that it needs; None where there is nothing to install.
+        adapter: Module and class of the adapter, in relive.bench.peers.
+        requirement: What pip installs for it, with the extra that it needs; nothing where there is nothing to install.
         what: One line about it.
-        make: What the adapter calls what makes its buffer.
         is_limit: Whether it only says what numpy takes for the same bytes, and returns nothing that could be right.
     """
 
     name: str
-    module: str
-    requirement: str | None
+    adapter: str
+    requirement: str
     what: str
-    make: str = "make"
     is_limit: bool = False
 
     def load(self) -> tasks.Make:
@@ -37,13 +37,11 @@ class Peer:
         """
         try:
             with machine.silence():
-                adapter = importlib.import_module(f"relive.bench.peers.{self.module}")
+                make: tasks.Make = pkgutil.resolve_name(f"relive.bench.peers.{self.adapter}")
         except ModuleNotFoundError as error:
-            package = shlex.quote(self.requirement or str(error.name))
-            raise tasks.CannotError(f"{error.name} is not installed: run pip install {package}") from error
+            raise tasks.CannotError(MISSING) from error
         except Exception as error:  # A library that is broken, in whatever way, must not end the others' run.
-            raise tasks.CannotError(f"does not load: {tasks.in_one_line(error)}") from error
-        make: tasks.Make = getattr(adapter, self.make)
+            raise tasks.CannotError(f"does not load: {in_one_line(error)}") from error
         return make
 
     def version(self) -> str:
@@ -51,20 +49,26 @@ class Peer:
         return metadata.version(self.requirement.partition("[")[0]) if self.requirement else ""
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return the type and the first line of what an error says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+
+
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("relive", "own", None, "the ring, prioritized and sequence buffers of columns"),
-        Peer("relive-numba", "own", "numba", "the same, with kernels compiled by numba", "make_compiled"),
-        Peer("relive-episodes", "own", None, "EpisodeReplayBuffer", "make_episodes"),
-        Peer("cpprb", "with_cpprb", "cpprb", "C++"),
-        Peer("tianshou", "with_tianshou", "tianshou", "numpy, and a sum tree in numba"),
-        Peer("sb3", "with_sb3", "stable-baselines3", "numpy, and tensors of torch"),
-        Peer("torchrl", "with_torchrl", "torchrl", "tensors of torch, and sum trees in C++"),
-        Peer("rllib", "with_rllib", "ray[rllib]", "episodes in Python"),
-        Peer("flashbax", "with_flashbax", "flashbax", "jax, jitted on the CPU"),
-        Peer("naive", "limits", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
-        Peer("take", "limits", None, "a limit: one ndarray.take a column of the same bytes", "make_take", True),
-        Peer("copy", "limits", None, "a limit: a plain copy of the same bytes", "make_copy", True),
+        Peer("relive", "own:_Columns", "", "the ring, prioritized and sequence buffers of columns"),
+        Peer("relive-numba", "own:_CompiledColumns", "numba", "the same, with kernels compiled by numba"),
+        Peer("relive-episodes", "own:_Episodes", "", "EpisodeReplayBuffer"),
+        Peer("cpprb", "with_cpprb:_Buffer", "cpprb", "C++"),
+        Peer("tianshou", "with_tianshou:_Buffer", "tianshou", "numpy, and a sum tree in numba"),
+        Peer("sb3", "with_sb3:_Buffer", "stable-baselines3", "numpy, and tensors of torch"),
+        Peer("torchrl", "with_torchrl:_Buffer", "torchrl", "tensors of torch, and sum trees in C++"),
+        Peer("rllib", "with_rllib:_Buffer", "ray[rllib]", "episodes in Python"),
+        Peer("flashbax", "with_flashbax:_Buffer", "flashbax", "jax, jitted on the CPU"),
+        Peer("naive", "limits:_Naive", "", "a deque of episodes and numpy's choice with weights"),
+        Peer("take", "limits:_Take", "", "a limit: one ndarray.take a column of the same bytes", is_limit=True),
+        Peer("copy", "limits:_Copy", "", "a limit: a plain copy of the same bytes", is_limit=True),
     )
 }

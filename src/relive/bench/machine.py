@@ -1,9 +1,10 @@
 """The machine of a run, the memory of this process, and threads held to one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import gc
 import importlib
+import io
 import os
 import pathlib
 import platform
@@ -31,11 +32,11 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEV
 """Environment variables that keep the libraries on the CPU and quiet."""
 
 
-def hold_libraries(arguments: Sequence[str]) -> None:
-    """Replace this process by `relive` with those arguments, unless each library is held to one thread already."""
+def hold_libraries() -> None:
+    """Start this program anew, unless each library is held to one thread already."""
     if not ONE_THREAD.items() <= os.environ.items():
         sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, "-m", "relive", *arguments], {**os.environ, **_QUIET, **ONE_THREAD})
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **_QUIET, **ONE_THREAD})
 
 
 def hold_torch() -> None:
@@ -46,23 +47,9 @@ def hold_torch() -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Keep what is printed in the block, by Python or by C, from being seen."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = {number: os.dup(number) for number in (1, 2)}
-    with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        try:
-            for number in kept:
-                os.dup2(nowhere.fileno(), number)
-            yield
-        finally:
-            for number, file in kept.items():
-                os.dup2(file, number)
-                os.close(file)
+    """Keep what is printed in the block from being seen."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 def facts() -> dict[str, str]:
@@ -79,7 +66,6 @@ def facts() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the name of the processor, as Linux knows it or else as Python does."""
     told = _CPU.read_text(encoding="utf-8") if _CPU.exists() else ""
     named = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
     return named[1] if named else platform.processor() or platform.machine()

@@ -12,13 +12,18 @@ from relive.bench import results
 from relive.bench import workloads
 
 
-def outcome(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
-    return results.Outcome(peer=peer, value=microseconds, wrong=wrong)
+def outcome(peer: str, microseconds: float, *, is_limit: bool = False, **wrong: float) -> results.Outcome:
+    return results.Outcome(peer=peer, is_limit=is_limit, value=microseconds, wrong=wrong)
+
+
+def row(name: str, outcomes: list[results.Outcome]) -> results.Row:
+    workload = workloads.WORKLOADS[name]
+    return results.Row(name, workload.title, workload.unit, outcomes)
 
 
 OUTCOMES = [
     outcome("relive", 100.0), outcome("relive-numba", 50.0), outcome("cpprb", 70.0, reward=0.5),
-    outcome("rllib", 24_000.0), outcome("flashbax", 350.0, discount=0.25), outcome("take", 10.0),
+    outcome("rllib", 24_000.0), outcome("flashbax", 350.0, discount=0.25), outcome("take", 10.0, is_limit=True),
     results.Outcome(peer="torchrl", not_measured="does not load"),
 ]  # fmt: skip
 RUN = results.Run(
@@ -26,7 +31,7 @@ RUN = results.Run(
     machine={},
     versions={},
     settings="",
-    rows=[results.Row(workloads.WORKLOADS[name], OUTCOMES) for name in ("add", *picture.PANELS)],
+    rows=[row(name, OUTCOMES) for name in ("add", *picture.PANELS)],
 )
 
 
@@ -41,9 +46,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[figure.Figure]:
 def test_a_picture_has_a_panel_for_each_of_four_workloads(drawn: list[figure.Figure]) -> None:
     picture.save(RUN, "p.png")
     panels = drawn[0].axes
-    assert [panel.get_title() for panel in panels] == list(picture.PANELS.values())
-    assert panels[0].get_xlabel() == "microseconds for a batch of 256, less is better"
-    assert panels[3].get_xlabel() == "microseconds for a step of the loop, less is better"
+    titles = [workloads.WORKLOADS[name].title for name in picture.PANELS]
+    assert [panel.get_title().replace("\n", " ") for panel in panels] == titles
+    assert panels[0].get_xlabel() == "microseconds a batch, less is better"
+    assert panels[3].get_xlabel() == "microseconds a step, less is better"
     peers = ["relive-numba", "cpprb", "relive", "flashbax", "rllib", "take"]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == peers
 
@@ -62,12 +68,18 @@ def test_a_bar_shows_its_figure_and_faults(drawn: list[figure.Figure]) -> None:
     assert colors[0] == colors[2] != colors[1] == colors[3] == colors[4] != colors[5]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_workload_that_was_not_measured_has_no_panel(count: int, drawn: list[figure.Figure]) -> None:
-    few = RUN.rows[: count + 1]
-    empty = results.Row(RUN.rows[-1].workload, OUTCOMES[-1:])
-    picture.save(dataclasses.replace(RUN, rows=[*few, empty]), "p.png")
+    few = RUN.rows[1 : count + 1]
+    picture.save(dataclasses.replace(RUN, rows=[*few, row("loop", OUTCOMES[-1:])]), "p.png")
     assert sum(panel.axison for panel in drawn[0].axes) == count
+
+
+def test_other_workloads_are_drawn_where_there_is_nothing_else(drawn: list[figure.Figure]) -> None:
+    names = ["add", "extend", "save", "load", "memory"]
+    picture.save(dataclasses.replace(RUN, rows=[row(name, OUTCOMES) for name in names]), "p.png")
+    titles = [panel.get_title().replace("\n", " ") for panel in drawn[0].axes]
+    assert titles == [workloads.WORKLOADS[name].title for name in names[:4]]
 
 
 def test_a_picture_is_a_png(tmp_path: pathlib.Path) -> None:

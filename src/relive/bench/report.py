@@ -1,15 +1,9 @@
 """What is said of a run: a table a workload, for the terminal and for Markdown, and the page around them."""
 
 from collections.abc import Iterator, Sequence
+import textwrap
 
-from relive.bench import catalogue
 from relive.bench import results
-from relive.common import imports
-
-with imports.optional_dependency("bench"):
-    from rich import console as rich_console
-    from rich import table as rich_table
-    from rich import text as rich_text
 
 _INTRODUCTION = """\
 This page was written by the command below, on the machine below. It measures relive beside every library of its kind
@@ -29,54 +23,39 @@ that is installed, used as its documentation has it, and checks what each of the
 Reverb, which is built for another numpy, cannot be installed beside them and is not measured.
 """
 
-_WIDE = 80
-"""Columns of a terminal that has room for all."""
-
 Cells = Sequence[Sequence[str]]
 
 
-def figure(value: float) -> str:
-    """Return a value with three digits, or all of a large one."""
+def figure(value: float | None) -> str:
+    """Return a value with three digits, or all of a large one; nothing for None."""
+    if value is None:
+        return ""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _times(outcome: results.Outcome | None, base: results.Outcome | None) -> str:
+    ratio = results.ratio(outcome, base)
+    return "" if ratio is None else f"{ratio:.2f}"
 
 
 def _cells(row: results.Row) -> Cells:
     """Return the words of a table, its heads first."""
     rows = [["", "median", "rounds", "x relive", "answers"]]
     for one in row.measured:
-        spread = f"{figure(one.seconds.low * 1e6)} to {figure(one.seconds.high * 1e6)}" if one.seconds else ""
+        spread = "" if one.low is None else f"{figure(one.low)} to {figure(one.high)}"
         verdict = "limit" if one.is_limit else f"WRONG: {one.faults()}" if one.faults() else "right"
-        rows.append([one.peer, figure(one.value or 0.0), spread, _times(row.ratio(one, row.own)), verdict])
+        rows.append([one.peer, figure(one.value), spread, _times(one, row.own), verdict])
     return rows
 
 
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}"
-
-
-def print_table(row: results.Row, console: rich_console.Console) -> None:
-    """Print the table of a workload."""
-    cells = _cells(row)
-    if console.width < _WIDE:  # There is no room for the rounds.
-        cells = [[*line[:-3], *line[-2:]] for line in cells]
-    heads, *rows = cells
-    console.print(f"\n{row.workload.name}: {row.workload.title}, {row.workload.unit}", style="bold")
-    if rows:
-        table = rich_table.Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-        for head in heads:
-            is_word = head in ("", "answers")
-            table.add_column(head, justify="left" if is_word else "right", no_wrap=head != "answers")
-        for peer, *figures, verdict in rows:
-            style = "bold" if peer in results.OWN else "dim" if verdict == "limit" else ""
-            last = rich_text.Text(verdict, style="red" if verdict.startswith("WRONG") else style)
-            table.add_row(peer, *figures, last, style=style)
-        console.print(table)
-
-
-def print_unmeasured(run: results.Run, console: rich_console.Console) -> None:
-    """Print once who was not measured, and why."""
-    for number, (reason, names) in enumerate(run.unmeasured().items()):
-        console.print(f"{'' if number else chr(10)}not measured: {', '.join(names)}: {reason}", style="dim")
+def text(row: results.Row, width: int) -> str:
+    """Return the table of a workload for a terminal of that many columns."""
+    cells, lines = _cells(row), []
+    name, *figures = (max(map(len, column)) for column in list(zip(*cells, strict=True))[:-1])
+    for peer, *values, verdict in cells:
+        lead = f"{peer:{name}}  " + "".join(f"{value:>{size}}  " for value, size in zip(values, figures, strict=True))
+        lines.append(textwrap.fill(lead + verdict, width, subsequent_indent=" " * len(lead)))
+    return "\n".join(lines)
 
 
 def page(run: results.Run, picture: str | None) -> str:
@@ -90,53 +69,42 @@ def page(run: results.Run, picture: str | None) -> str:
 
 
 def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
-    yield f"# Benchmarks\n\n{_INTRODUCTION}\n```sh\n{run.command}\n```\n\n{run.settings}.\n"
+    command = " \\\n  ".join(textwrap.wrap(run.command, 80, break_long_words=False, break_on_hyphens=False))
+    yield f"# Benchmarks\n\n{_INTRODUCTION}\n```sh\n{command}\n```\n\n{run.settings}.\n"
     yield from _table([["", ""], *run.machine.items()])
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items() if version)
     yield f"Measured: {versions or 'no peer'}.\n"
     if picture:
         yield f"![Microseconds of every peer in four workloads, with what was wrong]({picture})\n"
     yield "## At a glance\n"
-    yield "Microseconds a batch or a step, and bytes where memory is meant; below 1, relive is ahead.\n"
+    yield "Microseconds a batch or a step, and bytes where memory is meant. **Bold** is where relive is behind.\n"
     heads = ["", "relive", "fastest right peer", "relive / peer", "relive / take", "relive / copy"]
     yield from _table([heads, *map(_glance, run.rows)])
-    yield "## Where relive is behind\n"
-    ahead = [f"- **{row.workload.title}**: {words}." for row in run.rows if (words := _ahead(row))]
-    yield "\n".join(ahead or ["Nowhere in this run."]) + "\n"
     yield "## Wrong results\n"
-    wrong = [[one.peer, name, one.faults()] for name, one in run.wrong()]
-    yield from _table([["peer", "workload", "wrong"], *wrong]) if wrong else ["Nothing was found in this run.\n"]
+    wrong = [f"- **{peer}**: {', '.join(names)}" for peer, names in run.wrong().items()]
+    yield from [*(wrong or ["Nothing was found in this run."]), ""]
     yield "## Every workload\n"
     for row in run.rows:
-        title, name = f"{row.workload.title[0].upper()}{row.workload.title[1:]}", row.workload.name
-        yield f"<details><summary>{title}: {row.workload.unit} (<code>{name}</code>)</summary>\n"
+        yield f"<details><summary><code>{row.workload}</code>: {row.title}, {row.unit}</summary>\n"
         yield from [*_table(_cells(row)), "</details>\n"]
-    unmeasured = [f"- {', '.join(names)}: {reason}" for reason, names in run.unmeasured().items()]
-    yield from ["## Not measured\n", *unmeasured, ""] if unmeasured else []
+    unmeasured = run.unmeasured()
+    yield from ["## Not measured\n", *(f"- {line}" for line in unmeasured), ""] if unmeasured else []
 
 
 def _glance(row: results.Row) -> list[str]:
-    limits = {one.peer: row.ratio(row.own, one) for one in row.measured if one.is_limit}
+    limits = {one.peer: one for one in row.measured if one.is_limit}
+    right = (one for one in row.measured if not (one.is_limit or one.faults() or one.peer in results.OWN))
+    fastest = next(right, None)
+    times = _times(row.own, fastest)
     return [
-        row.workload.title,
-        figure(row.own.value or 0.0) if row.own else "",
-        f"{row.fastest.peer} {figure(row.fastest.value or 0.0)}" if row.fastest else "nobody else",
-        *map(_times, (row.ratio(row.own, row.fastest), limits.get("take"), limits.get("copy"))),
+        row.title,
+        figure(row.own.value) if row.own else "",
+        f"{fastest.peer} {figure(fastest.value)}" if fastest else "nobody else",
+        f"**{times}**" if (results.ratio(row.own, fastest) or 0.0) > 1.0 else times,
+        *(_times(row.own, limits.get(name)) for name in ("take", "copy")),
     ]
 
 
-def _ahead(row: results.Row) -> str:
-    """Return who is faster than relive and by how much, in words."""
-    words = []
-    for one in row.measured:
-        ratio = row.ratio(row.own, one)
-        if ratio and ratio > 1.0 and not one.is_limit and one.peer not in results.OWN:
-            right = "" if one.is_right else ", which is wrong there"
-            words.append(f"{ratio:.2f} times {one.peer}{right} ({catalogue.PEERS[one.peer].what})")
-    return "; ".join(words)
-
-
 def _table(cells: Cells) -> Iterator[str]:
-    """Yield the lines of a table, its heads first."""
     heads, *rows = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells)
     yield from [heads, f"|{'---|' * len(cells[0])}", *rows, ""]

@@ -19,78 +19,77 @@ from relive.bench import workloads
 
 _MOST = 1 << 20
 """Calls in a turn at most, however short they are."""
+_OVERFILL = 1.05
+"""How often over a ring is filled before it is measured."""
 _SMALL = 4_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How long to measure: in how many rounds, and whether in small rings and short turns."""
+class _Entrant:
+    """A peer with a full buffer, ready to be timed. What it returns in a small ring was looked at before."""
 
-    repeats: int
-    is_quick: bool
+    def __init__(self, workload: workloads.Workload, peer: catalogue.Peer, outcome: results.Outcome) -> None:
+        assert workload.timed
+        self._workload, self._outcome, self._is_limit = workload, outcome, peer.is_limit
+        task, make = workload.task, peer.load()
+        small, self._findings = verification.Findings(), verification.Findings()
+        if not peer.is_limit:
+            verification.check_small_ring(make, task, small)
+        self._buffer, self._story, following = tasks.filled(make, task, int(task.capacity * _OVERFILL), 10_000)
+        self._call = workload.timed(self._buffer, following)
+        self._last = self._call()
+        outcome.wrong_in_a_small_ring = small.shares()
 
-    @property
-    def seconds(self) -> float:
-        """How long a turn in a round is at least."""
-        return 0.001 if self.is_quick else 0.01
+    def __call__(self) -> None:
+        """Make the call, unless it has failed before."""
+        if not self._outcome.not_measured:
+            try:
+                self._last = self._call()
+            except Exception as error:
+                self._outcome.not_measured = _failure(self._workload, error)
 
-    def in_words(self) -> str:
-        """Return what a reader should know of them."""
-        size = ", small rings (--quick): these figures say nothing about speed" if self.is_quick else ""
-        return f"Medians of {self.repeats} rounds, turns of {self.seconds * 1e3:g} milliseconds at least{size}"
+    def look(self) -> None:
+        """Check what was returned last."""
+        if self._last is not None and not self._is_limit and not self._outcome.not_measured:
+            verification.check(self._workload.task, self._story, self._buffer.answer(self._last), self._findings)
+            self._outcome.wrong = self._findings.shares()
+
+
+def _failure(workload: workloads.Workload, error: Exception) -> str:
+    return f"failed in {workload.name}: {catalogue.in_one_line(error)}"
 
 
 def measure(
-    workload: workloads.Workload,
-    peers: Mapping[str, catalogue.Peer],
-    settings: Settings,
-    say: Callable[[str], None],
+    workload: workloads.Workload, peers: Mapping[str, catalogue.Peer], *, rounds: int, seconds: float
 ) -> results.Row:
     """Return the outcome of each peer, in their order.
 
     Args:
         workload: What to measure.
         peers: The peers, by name.
-        settings: How.
-        say: Called with what is being prepared.
+        rounds: How often each has its turn.
+        seconds: How long a turn is at least.
     """
-    workload = workload.quick() if settings.is_quick else workload
-    outcomes: dict[str, results.Outcome] = {}
-    entrants: dict[str, verification.Entrant] = {}
-    for name, peer in peers.items():
-        say(f"{workload.name}: filling {name}")
-        outcome = results.Outcome(peer=name)
+    outcomes = {name: results.Outcome(peer=name, is_limit=peer.is_limit) for name, peer in peers.items()}
+    entrants: dict[str, _Entrant] = {}
+    for name, outcome in outcomes.items():
         try:
             if workload.timed:
-                entrant = workload.entrant(peer)
-                entrant.last = entrant.call()
-                entrants[name] = entrant
+                entrants[name] = _Entrant(workload, peers[name], outcome)
             else:
-                outcome = dataclasses.replace(outcome, value=bytes_a_step(peer, workload.task))
+                outcome.value = bytes_a_step(peers[name], workload.task)
         except tasks.CannotError as error:
-            outcome = dataclasses.replace(outcome, not_measured=str(error))
+            outcome.not_measured = str(error)
         except Exception as error:  # Whatever ails one peer must not end the run of the others.
-            reason = f"failed in {workload.name}: {tasks.in_one_line(error)}"
-            outcome = dataclasses.replace(outcome, not_measured=reason)
-        outcomes[name] = outcome
-    if entrants:
-        say(f"{workload.name}: timing {', '.join(entrants)}")
-    timings = interleaved(
-        entrants, rounds=settings.repeats, seconds=settings.seconds, after=lambda name: entrants[name].look()
-    )
-    for name, entrant in entrants.items():
-        part = timings[name].per(entrant.steps)
-        outcomes[name] = dataclasses.replace(
-            outcomes[name],
-            value=None if entrant.failure else part.median * 1e6,
-            seconds=None if entrant.failure else part,
-            wrong=entrant.findings.shares(),
-            wrong_in_a_small_ring=entrant.small.shares(),
-            not_measured=f"failed in {workload.name}: {entrant.failure}" if entrant.failure else "",
-        )
+            outcome.not_measured = _failure(workload, error)
+    times = interleaved(entrants, rounds=rounds, seconds=seconds, after=lambda name: entrants[name].look())
+    for name, values in times.items():
+        if not outcomes[name].not_measured:
+            parts = [value * 1e6 / (workload.parts or workload.task.capacity) for value in values]
+            outcomes[name].value = statistics.median(parts)
+            outcomes[name].low, outcomes[name].high = min(parts), max(parts)
     entrants.clear()
     gc.collect()
-    return results.Row(workload, list(outcomes.values()))
+    return results.Row(workload.name, workload.title, workload.unit, list(outcomes.values()))
 
 
 def interleaved(
@@ -100,8 +99,8 @@ def interleaved(
     seconds: float,
     after: Callable[[str], None] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, results.Timing]:
-    """Return what each call takes, over rounds that let every call have its turn: A B C A B C ...
+) -> dict[str, list[float]]:
+    """Return what each call takes, in rounds that let every call have its turn: A B C A B C ...
 
     So a machine whose speed drifts slows all of them alike. The garbage collector is off meanwhile.
 
@@ -111,6 +110,9 @@ def interleaved(
         seconds: How long a turn is at least: a call is repeated until it is.
         after: Told the name after each turn, outside of the time.
         clock: Returns the seconds since some moment.
+
+    Returns:
+        The seconds of one call, in each round.
     """
     turns = {name: timeit.Timer(call, timer=clock).timeit for name, call in calls.items()}
     repeats = {name: _repeats(turn, seconds) for name, turn in turns.items()}
@@ -119,12 +121,7 @@ def interleaved(
         for name, turn in turns.items():
             times[name].append(turn(repeats[name]) / repeats[name])
             after(name)
-    return {
-        name: results.Timing(
-            median=statistics.median(values), low=min(values), high=max(values), rounds=rounds, repeats=repeats[name]
-        )
-        for name, values in times.items()
-    }
+    return times
 
 
 def _repeats(turn: Callable[[int], float], seconds: float) -> int:

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
-import functools
 import itertools
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,8 +19,8 @@ terminal [B] and, where the peer returns one, discount [B], for the bootstrap va
 reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importance weights are weights [B].
 """
 
+_VECTOR, _DISCRETE = schemas.Field((4,), "float32"), schemas.Field((), "int64")
 _MOST_STEPS, _MOST_BYTES = 4_000, 1 << 26
-_DISCRETE = schemas.Field((), "int64")
 
 _FEATURES = {
     "n_step": "several steps at once",
@@ -45,9 +43,9 @@ class Task:
 
     Attributes:
         capacity: Steps stored.
-        batch_size: Elements of a batch.
         observation: What one observation, or one frame of a stack, is.
         action: What one action is.
+        batch_size: Elements of a batch.
         n_step: Steps in a transition at most.
         gamma: The discount factor.
         frame_stack: Frames in an observation, one new a step.
@@ -58,8 +56,8 @@ class Task:
         episode_lengths: The shortest and the longest episode.
     """
 
-    capacity: int
-    observation: schemas.Field
+    capacity: int = 1_000_000
+    observation: schemas.Field = _VECTOR
     action: schemas.Field = _DISCRETE
     batch_size: int = 256
     n_step: int = 1
@@ -74,18 +72,14 @@ class Task:
     episode_lengths: tuple[int, int] = (50, 350)
 
     @property
-    def stacked_shape(self) -> tuple[int, ...]:
-        """The shape of an observation with its stack."""
-        return (self.frame_stack, *self.observation.shape) if self.frame_stack > 1 else self.observation.shape
+    def least(self) -> int:
+        """A capacity of some hundred steps, or one that holds more episodes than a batch has sequences."""
+        return max(500, 16 * self.streams, 2 * self.batch_size * self.episode_lengths[1] * bool(self.sequence_length))
 
     def story(self, steps: int) -> synthetic.Story:
         """Return episodes of this task's kind, of that many steps at least."""
         steps = max(steps, self.streams * self.episode_lengths[1])  # An episode for every stream.
         return synthetic.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
-
-    def asks(self, feature: str) -> bool:
-        """Return whether a buffer needs that feature."""
-        return bool(getattr(self, feature) != getattr(Task, feature))
 
 
 class Buffer:
@@ -96,25 +90,20 @@ class Buffer:
 
     Attributes:
         lacks: Features that the peer does not have.
-        needs: Features without which it is of no use.
-        most: Steps at most, for a peer that keeps Python objects for each.
+        is_for_episodes: Whether it takes part in tasks by episode alone.
         names: Under which name, or by which key, a batch has what is called so in an Answer.
     """
 
     lacks: Sequence[str] = ()
-    needs: Sequence[str] = ()
-    most: float = math.inf
+    is_for_episodes = False
     names: Mapping[str, Any] = {}
 
     def __init__(self, task: Task) -> None:
         for feature in self.lacks:
-            if task.asks(feature):
+            if getattr(task, feature) != getattr(Task, feature):
                 raise CannotError(f"has nothing for {_FEATURES[feature]}")
-        for feature in self.needs:
-            if not task.asks(feature):
-                raise CannotError(f"is for {_FEATURES[feature]} alone")
-        if task.capacity > self.most:
-            raise CannotError(f"keeps Python objects for each step: more than {self.most:,} of them do not fit")
+        if self.is_for_episodes and not task.by_episode:
+            raise CannotError("is for whole episodes alone")
         self.task = task
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
@@ -161,12 +150,10 @@ class Buffer:
 
 Make: TypeAlias = Callable[[Task], Buffer]
 """Returns a buffer for a task."""
-Following: TypeAlias = Callable[[], Iterator[Any]]
-"""Returns what a buffer is fed while it is timed, prepared beforehand and without end."""
 
 
-def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synthetic.Story, Following]:
-    """Return a buffer with that many steps, the story they are from, and the steps that follow.
+def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synthetic.Story, Iterator[Any]]:
+    """Return a buffer with that many steps, the story they are from, and the steps that follow, prepared, without end.
 
     Args:
         make: Returns the buffer.
@@ -175,17 +162,17 @@ def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synth
         more: How many the story has beyond those, at least.
     """
     story, buffer = task.story(steps + more), make(task)
-    head, rest = story.until(steps)
     if task.streams > 1:
-        rows = functools.partial(following_rows, buffer, task, story)
-        for row in itertools.islice(rows(), steps // task.streams):
+        rows = _following_rows(buffer, task, story)
+        for row in itertools.islice(rows, steps // task.streams):
             buffer.add(row)
         return buffer, story, rows
+    head, rest = story.until(steps)
     buffer.fill(head)
-    return buffer, story, functools.partial(following_steps, buffer, task, rest)
+    return buffer, story, _following_steps(buffer, task, rest)
 
 
-def following_steps(buffer: Buffer, task: Task, episodes: Iterable[synthetic.Episode]) -> Iterator[Any]:
+def _following_steps(buffer: Buffer, task: Task, episodes: Iterable[synthetic.Episode]) -> Iterator[Any]:
     """Return the steps of those episodes; once at their end, the whole episodes among them over and over."""
     most = min(_MOST_STEPS, _MOST_BYTES // (2 * task.observation.nbytes * task.frame_stack))
     first: list[Any] = []
@@ -197,24 +184,9 @@ def following_steps(buffer: Buffer, task: Task, episodes: Iterable[synthetic.Epi
     return itertools.chain(first, itertools.cycle(whole))
 
 
-def following_rows(buffer: Buffer, task: Task, story: synthetic.Story) -> Iterator[Any]:
-    """Return a step of every stream over and over.
-
-    Each stream has its own episode; all are of one length, and begin out of step.
-    """
+def _following_rows(buffer: Buffer, task: Task, story: synthetic.Story) -> Iterator[Any]:
+    """Return a step of every stream over and over; their episodes are of one length, and begin out of step."""
     length, streams = int(story.lengths[1]), range(task.streams)
     steps = [[vars(step).values() for step in story.part(k + 1, 0, length).steps()] for k in streams]
     rows = [[steps[k][(t + 7 * k) % length] for k in streams] for t in range(length)]
     return itertools.cycle([buffer.prepared(synthetic.Step(*map(np.array, zip(*row, strict=True)))) for row in rows])
-
-
-def joined(parts: Iterable[dict[str, arrays.Array]]) -> dict[str, arrays.Array]:
-    """Return columns one after the other."""
-    kept = list(parts)
-    return {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
-
-
-def in_one_line(error: BaseException) -> str:
-    """Return the type and the first line of what an error says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

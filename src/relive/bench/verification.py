@@ -4,9 +4,8 @@ That is checked of what is drawn while it is timed, and in a ring of a few hundr
 row is far from an end or from the seam.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -17,15 +16,9 @@ from relive.testing import synthetic
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-3
 
-_CAPACITY = 500
 _SIDE = 8
 """The size of an image: faults do not depend on it."""
-_SHORT = (50, 350)
-"""The lengths of episodes where the task's own do not fit."""
-_BATCHES = 40
-_CLASSES = 4
-_SIGMAS = 6.0
-_SHARE = "share of draws"
+_BATCHES, _CLASSES, _SIGMAS = 40, 4, 6.0
 _SLACK = 0.01
 """What the share of a class may be off besides: some peers leave the newest step out, which is one of 500."""
 
@@ -49,42 +42,6 @@ class Findings:
         return {part: count / self.rows for part, count in sorted(self.wrong.items())}
 
 
-@dataclasses.dataclass
-class Entrant:
-    """A peer in a workload: a call that is ready to be timed, and a check of its results.
-
-    Attributes:
-        call: What is timed.
-        check: Adds to the findings what is wrong with what the call returned; None where nothing could be right.
-        small: What was wrong in a small ring.
-        steps: Equal parts of a call, by which the time is divided.
-        findings: What was wrong with what was returned while it was timed.
-        failure: What ended its part.
-        last: What was returned last.
-    """
-
-    call: Callable[[], Any]
-    check: Callable[[Any, Findings], None] | None = None
-    small: Findings = dataclasses.field(default_factory=Findings)
-    steps: int = 1
-    findings: Findings = dataclasses.field(default_factory=Findings)
-    failure: str = ""
-    last: Any = None
-
-    def __call__(self) -> None:
-        """Make the call, unless it has failed before."""
-        if not self.failure:
-            try:
-                self.last = self.call()
-            except Exception as error:  # Whatever ails one peer must not end the run of the others.
-                self.failure = tasks.in_one_line(error)
-
-    def look(self) -> None:
-        """Check what was returned last."""
-        if self.last is not None and self.check and not self.failure:
-            self.check(self.last, self.findings)
-
-
 def check(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer, findings: Findings) -> None:
     """Add to the findings what is wrong with a batch."""
     rows = len(answer["observation"])
@@ -102,19 +59,15 @@ def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer)
     value is multiplied by zero.
     """
     frames, following = answer["observation"], answer["next_observation"]
-    stack = task.frame_stack
-    newest = frames[:, -1] if stack > 1 else frames
-    later = following[:, -1] if stack > 1 else following
-    episodes, steps, is_known = story.place(newest)
-    next_episodes, next_steps, is_next_known = story.place(later)
+    newest = (slice(None), -1) if task.frame_stack > 1 else ()
+    episodes, steps, is_known = story.place(frames[newest])
+    next_episodes, next_steps, is_next_known = story.place(following[newest])
     terminal = answer["terminal"].astype(bool)
     left = story.lengths[episodes] - steps
     horizons = np.arange(1, task.n_step + 1)[:, np.newaxis]  # [n, 1]
     ends_here = story.is_terminated[episodes] & (left == horizons)  # [n, B]
     rewards = synthetic.rewards_of(episodes, steps + horizons - 1) * task.gamma ** (horizons - 1)  # [n, B]
-    discounts = np.where(terminal, 0.0, task.gamma**task.n_step)
-    if "discount" in answer:
-        discounts = np.where(terminal, 0.0, answer["discount"])
+    discounts = np.where(terminal, 0.0, answer.get("discount", task.gamma**task.n_step))
     fits = {
         "reward": np.isclose(answer["reward"], np.cumsum(rewards, axis=0), _RELATIVE, _ABSOLUTE),
         "terminal flag": terminal == ends_here,
@@ -127,9 +80,9 @@ def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer)
     explained = sum(fit.astype(int) for fit in fits.values()) * is_possible
     best = task.n_step - 1 - np.argmax(explained[::-1], axis=0)  # The longest one of those that explain most.
     wrong = {part: is_known & ~np.take_along_axis(fit, best[np.newaxis], axis=0)[0] for part, fit in fits.items()}
-    wrong["action"] = is_known & ~_all(answer["action"] == story.actions(episodes, steps), len(steps))
+    wrong["action"] = is_known & ~_all(answer["action"] == story.actions(episodes, steps))
     wrong["observation"] = ~is_known
-    if stack > 1:
+    if task.frame_stack > 1:
         wrong["observation"] |= ~_is_stack(story, frames, episodes, steps)
         matters = is_next_known & ~terminal & ~wrong["next observation"]
         wrong["next observation"] |= matters & ~_is_stack(story, following, next_episodes, next_steps)
@@ -144,58 +97,45 @@ def _is_stack(story: synthetic.Story, stacks: arrays.Array, episodes: arrays.Int
     times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
     zeros = story.frames(episodes[:, np.newaxis], times)
     repeated = story.frames(episodes[:, np.newaxis], np.maximum(times, 0))
-    size = len(stacks)
-    return _all(stacks == zeros, size) | _all(stacks == repeated, size)
+    return _all(stacks == zeros) | _all(stacks == repeated)
 
 
 def _sequences(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
     """Return what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
-    length = task.sequence_length
-    observation = answer["observation"]
-    size = len(observation)
-    mask = answer.get("mask", np.ones(answer["reward"].shape, bool)).astype(bool)
+    size, length = len(answer["observation"]), task.sequence_length
     if answer["reward"].shape != (size, length):
         return {"sequence length": np.ones(size, bool)}
-    episodes, steps, is_known = story.place(observation[:, :length])
-    both = mask[:, 1:] & mask[:, :-1] & is_known[:, 1:] & is_known[:, :-1]
-    is_same = episodes[:, 1:] == episodes[:, :-1]
-    is_following = is_same & (steps[:, 1:] == steps[:, :-1] + 1)
+    episodes, steps, is_known = story.place(answer["observation"][:, :length])
+    mask = answer.get("mask", np.ones((size, length), bool)).astype(bool)
+    real = mask & is_known
+    is_same = real[:, 1:] & real[:, :-1] & (episodes[:, 1:] == episodes[:, :-1])
     rewards = synthetic.rewards_of(episodes, steps)
     is_end = story.is_terminated[episodes] & (steps == story.lengths[episodes] - 1)
     actions = (answer["action"] == story.actions(episodes, steps)).reshape((size, length, -1)).all(axis=-1)
-    real = mask & is_known
     wrong = {
         "observation": mask & ~is_known,
         "reward": real & ~np.isclose(answer["reward"], rewards, _RELATIVE, _ABSOLUTE),
         "action": real & ~actions,
         "terminal flag": real & (answer["terminal"].astype(bool) != is_end),
         "episode crossing": np.ma.ptp(np.ma.array(episodes, mask=~real), axis=1).filled(0)[:, np.newaxis] > 0,
-        "order of steps": both & is_same & ~is_following,
+        "order of steps": is_same & (np.diff(steps) != 1),
     }
     return {part: np.asarray(marks.any(axis=1)) for part, marks in wrong.items()}
 
 
-def _all(equal: arrays.Bools, size: int) -> arrays.Bools:
-    """Return whether all of each row is True [B]."""
-    return np.asarray(equal.reshape((size, -1)).all(axis=1))
+def _all(equal: arrays.Bools) -> arrays.Bools:
+    return np.asarray(equal.reshape((len(equal), -1)).all(axis=1))
 
 
-def check_small_ring(make: tasks.Make, task: tasks.Task) -> Findings:
-    """Return what is wrong with a peer's returns in a ring of a few hundred steps that went round twice.
-
-    How often something is drawn is a matter of chance: it is found wrong where it is wrong twice.
-    """
-    findings = _checked(make, task)
-    return _checked(make, task) if _SHARE in findings.shares() else findings
-
-
-def _checked(make: tasks.Make, task: tasks.Task) -> Findings:
-    small, findings = _small(task), Findings()
+def check_small_ring(make: tasks.Make, task: tasks.Task, findings: Findings) -> None:
+    """Add to the findings what is wrong with a peer's returns in a ring of some hundred steps that went round twice."""
+    shape = tuple(min(side, _SIDE) for side in task.observation.shape)
+    observation = schemas.Field(shape, task.observation.dtype)
+    small = dataclasses.replace(task, capacity=task.least, observation=observation)
     filled = int(2.3 * small.capacity)
-    buffer, story, following = tasks.filled(make, small, filled, 2 * small.capacity)
+    buffer, story, steps = tasks.filled(make, small, filled, 2 * small.capacity)
     if task.prioritized:
         _check_priorities(buffer, small, story, filled, findings)
-    steps = following()
     for _ in range(_BATCHES):
         for _ in range(1 if task.streams > 1 else 3):
             buffer.add(next(steps))
@@ -204,22 +144,6 @@ def _checked(make: tasks.Make, task: tasks.Task) -> Findings:
         check(small, story, answer, findings)
         if task.prioritized:
             buffer.update(sample, _priorities(story, answer))
-    return findings
-
-
-def _small(task: tasks.Task) -> tasks.Task:
-    """Return the task with small images and a small capacity; it holds more episodes than a batch has sequences."""
-    lengths = task.episode_lengths if task.episode_lengths[1] < _CAPACITY else _SHORT
-    capacity = _CAPACITY
-    if task.streams > 1:
-        capacity = 16 * task.streams
-    elif task.sequence_length:
-        capacity = 2 * task.batch_size * task.episode_lengths[1]
-    observation = task.observation
-    if len(observation.shape) > 1:
-        shape = tuple(min(side, _SIDE) for side in observation.shape)
-        observation = schemas.Field(shape, observation.dtype)
-    return dataclasses.replace(task, capacity=capacity, observation=observation, episode_lengths=lengths)
 
 
 def _check_priorities(
@@ -237,7 +161,7 @@ def _check_priorities(
     ends = np.cumsum(story.lengths)
     numbers = np.arange(filled - task.capacity, filled)
     episodes = np.searchsorted(ends, numbers, side="right")
-    stored = _priority(episodes, numbers - ends[episodes - 1])
+    stored = _classes(episodes, numbers - ends[episodes - 1])
     shares = np.bincount(stored.astype(int), weights=stored**task.alpha, minlength=_CLASSES + 1)
     shares = shares / shares.sum()
     drawn = np.zeros(_CLASSES + 1)
@@ -254,14 +178,12 @@ def _check_priorities(
     total = drawn.sum()
     off = np.abs(drawn - total * shares)
     is_off = off > _SIGMAS * np.sqrt(total * shares * (1 - shares)) + _SLACK * total
-    findings.add(int(total), {_SHARE: np.repeat(is_off, drawn.astype(int))})
+    findings.add(int(total), {"share of draws": np.repeat(is_off, drawn.astype(int))})
 
 
 def _priorities(story: synthetic.Story, answer: tasks.Answer) -> arrays.Floats:
-    """Return what the steps of a batch are to be drawn by [B]."""
-    episodes, steps, _ = story.place(answer["observation"])
-    return _priority(episodes, steps)
+    return _classes(*story.place(answer["observation"])[:2])
 
 
-def _priority(episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Floats:
+def _classes(episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Floats:
     return np.asarray(1 + (episodes + steps) % _CLASSES, np.float64)

@@ -27,7 +27,7 @@ Spoil = Callable[[tasks.Answer, synthetic.Story], None]
 def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[str, float]:
     """Return the faults found in a correct batch after it was changed."""
     story = task.story(1_000)
-    buffer = own.make(task)
+    buffer = own._Columns(task)
     buffer.fill(story.until(700)[0])
     answer = buffer.answer(buffer.sample())
     spoil(answer, story)
@@ -188,8 +188,8 @@ class Skewed(own._Columns):
     """relive's own prioritized buffer, whose every second draw is uniform, or whose weights are all alike."""
 
     def __init__(self, task: tasks.Task, fault: str) -> None:
-        super().__init__("relive", task)
-        self._uniform = own.make(dataclasses.replace(task, prioritized=False))
+        super().__init__(task)
+        self._uniform = own._Columns(dataclasses.replace(task, prioritized=False))
         self._fault, self._draws = fault, 0
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
@@ -218,18 +218,15 @@ class Skewed(own._Columns):
         return answer
 
 
+def in_a_small_ring(make: tasks.Make, name: str) -> verification.Findings:
+    findings = verification.Findings()
+    verification.check_small_ring(make, task_of(name), findings)
+    return findings
+
+
 @pytest.mark.parametrize("fault", ["share of draws", "importance weight"])
 def test_a_wrong_priority_is_found(fault: str) -> None:
-    task = task_of("prioritized-10k")
-    assert set(verification.check_small_ring(lambda task: Skewed(task, fault), task).shares()) == {fault}
-
-
-def test_a_share_that_is_wrong_once_is_attributed_to_chance() -> None:
-    task = task_of("prioritized-10k")
-    faults = ["share of draws", ""]
-    findings = verification.check_small_ring(lambda task: Skewed(task, faults.pop(0)), task)
-    assert not findings.shares()
-    assert not faults
+    assert set(in_a_small_ring(lambda task: Skewed(task, fault), "prioritized-10k").shares()) == {fault}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +238,7 @@ def test_a_share_that_is_wrong_once_is_attributed_to_chance() -> None:
 )
 def test_no_fault_is_found_in_a_small_ring_of_relive(name: str) -> None:
     """All fields are checked; that no workload has a fault is tested in `runner_test`."""
-    findings = verification.check_small_ring(own.make, task_of(name))
+    findings = in_a_small_ring(own._Columns, name)
     batches = 80 if name == "prioritized-10k" else 40
     assert name == "loop" or findings.rows == batches * task_of(name).batch_size
     assert findings.shares() == {}

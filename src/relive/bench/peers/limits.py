@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from relive.bench import tasks
-from relive.common import arrays
 from relive.schema import schema as schemas
 from relive.testing import synthetic
 
@@ -16,35 +15,31 @@ _BATCHES = 4096
 """Batches drawn beforehand: so many that their rows are not in a cache because they were read a moment ago."""
 
 
-class _Written(tasks.Buffer):
-    """What need not be filled: every byte of its columns was written to, and what it holds does not matter."""
+class _Take(tasks.Buffer):
+    """Gathers the rows of a batch, which were drawn beforehand, by a `take` a column; assigns where steps are added.
 
-    def __init__(self, task: tasks.Task) -> None:
-        super().__init__(task)
-        kinds = {"observation": task.observation, "action": task.action, "reward": schemas.Field((), "float32")}
-        kinds |= dict.fromkeys(("terminated", "truncated"), schemas.Field((), "bool"))
-        self.columns: dict[str, arrays.Array] = {}
-        for name, kind in kinds.items():
-            column = self.columns[name] = np.empty((task.capacity, *kind.shape), kind.dtype)
-            column.fill(kind.dtype != "bool")
-
-    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
-        pass
-
-
-class _Take(_Written):
-    """Gathers the rows of a batch, which were drawn beforehand, by a `take` a column; assigns where steps are added."""
+    It need not be filled: every byte of its columns was written to, and what it holds does not matter.
+    """
 
     lacks = ("by_episode", "prioritized")
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
+        kinds = {"observation": task.observation, "action": task.action, "reward": schemas.Field((), "float32")}
+        kinds |= dict.fromkeys(("terminated", "truncated"), schemas.Field((), "bool"))
+        self._columns = {
+            name: np.full((task.capacity, *kind.shape), kind.dtype != "bool", kind.dtype)
+            for name, kind in kinds.items()
+        }
         self._cursor = 0
         spans = np.arange(task.sequence_length) if task.sequence_length else np.arange(1 - task.frame_stack, 1)
         first = np.random.default_rng(0).integers(
             task.frame_stack, task.capacity - max(task.sequence_length, task.n_step), (_BATCHES, task.batch_size)
         )
         self._rows = itertools.cycle(first[..., np.newaxis] + spans if len(spans) > 1 else first)
+
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
+        pass
 
     def prepared(self, step: synthetic.Step) -> Any:
         newest = step.observation[-1] if self.task.frame_stack > 1 else step.observation
@@ -53,12 +48,12 @@ class _Take(_Written):
     def add(self, prepared: Any) -> None:
         start, stop = self._cursor, self._cursor + self.task.streams
         place = slice(start, stop) if self.task.streams > 1 else start
-        for column, value in zip(self.columns.values(), prepared, strict=True):
+        for column, value in zip(self._columns.values(), prepared, strict=True):
             column[place] = value
         self._cursor = stop if stop + self.task.streams <= self.task.capacity else 0
 
     def sample(self) -> Any:
-        rows, columns, task = next(self._rows), self.columns, self.task
+        rows, columns, task = next(self._rows), self._columns, self.task
         batch = {"observation": columns["observation"].take(rows, axis=0)}
         anchors = rows if task.sequence_length or rows.ndim == 1 else rows[:, -1]
         for name in ("action", "reward", "terminated"):
@@ -68,16 +63,16 @@ class _Take(_Written):
         return batch
 
 
-class _Copy(tasks.Buffer):
+class _Copy(_Take):
     """Copies a batch that was gathered beforehand."""
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
-        take = _Take(task)
-        self._batches = itertools.cycle([take.sample() for _ in range(2)])
+        self._batches = itertools.cycle([super(_Copy, self).sample() for _ in range(2)])
+        del self._columns, self._rows
 
-    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
-        pass
+    def add(self, prepared: Any) -> None:
+        raise tasks.CannotError("has no way to add one step")
 
     def sample(self) -> Any:
         return {name: column.copy() for name, column in next(self._batches).items()}
@@ -87,7 +82,7 @@ class _Naive(tasks.Buffer):
     """A deque of episodes, and numpy's choice among them in proportion to their lengths."""
 
     lacks = ("frame_stack", "sequence_length", "prioritized", "streams")
-    needs = ("by_episode",)
+    is_for_episodes = True
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
@@ -121,6 +116,3 @@ class _Naive(tasks.Buffer):
     def answer(self, sample: Any) -> tasks.Answer:
         names = ("observation", "action", "reward", "next_observation", "terminal", "discount")
         return dict(zip(names, map(np.array, zip(*sample, strict=True)), strict=True))
-
-
-make_take, make_copy, make_naive = _Take, _Copy, _Naive

@@ -1,49 +1,30 @@
 """relive's own buffers: of columns, with both kinds of kernels, and of whole episodes."""
 
-from collections.abc import Iterable, Iterator
-import contextlib
-import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 import relive
+from relive.bench import catalogue
 from relive.bench import tasks
 from relive.common import arrays
-from relive.kernels import choice
 from relive.testing import synthetic
 
-KERNELS = {"relive": "numpy", "relive-numba": "numba"}
-"""What the buffers of columns run on, by the name of the peer."""
-
-
-@contextlib.contextmanager
-def kernels(name: str) -> Iterator[None]:
-    """Have buffers that are made or loaded meanwhile run on those kernels.
-
-    Raises:
-        CannotError: They are not there.
-    """
-    before = choice.chosen()
-    try:
-        relive.use_kernels(name)
-    except relive.MissingExtraError as error:
-        raise tasks.CannotError(str(error)) from error
-    try:
-        yield
-    finally:
-        relive.use_kernels(before)
+_SAME = {name: name for name in ("observation", "action", "reward", "next_observation")}
+_ENDS = {"terminal": "is_terminal", "discount": "next_discount"}
 
 
 class _Columns(tasks.Buffer):
     """The ring, prioritized or sequence buffer that the task asks for."""
 
-    def __init__(self, peer: str, task: tasks.Task) -> None:
+    kernels = "numpy"
+
+    def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
-        same = {name: name for name in ("observation", "action", "reward", "next_observation", "weights", "mask")}
-        ends = {"terminal": "terminated"} if task.sequence_length else {"terminal": "is_terminal"}
-        self.names = same | ends | {"discount": "next_discount"}
-        self._kernels = KERNELS[peer]
+        self.names = _SAME | {"weights": "weights", "mask": "mask"} | _ENDS
+        if task.sequence_length:
+            self.names |= {"terminal": "terminated"}
         schema = relive.Schema(task.observation, task.action, reward=relive.Field((), "float32"))
         settings: dict[str, Any] = {"streams": task.streams, "seed": 0}
         kind: Any = relive.PrioritizedReplayBuffer if task.prioritized else relive.RingReplayBuffer
@@ -54,8 +35,14 @@ class _Columns(tasks.Buffer):
             settings |= {"n_step": task.n_step, "gamma": task.gamma, "frame_stack": task.frame_stack}
         if task.prioritized:
             settings |= {"alpha": task.alpha, "beta": task.beta}
-        with kernels(self._kernels):
-            self.buffer = kind(task.capacity, schema, **settings)
+        self._use_kernels()
+        self.buffer = kind(task.capacity, schema, **settings)
+
+    def _use_kernels(self) -> None:
+        try:
+            relive.use_kernels(self.kernels)
+        except relive.MissingExtraError as error:
+            raise tasks.CannotError(catalogue.MISSING) from error
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
@@ -87,22 +74,27 @@ class _Columns(tasks.Buffer):
         self.buffer.save(path)
 
     def load(self, path: str) -> None:
-        with kernels(self._kernels):
-            self.buffer = type(self.buffer).load(path)
+        self._use_kernels()
+        self.buffer = type(self.buffer).load(path)
+
+
+class _CompiledColumns(_Columns):
+    """The same with kernels compiled by numba."""
+
+    kernels = "numba"
 
 
 class _Episodes(tasks.Buffer):
     """EpisodeReplayBuffer, by its calls that do not wait."""
 
     lacks = ("frame_stack", "sequence_length", "prioritized", "streams")
-    needs = ("by_episode",)
+    is_for_episodes = True
+    names = _SAME | _ENDS
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
         self._episode_id = ""
-        self._buffer: relive.EpisodeReplayBuffer[Any, Any] = relive.EpisodeReplayBuffer(
-            max_transitions=task.capacity, seed=0
-        )
+        self._buffer = relive.EpisodeReplayBuffer[Any, Any](max_transitions=task.capacity, seed=0)
 
     def add(self, prepared: Any) -> None:
         if not self._episode_id:
@@ -119,10 +111,4 @@ class _Episodes(tasks.Buffer):
         return self._buffer.sample_n_step_nowait(self.task.batch_size, self.task.n_step, self.task.gamma)
 
     def answer(self, sample: Any) -> tasks.Answer:
-        names = {name: name for name in ("observation", "action", "reward", "next_observation")}
-        names |= {"terminal": "is_terminal", "discount": "next_discount"}
-        return {name: np.array([getattr(one, attribute) for one in sample]) for name, attribute in names.items()}
-
-
-make, make_compiled = functools.partial(_Columns, "relive"), functools.partial(_Columns, "relive-numba")
-make_episodes = _Episodes
+        return {name: np.array([getattr(one, key) for one in sample]) for name, key in self.names.items()}

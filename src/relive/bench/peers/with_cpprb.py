@@ -38,10 +38,9 @@ class _Buffer(tasks.Buffer):
         if task.n_step > 1:
             settings = {"Nstep": {"size": task.n_step, "gamma": task.gamma, "rew": "rew", "next": "next_obs"}}
             fields["next_obs"] = fields["obs"]
-        if task.prioritized:
-            self._buffer = cpprb.PrioritizedReplayBuffer(task.capacity, fields, alpha=task.alpha, **settings)
-        else:
-            self._buffer = cpprb.ReplayBuffer(task.capacity, fields, **settings)
+        kind = cpprb.PrioritizedReplayBuffer if task.prioritized else cpprb.ReplayBuffer
+        self._drawn = {"beta": task.beta} if task.prioritized else {}
+        self._buffer = kind(task.capacity, fields, **settings, **({"alpha": task.alpha} if task.prioritized else {}))
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
@@ -64,9 +63,7 @@ class _Buffer(tasks.Buffer):
             self._buffer.on_episode_end()
 
     def sample(self) -> Any:
-        if self.task.prioritized:
-            return self._buffer.sample(self.task.batch_size, beta=self.task.beta)
-        return self._buffer.sample(self.task.batch_size)
+        return self._buffer.sample(self.task.batch_size, **self._drawn)
 
     def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._buffer.update_priorities(sample["indexes"], priorities)
@@ -88,6 +85,3 @@ class _Buffer(tasks.Buffer):
         """Move the axis of a frame stack to the end, where cpprb has it."""
         task = self.task
         return np.moveaxis(stacks, -1 - len(task.observation.shape), -1) if task.frame_stack > 1 else stacks
-
-
-make = _Buffer

@@ -46,9 +46,10 @@ class _Buffer(tasks.Buffer):
         if self.task.capacity <= _FEW:
             super().fill(episodes)
             return
-        columns = tasks.joined(self._columns(episode.rows) for episode in episodes)
-        # The last whole chunks: one length, or it would be compiled once for each.
+        parts = [self._columns(episode.rows) for episode in episodes]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         total = len(columns["reward"])
+        # The last whole chunks: one length, or it would be compiled once for each.
         for start in range(total % _CHUNK, total, _CHUNK):
             self.add(self._lead({name: column[start : start + _CHUNK] for name, column in columns.items()}))
 
@@ -83,6 +84,3 @@ class _Buffer(tasks.Buffer):
     def _lead(self, rows: dict[str, Any]) -> dict[str, Any]:
         """Add the axis of the batch that a trajectory buffer wants."""
         return {name: column[np.newaxis] for name, column in rows.items()} if self.task.sequence_length else rows
-
-
-make = _Buffer

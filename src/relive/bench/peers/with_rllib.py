@@ -13,13 +13,16 @@ from relive.bench import tasks
 from relive.common import arrays
 from relive.testing import synthetic
 
+_MOST = 1_000_000
+
 
 class _Buffer(tasks.Buffer):
     lacks = ("frame_stack", "streams")
-    most = 1_000_000
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
+        if task.capacity > _MOST:
+            raise tasks.CannotError(f"keeps Python objects for each step: more than {_MOST:,} of them do not fit")
         self._episode_id, self._step = "", 0
         self._buffer: Any
         if task.prioritized:
@@ -88,6 +91,3 @@ class _Buffer(tasks.Buffer):
             answer["weights"] = np.array([one.get_extra_model_outputs("weights", 0) for one in sample])
         steps = np.array([one.get_extra_model_outputs("n_step", 0) for one in sample])
         return answer | {"discount": self.task.gamma**steps}
-
-
-make = _Buffer

@@ -33,13 +33,12 @@ class _Buffer(tasks.Buffer):
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
-        observation = _space(schemas.Field(task.stacked_shape, task.observation.dtype))
-        settings = {"device": "cpu", "n_envs": task.streams}
+        stack = (task.frame_stack,) if task.frame_stack > 1 else ()
+        observation = _space(schemas.Field((*stack, *task.observation.shape), task.observation.dtype))
+        settings, kind = {"device": "cpu", "n_envs": task.streams}, buffers.ReplayBuffer
         if task.n_step > 1:
-            settings |= {"n_steps": task.n_step, "gamma": task.gamma}
-            self._buffer = buffers.NStepReplayBuffer(task.capacity, observation, _space(task.action), **settings)
-        else:
-            self._buffer = buffers.ReplayBuffer(task.capacity, observation, _space(task.action), **settings)
+            settings, kind = settings | {"n_steps": task.n_step, "gamma": task.gamma}, buffers.NStepReplayBuffer
+        self._buffer = kind(task.capacity, observation, _space(task.action), **settings)
 
     def prepared(self, step: synthetic.Step) -> Any:
         # As a vector environment gives it, also one of a single environment.
@@ -57,6 +56,3 @@ class _Buffer(tasks.Buffer):
 
     def sample(self) -> Any:
         return self._buffer.sample(self.task.batch_size)
-
-
-make = _Buffer

@@ -1,6 +1,6 @@
 """tianshou: ReplayBuffer and PrioritizedReplayBuffer; n-step returns as its policies compute them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 import pickle
 from typing import Any
 
@@ -13,7 +13,6 @@ from relive.bench import tasks
 from relive.common import arrays
 from relive.testing import synthetic
 
-_FEW = 10_000
 _NAMES = {"obs": "observation", "act": "action", "rew": "reward", "obs_next": "next_observation"}
 _NAMES |= {name: name for name in ("terminated", "truncated")}
 
@@ -31,29 +30,13 @@ class _Buffer(tasks.Buffer):
         settings: dict[str, Any] = {}
         if task.frame_stack > 1:  # As its Atari examples have it.
             settings = {"stack_num": task.frame_stack, "save_only_last_obs": True, "ignore_obs_next": True}
-        self._buffer: Any
+        kind: Any = tianshou_data.ReplayBuffer
         if task.streams > 1:
-            self._buffer = tianshou_data.VectorReplayBuffer(task.capacity, task.streams, **settings)
+            kind, settings["buffer_num"] = tianshou_data.VectorReplayBuffer, task.streams
         elif task.prioritized:
-            self._buffer = tianshou_data.PrioritizedReplayBuffer(
-                task.capacity, alpha=task.alpha, beta=task.beta, **settings
-            )
-        else:
-            self._buffer = tianshou_data.ReplayBuffer(task.capacity, **settings)
-
-    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
-        capacity = self.task.capacity
-        if capacity <= _FEW or self.task.streams > 1:
-            super().fill(episodes)
-            return
-        # Step by step takes minutes; set_batch is how its from_data fills a buffer, with the cursor at slot 0.
-        columns = tasks.joined(map(self._columns, episodes))
-        newest = {name: column[-capacity:] for name, column in columns.items()}
-        self._buffer.set_batch(tianshou_data.Batch(info=tianshou_data.Batch(), **newest))
-        self._buffer._size = capacity
-        self._buffer.last_index = np.array([capacity - 1])
-        if self.task.prioritized:
-            self._buffer.init_weight(np.arange(capacity))
+            kind = tianshou_data.PrioritizedReplayBuffer
+            settings |= {"alpha": task.alpha, "beta": task.beta}
+        self._buffer = kind(task.capacity, **settings)
 
     def prepared(self, step: synthetic.Step) -> Any:
         info: Any = {} if self.task.streams == 1 else np.array([{}] * self.task.streams)
@@ -99,16 +82,3 @@ class _Buffer(tasks.Buffer):
             discount = with_value - sums
             answer |= {"reward": sums, "discount": discount, "terminal": discount == 0, "next_observation": other}
         return answer
-
-    def _columns(self, episode: synthetic.Episode) -> dict[str, Any]:
-        """Return an episode as the buffer keeps it: the newest frame of a stack alone."""
-        rows = episode.rows
-        columns = {name: getattr(rows, attribute) for name, attribute in _NAMES.items()}
-        columns |= {"rew": rows.reward.astype(float), "done": rows.terminated | rows.truncated}
-        if self.task.frame_stack > 1:
-            del columns["obs_next"]
-            columns["obs"] = rows.observation[:, -1]
-        return columns
-
-
-make = _Buffer

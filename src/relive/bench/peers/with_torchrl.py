@@ -30,22 +30,19 @@ class _Buffer(tasks.Buffer):
         if task.sequence_length:
             settings["batch_size"] = task.batch_size * task.sequence_length
             settings["sampler"] = torchrl_data.SliceSampler(slice_len=task.sequence_length, end_key=("next", "done"))
-        self._has_transform = task.n_step > 1 and not task.by_episode
-        if task.by_episode:  # Slices of the episodes; shorter ones of episodes that are.
+        elif task.by_episode:  # Slices of the episodes; shorter ones of episodes that are.
             settings["batch_size"] = task.batch_size * task.n_step
             settings["sampler"] = torchrl_data.SliceSampler(
                 num_slices=task.batch_size, end_key=("next", "done"), strict_length=False
             )
+        self._has_transform = task.n_step > 1 and not task.by_episode
         if self._has_transform:
             settings["transform"] = transforms.MultiStepTransform(n_steps=task.n_step, gamma=task.gamma)
-        storage = torchrl_data.LazyTensorStorage(task.capacity)
-        self._buffer: Any
+        kind = torchrl_data.TensorDictReplayBuffer
         if task.prioritized:
-            self._buffer = torchrl_data.TensorDictPrioritizedReplayBuffer(
-                alpha=task.alpha, beta=task.beta, storage=storage, **settings
-            )
-        else:
-            self._buffer = torchrl_data.TensorDictReplayBuffer(storage=storage, **settings)
+            kind = torchrl_data.TensorDictPrioritizedReplayBuffer
+            settings |= {"alpha": task.alpha, "beta": task.beta}
+        self._buffer = kind(storage=torchrl_data.LazyTensorStorage(task.capacity), **settings)
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
@@ -111,6 +108,3 @@ def _rows(steps: synthetic.Step) -> Any:
         },
         [len(steps.reward)],
     )
-
-
-make = _Buffer
