@@ -3,9 +3,6 @@
 batch = as_jax(buffer.sample(256))
 priorities = jax.jit(update)(parameters, batch)
 buffer.update_priorities(batch.keys, priorities)
-
-Once this module is imported, batches of numpy arrays are pytrees too: `jax.jit(update)(parameters,
-buffer.sample(256))`.
 """
 
 from collections.abc import Callable
@@ -65,10 +62,9 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     Unless `jax_enable_x64` is set, float64 is rounded to float32, and 64-bit integers become 32-bit ones if all of them
     fit. Finite numbers stay finite.
 
-    A batch is a pytree of all its arrays except the keys, which have 64 bits. In a batch returned by a JAX function,
-    such as `jax.jit`, `jax.tree.map` or `jax.device_put`, the keys are None, and so are the episode ids of a
-    TokenBatch; take them from the input batch. A batch of numpy arrays passed to such a function is converted by JAX
-    itself, which truncates integers that do not fit.
+    A batch is a pytree of all its arrays except the keys, which have 64 bits. In a batch returned by a JAX function
+    the keys are None, and so are the episode ids of a TokenBatch; take them from the input batch. A batch of numpy
+    arrays passed to such a function is converted by JAX itself, which truncates integers that do not fit.
 
     Args:
         batch: A batch of any kind; arrays in a dict or tuple, as returned by an ItemReplayBuffer or RolloutBuffer; or a
@@ -95,21 +91,14 @@ def _array(path: str, array: arrays.Array) -> "jax.Array":
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
     dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
-    if dtype.itemsize < array.itemsize:
-        _check_narrow(path, array, dtype)
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(array, dtype)
-    return jax.numpy.from_dlpack(cast if cast.flags.writeable else cast.copy())
-
-
-def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
-    """Raise ArgumentError if an integer does not fit a dtype, or a finite number would overflow."""
-    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
-    parts = (array.real, array.imag) if dtype.kind == "c" else (array,)
-    for part in parts:
-        if not ((part >= limits.min) & (part <= limits.max) | ~np.isfinite(part)).all():
+    if dtype.itemsize < array.itemsize:
+        is_changed = cast != array if dtype.kind in "iu" else np.isfinite(cast) != np.isfinite(array)
+        if is_changed.any():
             rule = f"must fit the {8 * dtype.itemsize} bits of {dtype}"
             raise errors.ArgumentError(f"{path} {rule}: set jax_enable_x64 for more")
+    return jax.numpy.from_dlpack(cast if cast.flags.writeable else cast.copy())
 
 
 def _register(kind: Any) -> None:

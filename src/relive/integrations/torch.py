@@ -7,6 +7,7 @@ loader = data_loader(buffer, 256, num_batches=1_000, num_workers=2)
 
 from collections.abc import Callable, Iterator
 import inspect
+import itertools
 import math
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
@@ -124,17 +125,10 @@ def data_loader(
     dtype: Dtype = "default",
     **options: Any,
 ) -> "data.DataLoader[Any]":
-    """Return a DataLoader of batches of tensors.
+    """Return a DataLoader of batches of tensors, of a `ReplayDataset` with these arguments.
 
-    Args:
-        buffer: The buffer to sample from.
-        batch_size: The batch size, B.
-        num_batches: Number of batches per pass; None for endless.
-        num_workers: Number of worker processes, each of which draws from a copy of the buffer made when the pass began;
-            0 to draw from the buffer itself, which is required with priorities.
-        pin_memory: Whether batches are in pinned memory.
-        dtype: As in `as_tensors`.
-        options: Further arguments of the buffer's `sample`, such as `n_step`.
+    Each of `num_workers` processes draws from a copy of the buffer made when the pass began; with 0, as is required with
+    priorities, batches are drawn from the buffer itself. `pin_memory` puts them into pinned memory.
 
     Raises:
         ArgumentError: An argument is invalid.
@@ -150,9 +144,8 @@ def data_loader(
     dataset = ReplayDataset(buffer, batch_size, num_batches=num_batches, dtype=dtype, **options)
     workers = validation.non_negative_int("num_workers", num_workers)
     if workers and buffer.has_priorities:
-        raise errors.ArgumentError(
-            f"num_workers must be 0 for a buffer with priorities, whose updates workers would not see, got {workers}"
-        )
+        rule = "num_workers must be 0 for a buffer with priorities, whose updates workers would not see"
+        raise errors.ArgumentError(f"{rule}, got {workers}")
     return data.DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=pin_memory)
 
 
@@ -162,10 +155,9 @@ class ReplayDataset(data.IterableDataset[Any]):
     Pass it with `batch_size=None`, since each item is a whole batch.
 
     Without workers, it draws from the buffer itself and sees all additions. A worker has a copy of the buffer from when
-    the worker was started: at the beginning of a pass, or of the first pass with `persistent_workers`. It has its own
-    random generator, seeded from torch's (`torch.manual_seed`, or the loader's `generator=`), the worker's number and,
-    if the worker persists, the number of the pass: draws differ between workers and passes, and are reproducible
-    between runs.
+    the worker was started: at the beginning of a pass, or of the first pass with `persistent_workers`. Its generator is
+    seeded from torch's (`torch.manual_seed`, or the loader's `generator=`): draws differ between workers and passes,
+    and are reproducible between runs.
 
     Args:
         buffer: The buffer to sample from.
@@ -200,25 +192,19 @@ class ReplayDataset(data.IterableDataset[Any]):
         self._num_passes = 0
 
     def __len__(self) -> int:
-        """Return the number of batches in a pass, over all workers.
-
-        Raises:
-            TypeError: The dataset is endless.
-        """
+        """Return the number of batches in a pass, over all workers; raise TypeError if the dataset is endless."""
         if self._num_batches is None:
             raise TypeError("a ReplayDataset without num_batches has no length")
         return self._num_batches
 
     def __iter__(self) -> Iterator[Any]:
         worker = data.get_worker_info()
-        number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         if worker is not None:
-            # The seed combines the loader's generator and the worker's number; it stays the same for a persistent
-            # worker.
+            # Its seed combines the loader's generator and its number, and stays the same for a persistent worker.
             bits = self._buffer.rng.bit_generator
             bits.state = type(bits)(np.random.SeedSequence((worker.seed, self._num_passes))).state
             self._num_passes += 1
-        drawn = number
-        while self._num_batches is None or drawn < self._num_batches:
+        numbers = itertools.count() if self._num_batches is None else range(first, self._num_batches, step)
+        for _ in numbers:
             yield as_tensors(self._buffer.sample(self._batch_size, **self._options), dtype=self._dtype)
-            drawn += count
