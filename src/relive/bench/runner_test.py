@@ -43,7 +43,7 @@ def task_of(name: str) -> tasks.Task:
 
 
 def measured(name: str, *peers: str) -> results.Row:
-    """Return what comes of peers in a quick workload."""
+    """Return the outcomes of peers in a quick workload."""
     wanted = {peer: catalogue.PEERS[peer] for peer in peers}
     return runner.measure(workloads.WORKLOADS[name].quick(), wanted, rounds=2, seconds=0.001)
 
@@ -104,7 +104,11 @@ def test_each_peer_gets_its_own_verdict(peers: dict[str, catalogue.Peer]) -> Non
     outcomes = {outcome.peer: outcome for outcome in row.outcomes}
     assert list(outcomes) == list(peers)
     assert not outcomes["relive"].faults()
-    assert outcomes["relive"].low <= outcomes["relive"].value <= outcomes["relive"].high
+    low, value, high = (outcomes["relive"].low, outcomes["relive"].value, outcomes["relive"].high)
+    assert low
+    assert value
+    assert high
+    assert low <= value <= high
     assert outcomes["wrong"].value
     assert outcomes["wrong"].wrong == {"reward": 1.0} == outcomes["wrong"].wrong_in_a_small_ring
     assert outcomes["breaking"].not_measured == "failed in uniform: ZeroDivisionError"
