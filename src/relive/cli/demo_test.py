@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Iterator
+import copy
 import gc
 import os
 import pathlib
@@ -123,10 +124,12 @@ def test_a_solved_task_ends_the_training(
     env: str, steps: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One without a threshold is learned to the end."""
-    monkeypatch.setattr(demo, "LEAST_STEPS", 150)
+    monkeypatch.setattr(demo, "LEAST_STEPS", 1_000)
     gym.register("Short-v0", lambda **_: Corridor(), max_episode_steps=20, reward_threshold=-4.0)
     assert run(env, steps=steps) == 0
-    assert capsys.readouterr().out.startswith(said)
+    out = capsys.readouterr().out
+    assert out.startswith(said)
+    assert 1_000 <= int(re.findall(r"([\d,]+) steps", out)[0].replace(",", "")) < 10_000
 
 
 def test_an_environment_without_a_limit_gets_one() -> None:
@@ -216,10 +219,28 @@ def test_the_demo_stores_the_steps_it_took() -> None:
     assert 400 < sum(each for _, each in training.episodes) <= 600
 
 
+def test_greedy_returns_are_those_of_single_environments() -> None:
+    training = trained(0, steps=20)
+    seed = int(copy.deepcopy(training._check_rng).integers(2**31))
+    returns = []
+    for number in range(demo.EPISODES):
+        environment = demo.make_environment("CartPole-v1")
+        observation, _ = environment.reset(seed=seed + number)
+        total, has_ended = 0.0, False
+        while not has_ended:
+            action = int(training.best_network.values(observation[np.newaxis]).argmax())
+            observation, reward, terminated, truncated, _ = environment.step(action)
+            total, has_ended = total + float(reward), terminated or truncated
+        returns.append(total)
+    assert len(set(returns)) > 1
+    assert training.play(training.best_network).tolist() == returns
+
+
 def test_adam_first_steps_against_the_gradient() -> None:
     """The gradient by backpropagation has the signs of that by finite differences."""
     rng = np.random.default_rng(0)
     network = demo.QNetwork((3, 8, 8, 2), rng)
+    assert not network.values(np.zeros((1, 3))).any()
     observations, actions, targets = rng.normal(size=(16, 3)), rng.integers(2, size=16), rng.normal(size=16)
 
     def loss() -> float:

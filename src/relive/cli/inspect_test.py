@@ -168,6 +168,12 @@ def test_text_from_a_file_is_escaped(capsys: pytest.CaptureFixture[str]) -> None
     assert len(out) < 20_000
 
 
+def test_inspect_shows_why_a_buffer_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.forge(pathlib.Path("buffer"), **{"class": "Mine"})
+    note = "note not loaded: it is of a 'Mine', a class that is not defined here: import its module"
+    assert note in inspected(capsys, "buffer")
+
+
 @pytest.mark.parametrize("command", ["verify", "repair", "inspect", "inspect --json"])
 def test_numpy_alone_is_enough(command: str) -> None:
     script = (
