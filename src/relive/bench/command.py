@@ -8,6 +8,7 @@ import pathlib
 import shlex
 import shutil
 import sys
+import textwrap
 import warnings
 
 from relive import errors
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     rows = []
     with warnings.catch_warnings(action="ignore"):
         for one in chosen:
-            print(f"\n{one.name}: {one.title}, {one.unit}", flush=True)
+            print("\n" + textwrap.fill(f"{one.name}: {one.title}, {one.unit}", width), flush=True)
             rows.append(runner.measure(one, peers, rounds=rounds, seconds=seconds))
             print(report.text(rows[-1], width), flush=True)
     measured = results.Run(
@@ -65,8 +66,9 @@ def run(options: argparse.Namespace) -> int:
         settings=settings,
         rows=rows,
     )
+    print()
     for line in measured.unmeasured():
-        print(f"not measured: {line}")
+        print(textwrap.fill(f"not measured: {line}", width, subsequent_indent="  "))
     if options.json:
         text = json.dumps(dataclasses.asdict(measured), indent=1)
         pathlib.Path(options.json).write_text(text + "\n", encoding="utf-8")

@@ -16,7 +16,9 @@ import pytest
 
 from relive.bench import machine
 from relive.bench import report
+from relive.bench import results
 from relive.bench import runner
+from relive.bench import workloads
 
 # The benchmarks must not import the command line.
 command_line = importlib.import_module("relive.cli.command_line")
@@ -61,7 +63,7 @@ def test_a_quick_run_prints_and_writes_everything(tmp_path: pathlib.Path, capsys
 def test_a_run_prints_only_its_table_by_default(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--quick", "--repeats", "1", "--workload", "add-images", "--peers", "relive", "--markdown", "b.md"]
     assert exit_code(*arguments) == 0
-    assert capsys.readouterr().out.count("\n") == 4
+    assert capsys.readouterr().out.count("\n") == 5
     assert "![" not in (tmp_path / "b.md").read_text()
 
 
@@ -146,6 +148,36 @@ def test_a_name_is_printed_before_its_workload_is_measured(
     assert seen[0].startswith("\nadd: adding a step")
     assert "right" in seen[1]
     assert "\nadd-images: " in seen[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rounds", "seconds", "capacity", "words"),
+    [
+        ([], 7, 0.01, 10**6, "Medians of 7 rounds, turns of 10 milliseconds at least"),
+        (["--repeats", "9"], 9, 0.01, 10**6, "Medians of 9 rounds, turns of 10 milliseconds at least"),
+        (["--quick"], 3, 0.001, 2_000, "Medians of 3 rounds, turns of 1 milliseconds at least, small rings "
+         "(--quick): these figures say nothing about speed"),
+    ],
+)  # fmt: skip
+def test_a_quick_run_is_shorter_and_says_so(
+    arguments: list[str],
+    rounds: int,
+    seconds: float,
+    capacity: int,
+    words: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def measure(workload: workloads.Workload, peers: object, **settings: float) -> results.Row:
+        asked.append((settings, workload.task.capacity))
+        return results.Row(workload.name, workload.title, workload.unit, [])
+
+    monkeypatch.setattr(runner, "measure", measure)
+    assert exit_code("--workload", "n-step", "--json", "b.json", *arguments) == 0
+    assert asked == [({"rounds": rounds, "seconds": seconds}, capacity)]
+    assert json.loads((tmp_path / "b.json").read_text())["settings"] == words
 
 
 def test_a_table_is_as_wide_as_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def save(run: results.Run, path: str) -> None:
     for panel, row in zip(panels, rows, strict=False):
         _draw(panel, row)
     words = "relive in blue, peers in gray; hatched where results are wrong; light: limits of numpy"
-    picture.suptitle(words, fontsize=10)
+    picture.suptitle(textwrap.fill(words, 60 * columns), fontsize=10)
     picture.savefig(path, format="png", dpi=150)
 
 
