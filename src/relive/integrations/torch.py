@@ -127,8 +127,8 @@ def data_loader(
 ) -> "data.DataLoader[Any]":
     """Return a DataLoader of batches of tensors, of a `ReplayDataset` with these arguments.
 
-    Each of `num_workers` processes draws from a copy of the buffer made when the pass began; with 0, as is required with
-    priorities, batches are drawn from the buffer itself. `pin_memory` puts them into pinned memory.
+    Each of `num_workers` processes draws from a copy of the buffer made when the pass began; with 0, which priorities
+    require, batches are drawn from the buffer itself. `pin_memory` puts them into pinned memory.
 
     Raises:
         ArgumentError: An argument is invalid.
