@@ -127,7 +127,7 @@ def data_loader(
 ) -> "data.DataLoader[Any]":
     """Return a DataLoader of batches of tensors, of a `ReplayDataset` with these arguments.
 
-    Each of `num_workers` processes draws from a copy of the buffer made when the pass began; with 0, which priorities
+    Each of `num_workers` processes draws from a copy of the buffer made when the pass began; with 0, as priorities
     require, batches are drawn from the buffer itself. `pin_memory` puts them into pinned memory.
 
     Raises:
