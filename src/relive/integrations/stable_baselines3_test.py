@@ -466,6 +466,8 @@ def test_observations_that_are_not_stacks_are_refused() -> None:
         add([3, 3], [3, 4])
     first = relive_sb3.ReplayBuffer(9, spaces.Box(0, 9, (4,)), DISCRETE, "cpu", frame_stack=4, stack_padding="first")
     frames = first
+    with pytest.raises(errors.ArgumentError, match="observation must begin with frames that are 'first'"):
+        add([1, 1, 1, 2], [1, 1, 2, 3])
     add([1, 1, 1, 1], [1, 1, 1, 2])
     assert first.sample(1).observations.tolist() == [[1, 1, 1, 1]]
 
