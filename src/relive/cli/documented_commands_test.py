@@ -15,7 +15,7 @@ _EXAMPLE = re.compile(r"^  (relive .*?)(?:   .*)?$", re.MULTILINE)
 
 
 def commands_of(text: str) -> list[str]:
-    blocks = [block for language, block in _BLOCK.findall(text) if language in ("", "sh")]
+    blocks = [block.replace("\\\n", " ") for language, block in _BLOCK.findall(text) if language in ("", "sh")]
     lines = [line.strip() for block in blocks for line in block.splitlines()]
     return [re.split(r"   | #| \||&&", line)[0] for line in lines if line.startswith("relive ")]
 
@@ -46,7 +46,7 @@ def test_commands_in_the_help_exist(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_command_on_a_page_is_found() -> None:
-    [right, wrong] = commands_of("```sh\nrelive inspect replay   # look\nrelive inspekt replay\n```\n")
+    [right, wrong] = commands_of("```sh\nrelive inspect \\\n  replay   # look\nrelive inspekt replay\n```\n")
     check(right)
     with pytest.raises(AssertionError, match="^relive inspekt replay"):
         check(wrong)
