@@ -15,7 +15,7 @@ _EXAMPLE = re.compile(r"^  (relive .*?)(?:   .*)?$", re.MULTILINE)
 
 
 def commands_of(text: str) -> list[str]:
-    blocks = [block.replace("\\\n", " ") for language, block in _BLOCK.findall(text) if language in ("", "sh")]
+    blocks = [re.sub(r"\\\n\s*", " ", block) for language, block in _BLOCK.findall(text) if language in ("", "sh")]
     lines = [line.strip() for block in blocks for line in block.splitlines()]
     return [re.split(r"   | #| \||&&", line)[0] for line in lines if line.startswith("relive ")]
 
