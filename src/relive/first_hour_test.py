@@ -493,6 +493,33 @@ def test_swapped_arguments_of_a_recorder_are_noticed(recorded: Any, kind: str) -
         getattr(integration, kind.split()[0])(buffer, env, **more)
 
 
+@pytest.mark.parametrize(
+    ("make", "shown", "remedy"),
+    [
+        (lambda torch: torch.tensor(1), "tensor(1)", "pass action.item()"),
+        (lambda torch: 1.0, "1.0", "pass int(action)"),
+        (lambda torch: np.float64(1.0), "np.float64(1.0)", "pass int(action)"),
+    ],
+    ids=["a tensor", "a float", "a float of numpy"],
+)
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_a_discrete_action_that_is_not_an_integer_is_refused(
+    recorded: Any, make: Callable[[Any], Any], shown: str, remedy: str, has_schema: bool
+) -> None:
+    gymnasium, integration = recorded
+    action = make(pytest.importorskip("torch"))
+    inside = gymnasium.make("CartPole-v1")
+    buffer = ring(schema=integration.from_env(inside) if has_schema else None)
+    env = integration.Recorder(inside, buffer)
+    env.reset(seed=0)
+    said = f"action must be an integer, as the environment has Discrete(2), got {shown}: {remedy}"
+    with pytest.raises(errors.SchemaError, match=f"^{re.escape(said)}$"):
+        env.step(action)
+    env.step(1)
+    env.step(np.array(1))
+    assert len(buffer) == 2
+
+
 @pytest.mark.parametrize("kind", ["Recorder", "VectorRecorder"])
 def test_a_recorder_for_another_environment_is_refused(recorded: Any, kind: str) -> None:
     gymnasium, integration = recorded

@@ -93,6 +93,7 @@ class Recorder(_Wrapper):
         self._recording.frames.check_first(first)
         self.buffer.end_episode(stream=self._stream)
         self._observation = first
+        self._takes_tensors = recording.holds_tensor(observation)
         return observation, info
 
     def step(self, action: Any, **extras: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -108,12 +109,13 @@ class Recorder(_Wrapper):
             NotReadyError: No episode is open, or the limiter holds inserts back.
             ArgumentError: An extra is given that `infos` also provides; or the info lacks a key, or a frame stack does
                 not continue the previous one.
-            SchemaError: A value does not fit its field.
+            SchemaError: A value does not fit its field, or an action of a Discrete space is a tensor or a float.
         """
         before = self._observation
         if before is None:
             raise _needs_reset()
         taken, extras = self._recording.given(action, extras)
+        recording.check_discrete(self.env.action_space, action, takes_tensors=self._takes_tensors)
         self._observation = None
         answer = self.env.step(action)
         observation, reward, terminated, truncated, info = answer

@@ -246,7 +246,8 @@ def test_a_step_that_cannot_be_stored_requires_a_reset() -> None:
         ({"chosen": 1, "other": 2}, "^unknown extra 'other': the schema has extra 'chosen'$"),
         ({"chosen": 0.5}, "^extras/chosen must fit int64, got 0.5"),
         ({"chosen": 1, "action": 2.5}, "^action must fit int64, got 2.5"),
-        ({"chosen": 1, "stream": 0}, "^unknown extra 'stream': the schema has extra 'chosen'$"),
+        ({"chosen": 1, "stream": 0}, "^stream must not be given: the recorder sets it$"),
+        ({"chosen": 1, "streams": [0]}, "^streams must not be given: the recorder sets it$"),
     ],
 )
 def test_arguments_are_checked_before_the_environment_steps(given: Any, said: str) -> None:
@@ -307,6 +308,28 @@ def test_arrays_of_other_libraries_are_copied() -> None:
     with pytest.raises(errors.SchemaError, match="^action must be an array of numbers, of text or of dates, got <"):
         env.step(Tensor(3, "gpu"), chosen=4)
     assert scripted_inside(env).time == 2
+
+
+@pytest.mark.parametrize(
+    "nest", [lambda tensor: (tensor, 0), lambda tensor: {"a": 0, "b": tensor}], ids=["pair", "dict"]
+)
+def test_an_environment_of_tensors_receives_tensors(nest: Callable[[Any], Any]) -> None:
+    class Nested(Constant):
+        observation_space: Any = spaces.Tuple((BOX, BOX)) if nest(0) == (0, 0) else spaces.Dict({"a": BOX, "b": BOX})
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return nest(Tensor(0)), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return nest(Tensor(0)), 1.0, False, False, {}
+
+    buffer = relive.RingReplayBuffer(9)
+    env = relive_gymnasium.Recorder(Nested(), buffer)
+    env.reset()
+    env.step(Tensor(1))
+    assert buffer.read([0]).action.tolist() == [1]
+    with pytest.raises(errors.SchemaError, match=r"got 1\.0: pass int\(action\)$"):
+        env.step(1.0)
 
 
 PAIR = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
@@ -996,7 +1019,7 @@ def test_extras_are_required_for_each_environment(chosen: Any) -> None:
     assert length_of(0, 0) == 1
     with pytest.raises(errors.SchemaError, match=r"^extras/chosen must be of shape \(2,\), got "):
         envs.step(ACTIONS, chosen=chosen)
-    with pytest.raises(errors.SchemaError, match="^unknown extra 'streams'"):
+    with pytest.raises(errors.ArgumentError, match="^streams must not be given"):
         envs.step(ACTIONS, chosen=ACTIONS + 1, streams=[1, 0])
     envs.step(ACTIONS, chosen=ACTIONS + 1)
     assert sorted(check_all(buffer)) == [(0, 0, 0), (1, 0, 0), (1, 0, 1)]

@@ -21,6 +21,7 @@ from relive.waiting import rate_limiters
 from relive.waiting import threads
 
 with imports.optional_dependency("gymnasium"):
+    import gymnasium
     from gymnasium import vector
 
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
@@ -83,6 +84,8 @@ class Recording:
             raise held_back(self._columns.limiter)
         for extra in extras.keys() & self.infos.keys():
             raise errors.ArgumentError(f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}")
+        for extra in extras.keys() & {"stream", "streams"}:
+            raise errors.ArgumentError(f"{extra} must not be given: the recorder sets it")
         action = _kept("action", spaces.tree_of(self._action_space, action))
         extras = _kept("extras", extras) if extras else {}
         schema = self._columns.schema
@@ -112,6 +115,33 @@ def _kept(name: str, tree: Any) -> Any:
     for path, leaf in leaves.items():
         leaves[path] = casting.as_array(path, leaf).copy() if hasattr(leaf, "__array__") else copies.copied(leaf)
     return trees.nested(name, leaves)
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether `value` is an array of another library than numpy."""
+    return hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
+
+
+def holds_tensor(value: object) -> bool:
+    """Return whether a value of a space is, or contains, an array of another library than numpy."""
+    if isinstance(value, Mapping | tuple):
+        return any(map(holds_tensor, value.values() if isinstance(value, Mapping) else value))
+    return is_tensor(value)
+
+
+def check_discrete(space: spaces.Space, action: object, *, takes_tensors: bool) -> None:
+    """Raise SchemaError if an action of a Discrete space is of a type that the environment cannot take.
+
+    Args:
+        space: The action space.
+        action: The action.
+        takes_tensors: Whether the environment may take tensors, as it returns them.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        is_float = isinstance(action, float | np.floating)
+        if is_float or (is_tensor(action) and not takes_tensors):
+            rule = f"action must be an integer, as the environment has {space}, got {validation.short_repr(action)}"
+            raise errors.SchemaError(f"{rule}: pass {'int(action)' if is_float else 'action.item()'}")
 
 
 def checked_infos(infos: Any) -> dict[str, str]:
