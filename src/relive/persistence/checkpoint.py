@@ -23,6 +23,8 @@ from relive.persistence import state as state_lib
 
 Path: TypeAlias = str | os.PathLike[str]
 
+_ATTEMPTS = 100
+"""So often in a row may a writer replace a directory while it is being opened."""
 _OF_FILES = frozenset((".npz", ".npy", ".pkl", ".pickle", ".pt", ".pth", ".h5", ".hdf5", ".parquet", ".zip", ".json"))
 """Endings that suggest a single file."""
 
@@ -142,7 +144,7 @@ def _opened(
     path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None
 ) -> tuple[state_lib.State, list[str]]:
     """Return the state of a directory and a line for each broken file, and leave the others open on `files`."""
-    while True:
+    for _ in range(_ATTEMPTS):
         place = files_lib.newest(path)
         before = _identity(place)
         with contextlib.ExitStack() as attempt:
@@ -150,6 +152,7 @@ def _opened(
             if not broken or before == _identity(files_lib.newest(path)):  # Otherwise it was replaced meanwhile.
                 files.push(attempt.pop_all())
                 return state, broken
+    raise errors.CheckpointError(f"{files_lib.named(path)} is replaced again and again: stop its writer")
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:

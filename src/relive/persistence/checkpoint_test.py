@@ -582,3 +582,12 @@ def test_a_reader_closes_what_it_opened(tmp_path: pathlib.Path, monkeypatch: pyt
         loaded(tmp_path / "state")
     assert [each._file.closed for each in opened] == [True]
     assert files_lib.newest(str(tmp_path / "state")) == str(tmp_path / "state")
+
+
+def test_a_directory_replaced_again_and_again_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(range(1000))
+    monkeypatch.setattr(checkpoint, "_identity", lambda path: next(numbers))
+    with pytest.raises(errors.CheckpointError, match="state is replaced again and again: stop its writer$"):
+        loaded(tmp_path / "state")

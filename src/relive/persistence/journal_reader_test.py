@@ -660,3 +660,16 @@ def test_invalid_records_are_not_framed(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(journal_reader.framed(0, 255, b"abc", 0)) == 20
     with pytest.raises(errors.ArgumentError, match="^payload must be at most 3 bytes, got 4$"):
         journal_reader.framed(0, 0, b"abcd", 0)
+
+
+@pytest.mark.parametrize("begin", range(3, 6))
+def test_zeros_before_whole_records_are_damage(tmp_path: pathlib.Path, begin: int) -> None:
+    twin = write(tmp_path / "log", PAYLOADS[:8])
+    (segment,) = segments(tmp_path / "log")
+    content, ends = segment.read_bytes(), ends_of(twin)
+    segment.write_bytes(content[: ends[begin]] + b"\0" * (ends[-2] - ends[begin]) + content[ends[-2] :])
+    message = (
+        f"is damaged at byte {ends[begin]}: its record {begin + 1} has a wrong checksum, and whole records follow$"
+    )
+    with pytest.raises(errors.CheckpointError, match=message):
+        read(tmp_path / "log")

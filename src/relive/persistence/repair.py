@@ -137,7 +137,7 @@ def _remedy(path: str) -> str:
 
 
 def _cut(path: str, size: int) -> None:
-    with open(path, "r+b") as file:
+    with open(os.open(path, os.O_RDWR | files.STRICT), "r+b") as file:
         file.truncate(size)
         files.fsync_file(file.fileno())
 
