@@ -21,7 +21,11 @@ INTEGRATIONS = pathlib.Path(relive.__file__).parent / "integrations"
 # What integrations share.
 NOT_PUBLIC = {"step_columns"}
 # What Stable-Baselines3 writes to.
-UNDOCUMENTED = {f"relive.integrations.stable_baselines3.{kind}.dones" for kind in ("ReplayBuffer", "HerReplayBuffer")}
+UNDOCUMENTED = {
+    f"relive.integrations.stable_baselines3.{kind}.{name}"
+    for kind in ("ReplayBuffer", "HerReplayBuffer")
+    for name in ("actions", "dones", "next_observations", "observations", "rewards", "timeouts")
+}
 LIBRARIES = ("gymnasium", "jax", "minari", "pandas", "pyarrow", "ray", "sphinx", "stable_baselines3", "torch")
 
 

@@ -291,14 +291,18 @@ def _episodes(
 def _tables(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield tables of whole episodes."""
     rest: list[Any] = []
+    newest: Any = None
     for batch in batches:
-        table = pyarrow.Table.from_batches([*rest, batch])
-        (changes,) = np.diff(table["episode"].to_numpy()).nonzero()
-        num_whole = int(changes[-1]) + 1 if len(changes) else 0
-        if num_whole:
-            yield table.slice(0, num_whole)
-        rest = table.slice(num_whole).to_batches()
-    if rest:
+        numbers = batch["episode"].to_numpy(zero_copy_only=False)
+        newest = numbers[:0] if newest is None else newest
+        (changes,) = np.diff(numbers, prepend=newest).nonzero()
+        num_whole = int(changes[-1]) + 1 - len(newest) if len(changes) else 0
+        if changes.size:
+            yield pyarrow.Table.from_batches([*rest, batch.slice(0, num_whole)])
+            rest = []
+        rest.append(batch.slice(num_whole))
+        newest = numbers[-1:] if len(numbers) else newest
+    if newest is not None and len(newest):
         yield pyarrow.Table.from_batches(rest)
 
 

@@ -13,7 +13,7 @@ done by RingReplayBuffer.
 
 from collections.abc import Callable
 import copy
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -146,9 +146,18 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     def _pos(self) -> int:
         return self.buffer._store.next_key % self.buffer_size if self.full else self.size()
 
+    def _not_kept(self) -> NoReturn:
+        raise AttributeError("arrays of steps are not kept here: call self.buffer.read(self.buffer.eligible_keys())")
+
     # The base class sets both, to their current values.
     full = property(lambda self: self.buffer.is_full, lambda self, _: None, doc="Whether the next step evicts another.")
     pos = property(_pos, lambda self, _: None, doc="Where the next step goes: `size()` until it is full.")
+    # The base declares arrays.
+    observations: Any = property(_not_kept)
+    next_observations: Any = property(_not_kept)
+    actions: Any = property(_not_kept)
+    rewards: Any = property(_not_kept)
+    timeouts: Any = property(_not_kept)
     # A second `learn` with optimize_memory_usage=True writes an end here, which the next step shows anyway.
     dones: Any = property(lambda self: {})
 
@@ -168,7 +177,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         observation, following = (_each(self._rows, each, self.obs_shape) for each in (obs, next_obs))
         action = action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False)
         step = self._frames.newest(observation), action, reward, self._frames.newest(following)
-        limits = np.array([self.handle_timeout_termination and bool(info.get("TimeLimit.truncated")) for info in infos])
+        limits = [self.handle_timeout_termination and bool(info.get("TimeLimit.truncated")) for info in infos]
         if self._frame_stack > 1:
             cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
             encoder: Any = self._buffer._store.encoder
@@ -177,10 +186,11 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             for stream in cut:
                 self._buffer.end_episode(stream=stream)
         if self.n_envs == 1:  # `add` does the same as `extend`, and is faster.
-            ends = {"terminated": bool(done[0] > limits[0]), "truncated": bool(limits[0])}
-            self._buffer.add(*(trees.rows(part, 0) for part in step), **ends)
+            ended = bool(done[0])
+            rows = (trees.rows(part, 0) for part in step)
+            self._buffer.add(*rows, terminated=ended and not limits[0], truncated=limits[0])
         else:
-            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=limits)
+            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=np.array(limits))
         if self._frame_stack > 1:
             self._reached = copies.copied(following)
 

@@ -635,6 +635,12 @@ def test_invalid_arguments_of_an_sb3_buffer_are_refused() -> None:
             relive_sb3.ReplayBuffer(**keywords)
 
 
+@pytest.mark.parametrize("name", ["observations", "next_observations", "actions", "rewards", "timeouts"])
+def test_arrays_of_sb3_are_missing_with_a_remedy(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"call self.buffer.read\(self.buffer.eligible_keys\(\)\)"):
+        getattr(filled(), name)
+
+
 def test_a_buffer_with_other_settings_is_refused() -> None:
     buffer = filled()
     before = buffer.buffer
