@@ -17,6 +17,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.agents import tokens as tokens_lib
 from relive.common import arrays
+from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.storage import memory
@@ -47,10 +48,11 @@ class TokenBatch(batches.Batch[batches.A]):
         agent_ids: The agent of the episode [B].
         group_ids: The group of the episode, such as all responses to one prompt; None for none [B].
         mismatches: Why the row does not continue the previous row of its episode; None for the first row [B].
+        metadata: The metadata of the episode, a mapping for each row [B].
         extras: The extras by name: of tokens [B, L, ...], 0 in the padding, and of sequences [B].
     """
 
-    _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches")
+    _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches", "metadata")
 
     tokens: batches.A
     attention_mask: batches.A
@@ -67,6 +69,7 @@ class TokenBatch(batches.Batch[batches.A]):
     agent_ids: list[str]
     group_ids: list[str | None]
     mismatches: list[tokens_lib.TokenMismatch | None]
+    metadata: tuple[dict[str, Any], ...]
     extras: dict[str, batches.A]
 
     if TYPE_CHECKING:
@@ -199,20 +202,21 @@ class TokenBatch(batches.Batch[batches.A]):
         def taken(value: Any) -> Any:
             if isinstance(value, dict):
                 return {name: taken(each) for name, each in value.items()}
-            if isinstance(value, list):
-                return [value[row] for row in rows.tolist()]
+            if isinstance(value, list | tuple):
+                return type(value)(value[row] for row in rows.tolist())
             return value[rows] if value.ndim == 1 else value[rows, :width]
 
         return TokenBatch(**{field.name: taken(getattr(self, field.name)) for field in dataclasses.fields(self)})
 
 
-def names_of(sources: Sequence[tuple[Any, tokens_lib.TokenMismatch | None]]) -> dict[str, list[Any]]:
+def names_of(sources: Sequence[tuple[Any, tokens_lib.TokenMismatch | None]]) -> dict[str, Sequence[Any]]:
     """Return the names of a batch, given the episode of each row and why it does not continue the previous one."""
     return {
         "episode_ids": [each.episode_id for each, _ in sources],
         "agent_ids": [each.agent_id for each, _ in sources],
         "group_ids": [each.group_id for each, _ in sources],
         "mismatches": [mismatch for _, mismatch in sources],
+        "metadata": tuple(copies.copied(each.metadata) for each, _ in sources),
     }
 
 

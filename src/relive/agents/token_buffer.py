@@ -32,6 +32,7 @@ from relive.common import randomness
 from relive.common import statistics
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import metadata as metadata_lib
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.schema import casting
@@ -206,6 +207,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         group_id: str | None = None,
         status: episode_lib.FinalStatus = "COMPLETED",
         ticket: admission_lib.Ticket | None = None,
+        metadata: Mapping[str, Any] | None = None,
         **extras: Any,
     ) -> arrays.Keys:
         """Store a whole episode, and return the keys of its sequences: one if it is exact, else more. O(its tokens).
@@ -217,11 +219,14 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             status: How it ended: COMPLETED, TRUNCATED, or ABORTED if the agent failed.
             ticket: A ticket from `admit`, which uses up one of its episodes, unless `status` is ABORTED. Required by a
                 buffer with an Admission.
+            metadata: What else is known of the episode, by name: text, numbers, arrays of any shape, such as images,
+                and lists, tuples and dicts of them; copied, and returned with its facts and in batches.
             extras: Values of extras: for one of tokens, those of the response of each step [A, ...], in a list; for one
                 of sequences, a number, for all its sequences. Prompts, and extras that are not given, get zeros.
 
         Raises:
-            ArgumentTypeError: `steps` is not a sequence of TokenSteps, or an id is not a string.
+            ArgumentTypeError: `steps` is not a sequence of TokenSteps, an id is not a string, or metadata is not such a
+                mapping.
             ArgumentError: There is no step, the sequences have more tokens together than max_tokens, an argument is
                 invalid, the group is complete, already delivered or given up, or memory does not hold max_tokens.
             SchemaError: Log-probabilities do not fit the dtype of the buffer, or an extra its field.
@@ -230,7 +235,13 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         """
         self._gate.refuse_if_closed()
         return self._add_joined(
-            tokens.join(steps), agent_id=agent_id, group_id=group_id, status=status, ticket=ticket, **extras
+            tokens.join(steps),
+            agent_id=agent_id,
+            group_id=group_id,
+            status=status,
+            ticket=ticket,
+            metadata=metadata,
+            **extras,
         )
 
     def _add_joined(
@@ -241,6 +252,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         group_id: str | None,
         status: episode_lib.FinalStatus,
         ticket: admission_lib.Ticket | None = None,
+        metadata: Mapping[str, Any] | None = None,
         **extras: Any,
     ) -> arrays.Keys:
         """Store the joined steps of an episode; see `add_episode`."""
@@ -248,6 +260,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         names["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         names |= {"status": status, "episode_id": str(uuid.uuid4())}
+        names["encoded_metadata"] = metadata_lib.encoded(metadata)
         self._check_names(extras)
         of_tokens = _token_columns(self._store.token_extras, extras, joined)
         of_sequences = {

@@ -56,7 +56,7 @@ def test_a_segment_may_begin_before_the_first_episode(tmp_path: pathlib.Path) ->
 
 
 ONE = np.ones(1, np.int64)
-NAMES = ("e", "a", None, "COMPLETED", (None,))
+NAMES = ("e", "a", None, "COMPLETED", b"", (None,))
 
 
 def added(names: Any = NAMES, lengths: Any = ONE + 1, weight: Any = (0.0,), **changes: Any) -> tuple[int, Any]:
@@ -165,7 +165,7 @@ CANNOT = "which cannot be with "
         ([(11, ([3], [], ""))], rf"calls deliver, {CANNOT}\[3\]$"),
         ([(11, ([], ["e"], ""))], "drops episodes without a reason"),
         ([(11, ([], [], "why"))], "has a reason and drops none$"),
-        ([added(names=("e", "a", None, "ABORTED", (None,))), (11, (["e"], [], ""))], "hands out episode e, which"),
+        ([added(names=("e", "a", None, "ABORTED", b"", (None,))), (11, (["e"], [], ""))], "hands out episode e, which"),
     ],
 )
 def test_forged_records_of_tokens_are_refused(records: Any, text: str, tmp_path: pathlib.Path) -> None:

@@ -23,6 +23,7 @@ from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import metadata as metadata_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import commands
 from relive.persistence import dtypes
@@ -37,6 +38,7 @@ _CHECKS = (
     commands.is_text,
     commands.or_none(commands.is_text),
     commands.one_of(*episode_lib.FINAL_STATUSES),
+    commands.is_bytes,
     lambda value: type(value) is tuple and len(value) > 0 and value[0] is None,
 )
 _OF_MISMATCH = (commands.is_count, commands.is_count, commands.is_count, commands.or_none(commands.is_count))
@@ -131,6 +133,7 @@ def checked_names(value: Any) -> dict[str, Any]:
     for each in others:
         step, position, expected, found = commands.checked("an episode is one", _OF_MISMATCH, each)
         mismatches.append(tokens.TokenMismatch(step=step, position=position, expected=expected, found=found))
+    metadata_lib.decoded(names[-1])
     return dict(zip(token_store.NAMES, (*names, tuple(mismatches)), strict=True))
 
 

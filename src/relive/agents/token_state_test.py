@@ -12,6 +12,7 @@ from relive import errors
 from relive.agents import token_buffer_test
 from relive.agents import token_episode_test
 from relive.agents import tokens
+from relive.episodes import metadata
 from relive.testing import zoo
 
 step_of = token_episode_test.step_of
@@ -76,7 +77,7 @@ def described(value: Any) -> Any:
 
 def named(*changes: Any) -> Any:
     """Change names of the first episode, given by their places."""
-    value = ["e", "a", None, "COMPLETED", (None,)]
+    value = ["e", "a", None, "COMPLETED", b"", (None,)]
     for place, name in changes:
         value[place] = name
     return described(tuple(value))
@@ -124,24 +125,26 @@ SEQUENCES = "sequences cannot be: .*"
         (array("episode_end", entry(0, -1)), r"array episode_end must hold integers in \[0, .*"),
         (array("episode_drawn", lambda x: (x.view(np.uint8) + 2).view(bool)), "array episode_drawn must hold .*"),
         (described(None), EPISODE),
-        (described(["e", "a", None, "COMPLETED", (None,)]), EPISODE),
-        (described(("e", "a", None, "COMPLETED")), EPISODE),
+        (described(["e", "a", None, "COMPLETED", b"", (None,)]), EPISODE),
+        (described(("e", "a", None, "COMPLETED", (None,))), EPISODE),
         (named((0, 3)), EPISODE),
         (named((1, None)), EPISODE),
         (named((2, 3)), EPISODE),
         (named((3, "IN_PROGRESS")), EPISODE),
         (named((3, [])), EPISODE),
-        (named((4, ())), EPISODE),
-        (named((4, [None])), EPISODE),
-        (named((4, ((1, 2, 3, 4),))), EPISODE),
-        (named((4, (None, None))), EPISODE),
-        (named((4, (None, (1, 2, 3)))), EPISODE),
-        (named((4, (None, (1, -2, 3, 4)))), EPISODE),
-        (named((4, (None, (1, 2, True, 4)))), EPISODE),
-        (named((4, (None, (1, 2, 3, -4)))), EPISODE),
-        (named((4, (None, (1, 2, 3, "x")))), EPISODE),
-        (named((4, (None, [1, 2, 3, 4]))), EPISODE),
-        (named((4, (None, (1, 2, 3, 4)))), "sequences cannot be: episodes must have the 3 sequences that are stored"),
+        (named((4, None)), EPISODE),
+        (named((4, b"N")), "metadata cannot be None"),
+        (named((5, ())), EPISODE),
+        (named((5, [None])), EPISODE),
+        (named((5, ((1, 2, 3, 4),))), EPISODE),
+        (named((5, (None, None))), EPISODE),
+        (named((5, (None, (1, 2, 3)))), EPISODE),
+        (named((5, (None, (1, -2, 3, 4)))), EPISODE),
+        (named((5, (None, (1, 2, True, 4)))), EPISODE),
+        (named((5, (None, (1, 2, 3, -4)))), EPISODE),
+        (named((5, (None, (1, 2, 3, "x")))), EPISODE),
+        (named((5, (None, [1, 2, 3, 4]))), EPISODE),
+        (named((5, (None, (1, 2, 3, 4)))), "sequences cannot be: episodes must have the 3 sequences that are stored"),
         (array("sequences/rows/returns", entry(0, 7.0)), "sequences cannot be: returns of sequences must be .*"),
         (array("sequences/rows/is_exact", entry(0, False)), "sequences cannot be: is_exact of sequences must be .*"),
         (changed("settings/token_extras", None), "settings/token_extras must be .*"),
@@ -182,7 +185,9 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
         relive.TokenReplayBuffer.from_state(state)
 
 
-@pytest.mark.parametrize("value", [("e", "a", None, "ABORTED", (None,)), ("\ud800", "", "g", "TRUNCATED", (None,))])
+@pytest.mark.parametrize(
+    "value", [("e", "a", None, "ABORTED", b"", (None,)), ("\ud800", "", "g", "TRUNCATED", b"d\0", (None,))]
+)
 def test_possible_names_of_episodes_are_taken(value: Any) -> None:
     buffer = token_buffer_test.filled()
     state = buffer.state_dict()
@@ -194,6 +199,7 @@ def test_possible_names_of_episodes_are_taken(value: Any) -> None:
         batch.agent_ids[0],
         batch.group_ids[0],
         buffer._store.owners[0].status,
+        buffer._store.owners[0].encoded_metadata,
         (batch.mismatches[0],),
     )
     assert found == value
@@ -264,12 +270,13 @@ def test_tokens_are_read_from_the_page_of_the_format(tmp_path: pathlib.Path) -> 
     assert arrays["sequences/rows/trained"].tolist() == batch.loss_mask.sum(axis=1).tolist()
     content, begin, row = arrays["episodes"].tobytes(), 0, 0
     for end in arrays["episode_end"].tolist():
-        episode_id, agent_id, group_id, status, mismatches = relive.PlainCodec().decode(content[begin:end])
+        episode_id, agent_id, group_id, status, known, mismatches = relive.PlainCodec().decode(content[begin:end])
         begin = end
         for mismatch in mismatches:
             names = batch.episode_ids[row], batch.agent_ids[row], batch.group_ids[row]
             assert (*names, buffer._store.find(episode_id).status) == (episode_id, agent_id, group_id, status)
             found = batch.mismatches[row]
             assert mismatch == (found and (found.step, found.position, found.expected, found.found))
+            assert metadata.encoded(batch.metadata[row]) == known
             row += 1
     assert row == len(lengths)

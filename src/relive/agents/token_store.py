@@ -24,6 +24,7 @@ from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import metadata as metadata_lib
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import memory
@@ -48,7 +49,7 @@ SEQUENCE_FIELDS = {
 }
 """What is stored of each sequence: the return of its episode, whether that is exact, how many tokens are in the loss
 mask, and the oldest policy version of those, -1 for none."""
-NAMES = ("episode_id", "agent_id", "group_id", "status", "mismatches")
+NAMES = ("episode_id", "agent_id", "group_id", "status", "encoded_metadata", "mismatches")
 """What is known of an episode that cannot be read from its tokens."""
 COUNTERS = ("episodes", "inexact_episodes", "evicted", "cleared", "sampled", "stale_keys")
 _AT_ONCE = 2**18
@@ -70,6 +71,7 @@ class EpisodeFacts:
         rewards: The reward of each step.
         mismatches: Why each of its sequences does not continue the previous one; None for the first.
         key_step: The step from the key of one of its sequences to the next.
+        encoded_metadata: Its metadata, as bytes.
     """
 
     episode_id: str
@@ -82,6 +84,12 @@ class EpisodeFacts:
     rewards: tuple[float, ...] = dataclasses.field(repr=False)
     mismatches: tuple[tokens.TokenMismatch | None, ...] = dataclasses.field(repr=False)
     key_step: int = dataclasses.field(default=1, repr=False)
+    encoded_metadata: bytes = dataclasses.field(default=b"", repr=False)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata that it was added with: a new dict."""
+        return metadata_lib.decoded(self.encoded_metadata)
 
     @property
     def version_changes(self) -> tuple[tuple[int, int], ...]:

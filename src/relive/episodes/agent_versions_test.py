@@ -426,12 +426,12 @@ BY_VERSION = episode_state_test.BY_VERSION
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (described(3, None, "COMPLETED", [(1, 3), (2, 3)]), not_rising(3)),
-        (described(3, None, "COMPLETED", [(1, 3), (1, 4)]), not_rising(3)),
-        (described(3, None, "COMPLETED", [(2, 3), (1, 4)]), not_rising(3)),
-        (described(3, None, "COMPLETED", [(3, 4)]), not_rising(3)),
+        (described(3, None, b"", "COMPLETED", [(1, 3), (2, 3)]), not_rising(3)),
+        (described(3, None, b"", "COMPLETED", [(1, 3), (1, 4)]), not_rising(3)),
+        (described(3, None, b"", "COMPLETED", [(2, 3), (1, 4)]), not_rising(3)),
+        (described(3, None, b"", "COMPLETED", [(3, 4)]), not_rising(3)),
         (described(3, 3), not_rising(3)),
-        (described(3, None, "COMPLETED", [(1, 2**62 + 1)]), "^array episodes has one, which cannot be with "),
+        (described(3, None, b"", "COMPLETED", [(1, 2**62 + 1)]), "^array episodes has one, which cannot be with "),
         (described(3, 2**62 + 1), "^array episodes has one, which cannot be with "),
         (replaced("growing", 2, 4, 1), BY_VERSION),
         (replaced("growing", 2, 4, 4, 4), BY_VERSION),

@@ -11,7 +11,7 @@ completely or not at all.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 import contextlib
 import math
 import os
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from relive.agents import queue_state
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
+    from relive.episodes import metadata as metadata_lib
     from relive.episodes import origins
     from relive.persistence import checkpoint
     from relive.persistence import codec as codec_lib
@@ -49,6 +50,7 @@ else:
     codec_lib = imports.lazy_module("relive.persistence.codec")
     episode_journal = imports.lazy_module("relive.episodes.episode_journal")
     episode_state = imports.lazy_module("relive.episodes.episode_state")
+    metadata_lib = imports.lazy_module("relive.episodes.metadata")
     origins = imports.lazy_module("relive.episodes.origins")
     queue_state = imports.lazy_module("relive.agents.queue_state")
     journal_lib = imports.lazy_module("relive.persistence.journal")
@@ -140,6 +142,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         group_id: str | None = None,
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Start an episode of an agent and return its id, a fresh UUID. Never waits for the limiter.
 
@@ -152,9 +155,12 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             policy_version: The policy version of the episode; also of its steps, unless they specify another.
             ticket: A ticket from `admit`, which uses up one of its episodes. Required by a buffer with an Admission. If
                 the episode ends as ABORTED or without a transition, the ticket, if open, admits another in its place.
+            metadata: What else is known of the episode, by name: text, numbers, arrays of any shape, and lists, tuples
+                and dicts of them; copied, and returned with the episode and its samples.
 
         Raises:
-            ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
+            ArgumentTypeError: agent_id or group_id is not a string, policy_version not an integer, or metadata not such
+                a mapping.
             ArgumentError: group_id is empty, policy_version is below 0, the ticket is missing, used up or of another
                 buffer, or the group is complete, already delivered or given up.
             ClosedError: The buffer is closed.
@@ -164,9 +170,9 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if self._gate.should_yield():
             await self._gate.give_way()
         if self._journal is None:
-            return self._start(agent_id, group_id, policy_version, ticket)
+            return self._start(agent_id, group_id, policy_version, ticket, metadata)
         with self._journal._syncing_later():
-            episode_id = self._start(agent_id, group_id, policy_version, ticket)
+            episode_id = self._start(agent_id, group_id, policy_version, ticket, metadata)
         try:
             await self._journal.synced()
         except BaseException as error:
@@ -181,9 +187,10 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         group_id: str | None = None,
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
-        return self._start(agent_id, group_id, policy_version, ticket)
+        return self._start(agent_id, group_id, policy_version, ticket, metadata)
 
     def _start(
         self,
@@ -191,6 +198,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         group_id: str | None,
         policy_version: int | None,
         ticket: admission_lib.Ticket | None,
+        metadata: Mapping[str, Any] | None,
     ) -> str:
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
@@ -198,10 +206,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             group_id = validation.non_empty_string("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
+        known = None if metadata is None else metadata_lib.copied(metadata)
         queue = self._queue if ticket is None else self._learner()
         if queue is not None:
             queue.check_start(group_id, ticket, "start_episode")
-        episode = self._store.new_episode(agent_id, group_id, policy_version)
+        episode = self._store.new_episode(agent_id, group_id, policy_version, known)
         if self._journal is not None:
             self._journal.start(episode)
         if queue is not None:
@@ -324,13 +333,15 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         group_id: str | None = None,
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
         """Return an async context manager that starts an episode, as `start_episode` does, and yields its writer.
 
         If the block is left without `writer.end(...)`, by an exception, a cancellation or a return, the episode ends as
         ABORTED and keeps the transitions whose next observation is known.
         """
-        return self._episode(agent_id, group_id=group_id, policy_version=policy_version, ticket=ticket)
+        described = {"group_id": group_id, "policy_version": policy_version, "ticket": ticket, "metadata": metadata}
+        return self._episode(agent_id, **described)
 
     @contextlib.asynccontextmanager
     async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:

@@ -75,6 +75,7 @@ class Episode(Generic[Obs, Act]):
         group_id: Its group, such as all responses to one prompt; None if it has none.
         policy_version: The policy version it started with; None if unknown.
         version_changes: Changes of the policy version: pairs of the first step with a new version and the version.
+        metadata: What was given when it started, such as the answer to a question.
     """
 
     episode_id: str
@@ -87,6 +88,7 @@ class Episode(Generic[Obs, Act]):
     group_id: str | None = None
     policy_version: int | None = None
     version_changes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def snapshot(self) -> Self:
         """Return a copy that shares observations and actions but does not grow. O(steps)."""

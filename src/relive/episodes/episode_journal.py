@@ -1,6 +1,7 @@
 """The journal records of an episode buffer, and their replay.
 
-    START     an episode: its id, the agent's id, the group's id or None, the policy's version or None, the start time
+    START     an episode: its id, the agent's id, the group's id or None, the policy's version or None, the bytes of its
+              metadata, the start time
     APPEND    the episode's id, observation, action, reward, the policy's version or None if it is that before
     END       the episode's id, the final observation, the status
     ABORT     the episode's id
@@ -25,6 +26,7 @@ from relive import errors
 from relive.agents import queue_journal
 from relive.episodes import episode as episode_lib
 from relive.episodes import episode_state
+from relive.episodes import metadata as metadata_lib
 from relive.episodes import store as store_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import commands
@@ -206,7 +208,13 @@ class Replay(queue_journal.QueueReplay):
     # The calls of the records; those for an episode that is gone are ignored.
 
     def _start_episode(
-        self, episode_id: str, agent_id: str, group_id: str | None, policy_version: int | None, start_time: float
+        self,
+        episode_id: str,
+        agent_id: str,
+        group_id: str | None,
+        policy_version: int | None,
+        metadata: bytes,
+        start_time: float,
     ) -> None:
         """Start an episode at the next record but EVICT."""
         if episode_id in self._store.by_id:
@@ -217,6 +225,7 @@ class Replay(queue_journal.QueueReplay):
             start_time=start_time,
             group_id=group_id,
             policy_version=policy_version,
+            metadata=metadata_lib.decoded(metadata),
         )
 
     def _append_step(

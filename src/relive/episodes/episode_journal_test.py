@@ -337,9 +337,14 @@ def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
 
 
 def started(
-    episode_id: Any = UUID, agent: Any = "agent", group: Any = None, start_time: Any = 0.0, version: Any = None
+    episode_id: Any = UUID,
+    agent: Any = "agent",
+    group: Any = None,
+    start_time: Any = 0.0,
+    version: Any = None,
+    known: Any = b"",
 ) -> tuple[int, bytes]:
-    return episode_journal.START, commands.encoded(episode_id, agent, group, version, start_time)
+    return episode_journal.START, commands.encoded(episode_id, agent, group, version, known, start_time)
 
 
 def appended(
@@ -426,6 +431,8 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
     "calls append_step, which cannot be with -2": [started(), appended(version=-2)],
     "calls append_step, which cannot be with 'x'": [started(), appended(episode_id="x")],
     "calls carry_start, which cannot be with 3": [carried(started(agent=3))],
+    "calls start_episode, which cannot be with None": [started(known=None)],
+    "metadata cannot be None": [started(known=b"N")],
     "calls carry_start, which cannot be with 'x'": [carried(started("x"))],
     "calls carry_step, which cannot be with nan": [carried(started()), carried(appended(reward=float("nan")))],
     f"starts episode {UUID}, which is stored  ": [carried(started()), started()],

@@ -21,6 +21,7 @@ from relive import errors
 from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import metadata as metadata_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
 from relive.persistence import codec as codec_lib
@@ -38,13 +39,15 @@ HEAD: tuple[commands.Check, ...] = (
     commands.is_text,
     commands.or_none(commands.is_text),
     commands.or_none(commands.is_count),
+    commands.is_bytes,
 )
 """What the values of `head_of` may be."""
 
 
 def head_of(episode: Episode) -> tuple[Any, ...]:
     """Return what is known of an episode when it starts."""
-    return episode.episode_id, episode.agent_id, episode.group_id, episode.policy_version
+    metadata = metadata_lib.encoded(episode.metadata)
+    return episode.episode_id, episode.agent_id, episode.group_id, episode.policy_version, metadata
 
 
 def _is_change(value: Any) -> bool:
@@ -256,8 +259,9 @@ def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]
             group_id=group_id,
             policy_version=policy_version,
             version_changes=changes,
+            metadata=metadata_lib.decoded(metadata),
         )
-        for episode_id, agent_id, group_id, policy_version, status, changes, size, steps in described
+        for episode_id, agent_id, group_id, policy_version, metadata, status, changes, size, steps in described
     ]
     if len({episode.episode_id for episode in episodes}) < len(episodes):
         raise errors.CheckpointError("array episodes must hold each id once")

@@ -13,7 +13,7 @@ apply in the same place, termination takes precedence over the horizon, and the 
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from relive.common import copies
 from relive.episodes import episode as episode_lib
@@ -53,6 +53,7 @@ class ReplaySample(Generic[Obs, Act]):
         actual_n: m, from 1 to the requested n.
         gamma: The discount factor.
         window_end: Why the window stopped there.
+        metadata: The metadata of the episode.
     """
 
     episode_id: str
@@ -72,6 +73,7 @@ class ReplaySample(Generic[Obs, Act]):
     actual_n: int
     gamma: float
     window_end: WindowEnd
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def reward(self) -> float:
@@ -122,5 +124,6 @@ def read(
         sample.actual_n = m
         sample.gamma = gamma
         sample.window_end = window_end
+        sample.metadata = copies.copied(episode.metadata) if episode.metadata else {}
         samples.append(sample)
     return samples

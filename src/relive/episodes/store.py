@@ -192,11 +192,19 @@ class EpisodeStore(Generic[Obs, Act]):
             raise errors.UnknownEpisodeError(f"episode {validation.shown(episode_id)} not found") from None
 
     def new_episode(
-        self, agent_id: str, group_id: str | None = None, policy_version: int | None = None
+        self,
+        agent_id: str,
+        group_id: str | None = None,
+        policy_version: int | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> episode_lib.Episode[Obs, Act]:
         """Create an episode of that agent, without adding it to the store."""
         return episode_lib.Episode(
-            episode_id=str(uuid.uuid4()), agent_id=agent_id, group_id=group_id, policy_version=policy_version
+            episode_id=str(uuid.uuid4()),
+            agent_id=agent_id,
+            group_id=group_id,
+            policy_version=policy_version,
+            metadata=metadata or {},
         )
 
     def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:

@@ -184,7 +184,8 @@ class EpisodeAdapter(adapter.Adapter):
         return adapter.SamplingWeight(weight=weight, size=size, log_scale=log_scale, policy_version=learner)
 
     def _begin(self, chunk: chunks.EpisodeChunk) -> str:
-        start = functools.partial(self.buffer.start_episode_nowait, chunk.agent_id, policy_version=chunk.policy_version)
+        known: dict[str, Any] = {"policy_version": chunk.policy_version, "metadata": chunk.metadata}
+        start = functools.partial(self.buffer.start_episode_nowait, chunk.agent_id, **known)
         return _in_group(start, chunk.group_id, chunk.is_failed)
 
     def _write(self, episode_id: str, chunk: chunks.EpisodeChunk) -> None:

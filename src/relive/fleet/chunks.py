@@ -67,6 +67,7 @@ class EpisodeChunk(NamedTuple):
     end: tuple[Any, Any] | Literal["OPEN", "ABORTED"] = "OPEN"
     ticket: Use | None = None
     returned: Use | None = None
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def rows(self) -> int:

@@ -10,7 +10,7 @@ import functools
 import pathlib
 import random
 import shutil
-from typing import Any
+from typing import Any, cast
 import zlib
 
 import pytest
@@ -865,6 +865,27 @@ async def test_a_group_has_the_names_that_a_plain_buffer_takes(make: Any) -> Non
             await add(writer, "\ud800")
         ((first, *_),) = await client.next_groups(1)
         assert first.group_id == "\ud800"
+
+
+@local_test.virtual
+async def test_metadata_comes_back_with_episodes_of_a_fleet() -> None:
+    fleet = local_test.LocalFleet(singles(), 2)
+    client = fleet.replay()
+    async with client.episodes_writer(batch_steps=1) as writer:
+        for number in range(4):
+            known: dict[str, Any] = {"number": number, "list": [number]}
+            async with writer.episode(f"agent-{number}", metadata=known) as episode:
+                known["list"].clear()
+                for t in range(5):
+                    await episode.append(t, t, 1.0)
+                await episode.end(5)
+        with pytest.raises(errors.ArgumentTypeError, match="metadata must be a mapping from strings to values, got 1"):
+            async with writer.episode("agent", metadata=cast(Any, 1)):
+                pass
+    delivered: list[Any] = await client.next_episodes(4)
+    for each in [*delivered, *await client.sample(20, n=1, gamma=1.0)]:
+        number = int(each.agent_id[-1])
+        assert each.metadata == {"number": number, "list": [number]}
 
 
 @local_test.virtual

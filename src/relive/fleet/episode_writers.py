@@ -3,7 +3,7 @@
 episode(agent_id) ──► OpenEpisode: append, append, ... end
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 import contextlib
 from typing import Any
 
@@ -11,6 +11,7 @@ from relive.agents import tokens
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import metadata as metadata_lib
 from relive.fleet import chunks
 from relive.fleet import holds as holds_lib
 from relive.fleet import outbox as outbox_lib
@@ -59,6 +60,7 @@ class EpisodesWriter(GroupWriter):
         group_id: str | None = None,
         policy_version: int | None = None,
         ticket: tickets_lib.FleetTicket | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> AsyncIterator["OpenEpisode"]:
         """Return an async context manager that starts an episode; the arguments are as in EpisodeReplayBuffer.episode.
 
@@ -71,12 +73,14 @@ class EpisodesWriter(GroupWriter):
             group_id = validation.non_empty_string("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
+        known = metadata_lib.copied(metadata)
         shard = await self._holds.place(group_id)
         await self._room(shard)
         use = self._tickets.use(ticket, "episode")
         grant = None if ticket is None else ticket.grant
         del ticket  # One that nobody else refers to is lost.
-        start = chunks.EpisodeChunk(next(self._numbers), 0, agent_id, group_id, policy_version, ticket=use)
+        described = agent_id, group_id, policy_version
+        start = chunks.EpisodeChunk(next(self._numbers), 0, *described, ticket=use, metadata=known)
         episode = self._episodes[start.episode] = OpenEpisode(self, start, shard, grant)
         try:
             with self._tickets.running(grant):
@@ -172,6 +176,7 @@ class TokensWriter(GroupWriter):
         group_id: str | None = None,
         status: episode_lib.FinalStatus = "COMPLETED",
         ticket: tickets_lib.FleetTicket | None = None,
+        metadata: Mapping[str, Any] | None = None,
         **extras: Any,
     ) -> None:
         """Add a whole episode; the arguments are as in TokenReplayBuffer.add_episode.
@@ -182,7 +187,8 @@ class TokensWriter(GroupWriter):
         options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
         options["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
-        options |= {"status": status, **copies.copied(extras)}
+        known = metadata_lib.copied(metadata)
+        options |= {"status": status, "metadata": known, **copies.copied(extras)}
         shard = await self._holds.place(group_id)
         await self._room(shard)
         use = self._tickets.use(ticket, "add_episode")

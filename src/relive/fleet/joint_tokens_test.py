@@ -4,7 +4,7 @@ import asyncio
 import collections
 import pathlib
 import pickle
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -310,6 +310,23 @@ async def test_a_writer_of_tokens_refuses_the_same_as_the_buffer() -> None:
     await writer.close()
     with pytest.raises(errors.ClosedError, match="writer is closed"):
         await writer.add_episode([step], agent_id="a")
+
+
+@local_test.virtual
+async def test_metadata_comes_back_with_tokens_of_a_fleet() -> None:
+    client = local_test.LocalFleet(tokens, 2).replay()
+    async with client.tokens_writer() as writer:
+        for number in range(6):
+            known: dict[str, Any] = {"agent": f"0 {number}", "image": np.full((1, number), number)}
+            await writer.add_episode([token_step(0, number)], agent_id=f"0 {number}", metadata=known)
+            known["image"][:] = 99
+        with pytest.raises(errors.ArgumentTypeError, match="metadata must be a mapping from strings to values, got 1"):
+            await writer.add_episode([token_step(0, 1)], agent_id="a", metadata=cast(Any, 1))
+    delivered = {facts.agent_id: facts.metadata for facts in await client.next_episodes(6)}
+    batch = await client.sample(50)
+    for agent_id, known in [*delivered.items(), *zip(batch.agent_ids, batch.metadata, strict=True)]:
+        number = int(agent_id.split()[1])
+        assert (known["agent"], known["image"].tolist()) == (agent_id, [[number] * number])
 
 
 @local_test.virtual

@@ -160,6 +160,7 @@ def joined_tokens(
         keys=np.concatenate([batch.keys for batch in batches]),
         returns=np.concatenate([batch.returns for batch in batches]),
         is_exact=np.concatenate([batch.is_exact for batch in batches]),
+        metadata=tuple(each for batch in batches for each in batch.metadata),
         **{name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
     )
     return whole._rows(order, padding[1])

@@ -325,6 +325,12 @@ def items_of(unit: str, rng: random.Random, count: int) -> dict[str, Any]:
 
 # Episodes.
 
+METADATA: tuple[Any, ...] = (
+    None,
+    {},
+    {"answer": "4 \ud800", "images": [np.arange(6, dtype=np.uint8).reshape(1, 2, 3), np.zeros((0, 2))]},
+)
+
 
 def episode_call(buffer: Any, rng: random.Random) -> Any:
     """Make one call on a buffer of episodes; groups, admission and versions are used where there are any."""
@@ -335,7 +341,11 @@ def episode_call(buffer: Any, rng: random.Random) -> Any:
         # A group may be full, or given up.
         with buffer.admit_nowait() as ticket, contextlib.suppress(errors.ArgumentError):
             return buffer.start_episode_nowait(
-                rng.choice("abc"), group_id=group_id, policy_version=rng.choice([None, version]), ticket=ticket
+                rng.choice("abc"),
+                group_id=group_id,
+                policy_version=rng.choice([None, version]),
+                ticket=ticket,
+                metadata=rng.choice(METADATA),
             )
     elif action < 7 and open_ids:
         number = rng.randrange(5)
@@ -451,7 +461,8 @@ def token_call(buffer: Any, rng: random.Random) -> Any:
     group_id = rng.choice([None, "ends in \ud800", "\N{SNOWMAN}"]) if buffer.groups else None
     # A group may be full, or given up.
     with buffer.admit_nowait() as ticket, contextlib.suppress(errors.ArgumentError):
-        return buffer.add_episode(steps, agent_id=rng.choice("ab"), group_id=group_id, ticket=ticket, **extras)
+        known = {"group_id": group_id, "metadata": rng.choice(METADATA)}
+        return buffer.add_episode(steps, agent_id=rng.choice("ab"), ticket=ticket, **known, **extras)
 
 
 _NUMBER = relive.Field((), float)

@@ -62,7 +62,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "agents": lambda: joint().sample(8).stacked(),
 }
 EVERY_KIND = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-NAMES = {"keys", "episode_ids", "agent_ids", "group_ids", "mismatches"}
+NAMES = {"keys", "episode_ids", "agent_ids", "group_ids", "mismatches", "metadata"}
 
 
 def array_leaves(batch: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_a_repr_shows_paths_dtypes_and_shapes_and_no_values() -> None:
         "weights: float64[8], extras/flag: bool[8], extras/half: >f2[8, 2], extras/wide: float64[8])"
     )
     assert repr(DRAWS["sequences"]()).startswith("SequenceBatch(observation/hand/angle: float32[8, 4, 3], ")
-    assert repr(DRAWS["tokens"]()).endswith("group_ids: list, mismatches: list)")
+    assert repr(DRAWS["tokens"]()).endswith("group_ids: list, mismatches: list, metadata: tuple)")
     assert repr(DRAWS["joint"]()).startswith("JointBatch(agents/left/observation: float64[8], ")
 
 
