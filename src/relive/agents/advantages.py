@@ -143,7 +143,7 @@ def group_advantages(
         raise errors.ArgumentError("returns must have sums and differences that a float holds, got larger ones")
     if by == "turn":
         ends = itertools.accumulate(map(len, values))
-        return [result[end - len(row) : end].copy() for row, end in zip(values, ends, strict=True)]
+        return [result[end - len(row) : end] for row, end in zip(values, ends, strict=True)]
     return result
 
 

@@ -109,12 +109,12 @@ def _for_each(name: str, values: Any, numbers: Sequence[int]) -> list[Any]:
     return found
 
 
-def _turn(messages: Sequence[Any], tokenizer: Any, tools: Any) -> tuple[tokens.Tokens, tokens.Tokens]:
+def _turn(messages: list[Any], tokenizer: Any, tools: Any) -> tuple[tokens.Tokens, tokens.Tokens]:
     """Return the prompt and the response of the last of the messages."""
 
     def template(count: int, add_generation_prompt: bool, tokenize: bool = True) -> Any:
         options = {"tokenize": tokenize, "add_generation_prompt": add_generation_prompt, "tools": tools}
-        return tokenizer.apply_chat_template(list(messages[:count]), **options)
+        return tokenizer.apply_chat_template(messages[:count], **options)
 
     def token_ids(count: int, add_generation_prompt: bool) -> tokens.Tokens:
         found = template(count, add_generation_prompt)
@@ -140,8 +140,8 @@ def _turn(messages: Sequence[Any], tokenizer: Any, tools: Any) -> tuple[tokens.T
 
 
 def _difference(first: Any, second: Any) -> tuple[int, Any, Any]:
-    """Return the first place where two sequences differ, and what is around it in both."""
+    """Return the first place where two sequences differ, or 0, and what is around it in both."""
     pairs = itertools.zip_longest(first, second)
-    place = next(place for place, (own, other) in enumerate(pairs) if own != other)
+    place = next((place for place, (own, other) in enumerate(pairs) if own != other), 0)
     around = slice(max(place - _AROUND, 0), place + _AROUND)
     return place, first[around], second[around]

@@ -224,14 +224,14 @@ BEGIN = "message 1: the template must begin with the prompt of the message, with
 @pytest.mark.parametrize(
     ("tokenizer", "text"),
     [
-        (Reasoning(), "'u[assistant]a' instead of 'u[assistant]{' at position 18"),
-        (ReasoningDecoded(), "'U[ASSISTANT]A' instead of 'U[ASSISTANT]{' at position 18"),
-        (ReasoningTokens(), f"{[*b'u[assistant]a']} instead of {[*b'u[assistant]{']} at position 18"),
+        (Reasoning(), "'u[assistant]abcdefghijkl' instead of 'u[assistant]{' at position 18"),
+        (ReasoningDecoded(), "'U[ASSISTANT]ABCDEFGHIJKL' instead of 'U[ASSISTANT]{' at position 18"),
+        (ReasoningTokens(), f"{[*b'u[assistant]abcdefghijkl']} instead of {[*b'u[assistant]{']} at position 18"),
     ],
 )
 def test_a_template_that_leaves_its_prompt_is_refused(tokenizer: Any, text: str) -> None:
     with pytest.raises(errors.ArgumentError, match=f"^{re.escape(BEGIN + text)}$"):
-        relive.steps_from_messages(say("user: u", "assistant: {hm}a"), tokenizer, policy_version=0)
+        relive.steps_from_messages(say("user: u", "assistant: {hm}abcdefghijklmno"), tokenizer, policy_version=0)
 
 
 def test_a_template_shorter_than_its_prompt_is_refused() -> None:
@@ -240,6 +240,19 @@ def test_a_template_shorter_than_its_prompt_is_refused() -> None:
         relive.steps_from_messages(messages, Reasoning(), policy_version=0)
     with pytest.raises(errors.ArgumentError, match=r"^message 1: .*, got '.*\]' instead of '.*\]{' at position 18$"):
         relive.steps_from_messages(say("user: u", "assistant: {hm}"), Reasoning(), policy_version=0)
+
+
+def test_tokens_that_differ_for_one_text_are_refused() -> None:
+    class Unsteady(Plain):
+        prompt = ""
+
+        def apply_chat_template(self, messages: Any, tokenize: bool = True, *_: Any, **options: Any) -> Any:
+            return [len(messages)] if tokenize else "same" * 10
+
+    with pytest.raises(
+        errors.ArgumentError, match=r"^message 1: .*, got 'samesamesame' instead of 'samesamesame' at position 0$"
+    ):
+        relive.steps_from_messages(say("user: u", "assistant: a"), Unsteady(), policy_version=0)
 
 
 DIALOGUE = say("user: u", "assistant: ab", "user: v", "assistant: c")
@@ -296,6 +309,13 @@ def test_arguments_of_steps_from_messages_are_checked(arguments: dict[str, Any],
     defaults: dict[str, Any] = {"messages": DIALOGUE, "tokenizer": Plain(), "policy_version": 0}
     with pytest.raises(errors.ArgumentError, match=f"^{re.escape(text)}$"):
         relive.steps_from_messages(**defaults | arguments)
+
+
+def test_errors_of_a_message_keep_their_class() -> None:
+    for logprobs, kind in (([["x"] * 2, [-1.0]], errors.ArgumentTypeError), ([[-1.0], [-1.0]], errors.ArgumentError)):
+        with pytest.raises(errors.ArgumentError) as caught:
+            relive.steps_from_messages(DIALOGUE, Plain(), policy_version=0, logprobs=logprobs)
+        assert type(caught.value) is kind
 
 
 def test_tokenizers_of_transformers_give_steps() -> None:
