@@ -312,7 +312,8 @@ def test_arguments_of_steps_from_messages_are_checked(arguments: dict[str, Any],
 
 
 def test_errors_of_a_message_keep_their_class() -> None:
-    for logprobs, kind in (([["x"] * 2, [-1.0]], errors.ArgumentTypeError), ([[-1.0], [-1.0]], errors.ArgumentError)):
+    given: list[Any] = [([["x"] * 2, [-1.0]], errors.ArgumentTypeError), ([[-1.0], [-1.0]], errors.ArgumentError)]
+    for logprobs, kind in given:
         with pytest.raises(errors.ArgumentError) as caught:
             relive.steps_from_messages(DIALOGUE, Plain(), policy_version=0, logprobs=logprobs)
         assert type(caught.value) is kind
