@@ -6,10 +6,12 @@ from relive import testing as testing
 from relive.agents.admission import Admission as Admission
 from relive.agents.admission import Ticket as Ticket
 from relive.agents.advantages import group_advantages as group_advantages
+from relive.agents.advantages import returns_to_go as returns_to_go
 from relive.agents.advantages import truncated_importance_weights as truncated_importance_weights
 from relive.agents.bias import EpisodeTotals as EpisodeTotals
 from relive.agents.bias import TrainingBias as TrainingBias
 from relive.agents.groups import Groups as Groups
+from relive.agents.messages import steps_from_messages as steps_from_messages
 from relive.agents.packing import TokenBatch as TokenBatch
 from relive.agents.packing import micro_batches as micro_batches
 from relive.agents.token_buffer import TokenBufferStats as TokenBufferStats

@@ -111,6 +111,10 @@ def test_batches_of_tokens_and_of_several_agents_are_typed() -> None:
     assert_type(keys, npt.NDArray[np.int64])
     assert_type(tokens.read(keys), relive.TokenBatch)
     assert_type(tokens.sample(2), relive.TokenBatch)
+    to_go = relive.returns_to_go([[0.0, 1.0]], gamma=1.0)
+    assert_type(to_go, list[npt.NDArray[np.float64]])
+    assert_type(relive.group_advantages([1.0], ["g"]), npt.NDArray[np.float64])
+    assert_type(relive.group_advantages(to_go, ["g"], by="turn"), list[npt.NDArray[np.float64]])
     assert len(tokens.sample(2)) == 2
 
     joint = relive.JointReplayBuffer(10, agents=["left", "right"])

@@ -13,6 +13,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.agents import messages_test
 
 
 class Lines:
@@ -222,6 +223,9 @@ REQUIRED: dict[str, Any] = {
     **dict.fromkeys(("observation", "action"), SCHEMA.action),
     **dict.fromkeys(("agents", "path", "dtype"), "f4"),
     "schema": SCHEMA,
+    "rows": [(1,)],
+    "messages": [{"role": "assistant", "content": "4"}],
+    "tokenizer": messages_test.Plain(),
 }
 NOT_CHECKED = {"AgentBatch", "Draw", "Episode", "EpisodeWriter", "group_advantages", "relabel", "RowOrigin", "Ticket"}
 """Records, which hold what they are given; what relive makes itself; and what is tested elsewhere."""

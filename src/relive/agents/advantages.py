@@ -1,4 +1,4 @@
-"""Advantages of responses relative to their group, and importance weights of tokens from an older policy.
+"""Advantages of responses relative to their group, returns of turns, and importance weights of stale tokens.
 
 returns          1.0   0.0   0.5   0.5   2.0
 group_ids        p0    p0    p1    p1    p1
@@ -9,8 +9,9 @@ leave_one_out    1.0  -1.0  -0.75 -0.75  1.5      R - mean of the others in the 
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+import itertools
 import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,29 +22,89 @@ from relive.common import validation
 from relive.windows import returns as returns_lib
 
 Normalization: TypeAlias = Literal["mean", "mean_std", "leave_one_out"]
+Baseline: TypeAlias = Literal["episode", "turn"]
 
 
+def returns_to_go(rows: Iterable[npt.ArrayLike], gamma: float) -> list[arrays.Floats]:
+    """Return the discounted return from each turn of each episode on: G_t = r_t + gamma * G_(t+1).
+
+    Added up from the last turn to the first, each product and each sum rounded to float64 (Sutton and Barto 2018,
+    equation 3.9).
+
+    Args:
+        rows: The rewards of the turns of each episode, finite numbers [T], such as `EpisodeFacts.rewards`. T differs
+            between episodes, and may be 0.
+        gamma: The discount factor between turns, in (0, 1].
+
+    Raises:
+        ArgumentTypeError: `rows` is not a list of rows of real numbers, or gamma is not a number.
+        ArgumentError: A reward or a return is not finite, or gamma lies outside (0, 1].
+
+    >>> import relive
+    >>> relive.returns_to_go([[0.0, 0.0, 1.0], [1.0, 0.5]], gamma=0.5)
+    [array([0.25, 0.5 , 1.  ]), array([1.25, 0.5 ])]
+    """
+    gamma = validation.discount("gamma", gamma)
+    found = []
+    for number, row in enumerate(validation.items("rows", rows, "rows")):
+        rewards = _finite_row(f"row {number}", row, "T")
+        sums = list(itertools.accumulate(reversed(rewards), lambda after, reward: reward + gamma * after))
+        if not all(map(math.isfinite, sums)):
+            raise errors.ArgumentError(f"row {number} must have sums that a float holds, got larger ones")
+        found.append(np.array(sums[::-1], np.float64))
+    return found
+
+
+@overload
 def group_advantages(
     returns: npt.ArrayLike,
     group_ids: Iterable[Hashable],
     *,
     normalize: Normalization = "mean",
     episode_ids: Iterable[Hashable] | None = None,
-) -> arrays.Floats:
-    """Return the advantage of each sequence over the baseline of its group [B].
+    by: Literal["episode"] = "episode",
+) -> arrays.Floats: ...
+
+
+@overload
+def group_advantages(
+    returns: Iterable[npt.ArrayLike],
+    group_ids: Iterable[Hashable],
+    *,
+    normalize: Normalization = "mean",
+    episode_ids: Iterable[Hashable] | None = None,
+    by: Literal["turn"],
+) -> list[arrays.Floats]: ...
+
+
+def group_advantages(
+    returns: Any,
+    group_ids: Iterable[Hashable],
+    *,
+    normalize: Normalization = "mean",
+    episode_ids: Iterable[Hashable] | None = None,
+    by: Baseline = "episode",
+) -> arrays.Floats | list[arrays.Floats]:
+    """Return the advantage of each sequence, or of each of its turns, over the baseline of its group.
 
     Groups may have any size and order. Where a group gives no information, because it has one member or all its returns
-    are equal, the advantages are exactly 0.
+    are equal, the advantages are exactly 0. By turn, the members of a group at turn t are those that have a turn t: one
+    that is longer than all others gets 0 for the turns that only it has.
 
     Args:
-        returns: The return of each sequence, a finite number [B].
+        returns: The return of each sequence, a finite number [B]; by turn, a list of B rows, each with a number for
+            each turn [T], such as `returns_to_go` gives. T may differ between rows.
         group_ids: The group of each sequence [B]; not None.
         normalize: The baseline: "mean" of the group (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783), "mean_std", which
             also divides by the standard deviation of the group, that of the population (GRPO, Shao et al. 2024, arXiv
             2402.03300), or "leave_one_out", the mean of the other members (RLOO, Ahmadian et al. 2024, arXiv
             2402.14740; Kool et al. 2019).
-        episode_ids: The episode of each sequence [B]: the sequences of one episode, which have one return, then count
-            as one member of the group. None if each sequence is an episode.
+        episode_ids: The episode of each sequence [B]: the sequences of one episode, which have one return, or by turn
+            one row with all turns of the episode, then count as one member of the group. None if each sequence is an
+            episode.
+        by: "episode" for one advantage a sequence [B]; "turn" for a list of B rows [T], each turn compared with the
+            same turn of the group (turn-level credit, Zeng et al. 2025, arXiv 2505.11821; GiGPO, Feng et al. 2025,
+            arXiv 2505.10978, compares steps from one state instead).
 
     Raises:
         ArgumentTypeError: `returns` holds something other than real numbers, or an id is None or unhashable.
@@ -53,27 +114,36 @@ def group_advantages(
     >>> import relive
     >>> relive.group_advantages([1.0, 0.0, 0.5, 0.5, 2.0], ["p0", "p0", "p1", "p1", "p1"])
     array([ 0.5, -0.5, -0.5, -0.5,  1. ])
+    >>> relive.group_advantages([[1.0, 1.0, 2.0], [0.0, 2.0]], ["p0", "p0"], by="turn")
+    [array([ 0.5, -0.5,  0. ]), array([-0.5,  0.5])]
     """
     validation.require_choice("normalize", normalize, get_args(Normalization))
-    values = _floats("returns", returns)
-    if values.ndim != 1:
-        raise errors.ArgumentError(f"returns must be of shape [B], got {list(values.shape)}")
-    for place in np.flatnonzero(~np.isfinite(values)):
-        raise errors.ArgumentError(f"returns must be finite, got {values[place]} at position {place}")
-    numbers = values.tolist()
-    groups = _ids("group_ids", group_ids, len(numbers))
-    members = range(len(numbers)) if episode_ids is None else _ids("episode_ids", episode_ids, len(numbers))
-    found: dict[Any, tuple[Any, float]] = {}
+    validation.require_choice("by", by, get_args(Baseline))
+    if by == "turn":
+        given = enumerate(validation.items("returns", returns, "rows"))
+        values: list[Any] = [_finite_row(f"row {number} of returns", row, "T") for number, row in given]
+    else:
+        values = _finite_row("returns", returns, "B")
+    groups = _ids("group_ids", group_ids, len(values))
+    members = range(len(values)) if episode_ids is None else _ids("episode_ids", episode_ids, len(values))
+    found: dict[Any, tuple[Any, Any]] = {}
     by_group: dict[Any, dict[Any, float]] = {}
-    for member, group, number in zip(members, groups, numbers, strict=True):
-        if found.setdefault(member, (group, number)) != (group, number):
-            given = f"{found[member]} and {(group, number)} for {validation.short_repr(member)}"
-            raise errors.ArgumentError(f"sequences of one episode must have one group and one return, got {given}")
-        by_group.setdefault(group, {})[member] = number
+    turns: list[tuple[Any, Any]] = []
+    for member, group, value in zip(members, groups, values, strict=True):
+        if found.setdefault(member, (group, value)) != (group, value):
+            first, other = validation.short_repr(found[member]), validation.short_repr((group, value))
+            rule = "sequences of one episode must have one group and one return"
+            raise errors.ArgumentError(f"{rule}, got {first} and {other} for {validation.short_repr(member)}")
+        for turn, number in enumerate(value if by == "turn" else [value]):
+            by_group.setdefault((group, turn), {})[member] = number
+            turns.append(((group, turn), member))
     advantages = {group: _relative(of_members, normalize) for group, of_members in by_group.items()}
-    result = np.array([advantages[group][member] for group, member in zip(groups, members, strict=True)], np.float64)
+    result = np.array([advantages[group][member] for group, member in turns], np.float64)
     if not np.isfinite(result).all():
         raise errors.ArgumentError("returns must have sums and differences that a float holds, got larger ones")
+    if by == "turn":
+        ends = itertools.accumulate(map(len, values))
+        return [result[end - len(row) : end] for row, end in zip(values, ends, strict=True)]
     return result
 
 
@@ -150,6 +220,17 @@ def _floats(name: str, value: Any) -> arrays.Floats:
     if array.dtype.kind not in "iuf" and array.size:
         raise errors.ArgumentTypeError(f"{name} must be real numbers, got {validation.short_repr(value)}")
     return array.astype(np.float64)
+
+
+def _finite_row(name: str, value: Any, length: str) -> list[float]:
+    """Return finite real numbers [length] as floats."""
+    row = _floats(name, value)
+    if row.ndim != 1:
+        raise errors.ArgumentError(f"{name} must be of shape [{length}], got {list(row.shape)}")
+    for place in np.flatnonzero(~np.isfinite(row)):
+        raise errors.ArgumentError(f"{name} must be finite, got {row[place]} at position {place}")
+    numbers: list[float] = row.tolist()
+    return numbers
 
 
 def _ids(name: str, values: Any, count: int) -> Sequence[Any]:

@@ -12,7 +12,9 @@ import pytest
 import relive
 from relive import errors
 
-ROWS = st.lists(st.tuples(st.integers(-8, 8).map(lambda n: n / 4), st.sampled_from("abc")), max_size=12)
+NUMBERS = st.integers(-8, 8).map(lambda n: n / 4)
+EPISODES = st.lists(st.tuples(st.lists(NUMBERS, max_size=4), st.sampled_from("abc")), max_size=8)
+ROWS = st.lists(st.tuples(NUMBERS, st.sampled_from("abc")), max_size=12)
 
 
 def naive(returns: list[float], group_ids: list[Any], place: int, normalize: str) -> fractions.Fraction | float:
@@ -71,6 +73,110 @@ def test_the_sequences_of_an_episode_count_as_one() -> None:
     found = relive.group_advantages(returns, groups, episode_ids=episodes)
     assert found.tolist() == [1.5, 1.5, 1.5, -1.5]
     assert relive.group_advantages(returns, groups).tolist() == [0.75, 0.75, 0.75, -2.25]
+
+
+@hypothesis.given(
+    rows=st.lists(st.lists(st.floats(-1e9, 1e9), max_size=6), max_size=4), gamma=st.sampled_from([1.0, 0.99, 0.5])
+)
+def test_returns_to_go_are_those_of_the_definition(rows: list[list[float]], gamma: float) -> None:
+    found = relive.returns_to_go([np.array(row) for row in rows], gamma)
+    assert [row.dtype.str for row in found] == ["<f8"] * len(rows)
+    for row, returns in zip(rows, found, strict=True):
+        expected = 0.0
+        for t in reversed(range(len(row))):
+            expected = row[t] + gamma * expected
+            assert returns[t] == expected
+        assert len(returns) == len(row)
+
+
+def test_returns_to_go_take_rows_of_several_kinds() -> None:
+    rows: list[Any] = [(1, 2), np.array([0.5], np.float32), [], np.array([3, 1], np.uint8)]
+    found = relive.returns_to_go(iter(rows), gamma=0.5)
+    assert [row.tolist() for row in found] == [[2.0, 2.0], [0.5], [], [3.5, 1.0]]
+    assert relive.returns_to_go([], gamma=1) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0.0"),
+        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
+        ({"gamma": "x"}, r"gamma must be a number in \(0, 1\], got 'x'"),
+        ({"rows": 3}, "rows must be a list of rows, got 3"),
+        ({"rows": [1.0, 2.0]}, r"row 0 must be of shape \[T\], got \[\]"),
+        ({"rows": [[1.0], [[2.0]]]}, r"row 1 must be of shape \[T\], got \[1, 1\]"),
+        ({"rows": [[1.0], ["x"]]}, r"row 1 must be real numbers, got \['x'\]"),
+        ({"rows": [[1.0], [0.0, math.nan]]}, "row 1 must be finite, got nan at position 1"),
+        ({"rows": [[1e308, 1e308]]}, "row 0 must have sums that a float holds, got larger ones"),
+        ({"rows": [[-1e308, 1e308, 1e308, -math.inf]]}, "row 0 must be finite, got -inf at position 3"),
+    ],
+)
+def test_arguments_of_returns_to_go_are_checked(arguments: dict[str, Any], text: str) -> None:
+    defaults: dict[str, Any] = {"rows": [[1.0]], "gamma": 1.0}
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        relive.returns_to_go(**defaults | arguments)
+
+
+@pytest.mark.parametrize("normalize", ["mean", "mean_std", "leave_one_out"])
+@hypothesis.given(episodes=EPISODES)
+def test_turns_are_compared_with_the_same_turn(normalize: Any, episodes: list[tuple[list[float], str]]) -> None:
+    rows, groups = [row for row, _ in episodes], [name for _, name in episodes]
+    found = relive.group_advantages(rows, groups, normalize=normalize, by="turn")
+    assert [(len(row), row.dtype.str) for row in found] == [(len(row), "<f8") for row in rows]
+    for t in range(4):
+        places = [place for place, row in enumerate(rows) if len(row) > t]
+        returns, names = [rows[place][t] for place in places], [groups[place] for place in places]
+        alone = relive.group_advantages(returns, names, normalize=normalize)
+        assert [found[place][t] for place in places] == alone.tolist()
+
+
+@hypothesis.given(rows=ROWS, normalize=st.sampled_from(["mean", "mean_std", "leave_one_out"]))
+def test_one_turn_is_as_one_episode(rows: list[tuple[float, str]], normalize: Any) -> None:
+    returns, groups = [number for number, _ in rows], [name for _, name in rows]
+    turns = relive.group_advantages([[each] for each in returns], groups, normalize=normalize, by="turn")
+    whole = relive.group_advantages(returns, groups, normalize=normalize, by="episode")
+    assert [row.tolist() for row in turns] == [[each] for each in whole.tolist()]
+
+
+def test_turns_of_uneven_groups_have_the_members_they_have() -> None:
+    rows = [[1.0, 4.0, 0.1], [3.0, 0.0], [], [0.3]]
+    found = relive.group_advantages(rows, ["p", "p", "p", "q"], by="turn")
+    assert [row.tolist() for row in found] == [[-1.0, 2.0, 0.0], [1.0, -2.0], [], [0.0]]
+    assert relive.group_advantages([], [], by="turn") == []
+    square = relive.group_advantages(np.array([[1.0, 4.0], [3.0, 0.0]]), ["p", "p"], by="turn")
+    assert [row.tolist() for row in square] == [[-1.0, 2.0], [1.0, -2.0]]
+    square[0][:] = 7.0
+    assert square[1].tolist() == [1.0, -2.0]
+
+
+def test_turns_of_an_episode_in_several_sequences_count_once() -> None:
+    rows = [[3.0, 1.0], [3.0, 1.0], [0.0, 0.0]]
+    found = relive.group_advantages(rows, ["p"] * 3, episode_ids=["e", "e", "f"], by="turn")
+    assert [row.tolist() for row in found] == [[1.5, 0.5], [1.5, 0.5], [-1.5, -0.5]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"by": "token"}, "by must be 'episode' or 'turn', got 'token'"),
+        ({"returns": 3.0}, "returns must be a list of rows, got 3.0"),
+        ({"returns": [1.0, 2.0]}, r"row 0 of returns must be of shape \[T\], got \[\]"),
+        ({"returns": [[1.0], ["x"]]}, r"row 1 of returns must be real numbers, got \['x'\]"),
+        ({"returns": [[1.0], [2.0, math.inf]]}, "row 1 of returns must be finite, got inf at position 1"),
+        ({"returns": [[1e308], [-1e308]]}, "returns must have sums and differences .*, got larger ones"),
+        ({"group_ids": ["g"]}, "group_ids must be one for each of 2 returns, got 1"),
+        ({"episode_ids": ["e"]}, "episode_ids must be one for each of 2 returns, got 1"),
+        (
+            {"returns": [[1.0], [1.0, 2.0]], "episode_ids": ["e", "e"]},
+            r"sequences of one .*, got \('g', \[1.0\]\) and \('g', \[1.0, 2.0\]\) for 'e'",
+        ),
+    ],
+)
+def test_arguments_of_advantages_by_turn_are_checked(arguments: dict[str, Any], text: str) -> None:
+    defaults: dict[str, Any] = {"returns": [[1.0], [2.0]], "group_ids": ["g", "g"], "by": "turn"}
+    defaults["normalize"] = "leave_one_out"
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        relive.group_advantages(**defaults | arguments)
 
 
 @pytest.mark.parametrize(

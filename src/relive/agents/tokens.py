@@ -95,13 +95,13 @@ class TokenStep:
             ArgumentTypeError: An argument has the wrong type.
             ArgumentError: An argument is invalid; the message says which, and where.
         """
-        tokens = _tokens("response", response)
+        tokens = row_of_tokens("response", response)
         count = len(tokens)
         if not count:
             raise errors.ArgumentError("response must have at least 1 token, got 0")
         mask = [True] * count if loss_mask is None else loss_mask
         values = {
-            "prompt": _tokens("prompt", prompt),
+            "prompt": row_of_tokens("prompt", prompt),
             "response": tokens,
             "logprobs": _logprobs(logprobs, count),
             "policy_version": _versions(policy_version, count),
@@ -149,7 +149,8 @@ def _integers(name: str, value: Any, most: int, count: int | None = None) -> arr
     return array
 
 
-def _tokens(name: str, value: Any) -> Tokens:
+def row_of_tokens(name: str, value: Any) -> Tokens:
+    """Return tokens as an array [k]."""
     return _integers(name, value, np.iinfo(np.int32).max).astype(np.int32)
 
 
