@@ -270,12 +270,12 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         queue = self._queue if ticket is None else self._learner()
         if queue is not None:
             queue.check_start(names["group_id"], ticket, "add_episode")
-        joined, rows = self._store.fitted(dataclasses.replace(joined, columns=joined.columns | of_tokens))
+        entry = self._store.fitted(joined, of_tokens, names["group_id"])
         if self._journal is not None:
-            self._journal.add(names, joined, of_sequences)
+            self._journal.add(names, entry, of_sequences)
         if queue is not None:
             queue.places.use(ticket, names["episode_id"])
-        episode = self._store.add(names, joined, rows, of_sequences)
+        episode = self._store.add(names, entry, of_sequences)
         if queue is not None:
             self._wake_ended()
         return episode.keys
@@ -424,12 +424,12 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         names = validation.integers("keys", keys)
         if not len(names):
             raise errors.ArgumentError("keys must have at least 1 key, got 0")
-        store, lengths = self._store, self._store.lengths(names)
+        store = self._store
+        store.lengths(names)  # Refuses unknown keys.
         assert store.rows is not None
         owners = [(store.owners[key], key) for key in names.tolist()]
         return packing.TokenBatch.of(
-            store.rows.read(names)[0],
-            lengths,
+            *store.read(names),
             {name: store.rows.row_values(name, names) for name in store.sequence_extras},
             self._padding,
             keys=names.copy(),

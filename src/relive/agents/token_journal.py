@@ -1,7 +1,8 @@
 """The journal records of a token buffer, and their replay.
 
-    ADD       a tuple: the names of the episode as in a checkpoint, the lengths of its sequences i64 [S], the columns of
-              their tokens [N, ...] by name, extras included, and the extras of the sequences [S, ...] by name
+    ADD       a tuple: the names of the episode as in a checkpoint; what is stored of its sequences: the lengths, the
+              parents and the numbers of shared tokens i64 [3, S], and the columns [N] by name; the extras of all their
+              tokens [M, ...] and of the sequences [S, ...] by name; the first sequence that is not evicted for it
     UPDATE    a tuple: keys i64 [k], the length of each i64 [k], extras by name, and the stale keys counted so far
     CLEAR     how many sequences were evicted so far
 
@@ -28,7 +29,7 @@ ADD, UPDATE, CLEAR = range(1, 4)
 _is_array, _is_dict = commands.is_a(np.ndarray), commands.is_a(dict)
 COMMANDS: commands.Table = {
     **queue_journal.COMMANDS,
-    ADD: ("add", (commands.is_a(tuple), _is_array, _is_dict, _is_dict)),
+    ADD: ("add", (commands.is_a(tuple), _is_array, _is_dict, _is_dict, _is_dict, commands.is_count)),
     UPDATE: ("update", (_is_array, _is_array, _is_dict, commands.is_count)),
     CLEAR: ("clear", (commands.is_count,)),
 }
@@ -47,13 +48,16 @@ class TokenJournal(commands.Writer):
         self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun)
 
     def add(
-        self, names: Mapping[str, Any], joined: tokens.TokenEpisode, sequence_extras: Mapping[str, arrays.Array]
+        self, names: Mapping[str, Any], entry: token_store.Entry, sequence_extras: Mapping[str, arrays.Array]
     ) -> None:
         """Journal an episode that is about to be stored."""
         # Before the call that may fail.
-        self._journal._release(lambda next_key: next_key <= self._store.inserted - len(self._store))
+        self._journal._release(lambda next_key: next_key <= entry.rows.first_kept)
+        joined = entry.joined
         plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
-        self.write(ADD, plain, joined.lengths, joined.columns, dict(sequence_extras))
+        sizes = np.stack([joined.lengths, joined.parents, joined.shared])
+        extras = dict(entry.token_extras), dict(sequence_extras)
+        self.write(ADD, plain, sizes, joined.columns, *extras, entry.first_key)
 
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> None:
         """Journal a call of `TokenStore.update`."""

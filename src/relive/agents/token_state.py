@@ -47,10 +47,14 @@ _OF_MISMATCH = (commands.is_count, commands.is_count, commands.is_count, command
 def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is_base: bool = False) -> state_lib.State:
     """Return the state of a store, and the arrays of the queue; `is_base` as if everything had just been evicted."""
     episodes, kept = list(store), {} if store.rows is None else store.rows.state_dict()
+    extras = {} if store.extras is None else store.extras.state_dict()
     evicted, dtype = store.evicted, None if store.rows is None else dtypes.described(store.rows.dtype("logprobs"))
     if is_base:
         episodes, evicted = [], store.inserted - store.cleared
-        kept = {name: np.zeros((0, *array.shape[1:]), array.dtype) for name, array in kept.items()}
+        kept, extras = (
+            {name: np.zeros((0, *array.shape[1:]), array.dtype) for name, array in each.items()}
+            for each in (kept, extras)
+        )
     contents = [_PLAIN.encode(plain_names(episode.names)) for episode in episodes]
     return {
         "counters": {"appended": store.inserted, **store.counters(), "evicted": evicted},
@@ -58,6 +62,7 @@ def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is
         "sequences": {"log_probability_dtype": dtype},
         "arrays": {
             **{f"sequences/{name}": array for name, array in kept.items()},
+            **{f"extras/{name}": array for name, array in extras.items()},
             "episodes": np.frombuffer(b"".join(contents), np.uint8),
             "episode_end": np.cumsum([len(content) for content in contents], dtype=np.int64),
             "episode_drawn": np.array([store.was_drawn(episode) for episode in episodes], np.bool_),
@@ -81,7 +86,7 @@ def load(given: state_lib.StateReader, own: token_store.TokenStore) -> token_sto
     if given.value("policy_version") is not None:
         store.policy_version = given.integer("policy_version", most=validation.LARGEST)
     try:
-        store.fill(_rows(given.part("sequences"), store), *_names(given))
+        store.fill(*_rows(given, counters.integer("appended"), store), *_names(given))
         if counters.integer("appended") != store.inserted:
             raise errors.CorruptionError(f"counters must be of a buffer that holds {len(store)} sequences")
         store.check()
@@ -90,26 +95,45 @@ def load(given: state_lib.StateReader, own: token_store.TokenStore) -> token_sto
     return store
 
 
-def _rows(given: state_lib.StateReader, store: token_store.TokenStore) -> ragged.RaggedColumns | None:
-    """Return the sequences; None if there is no dtype for their log-probabilities."""
+def _rows(
+    given: state_lib.StateReader, appended: int, store: token_store.TokenStore
+) -> tuple[ragged.RaggedColumns | None, ragged.RaggedColumns | None]:
+    """Return the sequences and the extras of their tokens; None if there is no dtype for log-probabilities."""
+    of_extras, given = given.part("extras"), given.part("sequences")
     if given.value("log_probability_dtype") is None:
-        return None
+        return None, None
     dtype = npy.dtype_of(given.value("log_probability_dtype"))
     # numpy calls float64 equal to None.
     is_kept = dtype.isnative and (store.logprobs_dtype is None or store.logprobs_dtype == dtype)
     if dtype.type not in tokens.FLOATS or not is_kept:
         rule = f"{store.logprobs_dtype or 'one of floats'}"
         raise given.refused("log_probability_dtype", rule, given.value("log_probability_dtype"))
-    options: dict[str, Any] = {"first_key": store.evicted + store.cleared, "allocate": store.allocate}
-    rows = ragged.RaggedColumns.from_state(given, store.max_tokens, *store.fields(dtype), **options)
-    given.booleans("rows/is_exact", len(rows))
-    for part, fields in (("values", store.token_extras), ("rows", store.sequence_extras)):
+    first_key = store.evicted + store.cleared
+    count = len(given.integers("lengths", None, 1, store.max_tokens))
+    first_kept = appended - count  # Those before first_key are evicted, and others begin like them.
+    if not 0 <= first_kept <= first_key <= appended:
+        raise errors.CorruptionError(f"counters must be of a buffer that holds {count} sequences")
+    options: dict[str, Any] = {"allocate": store.allocate}
+    rows = ragged.RaggedColumns.from_state(
+        given, store.max_tokens, *store.fields(dtype), first_key=first_kept, **options
+    )
+    rows.evict(first_key - first_kept, first_kept)
+    given.booleans("rows/is_exact", count)
+    extras = None
+    if store.token_extras:
+        extras = ragged.RaggedColumns.from_state(
+            of_extras, token_store.MOST_EXTRAS, store.token_extras, is_uneven=True, first_key=first_key, **options
+        )
+    for part, path, fields in (
+        (of_extras, "extras/values", store.token_extras),
+        (given, "sequences/rows", store.sequence_extras),
+    ):
         for name in [name for name, field in fields.items() if field.dtype == np.bool_]:
-            column = given.column(f"{part}/{name}", np.bool_, (None, *fields[name].shape))
+            column = part.column(f"{path.partition('/')[2]}/{name}", np.bool_, (None, *fields[name].shape))
             for start, stop in state_lib.chunks(column.shape[0], column.shape[0] * fields[name].nbytes):
                 if (column.read(start, stop).view(np.uint8) > 1).any():
-                    raise errors.CheckpointError(f"array sequences/{part}/{name} must hold the bytes 0 and 1 alone")
-    return rows
+                    raise errors.CheckpointError(f"array {path}/{name} must hold the bytes 0 and 1 alone")
+    return rows, extras
 
 
 def _names(given: state_lib.StateReader) -> tuple[list[dict[str, Any]], list[bool]]:

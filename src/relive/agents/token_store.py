@@ -2,10 +2,12 @@
 
     episode    e0          e1    e2                  EpisodeFacts: names, status, rewards of the steps, mismatches
     key        0     1     2     3                   one for each sequence of an episode
-    values     a a a b b   c c   d d d d             tokens, log-probabilities and so on, and the extras of tokens
-    rows       r     r     r     r                   return, counts, and the extras of sequences
+    values     a a a b b   c c   d d d d             tokens, log-probabilities and so on, without shared beginnings
+    rows       r     r     r     r                   return, counts, parent, and the extras of sequences
+    extras     a a a b b   c c c d d d d             the extras of tokens, of whole sequences
 
-Episodes are stored when they have ended, so none is ever open.
+Episodes are stored when they have ended, so none is ever open. The sequence that others begin like keeps its tokens
+when it is evicted, until they are.
 """
 
 import collections
@@ -13,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence, ValuesView
 import contextlib
 import dataclasses
 import itertools
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from relive import errors
 from relive.agents import bias
+from relive.agents import prefixes
 from relive.agents import tokens
 from relive.common import arrays
 from relive.common import duplicates
@@ -46,12 +49,18 @@ SEQUENCE_FIELDS = {
     "is_exact": schema.Field((), np.bool_),
     "trained": schema.Field((), np.int64),
     "oldest_version": schema.Field((), np.int64),
+    "parents": schema.Field((), np.int64),
+    "shared": schema.Field((), np.int64),
 }
 """What is stored of each sequence: the return of its episode, whether that is exact, how many tokens are in the loss
-mask, and the oldest policy version of those, -1 for none."""
+mask, the oldest policy version of those, -1 for none, the sequence it begins like, -1 for none, and for how long."""
 NAMES = ("episode_id", "agent_id", "group_id", "status", "encoded_metadata", "mismatches")
 """What is known of an episode that cannot be read from its tokens."""
 COUNTERS = ("episodes", "inexact_episodes", "evicted", "cleared", "sampled", "stale_keys")
+MOST_EXTRAS = 2**62
+"""So many extras of tokens may be stored: these columns grow."""
+_FARTHEST = 4
+"""A beginning is shared while that part of max_tokens at most was stored since: they may have to leave together."""
 _AT_ONCE = 2**18
 """That many tokens are recounted at once, or those of one sequence if it has more."""
 
@@ -121,11 +130,32 @@ class EpisodeFacts:
         return len(self.rewards)
 
 
+class Entry(NamedTuple):
+    """An episode that may be stored: all that is decided before it is.
+
+    Attributes:
+        joined: The episode, without the beginnings that it shares.
+        token_extras: The extras of its tokens, of whole sequences [N, ...].
+        rows: The columns, with room for it.
+        extras: Those of the extras of tokens, if there are any.
+        first_key: The first sequence that is not evicted for it.
+        first_kept: The first that keeps its tokens.
+    """
+
+    joined: tokens.TokenEpisode
+    token_extras: Mapping[str, arrays.Array]
+    rows: ragged.RaggedColumns
+    extras: ragged.RaggedColumns | None
+    first_key: int
+    first_kept: int
+
+
 class TokenStore(duplicates.CopiedWhole):
     """The episodes of one buffer, first in, first out; its arguments are those of the buffer, checked.
 
     Attributes:
         rows: The sequences; None before the first episode.
+        extras: The extras of their tokens; None before the first episode, or if there are none.
         owners: The episode of each stored sequence, by key.
         policy_version: The learner's policy version; None before the first.
         listeners: Notified in this order; see Listener.
@@ -150,6 +180,7 @@ class TokenStore(duplicates.CopiedWhole):
             if allocate is np.zeros:
                 np.empty((max_tokens, max(widths)), np.uint8)
         self.rows: ragged.RaggedColumns | None = None
+        self.extras: ragged.RaggedColumns | None = None
         self.owners: dict[int, EpisodeFacts] = {}
         self.policy_version: int | None = None
         self.listeners: list[Any] = []
@@ -158,6 +189,10 @@ class TokenStore(duplicates.CopiedWhole):
         self.episodes = self.inexact_episodes = self.evicted = self.cleared = self.sampled = self.stale_keys = 0
         self._episodes: collections.OrderedDict[str, EpisodeFacts] = collections.OrderedDict()
         self._drawn: set[EpisodeFacts] = set()
+        # By group, the first sequence of an episode, which further ones may begin like; and by such a sequence, the
+        # last one that does.
+        self._parents: dict[str, int] = {}
+        self._last_child: dict[int, int] = {}
 
     def _room(self) -> contextlib.AbstractContextManager[None]:
         return memory.room_for("max_tokens", self.max_tokens, self._token_bytes, "tokens")
@@ -204,21 +239,21 @@ class TokenStore(duplicates.CopiedWhole):
 
     def fields(self, logprobs_dtype: np.dtype[Any]) -> tuple[Fields, Fields]:
         """Return the fields of a token, and those of a sequence."""
-        of_tokens = {**FIELDS, "logprobs": schema.Field((), logprobs_dtype), **self.token_extras}
+        of_tokens = {**FIELDS, "logprobs": schema.Field((), logprobs_dtype)}
         return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
 
-    def fitted(self, joined: tokens.TokenEpisode) -> tuple[tokens.TokenEpisode, ragged.RaggedColumns]:
-        """Return an episode whose log-probabilities have the dtype of the others, and the rows, with room for it.
+    def fitted(
+        self, joined: tokens.TokenEpisode, token_extras: Mapping[str, arrays.Array], group_id: str | None
+    ) -> Entry:
+        """Return an episode as it is to be stored.
+
+        Its log-probabilities have the dtype of the others, what it shares is left out, and there is room for it.
 
         Raises:
             ArgumentError: It has more than max_tokens tokens, memory does not hold them, or this process is a fork.
             SchemaError: Its log-probabilities do not fit that dtype.
             CheckpointError: There is no room on disk.
         """
-        total = int(joined.lengths.sum())
-        if total > self.max_tokens:
-            rule = f"at most max_tokens = {self.max_tokens} tokens when they are joined"
-            raise errors.ArgumentError(f"steps must have {rule}, got {total}")
         rows, given, logprobs = self.rows, joined.logprobs_dtype, joined.columns["logprobs"]
         first = self.logprobs_dtype or given or np.dtype(np.float32)
         dtype = first if rows is None else rows.dtype("logprobs")
@@ -226,42 +261,103 @@ class TokenStore(duplicates.CopiedWhole):
             remedy = f"cast them with .astype({dtype.name!r}), or give the buffer logprobs_dtype={given.name!r}"
             raise errors.SchemaError(f"logprobs must fit {dtype}, as in the whole buffer, got {given}: {remedy}")
         logprobs = casting.cast_exact("logprobs", logprobs, logprobs.shape, dtype, is_weak=True)
+        joined = self._shortened(
+            dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs}), group_id
+        )
+        total = int(joined.lengths.sum())
+        if total > self.max_tokens:
+            rule = f"at most max_tokens = {self.max_tokens} tokens when they are joined"
+            raise errors.ArgumentError(f"steps must have {rule}, got {total}")
+        first_key, first_kept = self._evicted_for(joined)
+        return self.entry(joined, token_extras, first_key, first_kept)
+
+    def entry(
+        self, joined: tokens.TokenEpisode, token_extras: Mapping[str, arrays.Array], first_key: int, first_kept: int
+    ) -> Entry:
+        """Return that entry, with room for it, or raise the errors of `fitted`."""
+        rows, extras, count = self.rows, self.extras, len(joined.lengths)
         with self._room():
             if rows is None:
-                rows = ragged.RaggedColumns(self.max_tokens, *self.fields(dtype), allocate=self.allocate)
-            rows.reserve(len(joined.lengths))
-        return dataclasses.replace(joined, columns={**joined.columns, "logprobs": logprobs}), rows
+                fields = self.fields(joined.columns["logprobs"].dtype)
+                rows = ragged.RaggedColumns(self.max_tokens, *fields, allocate=self.allocate)
+                if self.token_extras:
+                    options: Any = {"is_uneven": True, "allocate": self.allocate}  # Since such columns grow.
+                    extras = ragged.RaggedColumns(MOST_EXTRAS, self.token_extras, **options)
+            rows.reserve(count)
+            if extras is not None:
+                extras.reserve(count, int((joined.lengths + joined.shared).sum()))
+        return Entry(joined, token_extras, rows, extras, first_key, first_kept)
 
-    def add(
-        self,
-        names: Mapping[str, Any],
-        joined: tokens.TokenEpisode,
-        rows: ragged.RaggedColumns,
-        sequence_extras: Mapping[str, arrays.Array],
-    ) -> EpisodeFacts:
-        """Store an episode of those names in the rows, both from `fitted`, evict the oldest for it, and return it."""
-        self.rows, count = rows, len(joined.lengths)
-        while rows.num_values + int(joined.lengths.sum()) > self.max_tokens:
+    def _shortened(self, joined: tokens.TokenEpisode, group_id: str | None) -> tokens.TokenEpisode:
+        """Return an episode without what it shares."""
+        rows, key = self.rows, self._parents.get(group_id) if group_id is not None else None
+        if rows is None or key is None:
+            return prefixes.shortened(joined, self.inserted, None, lambda count: False)
+        size, total = int(self.lengths(np.array([key]))[0]), int(joined.lengths.sum())
+        since = rows.num_values_from(key)
+
+        def may_share(count: int) -> bool:
+            return since - size <= self.max_tokens // _FARTHEST and since + total - count <= self.max_tokens
+
+        known = rows.values_at("tokens", np.full(size, key), np.arange(size))
+        return prefixes.shortened(joined, self.inserted, (key, known), may_share)
+
+    def _evicted_for(self, joined: tokens.TokenEpisode) -> tuple[int, int]:
+        """Return the first sequence that is not evicted for an episode, and the first that keeps its tokens."""
+        rows = self.rows
+        if rows is None:
+            return 0, 0
+        first_key, total, parent = rows.first_key, int(joined.lengths.sum()), int(joined.parents[0])
+        first_kept, episodes = rows.first_kept, iter(self)
+        while rows.num_values_from(first_kept) + total > self.max_tokens:
+            first_key += len(next(episodes).mismatches)
+            first_kept = self._first_kept(first_kept, first_key, parent)
+        return first_key, first_kept
+
+    def _first_kept(self, key: int, first_key: int, parent: int) -> int:
+        """Return the first sequence from a key on that is stored, that one of those needs, or that is the parent."""
+        while key < first_key and key != parent and self._last_child.get(key, key) < first_key:
+            key += 1
+        return key
+
+    def add(self, names: Mapping[str, Any], entry: Entry, sequence_extras: Mapping[str, arrays.Array]) -> EpisodeFacts:
+        """Store an episode of those names, evict the oldest for it, and return it."""
+        joined, rows, first = entry.joined, entry.rows, self.inserted
+        self.rows, self.extras, count = rows, entry.extras, len(joined.lengths)
+        while rows.first_key < entry.first_key:
             self._evict(rows)
+        for key in range(rows.first_kept, entry.first_kept):
+            self._last_child.pop(key, None)
+        rows.evict(0, entry.first_kept)
         counts = _counted(joined.columns, joined.lengths)
         own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
+        own |= {"parents": joined.parents, "shared": joined.shared}
         rows.extend(joined.columns, joined.lengths, own | dict(sequence_extras))
+        sizes = joined.lengths + joined.shared
+        if entry.extras is not None:
+            entry.extras.extend(entry.token_extras, np.repeat(sizes, len(self.token_extras)))
         self.episodes += 1
         self.inexact_episodes += not joined.is_exact
-        facts = {"first_key": self.inserted - count, "rewards": joined.rewards, "mismatches": joined.mismatches}
-        episode = self._register({**names, **facts}, joined.lengths, counts["oldest_version"])
+        facts = {"first_key": first, "rewards": joined.rewards, "mismatches": joined.mismatches}
+        episode = self._register({**names, **facts}, sizes, counts["oldest_version"], int(joined.parents[0]))
         for listener in self.listeners:
             listener.started(self, episode)
         for listener in self.listeners:
             listener.ended(self, episode)
         return episode
 
-    def _register(self, facts: Mapping[str, Any], lengths: arrays.Ints, oldest: arrays.Ints) -> EpisodeFacts:
+    def _register(
+        self, facts: Mapping[str, Any], lengths: arrays.Ints, oldest: arrays.Ints, parent: int
+    ) -> EpisodeFacts:
         """Put an episode, whose sequences are stored, into the tables."""
         version = min((version for version in oldest.tolist() if version >= 0), default=None)
         episode = EpisodeFacts(**facts, policy_version=version, num_tokens=int(lengths.sum()))
         self._episodes[episode.episode_id] = episode
         self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
+        if parent >= 0:
+            self._last_child[parent] = episode.first_key + len(episode.mismatches) - 1
+        elif episode.group_id is not None:
+            self._parents[episode.group_id] = episode.first_key
         return episode
 
     def _evict(self, rows: ragged.RaggedColumns) -> None:
@@ -270,7 +366,11 @@ class TokenStore(duplicates.CopiedWhole):
         self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
-        rows.evict(len(episode.mismatches))
+        rows.evict(len(episode.mismatches), rows.first_kept)
+        if self.extras is not None:
+            self.extras.evict(len(episode.mismatches))
+        if episode.group_id is not None and self._parents.get(episode.group_id) == episode.first_key:
+            del self._parents[episode.group_id]
         self.evicted += len(episode.mismatches)
         del self._episodes[episode.episode_id]
         self._drawn.discard(episode)
@@ -284,8 +384,11 @@ class TokenStore(duplicates.CopiedWhole):
         for listener in self.listeners:
             listener.cleared(self)
         self.cleared += len(self.owners)
-        if self.rows is not None:
-            self.rows.clear()
+        for columns in (self.rows, self.extras):
+            if columns is not None:
+                columns.clear()
+        self._parents.clear()
+        self._last_child.clear()
         self.owners.clear()
         self._episodes.clear()
         self._drawn.clear()
@@ -303,7 +406,30 @@ class TokenStore(duplicates.CopiedWhole):
         """
         for key in keys[~self.are_stored(keys)].tolist():
             raise errors.UnknownKeyError(f"key {key} not found: its sequence was evicted, or never was")
-        return np.zeros(0, np.int64) if self.rows is None else self.rows.lengths[keys - self.rows.first_key]
+        if self.rows is None:
+            return np.zeros(0, np.int64)
+        return self.rows.lengths[keys - self.rows.first_key] + self.rows.row_values("shared", keys)
+
+    def read(self, keys: arrays.Ints) -> tuple[dict[str, arrays.Array], arrays.Ints]:
+        """Return the columns of stored sequences [N, ...], whole and with their extras, and the length of each [k]."""
+        assert self.rows is not None
+        columns, offsets = self.rows.read(keys)
+        lengths, shared = np.diff(offsets), self.rows.row_values("shared", keys)
+        if shared.any():
+            beginnings = self._beginnings(self.rows, self.rows.row_values("parents", keys), shared)
+            columns = prefixes.whole(columns, lengths, shared, beginnings)
+        if self.extras is not None:
+            columns |= self.extras.read(keys)[0]
+        return columns, lengths + shared
+
+    @staticmethod
+    def _beginnings(rows: ragged.RaggedColumns, keys: arrays.Ints, counts: arrays.Ints) -> tokens.Tokens:
+        """Return so many tokens at the beginning of sequences with those keys [sum of counts]."""
+        owners = np.repeat(keys, counts)
+        places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        while (is_shared := places < rows.row_values("shared", owners)).any():
+            owners = np.where(is_shared, rows.row_values("parents", owners), owners)
+        return rows.values_at("tokens", owners, places - rows.row_values("shared", owners))
 
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> int:
         """Overwrite extras of sequences, and return how many of the keys are stored; count the others.
@@ -319,7 +445,13 @@ class TokenStore(duplicates.CopiedWhole):
             kept = np.repeat(alive, lengths)
             of_tokens = {name: column[kept] for name, column in values.items() if name in self.token_extras}
             of_sequences = {name: column[alive] for name, column in values.items() if name not in of_tokens}
-            self.rows.update(keys[alive], of_tokens, lengths[alive], of_sequences)
+            stored, given = self.lengths(keys[alive]), lengths[alive]
+            for place in np.flatnonzero(stored != given):
+                rule = f"{stored[place]} for key {keys[alive][place]}, as stored"
+                raise errors.ArgumentError(f"lengths must be {rule}, got {given[place]}")
+            self.rows.update(keys[alive], {}, np.diff(self.rows.read(keys[alive], ())[1]), of_sequences)
+            if self.extras is not None:
+                self.extras.update(keys[alive], of_tokens, np.repeat(stored, len(self.token_extras)))
         num_alive = int(alive.sum())
         self.num_updates += 1
         self.stale_keys += len(keys) - num_alive
@@ -328,30 +460,64 @@ class TokenStore(duplicates.CopiedWhole):
     # As a whole.
 
     def fill(
-        self, rows: ragged.RaggedColumns | None, names: Sequence[Mapping[str, Any]], drawn: Sequence[bool]
+        self,
+        rows: ragged.RaggedColumns | None,
+        extras: ragged.RaggedColumns | None,
+        names: Sequence[Mapping[str, Any]],
+        drawn: Sequence[bool],
     ) -> None:
         """Load sequences into an empty store, with the NAMES of each episode, and whether it was sampled.
 
         Raises:
             CorruptionError: The episodes have other sequences.
         """
-        self.rows = rows
+        self.rows, self.extras = rows, extras
         rewards: list[tuple[float, ...]] = []
-        place, first_key, lengths, oldest = 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        place, first_key, lengths, oldest, parents = 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), []
         if rows is not None:
-            first_key, lengths, oldest = rows.first_key, rows.lengths, rows.row_values("oldest_version")
-            for columns, of_part, _ in _parts(rows):
-                rewards += step_rewards(columns, of_part)
+            first_key, oldest, parents = rows.first_key, rows.row_values("oldest_version"), self._checked_parents(rows)
+            lengths = rows.lengths + rows.row_values("shared")
+            for keys in _parts(rows):
+                columns, offsets = rows.read(keys, ("steps", "rewards"))
+                rewards += step_rewards(columns, np.diff(offsets))
         if sum(len(each["mismatches"]) for each in names) != len(rewards):
             raise errors.CorruptionError(f"episodes must have the {len(rewards)} sequences that are stored")
         for of_episode, is_drawn in zip(names, drawn, strict=True):
             own = slice(place, place + len(of_episode["mismatches"]))
             facts = {"first_key": first_key + place, "rewards": tuple(itertools.chain.from_iterable(rewards[own]))}
-            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own])
+            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own], parents[place])
             self._drawn.update([episode] if is_drawn else [])
             place = own.stop
+            others = {parent for parent in parents[own] if 0 <= parent < first_key + own.start}
+            if rows is not None and (
+                others - {parents[own.start]} or (rows.row_values("parents", list(others)) >= 0).any()
+            ):
+                raise errors.CorruptionError("an episode must begin like one other, which begins like none")
         if len(self._episodes) != len(names):
             raise errors.CorruptionError("episodes must have ids of their own")
+        if rows is not None and rows.first_kept != self._first_kept(rows.first_kept, rows.first_key, -1):
+            raise errors.CorruptionError("an evicted sequence that nothing begins like must not be kept")
+
+    @staticmethod
+    def _checked_parents(rows: ragged.RaggedColumns) -> list[int]:
+        """Return the parent of each sequence, or raise CorruptionError if one cannot be."""
+        kept = np.arange(rows.first_kept, rows.first_key + len(rows))
+        parents, shared = rows.row_values("parents", kept), rows.row_values("shared", kept)
+        is_child = (kept >= rows.first_key) & (parents != -1)
+        known = is_child & (parents >= rows.first_kept) & (parents < kept)
+        sizes = rows.kept_lengths + shared
+        most = np.zeros(len(kept), np.int64)
+        most[known] = sizes[parents[known] - rows.first_kept]
+        is_live = kept >= rows.first_key
+        if (
+            (is_child != known).any()
+            or (shared < 0).any()
+            or ((shared > most) & is_live).any()
+            or (shared[known] < 1).any()
+        ):
+            raise errors.CorruptionError("each sequence must share its beginning with an earlier one, or with none")
+        result: list[int] = parents[is_live].tolist()
+        return result
 
     def check(self) -> None:
         """Recount everything from the tokens. O(tokens).
@@ -369,11 +535,20 @@ class TokenStore(duplicates.CopiedWhole):
         if rows is None:
             return
         rows.check()
-        for columns, lengths, keys in _parts(rows):
+        twin = TokenStore(self.max_tokens, {}, {})
+        twin.fill(rows, None, [each.names for each in self], [False] * len(self._episodes))
+        for keys in _parts(rows):
+            columns, lengths = self.read(keys)
             check_tokens(columns)
             _check_rows(rows, _counted(columns, lengths), keys)
-        twin = TokenStore(self.max_tokens, {}, {})
-        twin.fill(rows, [each.names for each in self], [False] * len(self._episodes))
+        if self.extras is not None:
+            self.extras.check()
+            sizes = self.lengths(rows.first_key + np.arange(len(rows)))
+            if self.extras.first_key != rows.first_key or not np.array_equal(self.extras.lengths, sizes):
+                raise errors.CorruptionError("each token must have its extras")
+        last_child = {key: last for key, last in self._last_child.items() if last >= rows.first_key}
+        if (self._parents, last_child) != (twin._parents, twin._last_child):
+            raise errors.CorruptionError("what sequences begin like must be what is stored of them")
         if list(map(dataclasses.astuple, self)) != list(map(dataclasses.astuple, twin)):
             raise errors.CorruptionError("episodes must be what their tokens make them")
         parts = np.array([len(each.mismatches) for each in self], np.int64)
@@ -386,15 +561,13 @@ class TokenStore(duplicates.CopiedWhole):
             raise errors.CorruptionError("episodes that were sampled must be stored")
 
 
-def _parts(rows: ragged.RaggedColumns) -> Iterator[tuple[dict[str, arrays.Array], arrays.Ints, arrays.Ints]]:
-    """Yield all sequences, a few at a time: their columns [N], lengths [S] and keys [S]."""
-    lengths = rows.lengths
-    ends = np.cumsum(lengths)
+def _parts(rows: ragged.RaggedColumns) -> Iterator[arrays.Keys]:
+    """Yield the keys of all sequences, a few at a time."""
+    ends = np.cumsum(rows.lengths + rows.row_values("shared"))
     first, begin = 0, 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, begin + _AT_ONCE, side="right")))
-        keys = rows.first_key + np.arange(first, last)
-        yield rows.read(keys, tokens.FIELDS)[0], lengths[first:last], keys
+        yield rows.first_key + np.arange(first, last)
         first, begin = last, int(ends[last - 1])
 
 

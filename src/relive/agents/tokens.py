@@ -257,9 +257,11 @@ class TokenEpisode:
     Attributes:
         columns: The FIELDS by name, for the concatenated tokens of all sequences [N].
         logprobs_dtype: The widest dtype of log-probabilities that were given as arrays; None if all were lists.
-        lengths: Number of tokens of each sequence [S].
+        lengths: Number of tokens of each sequence in `columns` [S].
         mismatches: Why each sequence does not continue the previous one [S]; None for the first.
         rewards: The reward of each step [K].
+        parents: The key of the sequence that each begins like [S]; -1 for none.
+        shared: The number of tokens at its beginning that it shares with that, which are not in `columns` [S].
     """
 
     columns: dict[str, arrays.Array]
@@ -267,6 +269,8 @@ class TokenEpisode:
     lengths: arrays.Ints
     mismatches: tuple[TokenMismatch | None, ...]
     rewards: tuple[float, ...]
+    parents: arrays.Ints
+    shared: arrays.Ints
 
     @property
     def total_reward(self) -> float:
@@ -333,7 +337,9 @@ def join(steps: Sequence[TokenStep]) -> TokenEpisode:
     columns["rewards"][ends[1::2] - 1] = rewards
     given = [step.logprobs.dtype for step in steps if not step._is_weak]
     widest = np.result_type(*given) if given else None
-    return TokenEpisode(columns, widest, np.add.reduceat(sizes, starts), tuple(mismatches), rewards)
+    count = len(starts)
+    lone = np.full(count, -1), np.zeros(count, np.int64)
+    return TokenEpisode(columns, widest, np.add.reduceat(sizes, starts), tuple(mismatches), rewards, *lone)
 
 
 def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch | None:

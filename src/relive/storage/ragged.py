@@ -81,11 +81,11 @@ class RaggedColumns(duplicates.CopiedWhole):
             name: memory.allocated(name, allocate, *_layout(count, field)) for name, field in fields.items()
         }
         self._row_columns = {name: np.zeros(*_layout(_SMALLEST, field)) for name, field in (row_fields or {}).items()}
-        # The offsets of the rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever
-        # added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
+        # The offsets of the rows from key _base on; those before _oldest were evicted, and those from _kept on still
+        # have their values. Value p is the p-th value ever added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
         self._tracks = {name: place if is_uneven else 0 for place, name in enumerate(fields, 1)}
         self._offsets: arrays_lib.Ints = np.zeros((max(self._tracks.values(), default=0) + 1, _SMALLEST + 1), np.int64)
-        self._base = self._oldest = self._next = 0
+        self._base = self._kept = self._oldest = self._next = 0
 
     @classmethod
     def from_state(
@@ -119,7 +119,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         total, totals = rows._totals(table)
         if total > max_values:
             raise given.refused("lengths", f"integers that sum to at most {max_values}", total)
-        rows._base = rows._oldest = rows._next = first_key
+        rows._base = rows._kept = rows._oldest = rows._next = first_key
         rows._enter(table, totals)
         for name, column in rows._columns.items():
             values = given.column(f"values/{name}", column.dtype, (totals[name], *column.shape[1:]))
@@ -139,14 +139,15 @@ class RaggedColumns(duplicates.CopiedWhole):
 
     @property
     def num_values(self) -> int:
-        """Number of stored values of a field, over all rows."""
-        return int(self._held()[0, -1] - self._held()[0, 0])
+        """Number of stored values of a field, over all rows, evicted ones with their values included."""
+        return int(self._stored()[0, -1] - self._stored()[0, 0])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all stored values."""
         stored = sum(np.ptp(self._span(name)) * column[:1].nbytes for name, column in self._columns.items())
-        return int(stored) + sum(column[: len(self)].nbytes for column in self._row_columns.values())
+        kept = self._next - self._kept
+        return int(stored) + sum(column[:kept].nbytes for column in self._row_columns.values())
 
     @property
     def first_key(self) -> int:
@@ -154,9 +155,20 @@ class RaggedColumns(duplicates.CopiedWhole):
         return self._oldest
 
     @property
+    def first_kept(self) -> int:
+        """The key of the first row whose values are stored: an evicted one, or `first_key`."""
+        return self._kept
+
+    @property
     def lengths(self) -> arrays_lib.Ints:
         """How many values each row has, the oldest first [rows]."""
         lengths: arrays_lib.Ints = np.diff(self._held()[0])
+        return lengths
+
+    @property
+    def kept_lengths(self) -> arrays_lib.Ints:
+        """How many values each row has whose values are stored, from `first_kept` on [rows]."""
+        lengths: arrays_lib.Ints = np.diff(self._stored()[0])
         return lengths
 
     def dtype(self, name: str) -> np.dtype[Any]:
@@ -203,17 +215,23 @@ class RaggedColumns(duplicates.CopiedWhole):
             row_column[place : place + count] = rows[name]
         return leaving
 
-    def reserve(self, count: int) -> None:
-        """Make room for `count` more rows, so that `extend` needs no more memory for them; nothing else changes.
+    def reserve(self, count: int, num_values: int = 0) -> None:
+        """Make room for `count` more rows of `num_values` values, so that `extend` needs no more memory for them.
 
         Raises:
             ArgumentError: This process is a fork, which must not write.
         """
         self._refuse_forks()
         self._make_room(count)
+        if self._is_uneven:
+            self._columns = {name: self._with_room(name, num_values) for name in self._columns}
 
-    def evict(self, count: int) -> None:
-        """Evict the oldest `count` rows.
+    def num_values_from(self, key: int) -> int:
+        """Return the number of stored values of a field in the rows from a key on."""
+        return int(self._stored()[0, -1] - self._offsets[0, key - self._base])
+
+    def evict(self, count: int, keep_from: int | None = None) -> None:
+        """Evict the oldest `count` rows. Evicted ones from the key `keep_from` on keep their values till the next call.
 
         Raises:
             ArgumentError: There are fewer, or `count` is not an integer of at least 0.
@@ -222,6 +240,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         if count > len(self):
             raise errors.ArgumentError(f"count must be at most the {len(self)} rows held, got {count}")
         self._oldest += count
+        self._kept = self._oldest if keep_from is None else keep_from
 
     def update(
         self,
@@ -280,8 +299,17 @@ class RaggedColumns(duplicates.CopiedWhole):
         slots, offsets = self._slots(self._places(keys), self._columns if fields is None else fields)
         return {name: self._columns[name].take(slots[name], axis=0, mode="wrap") for name in slots}, offsets[0]
 
+    def values_at(self, name: str, keys: arrays_lib.Ints, positions: arrays_lib.Ints) -> arrays_lib.Array:
+        """Return values of a field at positions in rows with those keys [N, ...]; they may be evicted ones."""
+        column = self._columns[name]
+        starts: arrays_lib.Ints = self._offsets[self._tracks[name], self._places(keys, self._kept)]
+        values: arrays_lib.Array = column.take(starts % len(column) + positions, axis=0, mode="wrap")
+        return values
+
     def row_values(self, name: str, keys: npt.ArrayLike | None = None) -> arrays_lib.Array:
         """Return a copy of a row field for the rows with those keys [k, ...], or for all, oldest first [rows, ...].
+
+        Evicted rows that keep their values may be among the keys.
 
         Raises:
             UnknownKeyError: A row of one of the keys is not held.
@@ -289,14 +317,14 @@ class RaggedColumns(duplicates.CopiedWhole):
         column = self._row_columns[name]
         if keys is None:
             return column[self._oldest - self._base : self._next - self._base].copy()
-        return column.take(self._places(keys), axis=0)
+        return column.take(self._places(keys, self._kept), axis=0)
 
     def clear(self) -> None:
         """Remove every row; keys are not reused."""
-        self._oldest = self._next
+        self._kept = self._oldest = self._next
 
     def state_dict(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
-        """Return "lengths" and the values of each field and row field, oldest first; gathered lazily."""
+        """Return "lengths" and the values of each field and row field, from `first_kept` on; gathered lazily."""
 
         def gathered(name: str, column: arrays_lib.Array) -> state_lib.LazyArray:
             begin, end = self._span(name)
@@ -306,16 +334,17 @@ class RaggedColumns(duplicates.CopiedWhole):
 
             return state_lib.LazyArray((end - begin, *column.shape[1:]), column.dtype, read)
 
-        lengths = np.diff(self._held())
+        lengths = np.diff(self._stored())
         arrays: dict[str, arrays_lib.Array | state_lib.ChunkedArray] = {
             "lengths": np.array(lengths[1:].T, order="C") if self._is_uneven else lengths[0]
         }
         arrays |= {f"values/{name}": gathered(name, column) for name, column in self._columns.items()}
-        return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
+        kept = np.arange(self._kept, self._next)
+        return arrays | {f"rows/{name}": self.row_values(name, kept) for name in self._row_columns}
 
     def check(self) -> None:
         """Raise CorruptionError if an invariant does not hold. O(rows)."""
-        lengths = np.diff(self._held())
+        lengths = np.diff(self._stored())
         if (lengths[0] < 1).any():
             raise errors.CorruptionError("a row must have at least one value")
         if self._is_uneven and ((lengths < 0).any() or (lengths[1:].max(axis=0, initial=0) != lengths[0]).any()):
@@ -353,18 +382,22 @@ class RaggedColumns(duplicates.CopiedWhole):
         """Return the offsets of the rows held [tracks, rows + 1]."""
         return self._offsets[:, self._oldest - self._base : self._next - self._base + 1]
 
+    def _stored(self) -> arrays_lib.Ints:
+        """Likewise, including the evicted rows that keep their values."""
+        return self._offsets[:, self._kept - self._base : self._next - self._base + 1]
+
     def _span(self, name: str) -> tuple[int, int]:
         """Return the first value that is stored of a field, and the one after the last, as values ever added."""
-        offsets = self._held()[self._tracks[name]]
+        offsets = self._stored()[self._tracks[name]]
         return int(offsets[0]), int(offsets[-1])
 
-    def _alive(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
-        return (keys >= self._oldest) & (keys < self._next)
+    def _alive(self, keys: arrays_lib.Ints, oldest: int | None = None) -> arrays_lib.Bools:
+        return (keys >= (self._oldest if oldest is None else oldest)) & (keys < self._next)
 
-    def _places(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
+    def _places(self, keys: npt.ArrayLike, oldest: int | None = None) -> arrays_lib.Ints:
         """Return the positions in the row columns of the rows with those keys [k]."""
         names = validation.integers("keys", keys)
-        for key in names[~self._alive(names)]:
+        for key in names[~self._alive(names, oldest)]:
             raise errors.UnknownKeyError(f"key {key} not found: its row was evicted, or never was")
         return names - self._base
 
@@ -400,7 +433,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         if excess > 0:
             held = self._held()[0]
             leaving = int(held[1:].searchsorted(held[0] + excess)) + 1
-            self._oldest += leaving
+            self.evict(leaving)
         place = self._next - self._base
         self._offsets[:, place + 1 : place + 1 + count] = self._offsets[:, place, np.newaxis] + table.cumsum(axis=1)
         self._next += count
@@ -423,15 +456,15 @@ class RaggedColumns(duplicates.CopiedWhole):
         """Make room for `count` more rows: drop evicted ones, and double the space."""
         if self._next - self._base + count < self._offsets.shape[1]:
             return
-        first, held = self._oldest - self._base, len(self)
+        first, held = self._kept - self._base, self._next - self._kept
         size = max(_SMALLEST, 2 * (held + count))
         offsets = np.zeros((len(self._offsets), size + 1), np.int64)
-        offsets[:, : held + 1] = self._held()
+        offsets[:, : held + 1] = self._stored()
         columns = {}
         for name, column in self._row_columns.items():
             columns[name] = np.zeros((size, *column.shape[1:]), column.dtype)
             columns[name][:held] = column[first : first + held]
-        self._offsets, self._row_columns, self._base = offsets, columns, self._oldest
+        self._offsets, self._row_columns, self._base = offsets, columns, self._kept
 
 
 def _layout(count: int, field: FieldLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
