@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import consumption
@@ -153,10 +154,23 @@ class Replay(consumption.Consumption, Generic[Batch]):
         """
         return (await self._some(validation.batch_size("batch_size", batch_size), 1, options))[0]
 
-    async def _some(self, size: int, number: int, options: Mapping[str, Any]) -> list[Batch]:
-        """Return from 1 to `number` batches: as many as the limiter allows now."""
+    async def sample_keys(self, batch_size: int) -> arrays.Keys:
+        """Draw as `sample` does from buffers of columns, and return only the keys [B].
+
+        Raises:
+            ArgumentError: As in `sample`, or the shards have other buffers.
+            ShardLostError: As in `sample`.
+        """
+        if not self._description.has_columns:
+            raise errors.ArgumentError(f"sample_keys needs buffers of columns, got {self._description.kind}")
+        batch: Any = (await self._some(validation.batch_size("batch_size", batch_size), 1, {}, keys_only=True))[0]
+        keys: arrays.Keys = batch.keys
+        return keys
+
+    async def _some(self, size: int, number: int, options: Mapping[str, Any], keys_only: bool = False) -> list[Batch]:
+        """Return from 1 to `number` batches, or their keys: as many as the limiter allows now."""
         if not self._settings.has_limiter:
-            return await self._draws.batches(size, number, options)
+            return await self._draws.batches(size, number, options, keys_only)
         asked: asyncio.Future[int] | None = None
         try:
             while asked is None or not asked.result():
@@ -164,7 +178,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
                 turns = self._transport.coordinator("limiter", "sample_turns", size, number, self._draws.size)
                 asked = asyncio.ensure_future(turns)
                 await asyncio.shield(asked)
-            batches: list[Batch] = await self._draws.batches(size, asked.result(), options)
+            batches: list[Batch] = await self._draws.batches(size, asked.result(), options, keys_only)
         except BaseException:
             if asked is not None:
                 self._shards.run(self._give_back(size, asked))
@@ -227,8 +241,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         """
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        if self._description.beta is None:
-            raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
+        self._require_priorities("update_priorities")
         places, members = shares.by_shard(keys), self._shards.members
         largest = max(self._largest_priority, float(priorities.max(initial=0.0)))
         # A new row gets the largest priority of the whole fleet, so every shard is told of a larger one.
@@ -248,6 +261,22 @@ class Replay(consumption.Consumption, Generic[Batch]):
         self._largest_priority, self._told_version = max(self._largest_priority, largest), members.version
         self._stale_priorities += len(keys) - stored
         return stored
+
+    async def get_priorities(self, keys: Any) -> arrays.Floats:
+        """Return the raw priorities of the steps with those keys [B].
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: The buffers have no priorities.
+            ShardLostError: A shard with one of the keys is lost.
+        """
+        self._require_priorities("get_priorities")
+        of_each, order = await self._of_keys("get_priorities", validation.integers("keys", keys))
+        return np.concatenate([np.zeros(0), *of_each])[order]
+
+    def _require_priorities(self, call: str) -> None:
+        if self._description.beta is None:
+            raise errors.ArgumentError(f"{call} needs buffers with priorities, got {self._description.kind}")
 
     async def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version in every shard, from which the lag of steps is counted.
@@ -284,6 +313,14 @@ class Replay(consumption.Consumption, Generic[Batch]):
             ArgumentError: It is not one of the active shards, or the last of them.
         """
         self._shards.learn(await self._transport.coordinator("drain", shard))
+
+    async def clear(self) -> None:
+        """Remove all that the buffers of the shards hold; see `clear` of the buffer.
+
+        Raises:
+            ShardLostError: A shard is lost, and keeps what it has; the others are cleared.
+        """
+        await asyncio.gather(*[self._shards.ask(shard, "clear") for shard in self._shards.members.shards])
 
     async def ping(self) -> list[str | None]:
         """Return "pong" for each live shard, None for the others."""
