@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 import contextlib
 import dataclasses
 import os
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from relive.fleet import episode_writers
 from relive.fleet import holds
 from relive.fleet import membership
 from relive.fleet import outbox
+from relive.fleet import plain_calls
 from relive.fleet import replies
 from relive.fleet import shares
 from relive.fleet import step_writers
-from relive.fleet import sync_writer
 from relive.fleet import tickets
 
 Batch = TypeVar("Batch")
@@ -127,14 +127,21 @@ class Replay(consumption.Consumption, Generic[Batch]):
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
         return outbox.Outbox(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
 
-    def sync_writer(self, **settings: Any) -> sync_writer.SyncWriter:
+    def sync_writer(self, **settings: Any) -> plain_calls.SyncWriter:
         """Return a writer for a plain loop, with blocking calls.
 
         Args:
             settings: The arguments of `writer`, or of the corresponding method for other buffers.
         """
-        client = type(self)(self._transport, self._settings, self._description, self._shards.members)
-        return sync_writer.SyncWriter(getattr(client, self._description.writer)(**settings))
+        return plain_calls.SyncWriter(getattr(self._another(), self._description.writer)(**settings))
+
+    def sync(self) -> plain_calls.SyncReplay:
+        """Return a client for a plain loop, whose calls block: every method of this one, none of which is awaited."""
+        return plain_calls.SyncReplay(self._another())
+
+    def _another(self) -> Self:
+        """Return another client of the same fleet, for an event loop of its own."""
+        return type(self)(self._transport, self._settings, self._description, self._shards.members)
 
     # Drawing.
 
