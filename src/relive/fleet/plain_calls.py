@@ -47,7 +47,7 @@ class _Blocking:
         return call
 
     def _iterated(self, items: AsyncIterator[Any]) -> Iterator[Any]:
-        """Yield what a generator yields. It is closed in its event loop, as asyncio does, once nobody has it."""
+        """Yield what a generator yields. Without a caller, asyncio closes it in its loop."""
 
         async def following() -> Any:
             return await anext(items)
