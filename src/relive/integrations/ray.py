@@ -353,7 +353,7 @@ class _Claim:
 @contextlib.contextmanager
 def _claimed(name: str, namespace: str) -> Iterator[None]:
     """Wait until no other process starts a fleet of that name; none does so during the block."""
-    actor = ray.remote(num_cpus=0)(_Claim).options(name=f"relive-starts-{name}", namespace=namespace)
+    actor: Any = ray.remote(num_cpus=0)(_Claim).options(name=f"relive-starts-{name}", namespace=namespace)
     while True:
         try:
             claim = actor.remote()
