@@ -89,6 +89,7 @@ async def test_a_shard_that_recovers_is_not_counted_again(tmp_path: pathlib.Path
     for number in range(2):
         await local_test.settle(6.0)
         fleet.kill(number)
+        await local_test.settle(8.0)
         fleet.start(number)
     await local_test.settle(6.0)
     assert of(library, "inserted") == of(library, "rows") == [3, 5]

@@ -46,11 +46,12 @@ async def test_eligible_keys_of_tokens_are_chosen_by_lag(tmp_path: pathlib.Path)
     client = fleet.replay()
     with pytest.raises(errors.ArgumentError, match="call set_policy_version first"):
         await client.eligible_keys(max_lag=0)
-    await client.set_policy_version(4)
     fleet.kill(0)
+    await client.set_policy_version(4)
     fleet.start(0)
     await local_test.settle(1.0)
-    keys = await fleet.replay().eligible_keys(max_lag=2)
+    assert fleet.buffer(0).policy_version is None  # It was lost when the others learned of it.
+    keys = await client.eligible_keys(max_lag=2)
     assert fleet.buffer(0).policy_version == 4
     assert keys.tolist() == fleet_keys(fleet, max_lag=2)
     assert 0 < len(keys) < len(await client.eligible_keys())
@@ -140,13 +141,16 @@ def test_sampled_keys_are_those_of_sample(make: Any) -> None:
 
 
 @local_test.virtual
-async def test_sampled_keys_follow_priorities_and_the_limiter() -> None:
+async def test_keys_are_sampled_by_priority_without_reading_rows() -> None:
     limiter = relive.SampleToInsertRatio(1.0, min_size=5, error_buffer=100.0)
     fleet = replay_test.fleet_of(replay_test.prioritized(), limiter=limiter)
     replay_test.fill(fleet)
     client = fleet.replay()
     keys = await client.eligible_keys()
     weights = np.array([0.0, *[1.0] * 5, *[2.0] * 6])
+    for buffer in fleet.buffers():
+        buffer._window = None
+    await client.sample_keys(1)
     await client.update_priorities(keys, weights)
     drawn = np.concatenate([await client.sample_keys(20) for _ in range(5)])
     counts = [int((drawn == key).sum()) for key in keys]
@@ -154,6 +158,18 @@ async def test_sampled_keys_follow_priorities_and_the_limiter() -> None:
     await local_test.never(client.sample_keys(20))
     with pytest.raises(errors.ArgumentError, match="batch_size must be at least 1, got 0"):
         await client.sample_keys(0)
+
+
+@local_test.virtual
+async def test_a_second_trip_for_sampled_keys_reads_no_rows_either() -> None:
+    fleet = replay_test.fleet_of(replay_test.prioritized(), 2)
+    replay_test.fill(fleet, (3, 3))
+    client = fleet.replay()
+    await client.sample_keys(8)
+    for number, buffer in enumerate(fleet.buffers()):
+        buffer._window = None
+        buffer.update_priorities([0, 1, 2], [1.0 + 99 * number] * 3)
+    assert len(await client.sample_keys(200)) == 200
 
 
 @pytest.mark.parametrize("make", [replay_test.ring, replay_test.episodes, joint_tokens_test.tokens])
