@@ -6,6 +6,7 @@ A process takes seconds to start, so what leaves no trace shares two fleets, whi
 import asyncio
 import collections
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
 import contextlib
 import os
 import pathlib
@@ -696,7 +697,12 @@ def shared(**settings: Any) -> Any:
 def test_starters_at_once_get_one_fleet_with_its_name(tmp_path: pathlib.Path) -> None:
     start = ray.remote(num_cpus=0)(lambda: shared(directory=tmp_path))
     first, second = ray.get([start.remote(), start.remote()], timeout=PATIENCE)
-    third: Any = shared(shards=1, directory=tmp_path)  # Settings of a fleet that is there do not matter.
+    with futures.ThreadPoolExecutor(1) as pool:
+        with relive_ray._claimed("shared", ray.get_runtime_context().namespace):
+            waiting = pool.submit(shared, shards=1, directory=tmp_path)  # Settings do not matter any more.
+            time.sleep(1.0)
+            assert not waiting.done()
+        third = waiting.result(PATIENCE)
     with third.sync() as plain:
         try:
             with pytest.raises(errors.ArgumentError, match="name must be new, got 'shared': attach to that fleet, or"):
