@@ -196,7 +196,7 @@ class TokenBatch(batches.Batch[batches.A]):
         }
 
     def _columns(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
-        """Return what there is of each token, without padding [N, ...]."""
+        """Return the fields and the extras of tokens by name, without padding [N, ...]."""
         columns: dict[str, arrays.Array] = {name: getattr(self, name) for name in tokens_lib.FIELDS}
         columns |= {name: each for name, each in self.extras.items() if each.ndim > 1}
         return {name: column[self.attention_mask] for name, column in columns.items()}

@@ -194,21 +194,21 @@ WRONG = {
     "fields": (without("steps", "mismatches"), "td must have all fields of a TokenBatch, but has no steps, mismatches"),
     "padding": (without("padding", nested=True), "td must have all fields of a TokenBatch, but has no padding"),
     "size": (relive_torch.as_tensordict(inexact())[0], r"td must have a batch size of \[B\], got \[\]"),
-    "short": (with_entry("logprobs", torch.zeros(3, 7)), r"logprobs must be of each token \[B, L\], as tokens, got .*"),
-    "flat": (with_entry("logprobs", torch.zeros(3)), r"logprobs must be of each token \[B, L\], as tokens, got .*"),
-    "deep": (with_entry("steps", torch.zeros(3, 8, 1)), r"steps must be of each token \[B, L\], as tokens, got .*"),
-    "texts": (with_entry("tokens", ["a", "b", "c"]), r"tokens must be of each token \[B, L\], as tokens, got .*"),
+    "short": (with_entry("logprobs", torch.zeros(3, 7)), r"logprobs must be \[B, L\], as tokens, got .*"),
+    "flat": (with_entry("logprobs", torch.zeros(3)), r"logprobs must be \[B, L\], as tokens, got .*"),
+    "deep": (with_entry("steps", torch.zeros(3, 8, 1)), r"steps must be \[B, L\], as tokens, got .*"),
+    "texts": (with_entry("tokens", ["a", "b", "c"]), r"tokens must be \[B, L\], as tokens, got .*"),
     "padded": (
         with_entry("steps", torch.zeros(3, 8), True),
-        r"steps must be of each token \[B, L\], as tokens, got .*",
+        r"steps must be \[B, L\], as tokens, got .*",
     ),
     "nested": (
         with_entry("attention_mask", RAGGED),
-        r"attention_mask must be of each token \[B, L\], as tokens, got .*",
+        r"attention_mask must be \[B, L\], as tokens, got .*",
     ),
     "uneven": (
         with_entry("rewards", of_other_lengths(), True),
-        r"rewards must be of each token \[B, L\], as tokens, got .*",
+        r"rewards must be \[B, L\], as tokens, got .*",
     ),
 }
 

@@ -126,8 +126,8 @@ def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
 def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = False) -> "tensordict.TensorDict":
     """Convert a batch of tokens to a TensorDict of the same names on the CPU, of batch size [B].
 
-    What there is of each token is padded [B, L, ...]; or nested by `cu_seqlens`, in the jagged layout of torch. Then
-    `padding` has for each row the token that would pad it, and L [B, 2]. Extras are a TensorDict; what is no array is
+    Fields of tokens are padded [B, L, ...], or nested by `cu_seqlens`, in the jagged layout of torch; then `padding`
+    has for each row the token that would pad it, and L [B, 2]. Extras are a TensorDict; names and mismatches are
     non-tensor data, one for each row. All dtypes are kept, and memory is shared as by `as_tensors`.
 
     Raises:
@@ -162,8 +162,8 @@ def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = F
 
     fields = {field.name: entry(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)}
     if is_nested:
-        padding = [*batch.tokens[~mask][:1].tolist(), 0][0], mask.shape[1]
-        fields["padding"] = torch.tensor(padding).repeat(len(batch), 1)
+        pad_token_id = int(batch.tokens.max(where=~mask, initial=0))
+        fields["padding"] = torch.tensor([pad_token_id, mask.shape[1]]).repeat(len(batch), 1)
     return library.TensorDict(fields, size)
 
 
@@ -190,15 +190,15 @@ def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arra
         raise errors.ArgumentError(f"td must have all fields of a TokenBatch, but has no {', '.join(missing)}")
     if td.batch_dims != 1:
         raise errors.ArgumentError(f"td must have a batch size of [B], got {list(td.batch_size)}")
+
+    def extent(tensor: Any) -> list[int]:
+        return tensor.offsets().tolist() if is_nested else [*tensor.shape]
+
     for name in (*tokens.FIELDS, "attention_mask"):
         each = td.get(name)
-        is_like = isinstance(each, torch.Tensor) and each.ndim == 2 and each.is_nested == is_nested
-        if not is_like or not (
-            torch.equal(each.offsets(), first.offsets()) if is_nested else each.shape == first.shape
-        ):
-            raise errors.ArgumentError(
-                f"{name} must be of each token [B, L], as tokens, got {validation.short_repr(each)}"
-            )
+        is_like = isinstance(each, torch.Tensor) and (each.ndim, each.is_nested) == (2, is_nested)
+        if not is_like or extent(each) != extent(first):
+            raise errors.ArgumentError(f"{name} must be [B, L], as tokens, got {validation.short_repr(each)}")
 
     def value(path: str, entry: Any) -> Any:
         if library.is_non_tensor(entry):
@@ -218,8 +218,9 @@ def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arra
     columns = {name: fields[name] for name in tokens.FIELDS}
     columns |= {name: of_sequences.pop(name) for name, each in td.get("extras").items() if each.is_nested}
     pad_token_id, width = value("padding", td.get("padding")).max(axis=0, initial=0).tolist()
-    lengths = value("tokens", first.offsets().diff())
-    return packing.TokenBatch.of(columns, lengths, of_sequences, (pad_token_id, max(width, 1)), **of_rows)
+    return packing.TokenBatch.of(
+        columns, np.diff(extent(first)), of_sequences, (pad_token_id, max(width, 1)), **of_rows
+    )
 
 
 def _tensordict() -> Any:
