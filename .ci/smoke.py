@@ -79,6 +79,13 @@ def extra_torch(integration: Any) -> None:
     assert (batch.reward + batch.next_discount).shape == (8,)
 
 
+def extra_tensordict(integration: Any) -> None:
+    step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
+    buffer = relive.TokenReplayBuffer(max_tokens=9, seed=0)
+    batch = buffer.read(buffer.add_episode([step], agent_id="a"))
+    assert integration.from_tensordict(integration.as_tensordict(batch, nested=True)).tokens.tolist() == [[1, 2]]
+
+
 def extra_jax(integration: Any) -> None:
     jax = importlib.import_module("jax")
     assert jax.jit(lambda batch: batch.reward.sum())(integration.as_jax(filled().sample(8))).shape == ()
@@ -117,7 +124,7 @@ def extra_ray(integration: Any) -> None:
 
 
 README = pathlib.Path("README.md").absolute()
-MODULES = {"sb3": "stable_baselines3"}
+MODULES = {"sb3": "stable_baselines3", "tensordict": "torch"}
 """Where the integration of an extra is, if not in the module of that name."""
 
 

@@ -3,11 +3,12 @@
     tokens     1 5 6 7 2 9 9 8 2        mask    T T T T T T T T T
                1 5 6 4 0 0 0 0 0                T T T T . . . . .
 
-Padding exists only in batches. `micro_batches` divides sequences by their lengths, so that each part fits on a device.
+Padding exists only in batches, and `packed` leaves it out. `micro_batches` divides sequences by their lengths, so that
+each part fits on a device.
 """
 
 import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -158,21 +159,50 @@ class TokenBatch(batches.Batch[batches.A]):
             extras=of_tokens | dict(extras),
         )
 
-    def packed(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
-        """Return the rows concatenated without padding: fresh arrays by name.
+    def packed(self: "TokenBatch[arrays.Array]", *, repeat: Collection[str] = ()) -> dict[str, Any]:
+        """Return the rows concatenated without padding, for kernels that take variable lengths: fresh arrays by name.
+
+        Args:
+            repeat: Names of numbers of rows, such as an extra of sequences or `returns`, to be repeated for each token.
 
         Returns:
-            tokens, loss_mask, logprobs, policy_versions, rewards, steps and the extras of tokens [N, ...], and
-            cu_seqlens [B + 1]: row b extends from cu_seqlens[b] to cu_seqlens[b + 1].
+            tokens, loss_mask, logprobs, policy_versions, rewards, steps, the extras of tokens and what is repeated
+            [N, ...]; `position_ids`, the place of each token in its row, int64 [N]; `cu_seqlens`, int32 [B + 1]: row b
+            extends from cu_seqlens[b] to cu_seqlens[b + 1]; and `max_seqlen`, the longest length, an int.
 
         Raises:
             ArgumentTypeError: The batch holds arrays of a framework: pack first, then convert.
+            ArgumentError: A row has no number of that name, or there are more tokens than cu_seqlens can count.
+
+        >>> import relive
+        >>> step = relive.TokenStep(prompt=[1, 5], response=[7], logprobs=[-0.5], policy_version=0, reward=1.0)
+        >>> episode = relive.Episode(episode_id="e", agent_id="a", actions=[step], rewards=[1.0])
+        >>> packed = relive.TokenBatch.from_episodes([episode, episode]).packed(repeat=["returns"])
+        >>> packed["cu_seqlens"], packed["position_ids"], packed["returns"]
+        (array([0, 3, 6], dtype=int32), array([0, 1, 2, 0, 1, 2]), array([1., 1., 1., 1., 1., 1.]))
         """
         self._require_numpy("packed")
+        of_rows = {"lengths": self.lengths, "keys": self.keys, "returns": self.returns, "is_exact": self.is_exact}
+        of_rows |= {name: each for name, each in self.extras.items() if each.ndim == 1}
+        names = validation.items("repeat", repeat, "names")
+        for name in names:
+            validation.require_choice("repeat", name, list(of_rows))
+        num_tokens, most = int(self.lengths.sum()), np.iinfo(np.int32).max
+        if num_tokens > most:
+            raise errors.ArgumentError(f"packed must have at most {most} tokens for cu_seqlens, got {num_tokens}")
+        starts = np.cumsum(np.append(0, self.lengths))
+        return self._columns() | {
+            **{name: np.repeat(of_rows[name], self.lengths) for name in names},
+            "position_ids": np.arange(num_tokens) - np.repeat(starts[:-1], self.lengths),
+            "cu_seqlens": starts.astype(np.int32),
+            "max_seqlen": int(self.lengths.max(initial=0)),
+        }
+
+    def _columns(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
+        """Return the fields and the extras of tokens by name, without padding [N, ...]."""
         columns: dict[str, arrays.Array] = {name: getattr(self, name) for name in tokens_lib.FIELDS}
         columns |= {name: each for name, each in self.extras.items() if each.ndim > 1}
-        packed = {name: column[self.attention_mask] for name, column in columns.items()}
-        return packed | {"cu_seqlens": np.append(0, np.cumsum(self.lengths))}
+        return {name: column[self.attention_mask] for name, column in columns.items()}
 
     def micro_batches(
         self: "TokenBatch[arrays.Array]", *, max_tokens: int, ranks: int = 1, pad_to_multiple_of: int = 1
@@ -194,6 +224,25 @@ class TokenBatch(batches.Batch[batches.A]):
         multiple = validation.positive_int("pad_to_multiple_of", pad_to_multiple_of)
         parts = micro_batches(self.lengths, max_tokens=max_tokens, ranks=ranks)
         return [[self._rows(rows, multiple) for rows in of_rank] for of_rank in parts]
+
+    def packed_micro_batches(
+        self: "TokenBatch[arrays.Array]", *, max_tokens: int, ranks: int = 1, repeat: Collection[str] = ()
+    ) -> list[list[dict[str, Any]]]:
+        """Return, for each rank, its part of the rows, as `packed` returns them, divided as by `micro_batches`.
+
+        Args:
+            max_tokens: Maximum number of tokens of a micro-batch.
+            ranks: Number of processes that train at the same time; each gets as many micro-batches as the others.
+            repeat: As in `packed`.
+
+        Raises:
+            ArgumentTypeError: The batch holds arrays of a framework: divide first, then convert.
+            ArgumentError: A row has more than max_tokens tokens, or an argument is invalid.
+        """
+        self._require_numpy("packed_micro_batches")
+        names = validation.items("repeat", repeat, "names")
+        parts = self.micro_batches(max_tokens=max_tokens, ranks=ranks)
+        return [[part.packed(repeat=names) for part in of_rank] for of_rank in parts]
 
     def _rows(self: "TokenBatch[arrays.Array]", rows: arrays.Ints, multiple: int) -> "TokenBatch[arrays.Array]":
         """Return a batch of some of the rows, as wide as the longest of them, up to a multiple."""

@@ -85,17 +85,106 @@ def test_padding_is_nowhere_else_and_holds_nothing(episodes: list[Steps], pad_to
     assert not np.signbit(batch.logprobs[~batch.attention_mask]).any()
 
 
+REPEATED = ("returns", "is_exact", "lengths", "keys", "weight")
+
+
+def with_extras(episodes: list[Steps]) -> relive.TokenBatch:
+    """Return a batch with an extra of sequences and two of tokens, which number the rows and places."""
+    batch = relive.TokenBatch.from_episodes(
+        [episode_of(steps, number) for number, steps in enumerate(episodes)], pad_token_id=9, pad_to_multiple_of=4
+    )
+    batch.keys = np.arange(len(batch)) + 100
+    batch.extras = {
+        "weight": (np.arange(len(batch)) / 3).astype(np.float32),
+        "place": np.arange(batch.tokens.size).reshape(batch.tokens.shape),
+        "pair": np.arange(2 * batch.tokens.size, dtype=np.int16).reshape(*batch.tokens.shape, 2),
+    }
+    return batch
+
+
+def naively_packed(batch: relive.TokenBatch, rows: list[int]) -> dict[str, Any]:
+    """Return what `packed` must return of some rows, token by token."""
+    found: dict[str, Any] = {name: [] for name in (*tokens.FIELDS, "place", "pair", *REPEATED, "position_ids")}
+    found |= {"cu_seqlens": [0], "max_seqlen": 0}
+    for row in rows:
+        length = int(batch.lengths[row])
+        for t in range(length):
+            for name in (*tokens.FIELDS, "place", "pair"):
+                found[name].append(batch[name][row, t] if name in tokens.FIELDS else batch.extras[name][row, t])
+            for name in REPEATED:
+                found[name].append(batch.extras[name][row] if name == "weight" else batch[name][row])
+            found["position_ids"].append(t)
+        found["cu_seqlens"].append(found["cu_seqlens"][-1] + length)
+        found["max_seqlen"] = max(found["max_seqlen"], length)
+    return found
+
+
+def check_packed(packed: dict[str, Any], batch: relive.TokenBatch, rows: list[int]) -> None:
+    expected = naively_packed(batch, rows)
+    assert packed.keys() == expected.keys()
+    assert type(packed["max_seqlen"]) is int
+    assert (packed["cu_seqlens"].dtype, packed["position_ids"].dtype) == (np.int32, np.int64)
+    for name, value in expected.items():
+        if name in ("max_seqlen", "cu_seqlens", "position_ids"):
+            assert np.array(packed[name]).tolist() == value
+        else:
+            source: Any = batch.extras.get(name, getattr(batch, name, None))
+            assert packed[name].dtype == source.dtype
+            assert packed[name].tobytes() == np.array(value, source.dtype).tobytes()
+
+
 @hypothesis.given(episodes=st.lists(token_episode_test.episodes(), min_size=1, max_size=4))
 def test_packed_rows_stand_end_to_end(episodes: list[Steps]) -> None:
-    batch = relive.TokenBatch.from_episodes([episode_of(steps) for steps in episodes], pad_to_multiple_of=3)
-    packed = batch.packed()
-    assert list(packed) == [*tokens.FIELDS, "cu_seqlens"]
-    sequences = [sequence for steps in episodes for sequence in token_episode_test.walked(steps)]
-    assert packed["cu_seqlens"].tolist() == [0, *np.cumsum([len(rows) for rows in sequences]).tolist()]
-    for place, name in enumerate(tokens.FIELDS):
-        assert packed[name].tolist() == [row[place] for rows in sequences for row in rows]
-    packed["tokens"][:] = 77
-    assert 77 not in batch.tokens
+    batch = with_extras(episodes)
+    packed = batch.packed(repeat=REPEATED)
+    check_packed(packed, batch, list(range(len(batch))))
+    assert packed.keys() - batch.packed().keys() == set(REPEATED)
+    for array in (packed[name] for name in (*tokens.FIELDS, *REPEATED)):
+        array[:] = 77
+    check_packed(batch.packed(repeat=iter(REPEATED)), batch, list(range(len(batch))))  # type: ignore[arg-type]
+
+
+@hypothesis.given(episodes=st.lists(token_episode_test.episodes(), min_size=1, max_size=5), ranks=st.integers(1, 3))
+def test_packed_micro_batches_hold_the_rows_of_micro_batches(episodes: list[Steps], ranks: int) -> None:
+    batch = with_extras(episodes)
+    most = int(batch.lengths.max()) + 3
+    found = batch.packed_micro_batches(max_tokens=most, ranks=ranks, repeat=iter(REPEATED))  # type: ignore[arg-type]
+    expected = relive.micro_batches(batch.lengths, max_tokens=most, ranks=ranks)
+    for of_rank, rows_of_rank in zip(found, expected, strict=True):
+        for packed, rows in zip(of_rank, rows_of_rank, strict=True):
+            assert len(packed["tokens"]) <= most
+            check_packed(packed, batch, rows.tolist())
+
+
+@pytest.mark.parametrize(
+    ("repeat", "text"),
+    [
+        (["rewards"], "repeat must be one of lengths, keys, returns, is_exact, weight, got 'rewards'"),
+        (["weight", "pair"], "repeat must be one of lengths, keys, returns, is_exact, weight, got 'pair'"),
+        ("weight", "repeat must be a list of names, got 'weight'"),
+        (3, "repeat must be a list of names, got 3"),
+    ],
+)
+def test_what_is_repeated_is_named_by_a_list(repeat: Any, text: str) -> None:
+    batch = with_extras([[step_of([1], [2])]])
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        batch.packed(repeat=repeat)
+    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+        batch.packed_micro_batches(max_tokens=9, repeat=repeat)
+
+
+def test_more_tokens_than_int32_are_not_packed() -> None:
+    batch = with_extras([[step_of([1], [2])]] * 2)
+    no_mask: Any = "so many tokens would take too much memory here"
+    batch.attention_mask = no_mask
+    batch.lengths = np.array([2**31 - 2, 1])
+    with pytest.raises(IndexError, match="^only integers, slices "):
+        batch.packed()
+    batch.lengths = np.array([2**31 - 1, 1])
+    with pytest.raises(
+        errors.ArgumentError, match="^packed must have at most 2147483647 tokens for cu_seqlens, got 2147483648$"
+    ):
+        batch.packed()
 
 
 def test_an_episode_without_a_step_has_no_row() -> None:
@@ -245,3 +334,7 @@ def test_batches_are_divided_before_they_are_converted() -> None:
         errors.ArgumentTypeError, match="^micro_batches needs a batch of arrays of numpy, got one of list"
     ):
         batch.map(lambda array: array.tolist()).micro_batches(max_tokens=9)
+    with pytest.raises(
+        errors.ArgumentTypeError, match="^packed_micro_batches needs a batch of arrays of numpy, got one of list"
+    ):
+        batch.map(lambda array: array.tolist()).packed_micro_batches(max_tokens=9)

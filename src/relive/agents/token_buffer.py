@@ -48,8 +48,8 @@ else:
     token_journal = imports.lazy_module("relive.agents.token_journal")
     token_state = imports.lazy_module("relive.agents.token_state")
 
-_RESERVED = frozenset(("agent_id", "cu_seqlens", "group_id", "status", "ticket", *token_store.SEQUENCE_FIELDS)).union(
-    field.name for field in dataclasses.fields(packing.TokenBatch)
+_RESERVED = frozenset(("agent_id", "group_id", "status", "ticket", *token_store.SEQUENCE_FIELDS)).union(
+    ("cu_seqlens", "max_seqlen", "position_ids"), (field.name for field in dataclasses.fields(packing.TokenBatch))
 )
 """Names that an extra cannot have: something else of a sequence is called so."""
 _EXTRAS = ("token_extras", "sequence_extras")

@@ -227,7 +227,11 @@ def test_refused_calls_on_tokens_change_nothing(call: Any, text: str) -> None:
         ),
         *(
             ({"token_extras": {name: NUMBER}}, f"token_extras must have names .* that are not taken, got '{name}'")
-            for name in ("tokens", "keys", "agent_id", "cu_seqlens", "oldest_version", "extras", "a/b", "a b")
+            for name in ("tokens", "keys", "agent_id", "oldest_version", "extras", "a/b", "a b")
+        ),
+        *(
+            ({"token_extras": {name: NUMBER}}, f"token_extras must have names .* that are not taken, got '{name}'")
+            for name in ("cu_seqlens", "max_seqlen", "position_ids")
         ),
         (
             {"sequence_extras": {"x": relive.Field(2, float)}},

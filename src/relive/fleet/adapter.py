@@ -18,8 +18,9 @@ import abc
 from collections.abc import Hashable, Iterable, Mapping
 import dataclasses
 import inspect
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
+from relive.common import arrays
 from relive.samplers import prioritized
 from relive.samplers import schedules
 
@@ -51,6 +52,21 @@ class Request(TypedDict):
     ticks: int
     begun: int
     policy_version: int | None
+    keys_only: NotRequired[bool]
+
+
+@dataclasses.dataclass(slots=True)
+class DrawnKeys:
+    """A batch of a column buffer of which only the keys are gathered [B]."""
+
+    keys: arrays.Keys
+    probabilities: arrays.Floats
+    weights: arrays.Floats
+
+    @classmethod
+    def of(cls, store: Any, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats) -> "DrawnKeys":
+        """Return the keys of what was drawn from a store."""
+        return cls(store.keys(slots), probabilities, weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +100,8 @@ class Adapter(abc.ABC):
     """How an episode ends whose writer has not ended it."""
     _method = "sample"
     """The method of the buffer that draws."""
+    unit = "step"
+    """What has a key."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer, self._sample = buffer, getattr(buffer, self._method)
@@ -183,6 +201,11 @@ class Adapter(abc.ABC):
 
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws the schedules of the buffer have counted."""
+
+    def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
+        """Return whether what has each key is stored [k]; not for buffers of episodes, which have no keys."""
+        stored: arrays.Bools = self.buffer._store.are_stored(keys)
+        return stored
 
     @property
     def size(self) -> int:

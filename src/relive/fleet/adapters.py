@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from relive import errors
 from relive.agents import token_buffer
 from relive.buffers import column
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.episodes import buffer as buffer_lib
@@ -81,6 +82,10 @@ class ColumnAdapter(adapter.Adapter):
         """Set how many draws a schedule of beta has counted."""
         if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
             self.buffer.sampler._ticks = ticks
+
+    def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
+        """Return whether the step of each key is stored [k]."""
+        return self.buffer._store.is_alive(keys)
 
     @property
     def size(self) -> int:
@@ -206,6 +211,7 @@ class TokenAdapter(adapter.Adapter):
     """The adapter of a token buffer: it counts whole episodes where others count steps, and draws their sequences."""
 
     buffer: token_buffer.TokenReplayBuffer
+    unit = "sequence"
 
     def describe(self) -> adapter.Description:
         """Describe the token buffer."""

@@ -32,6 +32,7 @@ from relive.fleet import tickets
 
 _PAUSE = 0.05
 """Seconds before a client asks again for what another one was faster to take, at most."""
+_NONE = np.zeros(0, np.int64)
 
 
 class FleetQueue:
@@ -220,16 +221,46 @@ class Consumption:
         Raises ShardLostError if a shard with one of them is lost.
         """
         keys = self._keys("read", keys)
-        places = shares.by_shard(keys)
-        calls = [
-            self._shards.ask(shard, "read", keys[here] // shares.MOST_SHARDS, keys[here])
-            for shard, here in places.items()
-        ]
-        batches = await asyncio.gather(*calls)
-        for batch, here in zip(batches, places.values(), strict=True):
-            batch.keys = keys[here]
-        order = np.argsort(np.concatenate(list(places.values())), kind="stable")
-        return shares.joined_tokens(batches, order, self._description.padding)
+        if not len(keys):
+            raise errors.ArgumentError("keys must have at least 1 key, got 0")
+        batches, order = await self._of_keys("read", keys)
+        batch = shares.joined_tokens(batches, order, self._description.padding)
+        batch.keys = keys.copy()
+        return batch
+
+    async def lengths(self, keys: Any) -> arrays.Ints:
+        """Return the number of tokens of the sequences with those keys [B], without reading them; raises as `read`."""
+        of_each, order = await self._of_keys("lengths", self._keys("lengths", keys))
+        return np.concatenate([_NONE, *of_each])[order]
+
+    async def micro_batches(self, keys: Any, *, max_tokens: int, ranks: int = 1) -> list[list[arrays.Keys]]:
+        """Return those keys [B] divided into micro-batches of at most `max_tokens` tokens, without reading them.
+
+        See TokenReplayBuffer.micro_batches. Raises ShardLostError if a shard with one of them is lost.
+        """
+        keys = self._keys("micro_batches", keys)
+        parts = packing.micro_batches(await self.lengths(keys), max_tokens=max_tokens, ranks=ranks)
+        return [[keys[places] for places in of_rank] for of_rank in parts]
+
+    async def eligible_keys(self, **options: Any) -> arrays.Keys:
+        """Return the keys of all that may be drawn, those of each shard oldest first; lost shards are skipped.
+
+        Args:
+            options: The arguments of the buffers' `eligible_keys`: `max_lag` for buffers of tokens.
+
+        Raises:
+            ArgumentError: An argument is invalid, or the shards have buffers of episodes.
+            ShardLostError: No shard has responded for `recovery` seconds.
+        """
+        if self._description.writer == "episodes_writer":
+            raise errors.ArgumentError(
+                f"eligible_keys needs buffers of columns or tokens, got {self._description.kind}"
+            )
+        await self._draws.refresh(options)  # All shards then have one policy version.
+        shards = self._shards.members.shards
+        of_each = zip(shards, await self._of_each("eligible_keys", options), strict=True)
+        keys = [keys * shares.MOST_SHARDS + shard for shard, keys in of_each if keys is not None]
+        return np.concatenate([_NONE, *keys])
 
     async def update(self, keys: Any, **extras: Any) -> int:
         """Write extras of sequences of tokens, and return how many were still stored; see TokenReplayBuffer.update.
@@ -249,10 +280,23 @@ class Consumption:
     def _keys(self, call: str, keys: Any) -> arrays.Ints:
         if self._description.writer != "tokens_writer":
             raise errors.ArgumentError(f"{call} needs buffers of tokens, got {self._description.kind}")
-        checked = validation.integers("keys", keys)
-        if not len(checked):
-            raise errors.ArgumentError("keys must have at least 1 key, got 0")
-        return checked
+        return validation.integers("keys", keys)
+
+    async def _of_keys(self, call: str, keys: arrays.Ints) -> tuple[list[Any], arrays.Ints]:
+        """Return the replies of shards to a call with their keys, and where those of `keys` [B] are in all of them [B].
+
+        Raises UnknownKeyError for keys of no shard, and ShardLostError if a shard with one of them is lost.
+        """
+        places = shares.by_shard(keys)
+        if not places.keys() <= set(self._shards.members.shards):
+            await self._shards.refresh()
+        for shard in places.keys() - set(self._shards.members.shards):
+            raise errors.UnknownKeyError(f"key {keys[places[shard][0]]} not found: the fleet has no shard {shard}")
+        calls = [
+            self._shards.ask(shard, "of_keys", call, keys[here] // shares.MOST_SHARDS, keys[here])
+            for shard, here in places.items()
+        ]
+        return await asyncio.gather(*calls), np.argsort(np.concatenate([_NONE, *places.values()]), kind="stable")
 
     def _require_episodes(self, call: str) -> None:
         if self._description.has_columns:

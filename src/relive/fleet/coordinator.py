@@ -16,7 +16,7 @@ the aging of shards that are being drained begins anew.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 import dataclasses
 import functools
 import os
@@ -38,6 +38,8 @@ _RETRY = 0.2
 """Seconds between two attempts to reach a shard that is being restarted."""
 _PAUSE = 1.0
 """Seconds between two looks at shards that are being drained."""
+_REPORT = 5.0
+"""Seconds between two reports of what the shards hold."""
 _MOST_PLACES = 100_000
 """The shards of so many groups are remembered."""
 
@@ -204,6 +206,13 @@ class Coordinator:
             inserted=inserted,
             sampled=sampled,
         )
+
+    async def report(self, record: Callable[[Mapping[int, replies.ShardStats]], None]) -> None:
+        """Call `record` every few seconds with the statistics of the shards that respond."""
+        while True:
+            found, _ = await self._stats((await self.members()).shards)
+            record(found)
+            await asyncio.sleep(_REPORT)
 
     # Internal.
 

@@ -63,10 +63,10 @@ class Draws:
 
     async def refresh(self, options: Mapping[str, Any]) -> None:
         """Ask all shards for their weights; raise as `batches` does."""
-        await self._ask_all([], options, 0, 0)
+        await self._ask_all([], options, 0, 0, keys_only=False)
 
-    async def batches(self, size: int, number: int, options: Mapping[str, Any]) -> list[Any]:
-        """Return `number` batches, or lists, of `size` samples; waits until anything can be drawn.
+    async def batches(self, size: int, number: int, options: Mapping[str, Any], keys_only: bool = False) -> list[Any]:
+        """Return `number` batches, or lists, of `size` samples, or their keys; waits until anything can be drawn.
 
         Raises TypeError or ArgumentError for wrong options, and ShardLostError after `recovery` seconds without shards.
         """
@@ -78,7 +78,7 @@ class Draws:
         weights: Weights = {}
         while any(missing):
             points = [self._points(count) for count in missing]
-            guessed, drawn = await self._ask_all(points, options, tick, begun)
+            guessed, drawn = await self._ask_all(points, options, tick, begun, keys_only)
             weights = {shard: weight for shard, (weight, _) in drawn.items()}
             if begun:
                 tick, begun = max([tick, *[weight.ticks for weight in weights.values()]]), 0
@@ -94,7 +94,7 @@ class Draws:
             wanted = _counts(guessed if self._description.is_used_up else probabilities, points)
             left = _take(parts, wanted, drawn, probabilities)
             if left:
-                _take(parts, left, await self._ask(left, options, tick, 0), probabilities)
+                _take(parts, left, await self._ask(left, options, tick, 0, keys_only), probabilities)
             missing = [size - sum([part.count for part in of_batch]) for of_batch in parts]
         batches = [shares.joined(of_batch, self._rng, self._description.padding) for of_batch in parts]
         beta, normalization = self._description.beta, self._description.weight_normalization
@@ -116,7 +116,7 @@ class Draws:
         return (np.arange(count) + self._rng.random()) / max(count, 1)
 
     async def _ask_all(
-        self, points: Sequence[arrays.Floats], options: Mapping[str, Any], tick: int, begun: int
+        self, points: Sequence[arrays.Floats], options: Mapping[str, Any], tick: int, begun: int, keys_only: bool
     ) -> tuple[Probabilities, Drawn]:
         """Ask all shards for rows; return the probabilities from which their numbers were guessed, and the replies."""
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class Draws:
         while True:
             guessed = _probabilities({shard: self.weights.get(shard, _UNKNOWN) for shard in self._shards.live()})
             spare = 0.0 if self._description.is_used_up else self._spare
-            drawn = await self._ask(_counts(guessed, points, spare), options, tick, begun)
+            drawn = await self._ask(_counts(guessed, points, spare), options, tick, begun, keys_only)
             if not drawn:
                 if loop.time() > deadline:
                     raise errors.ShardLostError(f"sample found no shard for {recovery:g} seconds")
@@ -133,10 +133,15 @@ class Draws:
             elif self._have_one_version([weight for weight, _ in drawn.values()], options):
                 return guessed, drawn
 
-    async def _ask(self, counts: Counts, options: Mapping[str, Any], tick: int, begun: int) -> Drawn:
+    async def _ask(self, counts: Counts, options: Mapping[str, Any], tick: int, begun: int, keys_only: bool) -> Drawn:
         """Ask shards for rows, and return the replies of those that are there."""
         request = adapter.Request(
-            counts=[], options=dict(options), ticks=tick, begun=begun, policy_version=self.policy_version
+            counts=[],
+            options=dict(options),
+            ticks=tick,
+            begun=begun,
+            policy_version=self.policy_version,
+            keys_only=keys_only,
         )
         calls = [
             self._shards.ask_or_none(shard, "draw", {**request, "counts": of_batches})

@@ -200,7 +200,7 @@ class Membership:
             self._full_since.setdefault(shard, asyncio.get_running_loop().time())
         before = self._progress.get(shard)
         is_new = before is not None and before.incarnation != progress.incarnation
-        if before is None or is_new or before.inserted < progress.inserted:
+        if before is None or is_new or before.inserted <= progress.inserted:
             self._progress[shard] = progress
         if is_new:
             await self.ask_or_none(shard, "report", before, self.members)

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 import contextlib
 import dataclasses
 import os
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import consumption
@@ -22,10 +23,10 @@ from relive.fleet import episode_writers
 from relive.fleet import holds
 from relive.fleet import membership
 from relive.fleet import outbox
+from relive.fleet import plain_calls
 from relive.fleet import replies
 from relive.fleet import shares
 from relive.fleet import step_writers
-from relive.fleet import sync_writer
 from relive.fleet import tickets
 
 Batch = TypeVar("Batch")
@@ -126,14 +127,21 @@ class Replay(consumption.Consumption, Generic[Batch]):
         max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
         return outbox.Outbox(self._shards, batch_steps=batch_steps, max_in_flight=max_in_flight)
 
-    def sync_writer(self, **settings: Any) -> sync_writer.SyncWriter:
+    def sync_writer(self, **settings: Any) -> plain_calls.SyncWriter:
         """Return a writer for a plain loop, with blocking calls.
 
         Args:
             settings: The arguments of `writer`, or of the corresponding method for other buffers.
         """
-        client = type(self)(self._transport, self._settings, self._description, self._shards.members)
-        return sync_writer.SyncWriter(getattr(client, self._description.writer)(**settings))
+        return plain_calls.SyncWriter(getattr(self._another(), self._description.writer)(**settings))
+
+    def sync(self) -> plain_calls.SyncReplay:
+        """Return a client for a plain loop, whose calls block: every method of this one, none of which is awaited."""
+        return plain_calls.SyncReplay(self._another())
+
+    def _another(self) -> Self:
+        """Return another client of the same fleet, for an event loop of its own."""
+        return type(self)(self._transport, self._settings, self._description, self._shards.members)
 
     # Drawing.
 
@@ -153,10 +161,23 @@ class Replay(consumption.Consumption, Generic[Batch]):
         """
         return (await self._some(validation.batch_size("batch_size", batch_size), 1, options))[0]
 
-    async def _some(self, size: int, number: int, options: Mapping[str, Any]) -> list[Batch]:
-        """Return from 1 to `number` batches: as many as the limiter allows now."""
+    async def sample_keys(self, batch_size: int) -> arrays.Keys:
+        """Draw as `sample` does from buffers of columns, and return only the keys [B].
+
+        Raises:
+            ArgumentError: As in `sample`, or the shards have other buffers.
+            ShardLostError: As in `sample`.
+        """
+        if not self._description.has_columns:
+            raise errors.ArgumentError(f"sample_keys needs buffers of columns, got {self._description.kind}")
+        batch: Any = (await self._some(validation.batch_size("batch_size", batch_size), 1, {}, keys_only=True))[0]
+        keys: arrays.Keys = batch.keys
+        return keys
+
+    async def _some(self, size: int, number: int, options: Mapping[str, Any], keys_only: bool = False) -> list[Batch]:
+        """Return from 1 to `number` batches, or their keys: as many as the limiter allows now."""
         if not self._settings.has_limiter:
-            return await self._draws.batches(size, number, options)
+            return await self._draws.batches(size, number, options, keys_only)
         asked: asyncio.Future[int] | None = None
         try:
             while asked is None or not asked.result():
@@ -164,7 +185,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
                 turns = self._transport.coordinator("limiter", "sample_turns", size, number, self._draws.size)
                 asked = asyncio.ensure_future(turns)
                 await asyncio.shield(asked)
-            batches: list[Batch] = await self._draws.batches(size, asked.result(), options)
+            batches: list[Batch] = await self._draws.batches(size, asked.result(), options, keys_only)
         except BaseException:
             if asked is not None:
                 self._shards.run(self._give_back(size, asked))
@@ -227,8 +248,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         """
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        if self._description.beta is None:
-            raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
+        self._require_priorities("update_priorities")
         places, members = shares.by_shard(keys), self._shards.members
         largest = max(self._largest_priority, float(priorities.max(initial=0.0)))
         # A new row gets the largest priority of the whole fleet, so every shard is told of a larger one.
@@ -248,6 +268,22 @@ class Replay(consumption.Consumption, Generic[Batch]):
         self._largest_priority, self._told_version = max(self._largest_priority, largest), members.version
         self._stale_priorities += len(keys) - stored
         return stored
+
+    async def get_priorities(self, keys: Any) -> arrays.Floats:
+        """Return the raw priorities of the steps with those keys [B].
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: The buffers have no priorities.
+            ShardLostError: A shard with one of the keys is lost.
+        """
+        self._require_priorities("get_priorities")
+        of_each, order = await self._of_keys("get_priorities", validation.integers("keys", keys))
+        return np.concatenate([np.zeros(0), *of_each])[order]
+
+    def _require_priorities(self, call: str) -> None:
+        if self._description.beta is None:
+            raise errors.ArgumentError(f"{call} needs buffers with priorities, got {self._description.kind}")
 
     async def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version in every shard, from which the lag of steps is counted.
@@ -284,6 +320,14 @@ class Replay(consumption.Consumption, Generic[Batch]):
             ArgumentError: It is not one of the active shards, or the last of them.
         """
         self._shards.learn(await self._transport.coordinator("drain", shard))
+
+    async def clear(self) -> None:
+        """Remove all that the buffers of the shards hold; see `clear` of the buffer.
+
+        Raises:
+            ShardLostError: A shard is lost, and keeps what it has; the others are cleared.
+        """
+        await asyncio.gather(*[self._shards.ask(shard, "clear") for shard in self._shards.members.shards])
 
     async def ping(self) -> list[str | None]:
         """Return "pong" for each live shard, None for the others."""

@@ -1,9 +1,10 @@
 """Shard: one buffer of a fleet, its writers, and its files.
 
     writers     insert, renew, leave                         ┐                ┌  buffer
-    learners    set_policy_version, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes, which batches
-                take, put_back, reject, ack, read, update    │                │  queue: what is delivered once
-    clients     ping, host, stats, apply, save               ┘                └  files: journal, checkpoint
+    learners    set_policy_version, draw, update_priorities  │                │  sessions: who writes, which batches
+                take, put_back, reject, ack, clear           ├──►  Shard  ──► ┤  queue: what is delivered once
+                of_keys, update, eligible_keys               │                └  files: journal, checkpoint
+    clients     ping, host, stats, apply, save               ┘
 
 Invariant: calls run one at a time, and a batch is stored whole or not at all, once: it is one record of the journal,
 which also says whose batch it is. So after a restart, when the buffer is recovered, the shard knows what it has, and
@@ -236,15 +237,18 @@ class Shard:
             return nothing, [None] * len(request["counts"]), self._version
         weight = self._adapter.weight(request["options"])
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
-        parts = [self._part(count, request["options"]) for count in counts]
+        parts = [self._part(count, request) for count in counts]
         self._adapter.set_ticks(max(weight.ticks, request["ticks"]) + request["begun"])
         return weight, parts, self._version
 
-    def _part(self, count: int, options: Mapping[str, Any]) -> Any:
+    def _part(self, count: int, request: adapter_lib.Request) -> Any:
         if not count:
             return None
         try:
-            rows = self._adapter.draw(count, options)
+            if request.get("keys_only"):
+                rows = self._adapter.buffer._draw(count, None, adapter_lib.DrawnKeys.of)
+            else:
+                rows = self._adapter.draw(count, request["options"])
         except errors.NotReadyError:
             return None
         self._sampled += count
@@ -313,16 +317,26 @@ class Shard:
             self._adapter.set_policy_version(policy_version)
         self._queue.ack(version, kept)
 
-    def read(self, keys: Any, names: Any) -> Any:
-        """Return the sequences of tokens with those keys [k], which have other names in the fleet [k].
+    def of_keys(self, call: str, keys: Any, names: Any) -> Any:
+        """Return what that call of the buffer returns for those keys [k], which have other names in the fleet [k].
 
         Raises:
-            UnknownKeyError: No sequence with one of the keys is stored.
+            UnknownKeyError: Nothing with one of the keys is stored.
         """
-        buffer, keys = self._adapter.buffer, keys - self._first_key
-        for name in names[~buffer._store.are_stored(keys)].tolist():
-            raise errors.UnknownKeyError(f"key {name} not found: its sequence was evicted, or never was")
-        return buffer.read(keys)
+        keys = keys - self._first_key
+        for name in names[~self._adapter.are_stored(keys)].tolist():
+            raise errors.UnknownKeyError(f"key {name} not found: its {self._adapter.unit} was evicted, or never was")
+        return getattr(self._adapter.buffer, call)(keys)
+
+    def eligible_keys(self, options: Mapping[str, Any]) -> Any:
+        """Return the keys of all that may be drawn; raise as `eligible_keys` of the buffer does."""
+        self._do_what_is_due()
+        return self._adapter.buffer.eligible_keys(**options) + self._first_key
+
+    def clear(self) -> replies.Progress:
+        """Remove all that the buffer holds; raise as its `clear` does."""
+        self._adapter.buffer.clear()
+        return self._progress()
 
     def update(self, keys: Any, extras: Mapping[str, Any]) -> int:
         """Write extras of sequences of tokens; return how many are stored, and raise as `update` of the buffer does."""

@@ -146,10 +146,10 @@ def joined_tokens(
     batches: Sequence[packing.TokenBatch[arrays.Array]], order: arrays.Ints, padding: tuple[int, int]
 ) -> packing.TokenBatch[arrays.Array]:
     """Join batches of tokens, and take rows in that order."""
-    packed = [batch.packed() for batch in batches]
+    columns = [batch._columns() for batch in batches]
     lists = ("episode_ids", "agent_ids", "group_ids", "mismatches")
     whole = packing.TokenBatch.of(
-        {name: np.concatenate([each[name] for each in packed]) for name in packed[0] if name != "cu_seqlens"},
+        {name: np.concatenate([each[name] for each in columns]) for name in columns[0]},
         np.concatenate([batch.lengths for batch in batches]),
         {
             name: np.concatenate([batch.extras[name] for batch in batches])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import ctypes
 import dataclasses
+import importlib
 import os
 import re
 import time
@@ -28,6 +29,8 @@ from relive.fleet import adapters
 from relive.fleet import coordinator
 from relive.fleet import episode_writers
 from relive.fleet import membership
+from relive.fleet import meters
+from relive.fleet import plain_calls
 from relive.fleet import replay
 from relive.fleet import replies
 from relive.fleet import shard as shard_lib
@@ -45,6 +48,7 @@ with imports.optional_dependency("ray"):
 ColumnWriter = step_writers.ColumnWriter
 EpisodesWriter = episode_writers.EpisodesWriter
 OpenEpisode = episode_writers.OpenEpisode
+SyncReplay = plain_calls.SyncReplay
 FleetStats = replay.FleetStats
 ShardStats = replies.ShardStats
 Batch = TypeVar("Batch")
@@ -59,13 +63,17 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """How to start the actors of a fleet, whose names begin with `fleet`; the directory is that of all shards."""
+    """How to start the actors of a fleet: a coordinator of that name, and shards whose names begin with `fleet`.
+
+    The directory is that of all shards.
+    """
 
     make_buffer: Callable[[], adapters.Buffer]
     durability: shard_lib.Durability
     settings: membership.Settings
     start_timeout: float
     options: Mapping[str, Any]
+    name: str
     fleet: str
     namespace: str
     is_detached: bool
@@ -76,7 +84,7 @@ class _Plan:
         descriptions: list[adapter.Description] = []
         with _killing_on_error(handles):
             for shard in shards:
-                actor = self.actor(_Shard, f"{self.fleet}-{shard}", self.options)
+                actor = self.actor(ray.remote(_Shard), f"{self.fleet}-{shard}", "actor_options", self.options)
                 with _sending("make_buffer"):
                     handles[shard] = actor.remote(*self._arguments(shard))
             references = [handle.describe.remote() for handle in handles.values()]
@@ -94,17 +102,17 @@ class _Plan:
                     raise _reason(self._arguments(shard), error) from error
         return handles, descriptions[0]
 
-    def actor(self, kind: type, name: str, options: Mapping[str, Any]) -> Any:
+    def actor(self, kind: Any, name: str, setting: str, options: Mapping[str, Any]) -> Any:
         """Return an actor class whose actors Ray restarts when they die; calls in flight then fail."""
         ours = {"max_restarts": -1, "max_task_retries": 0, "name": name, "namespace": self.namespace}
         ours["lifetime"] = "detached" if self.is_detached else None
         for key in (ours.keys() | _REFUSED) & options.keys():
-            raise errors.ArgumentError(f"actor_options must leave {key} to the fleet, got {key}={options[key]!r}")
+            raise errors.ArgumentError(f"{setting} must leave {key} to the fleet, got {key}={options[key]!r}")
         try:
-            return ray.remote(kind).options(**ours, **options)
+            return kind.options(**ours, **options)
         except (TypeError, ValueError) as error:
             shown = validation.short_repr(dict(options))
-            raise errors.ArgumentError(f"actor_options must be options of Ray, got {shown}") from error
+            raise errors.ArgumentError(f"{setting} must be options of Ray, got {shown}") from error
 
     def _arguments(self, shard: int) -> tuple[Any, ...]:
         durability = self.durability
@@ -141,8 +149,10 @@ class ShardedReplay(replay.Replay[Batch]):
         start_timeout: float = 600.0,
         seed: int | np.random.Generator | None = None,
         actor_options: Mapping[str, Any] | None = None,
+        coordinator_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         namespace: str | None = None,
+        get_if_exists: bool = False,
     ) -> Self:
         """Start the shards, and return a client once all are running.
 
@@ -166,13 +176,17 @@ class ShardedReplay(replay.Replay[Batch]):
             seed: Seed for the shares of the shards in a batch, and for the order of rows.
             actor_options: Ray options for each shard, such as num_cpus or resources, but for names, restarts and
                 concurrency: a shard runs one call after the other.
-            name: A name for `attach`. The fleet then outlives this process, until `close`. None for a fleet that ends
-                with this process.
+            coordinator_options: Ray options for the coordinator, such as resources or a scheduling strategy, with the
+                same exceptions; it takes no CPU unless `num_cpus` says otherwise.
+            name: A name for `attach`, with which the names of its actors begin. The fleet then outlives this process,
+                until `close`. None for a fleet that ends with this process.
             namespace: The namespace of Ray for the name; that of this process if None.
+            get_if_exists: Whether to `attach` to the fleet of that name if there is one, whatever its settings are.
+                Several processes that call this at the same time get one fleet.
 
         Raises:
-            ArgumentError: An argument is invalid, make_buffer returns an unsupported buffer, or there is a fleet of
-                that name.
+            ArgumentError: An argument is invalid, make_buffer returns an unsupported buffer, get_if_exists has no name,
+                or there is a fleet of that name without it.
             CheckpointError: The directory cannot be read back, or has more shards.
             ShardLostError: The shards did not start in time.
             Exception: Any exception of make_buffer.
@@ -180,9 +194,11 @@ class ShardedReplay(replay.Replay[Batch]):
         if not callable(make_buffer):
             raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.short_repr(make_buffer)}")
         directory = None if directory is None else os.path.abspath(directory)
-        numbers = _numbers(directory, validation.positive_int("shards", shards))
+        shards = validation.positive_int("shards", shards)
         options = {} if actor_options is None else actor_options
         validation.require_instance("actor_options", options, Mapping)
+        of_coordinator = {} if coordinator_options is None else coordinator_options
+        validation.require_instance("coordinator_options", of_coordinator, Mapping)
         if limiter is not None:
             validation.require_instance("limiter", limiter, rate_limiters.RateLimiter)
             validation.positive_int("limiter.min_size", limiter.min_size)
@@ -197,6 +213,12 @@ class ShardedReplay(replay.Replay[Batch]):
         journal.check(fsync)
         rng = validation.generator("seed", seed)
         checkpoint_seconds = None if directory is None else checkpoint_seconds
+        get_if_exists = validation.boolean("get_if_exists", get_if_exists)
+        if name is not None:
+            validation.non_empty_string("name", name)
+        elif get_if_exists:
+            raise errors.ArgumentError("name must be given with get_if_exists=True, got None")
+        fleet = f"{'relive' if name is None else name}-{os.urandom(8).hex()}"
         plan = _Plan(
             make_buffer=make_buffer,
             durability=shard_lib.Durability(
@@ -207,20 +229,23 @@ class ShardedReplay(replay.Replay[Batch]):
             ),
             start_timeout=start_timeout,
             options=options,
-            fleet=f"relive-{os.urandom(8).hex()}",
+            name=fleet if name is None else name,
+            fleet=fleet,
             namespace=ray.get_runtime_context().namespace if namespace is None else namespace,
             is_detached=name is not None,
         )
-        name = plan.fleet if name is None else validation.string("name", name)
-        if _actor(name, plan.namespace) is not None:
-            raise errors.ArgumentError(f"name must be new, got {name!r}: attach to that fleet, or close it")
-        handles, description = plan.start(numbers)
-        processes: dict[Any, Any] = dict(handles)
-        with _killing_on_error(processes):
-            actor = plan.actor(_Coordinator, name, {"num_cpus": 0})
-            with _sending("limiter"):
-                processes[name] = actor.remote(plan, description, limiter)
-            members: Any = ray.get(processes[name].members.remote())
+        with _claimed(plan.name, plan.namespace) if plan.is_detached else contextlib.nullcontext():
+            if _actor(plan.name, plan.namespace) is not None:
+                if get_if_exists:
+                    return cls.attach(plan.name, plan.namespace, seed=rng)
+                raise errors.ArgumentError(f"name must be new, got {name!r}: attach to that fleet, or close it")
+            actor = plan.actor(ray.remote(num_cpus=0)(_Coordinator), plan.name, "coordinator_options", of_coordinator)
+            handles, description = plan.start(_numbers(directory, shards))
+            processes: dict[Any, Any] = dict(handles)
+            with _killing_on_error(processes):
+                with _sending("limiter"):
+                    processes[name] = actor.remote(plan, description, limiter)
+                members: Any = ray.get(processes[name].members.remote())
         transport = _Transport(plan.fleet, plan.namespace, processes[name], handles)
         return cls(transport, plan.settings, description, members, rng)
 
@@ -272,7 +297,14 @@ class ShardedReplay(replay.Replay[Batch]):
         return type(self), (self._transport, self._settings, self._description, self._shards.members)
 
 
-class _Shard(shard_lib.Shard):
+class _Named:
+    """An actor that Ray shows under its name, also in logs."""
+
+    def __repr__(self) -> str:
+        return str(ray.get_runtime_context().get_actor_name())
+
+
+class _Shard(_Named, shard_lib.Shard):
     """A Shard as an actor, whose process keeps the memory of what it has sent for what it sends next.
 
     Otherwise the C library gives large arrays back to the system, which clears their pages each time.
@@ -286,7 +318,7 @@ class _Shard(shard_lib.Shard):
                 malloc_option(_TRIM_THRESHOLD, 2**30)
 
 
-class _Coordinator(coordinator.Coordinator):
+class _Coordinator(_Named, coordinator.Coordinator):
     """The fleet's Coordinator as an actor, which knows all that a client needs."""
 
     def __init__(self, plan: _Plan, description: adapter.Description, limiter: Any) -> None:
@@ -296,6 +328,15 @@ class _Coordinator(coordinator.Coordinator):
         # A new process continues at once with shards that are being drained.
         ray.get_runtime_context().current_actor.ping.remote()
 
+    async def ping(self) -> str:
+        """Return "pong", once the shards are known; from then on Ray's metrics have their statistics."""
+        answer = await super().ping()
+        if "report" not in self._tasks:
+            with contextlib.suppress(ImportError):  # Some installations of Ray have no metrics.
+                library = importlib.import_module("ray.util.metrics")
+                self._run("report", self.report(meters.Meters(library, self._plan.name).record))
+        return answer
+
     async def contact(self) -> tuple[Any, ...]:
         """Return where the shards are, the settings, the description and the members of the fleet."""
         return *self._contact, await self.members()
@@ -303,6 +344,26 @@ class _Coordinator(coordinator.Coordinator):
     async def plan(self) -> _Plan:
         """Return how to start another shard."""
         return self._plan
+
+
+class _Claim:
+    """An actor without calls, which a process has while it starts a fleet: only one actor can have its name."""
+
+
+@contextlib.contextmanager
+def _claimed(name: str, namespace: str) -> Iterator[None]:
+    """Wait until no other process starts a fleet of that name; none does so during the block."""
+    actor: Any = ray.remote(num_cpus=0)(_Claim).options(name=f"relive-starts-{name}", namespace=namespace)
+    while True:
+        try:
+            claim = actor.remote()
+            break
+        except exceptions.ActorAlreadyExistsError:
+            time.sleep(_RETRY)
+    try:
+        yield
+    finally:
+        ray.kill(claim)
 
 
 def _running(fleet: str, namespace: str) -> list[int]:

@@ -6,6 +6,7 @@ A process takes seconds to start, so what leaves no trace shares two fleets, whi
 import asyncio
 import collections
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
 import contextlib
 import os
 import pathlib
@@ -243,6 +244,9 @@ class Eager(relive.MinSize):
         ({"shards": 0}, "shards must be at least 1, got 0"),
         ({"shards": 513}, "shards must be at most 512, got 513"),
         ({"name": 3}, "name must be a string, got 3"),
+        ({"name": ""}, "name must be"),
+        ({"get_if_exists": True}, "name must be given with get_if_exists=True, got None"),
+        ({"get_if_exists": 3, "name": "a"}, "get_if_exists must be"),
         ({"lease": 0}, "lease must be above 0 seconds, got 0"),
         ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must be above 0 seconds, got -1.0"),
         ({"limiter": 3}, "limiter must be an instance of RateLimiter, got 3"),
@@ -685,6 +689,69 @@ async def test_clients_attach_to_a_named_fleet_after_its_process() -> None:
         relive_ray.ShardedReplay.attach("memory", "lab")
 
 
+def shared(**settings: Any) -> Any:
+    settings = {"shards": 2, "recovery": PATIENCE, "name": "shared", "get_if_exists": True, **settings}
+    return relive_ray.ShardedReplay.start(ring, **settings)
+
+
+def test_starters_at_once_get_one_fleet_with_its_name(tmp_path: pathlib.Path) -> None:
+    start = ray.remote(num_cpus=0)(lambda: shared(directory=tmp_path))
+    first, second = ray.get([start.remote(), start.remote()], timeout=PATIENCE)
+    with futures.ThreadPoolExecutor(1) as pool:
+        with relive_ray._claimed("shared", ray.get_runtime_context().namespace):
+            waiting = pool.submit(shared, shards=1, directory=tmp_path)  # Settings do not matter any more.
+            time.sleep(1.0)
+            assert not waiting.done()
+        third = waiting.result(PATIENCE)
+    with third.sync() as plain:
+        try:
+            with pytest.raises(errors.ArgumentError, match="name must be new, got 'shared': attach to that fleet, or"):
+                shared(get_if_exists=False)
+            assert {each._transport._fleet for each in (first, second, third)} == {third._transport._fleet}
+            names = sorted(actor["name"] for actor in ray.util.list_named_actors(True) if "shared" in actor["name"])
+            assert names == ["shared", f"{third._transport._fleet}-0", f"{third._transport._fleet}-1"]
+            assert third._transport._fleet.startswith("shared-")
+            with plain.writer() as writer:
+                writer.add_episode(*told(0, 0, 5), terminated=True)
+            assert len(plain.sample(4)) == len(plain.sample_keys(4)) == 4
+            assert len(next(plain.batches(4))) == 4
+            assert len(plain.eligible_keys()) == plain.stats().size == 5
+            plain.clear()
+            assert plain.stats().size == 0
+        finally:
+            plain.close()
+    with pytest.raises(errors.ClosedError, match="^client is closed"):
+        plain.ping()
+    with pytest.raises(errors.ArgumentError, match="name must be that of a running fleet, got 'shared'"):
+        relive_ray.ShardedReplay.attach("shared")
+
+
+async def test_the_coordinator_reports_to_the_metrics_of_ray(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = await columns._transport.coordinator("plan")
+    names: list[str] = []
+    context = types.SimpleNamespace(
+        current_actor=types.SimpleNamespace(ping=types.SimpleNamespace(remote=lambda: None)),
+        get_actor_name=lambda: "memory",
+    )
+
+    def metric(name: str, *_: Any) -> Any:
+        names.append(name)
+        return types.SimpleNamespace(inc=lambda *_, **__: None, set=lambda *_, **__: None)
+
+    for library in (types.SimpleNamespace(Counter=metric, Gauge=metric), None):
+        monkeypatch.setitem(sys.modules, "ray.util.metrics", library)
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "get_runtime_context", lambda: context)
+            process = relive_ray._Coordinator(plan, columns._description, None)
+            assert repr(process) == "memory"
+        for _ in range(2):
+            assert await process.ping() == "pong"
+        assert names.count("relive_inserted") == names.count("relive_size") == 1
+        assert ("report" in process._tasks) == (library is not None)
+        for task in process._tasks.values():
+            task.cancel()
+
+
 async def test_a_restarted_coordinator_finds_the_shards(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = await columns._transport.coordinator("plan")
     calls: list[str] = []
@@ -773,15 +840,18 @@ def test_unknown_and_reserved_options_of_ray_are_refused() -> None:
         "concurrency_groups": {"io": 2},
         "allow_out_of_order_execution": True,
     }
-    for name, value in refused.items():
-        with pytest.raises(errors.ArgumentError, match=f"^actor_options must leave {name} to the fleet, got {name}="):
-            relive_ray.ShardedReplay.start(ring, actor_options={name: value})
-    with pytest.raises(errors.ArgumentError, match="actor_options must be options of Ray, got {'num_cpu': 1}"):
-        relive_ray.ShardedReplay.start(ring, actor_options={"num_cpu": 1})
+    start: Any = relive_ray.ShardedReplay.start
+    for setting in ("actor_options", "coordinator_options"):
+        for name, value in refused.items():
+            with pytest.raises(errors.ArgumentError, match=f"^{setting} must leave {name} to the fleet, got {name}="):
+                start(ring, **{setting: {name: value}})
+        with pytest.raises(errors.ArgumentError, match=f"{setting} must be options of Ray, got {{'num_cpu': 1}}"):
+            start(ring, **{setting: {"num_cpu": 1}})
     wrong: tuple[Any, ...] = (3, 0, "num_cpus", [("num_cpus", 1)])
     for options in wrong:
-        with pytest.raises(errors.ArgumentTypeError, match="^actor_options must be an instance of Mapping, got "):
-            relive_ray.ShardedReplay.start(ring, actor_options=options)
+        for setting in ("actor_options", "coordinator_options"):
+            with pytest.raises(errors.ArgumentTypeError, match=f"^{setting} must be an instance of Mapping, got "):
+                start(ring, **{setting: options})
 
 
 async def test_only_the_same_fleet_goes_on_from_a_directory(tmp_path: pathlib.Path) -> None:

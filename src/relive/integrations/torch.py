@@ -1,19 +1,24 @@
-"""PyTorch: batches as tensors, and buffers as a DataLoader.
+"""PyTorch: batches as tensors or TensorDicts, and buffers as a DataLoader.
 
 batch = as_tensors(buffer.sample(256))                          on the CPU
 batch = as_tensors(buffer.sample(256)).pin_memory().to("cuda", non_blocking=True)
 loader = data_loader(buffer, 256, num_batches=1_000, num_workers=2)
+td = as_tensordict(token_buffer.sample(256), nested=True)       and back with from_tensordict(td)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import importlib
 import inspect
 import itertools
 import math
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from relive import errors
+from relive.agents import packing
+from relive.agents import tokens
 from relive.buffers import column
 from relive.common import arrays
 from relive.common import imports
@@ -24,6 +29,9 @@ from relive.windows import batches
 with imports.optional_dependency("torch"):
     import torch
     from torch.utils import data
+
+if TYPE_CHECKING:
+    import tensordict
 
 Dtype: TypeAlias = "torch.dtype | Literal['default'] | None"
 """What floats become: that dtype, `torch.get_default_dtype()`, or None for what they are."""
@@ -113,6 +121,112 @@ def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
         return torch.from_numpy(array)
     except TypeError as error:
         raise errors.ArgumentError(f"{path} must be of a dtype that tensors have, got {array.dtype}") from error
+
+
+def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = False) -> "tensordict.TensorDict":
+    """Convert a batch of tokens to a TensorDict of the same names on the CPU, of batch size [B].
+
+    Fields of tokens are padded [B, L, ...], or nested by `cu_seqlens`, in the jagged layout of torch; then `padding`
+    has for each row the token that would pad it, and L [B, 2]. Extras are a TensorDict; names and mismatches are
+    non-tensor data, one for each row. All dtypes are kept, and memory is shared as by `as_tensors`.
+
+    Raises:
+        ArgumentTypeError: `batch` is not a TokenBatch of numpy, or `nested` is neither True nor False.
+        ArgumentError: A field has a dtype that torch does not support.
+        MissingExtraError: tensordict is not installed.
+
+    >>> import relive
+    >>> from relive.integrations import torch as relive_torch
+    >>> step = relive.TokenStep(prompt=[1, 5], response=[7], logprobs=[-0.5], policy_version=0)
+    >>> episode = relive.Episode(episode_id="e", agent_id="a", actions=[step], rewards=[0.0])
+    >>> batch = relive.TokenBatch.from_episodes([episode])
+    >>> relive_torch.as_tensordict(batch)["tokens"]
+    tensor([[1, 5, 7]])
+    >>> relive_torch.from_tensordict(relive_torch.as_tensordict(batch, nested=True)).tokens
+    array([[1, 5, 7]])
+    """
+    library = _tensordict()
+    validation.require_instance("batch", batch, packing.TokenBatch)
+    batch._require_numpy("as_tensordict")
+    is_nested, mask, size = validation.boolean("nested", nested), batch.attention_mask, [len(batch)]
+    offsets = torch.from_numpy(np.cumsum(np.append(0, batch.lengths)))
+
+    def entry(path: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return library.TensorDict({name: entry(f"{path}/{name}", each) for name, each in value.items()}, size)
+        if not isinstance(value, np.ndarray):
+            return library.NonTensorStack(*[library.NonTensorData(each) for each in value])
+        if is_nested and value.ndim > 1:
+            return torch.nested.nested_tensor_from_jagged(_tensor(path, value[mask]), offsets)
+        return _tensor(path, value)
+
+    fields = {field.name: entry(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)}
+    if is_nested:
+        pad_token_id = int(batch.tokens.max(where=~mask, initial=0))
+        fields["padding"] = torch.tensor([pad_token_id, mask.shape[1]]).repeat(len(batch), 1)
+    return library.TensorDict(fields, size)
+
+
+def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arrays.Array]":
+    """Convert a TensorDict from `as_tensordict`, or some of its rows, back to a batch of tokens, equal bit for bit.
+
+    In the padding of a nested one are the values that a buffer pads with. Tensors on the CPU share memory with the
+    batch if it was padded. Other entries of the TensorDict are ignored.
+
+    Raises:
+        ArgumentTypeError: `td` is not a TensorDict.
+        ArgumentError: A field is missing or has other lengths than `tokens`, the batch size is not [B], or numpy does
+            not have a dtype.
+        MissingExtraError: tensordict is not installed.
+    """
+    library = _tensordict()
+    validation.require_instance("td", td, library.TensorDictBase)
+    names = [field.name for field in dataclasses.fields(packing.TokenBatch)]
+    first = td.get("tokens", None)
+    is_nested = isinstance(first, torch.Tensor) and first.is_nested
+    held = {*td.keys()}
+    missing = [name for name in [*names, *["padding"] * is_nested] if name not in held]
+    if missing:
+        raise errors.ArgumentError(f"td must have all fields of a TokenBatch, but has no {', '.join(missing)}")
+    if td.batch_dims != 1:
+        raise errors.ArgumentError(f"td must have a batch size of [B], got {list(td.batch_size)}")
+
+    def extent(tensor: Any) -> list[int]:
+        return tensor.offsets().tolist() if is_nested else [*tensor.shape]
+
+    for name in (*tokens.FIELDS, "attention_mask"):
+        each = td.get(name)
+        is_like = isinstance(each, torch.Tensor) and (each.ndim, each.is_nested) == (2, is_nested)
+        if not is_like or extent(each) != extent(first):
+            raise errors.ArgumentError(f"{name} must be [B, L], as tokens, got {validation.short_repr(each)}")
+
+    def value(path: str, entry: Any) -> Any:
+        if library.is_non_tensor(entry):
+            return entry.tolist()
+        if isinstance(entry, library.TensorDictBase):
+            return {name: value(f"{path}/{name}", each) for name, each in entry.items()}
+        try:
+            return (entry.values() if entry.is_nested else entry).detach().cpu().numpy()
+        except TypeError as error:
+            raise errors.ArgumentError(f"{path} must be of a dtype that numpy has, got {entry.dtype}") from error
+
+    fields = {name: value(name, td.get(name)) for name in names}
+    if not is_nested:
+        return packing.TokenBatch(**fields)
+    of_rows = {name: each for name, each in fields.items() if name not in (*tokens.FIELDS, "attention_mask", "lengths")}
+    of_sequences = of_rows.pop("extras")
+    columns = {name: fields[name] for name in tokens.FIELDS}
+    columns |= {name: of_sequences.pop(name) for name, each in td.get("extras").items() if each.is_nested}
+    pad_token_id, width = value("padding", td.get("padding")).max(axis=0, initial=0).tolist()
+    return packing.TokenBatch.of(
+        columns, np.diff(extent(first)), of_sequences, (pad_token_id, max(width, 1)), **of_rows
+    )
+
+
+def _tensordict() -> Any:
+    """Return the library, which nothing else here needs."""
+    with imports.optional_dependency("tensordict"):
+        return importlib.import_module("tensordict")
 
 
 def data_loader(

@@ -3,6 +3,8 @@ import itertools
 import types
 from typing import Any
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -419,3 +421,61 @@ def test_a_list_of_scalar_tensors_is_a_list_of_log_probabilities() -> None:
     assert kept.tolist() == np.log(np.array([[0.25, 0.75]], np.float32)).astype(np.float16).tolist()
     with pytest.raises(relive.ArgumentTypeError, match=r"^logprobs must be .*: call \.detach\(\) first$"):
         relive.TokenStep(prompt=[], response=[0], logprobs=[logprobs[0].requires_grad_()], policy_version=0)
+
+
+# Packed tokens.
+
+
+def attended(network: Any, words: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Return the log-probabilities of words [..., T], by one layer of attention to those that are allowed."""
+    embed, head = network
+    x = embed(words)
+    scores = (x @ x.mT / 4).masked_fill(~allowed, -torch.inf)
+    logits: torch.Tensor = head(x + scores.softmax(-1) @ x).log_softmax(-1)
+    return logits.roll(1, -2).gather(-1, words[..., None])[..., 0]
+
+
+def loss_of(tokens: Any, found: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    ratio = (found - tokens["logprobs"]).exp()
+    weighted: torch.Tensor = ratio * advantages * tokens["loss_mask"]
+    return -weighted.sum()
+
+
+@hypothesis.given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8), ranks=st.integers(1, 3))
+def test_the_loss_of_packed_tokens_is_that_of_padded_ones(lengths: list[int], ranks: int) -> None:
+    rng = np.random.default_rng(len(lengths))
+    torch.manual_seed(0)
+    buffer = relive.TokenReplayBuffer(1_000, sequence_extras={"advantages": relive.Field((), np.float32)}, seed=0)
+    for length in lengths:
+        prompt, response = rng.integers(0, 20, (2, length))
+        step = relive.TokenStep(
+            prompt=prompt, response=response, logprobs=-rng.random(length, np.float32), policy_version=0
+        )
+        buffer.add_episode([step], agent_id="agent", advantages=rng.normal())
+    batch = buffer.read(np.arange(len(lengths)))
+    network = torch.nn.Embedding(20, 16), torch.nn.Linear(16, 20)
+    padded = relive_torch.as_tensors(batch)
+    causal = torch.ones(padded.tokens.shape[1], padded.tokens.shape[1], dtype=torch.bool).tril()
+    found = attended(network, padded.tokens, causal)
+    expected = loss_of(padded, found, padded.extras["advantages"][:, None])
+
+    def of_packed(packed: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        assert type(packed["max_seqlen"]) is int
+        row = torch.repeat_interleave(packed["cu_seqlens"].diff())
+        allowed = (row[:, None] == row) & torch.ones(len(row), len(row), dtype=torch.bool).tril()
+        logprobs = attended(network, packed["tokens"], allowed)
+        return logprobs, loss_of(packed, logprobs, packed["advantages"])
+
+    whole = relive_torch.as_tensors(batch.packed(repeat=["advantages"]))
+    in_pack, loss = of_packed(whole)
+    torch.testing.assert_close(loss, expected)
+    # Of the same log-probabilities, what each token adds is the same to the last bit.
+    mask = padded.attention_mask
+    each = (found - padded.logprobs).exp() * padded.extras["advantages"][:, None]
+    alike = (found[mask] - whole["logprobs"]).exp() * whole["advantages"]
+    assert alike.tolist() == each[mask].tolist()
+    most = 2 * max(lengths) + 2
+    parts = batch.packed_micro_batches(max_tokens=most, ranks=ranks, repeat=["advantages"])
+    divided = sum(of_packed(relive_torch.as_tensors(part))[1] for of_rank in parts for part in of_rank)
+    torch.testing.assert_close(divided, expected)
+    assert in_pack.shape == (2 * sum(lengths),)

@@ -313,6 +313,8 @@ def converted(drawn: Any, convert: Callable[[str, arrays.Array], Any]) -> Any:
     """
 
     def checked(path: str, leaf: Any) -> Any:
+        if path == "max_seqlen" and type(leaf) is int:  # Kernels take this one of packed tokens as a plain number.
+            return leaf
         if not isinstance(leaf, np.ndarray):
             rule = f"{path or 'batch'} must be what a buffer has drawn: arrays of numpy"
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(leaf)}")

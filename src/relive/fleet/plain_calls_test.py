@@ -1,9 +1,12 @@
-"""SyncWriter: the same as the awaited writer, in a plain loop."""
+"""SyncReplay and SyncWriter: the same as the awaited client and writer, in a plain loop."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent import futures
 import copy
+import inspect
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -157,3 +160,140 @@ def test_an_interrupted_call_is_cancelled(columns: Any, monkeypatch: pytest.Monk
             writer.forever()
         writer.flush()
         assert over == ["cancelled"]
+
+
+@pytest.fixture
+def prioritized() -> Iterator[Any]:
+    yield from client_of(lambda: relive.PrioritizedReplayBuffer(1000, streams=4, seed=0))
+
+
+def test_a_plain_loop_writes_draws_and_learns(prioritized: Any) -> None:
+    client, fleet = prioritized
+    threads = threading.active_count()
+    with client.sync() as plain:
+        with plain.writer(batch_steps=5) as writer:
+            writer.add_episode(np.arange(21.0), np.zeros(20), np.ones(20), terminated=True)
+        keys = plain.eligible_keys()
+        assert plain.update_priorities(keys, np.arange(20.0)) == 20
+        assert plain.get_priorities(keys).tolist() == [*range(20)]
+        assert len(plain.sample(8, beta=0.5)) == len(plain.sample_keys(8)) == 8
+        for number, batch in enumerate(plain.batches(8, prefetch=3)):
+            assert len(batch) == 8
+            if number == 10:
+                break
+        assert plain.ping() == ["pong"] * 2
+        assert sum(plain.apply(len)) == 20
+        assert plain.stats().size == 20
+        with pytest.raises(errors.ArgumentError, match="batch_size must be at least 1, got 0"):
+            plain.sample(0)
+        with pytest.raises(TypeError, match="colour"):
+            next(plain.batches(8, colour=3))
+        plain.clear()
+    assert threading.active_count() == threads
+    assert [len(buffer) for buffer in fleet.buffers()] == [0, 0]
+    with pytest.raises(errors.ClosedError, match=r"^client is closed: take a new one from the fleet's sync\(\)$"):
+        plain.ping()
+
+
+def test_episodes_are_consumed_in_a_plain_loop(agents: Any) -> None:
+    client, _ = agents
+    with client.sync() as plain:
+        plain.set_policy_version(0)
+        with plain.admit() as ticket, plain.episodes_writer() as writer, writer.episode("a", ticket=ticket) as episode:
+            episode.append(0, 0, 1.0)
+            episode.end(1)
+        assert [episode.agent_id for episode in plain.next_episodes(1)] == ["a"]
+        plain.set_policy_version(1)
+    with plain:  # Twice does no harm.
+        pass
+
+
+@pytest.mark.parametrize("name", [name for name, _ in inspect.getmembers(replay.Replay, inspect.iscoroutinefunction)])
+def test_every_awaited_call_has_a_plain_one(name: str, columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        await asyncio.sleep(0)
+        return arguments, named
+
+    monkeypatch.setattr(replay.Replay, name, call)
+    with columns[0].sync() as plain:
+        if name.startswith("_"):
+            with pytest.raises(AttributeError):
+                getattr(plain, name)()
+        else:
+            assert getattr(plain, name)(1, two=2) == ((1,), {"two": 2})
+
+
+def test_threads_share_a_client(columns: Any) -> None:
+    client, _ = columns
+    with client.sync_writer() as writer:
+        writer.add_episode(np.arange(4.0), np.zeros(3), np.ones(3), terminated=True)
+    with client.sync() as plain, futures.ThreadPoolExecutor(4) as pool:
+        sizes = [len(batch) for batch in pool.map(plain.sample, range(1, 41))]
+    assert sizes == [*range(1, 41)]
+
+
+def test_plain_calls_are_refused_where_an_event_loop_runs(columns: Any) -> None:
+    client, _ = columns
+    plain, writer = client.sync(), client.sync_writer()
+
+    async def call() -> None:
+        for each, name in ((plain.ping, "client"), (plain.close, "client"), (writer.flush, "writer")):
+            with pytest.raises(
+                errors.EventLoopError,
+                match=f"^{name} would block the event loop that is running: await the same call of the fleet$",
+            ):
+                each()
+
+    asyncio.run(call())
+    assert plain.ping() == ["pong"] * 2
+    writer.close()
+    with plain:
+        pass
+
+
+def test_closing_a_client_closes_the_fleet(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = columns
+    closed: list[Any] = []
+
+    async def close(self: Any) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(replay.Replay, "close", close, raising=False)
+    plain = client.sync()
+    with pytest.raises(TypeError, match="cannot be copied or pickled: take another one of the fleet where it is"):
+        copy.copy(plain)
+    plain.close()
+    plain.close()
+    assert len(closed) == 1
+    with pytest.raises(errors.ClosedError, match="client is closed"):
+        plain.sample(3)
+
+
+def test_batches_that_nobody_has_are_no_longer_drawn(columns: Any) -> None:
+    client, _ = columns
+    with client.sync_writer() as writer:
+        writer.add_episode(np.arange(4.0), np.zeros(3), np.ones(3), terminated=True)
+    with client.sync() as plain:
+        generators = plain._loop._asyncgens
+        batches = plain.batches(8)
+        assert len(next(batches)) == 8
+        assert len(generators) == 1
+        del batches
+        plain.ping()
+        plain.ping()
+        assert len(generators) == 0
+
+
+def test_a_program_may_end_in_the_middle_of_batches() -> None:
+    program = """
+import relive.fleet.plain_calls_test as tests, relive
+client, fleet = next(living := tests.client_of(lambda: relive.RingReplayBuffer(9, seed=0)))
+with client.sync_writer() as writer:
+    writer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=True)
+plain = client.sync()
+batches = plain.batches(4)
+print(len(next(batches)))
+next(living, None)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert (ended.stdout, ended.stderr) == ("4\n", "")
