@@ -43,6 +43,8 @@ class TokenBatch(batches.Batch[batches.A]):
         steps: The step of the episode that the token belongs to, as part of its prompt or response; -1 for none [B, L].
         lengths: Number of tokens in the row [B].
         keys: Keys of the sequences in the buffer; -1 for none [B].
+        prefix_ids: The key of the sequence that the row begins like, its own if that is none; -1 for none [B].
+        prefix_lengths: For so many tokens; all of them for its own [B].
         returns: Undiscounted return of the episode, including rewards in its other rows [B].
         is_exact: Whether each prompt of the episode began with the entire previous prompt and response [B].
         episode_ids: The episode [B].
@@ -64,6 +66,8 @@ class TokenBatch(batches.Batch[batches.A]):
     steps: batches.A
     lengths: batches.A
     keys: arrays.Keys
+    prefix_ids: batches.A
+    prefix_lengths: batches.A
     returns: batches.A
     is_exact: batches.A
     episode_ids: list[str]
@@ -124,6 +128,8 @@ class TokenBatch(batches.Batch[batches.A]):
             {},
             padding,
             keys=np.full(sum(parts), -1),
+            prefix_ids=np.full(sum(parts), -1),
+            prefix_lengths=np.zeros(sum(parts), np.int64),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
             **names_of(

@@ -19,7 +19,7 @@ from relive.common import arrays
 
 Parent: TypeAlias = tuple[int, tokens.Tokens]
 """The key of a sequence, and all its tokens."""
-SHORTEST = 32
+SHORTEST = 64
 """A shorter beginning is not worth what it takes to remember that it is shared."""
 NOTHING: Mapping[str, int] = {"policy_versions": -1}
 """What there is of a token of a prompt; of fields that are not here, 0."""

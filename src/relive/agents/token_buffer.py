@@ -425,14 +425,16 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         if not len(names):
             raise errors.ArgumentError("keys must have at least 1 key, got 0")
         store = self._store
-        store.lengths(names)  # Refuses unknown keys.
+        columns, lengths = store.read(names)
         assert store.rows is not None
         owners = [(store.owners[key], key) for key in names.tolist()]
         return packing.TokenBatch.of(
-            *store.read(names),
+            columns,
+            lengths,
             {name: store.rows.row_values(name, names) for name in store.sequence_extras},
             self._padding,
             keys=names.copy(),
+            **store.prefixes(names),
             returns=store.rows.row_values("returns", names),
             is_exact=store.rows.row_values("is_exact", names),
             **packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),

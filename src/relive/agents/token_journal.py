@@ -93,24 +93,49 @@ class Replay(queue_journal.QueueReplay):
         # Sequences present when the segment began were counted as evicted, but were in fact cleared.
         self._store.evicted, self._store.cleared = evicted, self._store.inserted - evicted
 
-    def add(self, names: Any, lengths: arrays.Array, columns: Any, sequence_extras: Any) -> None:
+    def add(
+        self,
+        names: Any,
+        sizes: arrays.Array,
+        columns: Any,
+        token_extras: Any,
+        sequence_extras: Any,
+        first_key: int,
+    ) -> None:
         """Store an episode."""
         checked, store = token_state.checked_names(names), self._store
         mismatches, logprobs = checked.pop("mismatches"), columns.get("logprobs")
         is_float = isinstance(logprobs, np.ndarray) and logprobs.dtype.type in tokens.FLOATS and logprobs.dtype.isnative
         count = len(mismatches)
-        is_sound = is_float and lengths.dtype == np.int64 and lengths.shape == (count,) and (lengths >= 1).all()
+        is_sound = is_float and sizes.dtype == np.int64 and sizes.shape == (3, count) and (sizes[::2].T >= (1, 0)).all()
         if not is_sound or store.find(checked["episode_id"]) is not None:
             raise errors.CheckpointError("adds an invalid episode")
+        lengths, parents, shared = sizes
         _check_columns(columns, store.fields(logprobs.dtype)[0], sum(lengths.tolist()))
+        _check_columns(token_extras, store.token_extras, sum(sizes[::2].ravel().tolist()))
         _check_columns(sequence_extras, store.sequence_extras, count)
         try:
             token_store.check_tokens(columns)
             rewards = tuple(itertools.chain.from_iterable(token_store.step_rewards(columns, lengths)))
-            joined, rows = store.fitted(tokens.TokenEpisode(columns, logprobs.dtype, lengths, mismatches, rewards))
+            joined = tokens.TokenEpisode(columns, logprobs.dtype, lengths, mismatches, rewards, parents, shared)
+            entry = store.entry(joined, token_extras, first_key)
+            if first_key > store.inserted or not store.has_room(entry):
+                raise errors.ArgumentError("there is no room for it")
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
-        store.add(checked, joined, rows, sequence_extras)
+        store.add(checked, entry, sequence_extras)
+
+    def end(self) -> None:
+        """Finish the replay: there are no more records.
+
+        Raises:
+            CheckpointError: A sequence begins like one that it cannot begin like.
+        """
+        try:
+            self._store.check_parents()
+        except errors.CorruptionError as error:
+            raise errors.CheckpointError(str(error)) from error
+        super().end()
 
     def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
         """Overwrite extras."""

@@ -59,7 +59,15 @@ ONE = np.ones(1, np.int64)
 NAMES = ("e", "a", None, "COMPLETED", b"", (None,))
 
 
-def added(names: Any = NAMES, lengths: Any = ONE + 1, weight: Any = (0.0,), **changes: Any) -> tuple[int, Any]:
+def added(
+    names: Any = NAMES,
+    lengths: Any = ONE + 1,
+    weight: Any = (0.0,),
+    advantages: Any = (0.0, 0.0),
+    shared: tuple[int, int] = (-1, 0),
+    first_key: int = 0,
+    **changes: Any,
+) -> tuple[int, Any]:
     """Return the record of an episode of two tokens."""
     columns: dict[str, Any] = {
         "tokens": np.array([1, 2], np.int32),
@@ -68,9 +76,10 @@ def added(names: Any = NAMES, lengths: Any = ONE + 1, weight: Any = (0.0,), **ch
         "policy_versions": np.array([-1, 0]),
         "rewards": np.array([0.0, 1.0]),
         "steps": np.zeros(2, np.int32),
-        "advantages": np.zeros(2),
     }
-    return token_journal.ADD, (names, lengths, columns | changes, {"weight": np.array(weight)})
+    sizes = np.array([lengths, *[np.full_like(lengths, each) for each in shared]])
+    extras = {"advantages": np.array(advantages)}, {"weight": np.array(weight)}
+    return token_journal.ADD, (names, sizes, columns | changes, *extras, first_key)
 
 
 def updated(keys: Any = ONE - 1, lengths: Any = ONE + 1, stale: Any = 0, **values: Any) -> tuple[int, Any]:
@@ -113,7 +122,7 @@ CANNOT = "which cannot be with "
     [
         ([(4, None)], "record 1 is of kind 4 with 1 bytes, which is not valid here$"),
         ([(1, None)], f"calls add, {CANNOT}None$"),
-        ([(1, (1, 2, 3, 4))], f"calls add, {CANNOT}1$"),
+        ([(1, (1, 2, 3, 4, 5, 6))], f"calls add, {CANNOT}1$"),
         ([(2, (ONE, ONE, {}, True))], f"calls update, {CANNOT}True$"),
         ([(3, (-1,))], f"calls clear, {CANNOT}-1$"),
         ([(3, 1)], f"calls clear, {CANNOT}1$"),
@@ -150,8 +159,39 @@ CANNOT = "which cannot be with "
         ([added(more=np.zeros(2))], "has other columns than the buffer$"),
         ([added(weight=(0.0, 1.0))], "has other columns than the buffer$"),
         (
-            [added(lengths=ONE * 200, **{name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()})],
-            "at most",
+            [
+                added(
+                    lengths=ONE * 200,
+                    advantages=np.zeros(200),
+                    **{name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()},
+                )
+            ],
+            "adds an invalid episode: there is no room for it$",
+        ),
+        ([added(advantages=np.zeros(3))], "has other columns than the buffer$"),
+        ([added(first_key=1)], "adds an invalid episode: there is no room for it$"),
+        ([added(first_key=-1)], f"calls add, {CANNOT}-1$"),
+        ([added(shared=(-1, -1))], "adds an invalid episode$"),
+        ([added(shared=(-2, 0))], "each sequence must begin like an earlier one, or like none$"),
+        ([added(shared=(0, 1), advantages=np.zeros(3))], "each sequence must begin like an earlier one, or like none$"),
+        ([added(shared=(5, 1), advantages=np.zeros(3))], "each sequence must begin like an earlier one, or like none$"),
+        (
+            [added(), added(names=("f", *NAMES[1:]), shared=(0, 3), advantages=np.zeros(5))],
+            "each sequence must begin like an earlier one, or like none$",
+        ),
+        (
+            [added(), added(names=("f", *NAMES[1:]), shared=(-1, 1), advantages=np.zeros(3))],
+            "each sequence must begin like an earlier one, or like none$",
+        ),
+        (
+            [
+                added(),
+                *[
+                    added(names=(name, *NAMES[1:]), shared=(parent, 1), advantages=np.zeros(3))
+                    for parent, name in enumerate("fg")
+                ],
+            ],
+            "an episode must begin like one other, which begins like none$",
         ),
         ([added(), updated(keys=np.zeros(1))], "updates something that is not a sequence$"),
         ([added(), updated(lengths=np.array([1, 1]))], "updates something that is not a sequence$"),

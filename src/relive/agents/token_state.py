@@ -46,8 +46,9 @@ _OF_MISMATCH = (commands.is_count, commands.is_count, commands.is_count, command
 
 def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is_base: bool = False) -> state_lib.State:
     """Return the state of a store, and the arrays of the queue; `is_base` as if everything had just been evicted."""
-    episodes, kept = list(store), {} if store.rows is None else store.rows.state_dict()
-    extras = {} if store.extras is None else store.extras.state_dict()
+    episodes = list(store)
+    kept: dict[str, Any] = {} if store.rows is None else store.rows.state_dict()
+    extras: dict[str, Any] = {} if store.extras is None else store.extras.state_dict()
     evicted, dtype = store.evicted, None if store.rows is None else dtypes.described(store.rows.dtype("logprobs"))
     if is_base:
         episodes, evicted = [], store.inserted - store.cleared
@@ -60,6 +61,7 @@ def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is
         "counters": {"appended": store.inserted, **store.counters(), "evicted": evicted},
         "policy_version": store.policy_version,
         "sequences": {"log_probability_dtype": dtype},
+        "extras": {},
         "arrays": {
             **{f"sequences/{name}": array for name, array in kept.items()},
             **{f"extras/{name}": array for name, array in extras.items()},

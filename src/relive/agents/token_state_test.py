@@ -94,7 +94,7 @@ SEQUENCES = "sequences cannot be: .*"
         (changed("policy_version", -1), r"policy_version must be an integer in \[0, .*"),
         (changed("counters/appended", lambda x: x + 1), COUNTERS),
         (changed("counters/appended", 2), COUNTERS),
-        (changed("counters/evicted", lambda x: x + 1), COUNTERS),
+        (changed("counters/evicted", lambda x: x + 1), "sequences cannot be: episodes must have the 2 sequences .*"),
         (changed("counters/inexact_episodes", 3), COUNTERS),
         (changed("counters/inexact_episodes", 2), COUNTERS),
         (changed("counters/episodes", 0), COUNTERS),
@@ -214,10 +214,8 @@ def test_extras_are_saved_with_their_fields(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="^settings/token_extras must be .*, as in this object, got "):
         relive.TokenReplayBuffer(100).load_state_dict(buffer.state_dict())
     state = buffer.state_dict()
-    state["arrays"]["sequences/values/advantages"] = state["arrays"]["sequences/values/advantages"][1:]
-    with pytest.raises(
-        errors.CheckpointError, match="^array sequences/values/advantages must be of dtype float32 and "
-    ):
+    state["arrays"]["extras/values/advantages"] = state["arrays"]["extras/values/advantages"][1:]
+    with pytest.raises(errors.CheckpointError, match="^array extras/values/advantages must be of dtype float32 and "):
         loaded.load_state_dict(state)
 
 
@@ -232,11 +230,11 @@ def test_two_episodes_of_one_id_are_refused() -> None:
 def test_a_bool_extra_must_be_true_or_false() -> None:
     buffer = relive.TokenReplayBuffer(100, token_extras={"flag": FLAG}, sequence_extras={"other": FLAG}, seed=0)
     buffer.add_episode([step_of([1], [2])], agent_id="a", flag=[[True]], other=True)
-    for name in ("values/flag", "rows/other"):
+    for name in ("extras/values/flag", "sequences/rows/other"):
         state = buffer.state_dict()
-        assert state["arrays"][f"sequences/{name}"].any()
-        state["arrays"][f"sequences/{name}"].view(np.uint8)[...] = 2
-        with pytest.raises(errors.CheckpointError, match=f"^array sequences/{name} must hold the bytes 0 and 1 alone$"):
+        assert state["arrays"][name].any()
+        state["arrays"][name].view(np.uint8)[...] = 2
+        with pytest.raises(errors.CheckpointError, match=f"^array {name} must hold the bytes 0 and 1 alone$"):
             buffer.load_state_dict(state)
 
 

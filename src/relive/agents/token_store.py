@@ -139,7 +139,6 @@ class Entry(NamedTuple):
         rows: The columns, with room for it.
         extras: Those of the extras of tokens, if there are any.
         first_key: The first sequence that is not evicted for it.
-        first_kept: The first that keeps its tokens.
     """
 
     joined: tokens.TokenEpisode
@@ -147,7 +146,6 @@ class Entry(NamedTuple):
     rows: ragged.RaggedColumns
     extras: ragged.RaggedColumns | None
     first_key: int
-    first_kept: int
 
 
 class TokenStore(duplicates.CopiedWhole):
@@ -268,13 +266,19 @@ class TokenStore(duplicates.CopiedWhole):
         if total > self.max_tokens:
             rule = f"at most max_tokens = {self.max_tokens} tokens when they are joined"
             raise errors.ArgumentError(f"steps must have {rule}, got {total}")
-        first_key, first_kept = self._evicted_for(joined)
-        return self.entry(joined, token_extras, first_key, first_kept)
+        return self.entry(joined, token_extras, self._first_key_after(joined))
 
-    def entry(
-        self, joined: tokens.TokenEpisode, token_extras: Mapping[str, arrays.Array], first_key: int, first_kept: int
-    ) -> Entry:
-        """Return that entry, with room for it, or raise the errors of `fitted`."""
+    def entry(self, joined: tokens.TokenEpisode, token_extras: Mapping[str, arrays.Array], first_key: int) -> Entry:
+        """Return an episode as it is to be stored, with room for it.
+
+        Args:
+            joined: The episode, whose log-probabilities are in the dtype of the buffer, without what it shares.
+            token_extras: The extras of its tokens, of whole sequences [N, ...].
+            first_key: The first sequence that is not evicted for it.
+
+        Raises:
+            ArgumentError: It does not fit, or as in `fitted`.
+        """
         rows, extras, count = self.rows, self.extras, len(joined.lengths)
         with self._room():
             if rows is None:
@@ -286,7 +290,7 @@ class TokenStore(duplicates.CopiedWhole):
             rows.reserve(count)
             if extras is not None:
                 extras.reserve(count, int((joined.lengths + joined.shared).sum()))
-        return Entry(joined, token_extras, rows, extras, first_key, first_kept)
+        return Entry(joined, token_extras, rows, extras, first_key)
 
     def _shortened(self, joined: tokens.TokenEpisode, group_id: str | None) -> tokens.TokenEpisode:
         """Return an episode without what it shares."""
@@ -302,17 +306,23 @@ class TokenStore(duplicates.CopiedWhole):
         known = rows.values_at("tokens", np.full(size, key), np.arange(size))
         return prefixes.shortened(joined, self.inserted, (key, known), may_share)
 
-    def _evicted_for(self, joined: tokens.TokenEpisode) -> tuple[int, int]:
-        """Return the first sequence that is not evicted for an episode, and the first that keeps its tokens."""
+    def _first_key_after(self, joined: tokens.TokenEpisode) -> int:
+        """Return the first sequence that is not evicted for an episode."""
         rows = self.rows
         if rows is None:
-            return 0, 0
-        first_key, total, parent = rows.first_key, int(joined.lengths.sum()), int(joined.parents[0])
-        first_kept, episodes = rows.first_kept, iter(self)
-        while rows.num_values_from(first_kept) + total > self.max_tokens:
+            return 0
+        first_key, first_kept, episodes = rows.first_key, rows.first_kept, iter(self)
+        while rows.num_values_from(first_kept) + int(joined.lengths.sum()) > self.max_tokens:
             first_key += len(next(episodes).mismatches)
-            first_kept = self._first_kept(first_kept, first_key, parent)
-        return first_key, first_kept
+            first_kept = self._first_kept(first_kept, first_key, int(joined.parents[0]))
+        return first_key
+
+    def has_room(self, entry: Entry) -> bool:
+        """Return whether an episode fits once those before its `first_key` are evicted, which may be untrusted."""
+        rows = entry.rows
+        first_key, parent = max(entry.first_key, rows.first_key), int(entry.joined.parents[0])
+        kept = self._first_kept(rows.first_kept, first_key, parent)
+        return rows.num_values_from(kept) + int(entry.joined.lengths.sum()) <= self.max_tokens
 
     def _first_kept(self, key: int, first_key: int, parent: int) -> int:
         """Return the first sequence from a key on that is stored, that one of those needs, or that is the parent."""
@@ -326,9 +336,10 @@ class TokenStore(duplicates.CopiedWhole):
         self.rows, self.extras, count = rows, entry.extras, len(joined.lengths)
         while rows.first_key < entry.first_key:
             self._evict(rows)
-        for key in range(rows.first_kept, entry.first_kept):
+        first_kept = self._first_kept(rows.first_kept, rows.first_key, int(joined.parents[0]))
+        for key in range(rows.first_kept, first_kept):
             self._last_child.pop(key, None)
-        rows.evict(0, entry.first_kept)
+        rows.evict(0, first_kept)
         counts = _counted(joined.columns, joined.lengths)
         own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
         own |= {"parents": joined.parents, "shared": joined.shared}
@@ -412,6 +423,7 @@ class TokenStore(duplicates.CopiedWhole):
 
     def read(self, keys: arrays.Ints) -> tuple[dict[str, arrays.Array], arrays.Ints]:
         """Return the columns of stored sequences [N, ...], whole and with their extras, and the length of each [k]."""
+        self.lengths(keys)  # Refuses unknown keys.
         assert self.rows is not None
         columns, offsets = self.rows.read(keys)
         lengths, shared = np.diff(offsets), self.rows.row_values("shared", keys)
@@ -421,6 +433,14 @@ class TokenStore(duplicates.CopiedWhole):
         if self.extras is not None:
             columns |= self.extras.read(keys)[0]
         return columns, lengths + shared
+
+    def prefixes(self, keys: arrays.Ints) -> dict[str, arrays.Ints]:
+        """Return the prefix_ids and prefix_lengths of a batch of stored sequences [k]."""
+        assert self.rows is not None
+        parents, shared = self.rows.row_values("parents", keys), self.rows.row_values("shared", keys)
+        is_own = parents < 0
+        lengths = np.where(is_own, self.lengths(keys), shared)
+        return {"prefix_ids": np.where(is_own, keys, parents), "prefix_lengths": lengths}
 
     @staticmethod
     def _beginnings(rows: ragged.RaggedColumns, keys: arrays.Ints, counts: arrays.Ints) -> tokens.Tokens:
@@ -473,11 +493,11 @@ class TokenStore(duplicates.CopiedWhole):
         """
         self.rows, self.extras = rows, extras
         rewards: list[tuple[float, ...]] = []
-        place, first_key, lengths, oldest, parents = 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), []
+        place, first_key, lengths, oldest, parents = 0, 0, *[np.zeros(0, np.int64)] * 3
         if rows is not None:
-            first_key, oldest, parents = rows.first_key, rows.row_values("oldest_version"), self._checked_parents(rows)
+            first_key, oldest, parents = rows.first_key, rows.row_values("oldest_version"), rows.row_values("parents")
             lengths = rows.lengths + rows.row_values("shared")
-            for keys in _parts(rows):
+            for keys in _parts(rows.lengths, first_key):
                 columns, offsets = rows.read(keys, ("steps", "rewards"))
                 rewards += step_rewards(columns, np.diff(offsets))
         if sum(len(each["mismatches"]) for each in names) != len(rewards):
@@ -485,39 +505,35 @@ class TokenStore(duplicates.CopiedWhole):
         for of_episode, is_drawn in zip(names, drawn, strict=True):
             own = slice(place, place + len(of_episode["mismatches"]))
             facts = {"first_key": first_key + place, "rewards": tuple(itertools.chain.from_iterable(rewards[own]))}
-            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own], parents[place])
+            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own], int(parents[place]))
             self._drawn.update([episode] if is_drawn else [])
             place = own.stop
-            others = {parent for parent in parents[own] if 0 <= parent < first_key + own.start}
-            if rows is not None and (
-                others - {parents[own.start]} or (rows.row_values("parents", list(others)) >= 0).any()
-            ):
-                raise errors.CorruptionError("an episode must begin like one other, which begins like none")
         if len(self._episodes) != len(names):
             raise errors.CorruptionError("episodes must have ids of their own")
-        if rows is not None and rows.first_kept != self._first_kept(rows.first_kept, rows.first_key, -1):
-            raise errors.CorruptionError("an evicted sequence that nothing begins like must not be kept")
+        self.check_parents()
 
-    @staticmethod
-    def _checked_parents(rows: ragged.RaggedColumns) -> list[int]:
-        """Return the parent of each sequence, or raise CorruptionError if one cannot be."""
+    def check_parents(self) -> None:
+        """Raise CorruptionError if a sequence begins like one that it cannot begin like. O(sequences)."""
+        rows = self.rows
+        if rows is None:
+            return
         kept = np.arange(rows.first_kept, rows.first_key + len(rows))
         parents, shared = rows.row_values("parents", kept), rows.row_values("shared", kept)
-        is_child = (kept >= rows.first_key) & (parents != -1)
-        known = is_child & (parents >= rows.first_kept) & (parents < kept)
+        is_live, is_child = kept >= rows.first_key, (parents >= rows.first_kept) & (parents < kept)
+        of_parents = parents[is_child] - rows.first_kept
         sizes = rows.kept_lengths + shared
         most = np.zeros(len(kept), np.int64)
-        most[known] = sizes[parents[known] - rows.first_kept]
-        is_live = kept >= rows.first_key
-        if (
-            (is_child != known).any()
-            or (shared < 0).any()
-            or ((shared > most) & is_live).any()
-            or (shared[known] < 1).any()
-        ):
-            raise errors.CorruptionError("each sequence must share its beginning with an earlier one, or with none")
-        result: list[int] = parents[is_live].tolist()
-        return result
+        most[is_child] = sizes[of_parents]
+        is_right = np.where(is_child, (shared >= 1) & (shared <= most), (shared == 0) & (parents == -1))
+        if not is_right[is_live].all():
+            raise errors.CorruptionError("each sequence must begin like an earlier one, or like none")
+        for episode in self:
+            own = parents[episode.keys - rows.first_kept]
+            others = own[(own >= 0) & (own < episode.first_key)]
+            if (others != own[0]).any() or (parents[others - rows.first_kept] >= 0).any():
+                raise errors.CorruptionError("an episode must begin like one other, which begins like none")
+        if rows.first_kept != self._first_kept(rows.first_kept, rows.first_key, -1):
+            raise errors.CorruptionError("an evicted sequence that nothing begins like must not be kept")
 
     def check(self) -> None:
         """Recount everything from the tokens. O(tokens).
@@ -537,13 +553,13 @@ class TokenStore(duplicates.CopiedWhole):
         rows.check()
         twin = TokenStore(self.max_tokens, {}, {})
         twin.fill(rows, None, [each.names for each in self], [False] * len(self._episodes))
-        for keys in _parts(rows):
+        sizes = self.lengths(rows.first_key + np.arange(len(rows)))
+        for keys in _parts(sizes, rows.first_key):
             columns, lengths = self.read(keys)
             check_tokens(columns)
             _check_rows(rows, _counted(columns, lengths), keys)
         if self.extras is not None:
             self.extras.check()
-            sizes = self.lengths(rows.first_key + np.arange(len(rows)))
             if self.extras.first_key != rows.first_key or not np.array_equal(self.extras.lengths, sizes):
                 raise errors.CorruptionError("each token must have its extras")
         last_child = {key: last for key, last in self._last_child.items() if last >= rows.first_key}
@@ -561,13 +577,13 @@ class TokenStore(duplicates.CopiedWhole):
             raise errors.CorruptionError("episodes that were sampled must be stored")
 
 
-def _parts(rows: ragged.RaggedColumns) -> Iterator[arrays.Keys]:
-    """Yield the keys of all sequences, a few at a time."""
-    ends = np.cumsum(rows.lengths + rows.row_values("shared"))
+def _parts(lengths: arrays.Ints, first_key: int) -> Iterator[arrays.Keys]:
+    """Yield the keys of sequences of those lengths [S], a few at a time."""
+    ends = np.cumsum(lengths)
     first, begin = 0, 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, begin + _AT_ONCE, side="right")))
-        yield rows.first_key + np.arange(first, last)
+        yield first_key + np.arange(first, last)
         first, begin = last, int(ends[last - 1])
 
 

@@ -147,6 +147,7 @@ def joined_tokens(
 ) -> packing.TokenBatch[arrays.Array]:
     """Join batches of tokens, and take rows in that order."""
     columns = [batch._columns() for batch in batches]
+    of_rows = ("keys", "prefix_ids", "prefix_lengths", "returns", "is_exact")
     lists = ("episode_ids", "agent_ids", "group_ids", "mismatches")
     whole = packing.TokenBatch.of(
         {name: np.concatenate([each[name] for each in columns]) for name in columns[0]},
@@ -157,9 +158,7 @@ def joined_tokens(
             if column.ndim == 1
         },
         padding,
-        keys=np.concatenate([batch.keys for batch in batches]),
-        returns=np.concatenate([batch.returns for batch in batches]),
-        is_exact=np.concatenate([batch.is_exact for batch in batches]),
+        **{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in of_rows},
         metadata=tuple(each for batch in batches for each in batch.metadata),
         **{name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
     )

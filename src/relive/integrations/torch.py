@@ -211,6 +211,7 @@ def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arra
             raise errors.ArgumentError(f"{path} must be of a dtype that numpy has, got {entry.dtype}") from error
 
     fields = {name: value(name, td.get(name)) for name in names}
+    fields["metadata"] = tuple(fields["metadata"])
     if not is_nested:
         return packing.TokenBatch(**fields)
     of_rows = {name: each for name, each in fields.items() if name not in (*tokens.FIELDS, "attention_mask", "lengths")}

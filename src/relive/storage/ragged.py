@@ -82,7 +82,8 @@ class RaggedColumns(duplicates.CopiedWhole):
         }
         self._row_columns = {name: np.zeros(*_layout(_SMALLEST, field)) for name, field in (row_fields or {}).items()}
         # The offsets of the rows from key _base on; those before _oldest were evicted, and those from _kept on still
-        # have their values. Value p is the p-th value ever added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
+        # have their values. Value p is the p-th value ever added. Track 0 is for the lengths of the rows, and for
+        # their fields unless these have tracks of their own.
         self._tracks = {name: place if is_uneven else 0 for place, name in enumerate(fields, 1)}
         self._offsets: arrays_lib.Ints = np.zeros((max(self._tracks.values(), default=0) + 1, _SMALLEST + 1), np.int64)
         self._base = self._kept = self._oldest = self._next = 0

@@ -444,8 +444,13 @@ def token_call(buffer: Any, rng: random.Random) -> Any:
         width = int(buffer.lengths(stored).max())
         return buffer.update(keys, advantages=np.full((3, width), rng.random()), weight=[rng.random()] * 3)
     steps: list[Any] = []
+    group_id = rng.choice([None, "ends in \ud800", "\N{SNOWMAN}"]) if buffer.groups else None
+    # Long enough for others of the group to share it, and for a prompt that drops the end of the one before.
+    question = [] if group_id is None else list(range(rng.choice([0, 70])))
     for _ in range(rng.randrange(1, 4)):
-        before = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else []
+        before = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else question
+        if rng.random() < 0.2:
+            del before[-1:]
         response = [rng.randrange(50) for _ in range(rng.randrange(1, 4))]
         steps.append(
             relive.TokenStep(
@@ -458,7 +463,6 @@ def token_call(buffer: Any, rng: random.Random) -> Any:
             )
         )
     extras = {"weight": rng.random()} if buffer.sequence_extras else {}
-    group_id = rng.choice([None, "ends in \ud800", "\N{SNOWMAN}"]) if buffer.groups else None
     # A group may be full, or given up.
     with buffer.admit_nowait() as ticket, contextlib.suppress(errors.ArgumentError):
         known = {"group_id": group_id, "metadata": rng.choice(METADATA)}
