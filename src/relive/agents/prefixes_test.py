@@ -10,6 +10,7 @@ import pytest
 
 import relive
 from relive.agents import prefixes
+from relive.persistence import journal_reader
 
 QUESTION = list(range(100, 4_100))
 
@@ -103,6 +104,50 @@ def test_a_late_member_of_a_group_is_stored_whole() -> None:
     assert len(buffer) == 10 + 1 + 24 + 1 + 20 + 10
     (last,) = add[0](5)
     assert buffer.read([last]).prefix_ids.tolist() == [late]
+
+
+@pytest.mark.usefixtures("_short")
+def test_an_evicted_prompt_is_kept_for_the_branch_that_evicts_it(tmp_path: pathlib.Path) -> None:
+    """In memory, in checkpoints and in a journal, whose old segments are deleted."""
+    buffer = relive.TokenReplayBuffer(100, seed=0)
+
+    def add(prompt: int, response: int, group: str | None) -> int:
+        step = step_of([prompt] * 9, [prompt] * response)
+        known = {"padding": bytes(100_000)}  # For a segment each.
+        return int(buffer.add_episode([step], agent_id="a", group_id=group, metadata=known)[0])
+
+    with relive.Journal(tmp_path / "log", segment_bytes=1, fsync="never") as journal:
+        buffer.attach(journal)
+        add(1, 41, "g")
+        add(2, 1, "h")
+        add(1, 1, "g")  # Keeps the first, and so all after it.
+        other = add(3, 5, None)
+        last = add(2, 30, "h")
+        assert (buffer.eligible_keys().tolist(), len(buffer)) == ([other, last], 10 + 1 + 14 + 30)
+        newest = add(4, 1, None)
+    keys = [other, last, newest]
+    for each in (buffer, relive.TokenReplayBuffer.from_state(buffer.state_dict()), relive.recover(tmp_path / "log")):
+        assert each.eligible_keys().tolist() == keys
+        assert rows_of(each.read(keys)) == [[3] * 14, [2] * 39, [4] * 10]
+        assert (len(each), each._store._last_child) == (65, {1: last})
+        each.check()
+    assert not (tmp_path / "log" / journal_reader.segment_name(0)).exists()
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_branch_that_does_not_fit_beside_its_prompt_is_stored_whole() -> None:
+    buffer = relive.TokenReplayBuffer(100, seed=0)
+    buffer.add_episode([step_of([5] * 50, [1] * 10)], agent_id="a", group_id="g")
+    (key,) = buffer.add_episode([step_of([5] * 50, [2] * 45)], agent_id="a", group_id="g")
+    assert (rows_of(buffer.read([key])), len(buffer)) == ([[*[5] * 50, *[2] * 45]], 95)
+    buffer.check()
+
+
+@pytest.mark.usefixtures("_short")
+def test_sequences_that_part_at_one_place_begin_like_the_first() -> None:
+    buffer = relive.TokenReplayBuffer(1_000, seed=0)
+    keys = buffer.add_episode([step_of([5] * 9 + [token], [token]) for token in range(4)], agent_id="a")
+    assert buffer.read(keys).prefix_ids.tolist() == [keys[0]] * 4
 
 
 class Naive:

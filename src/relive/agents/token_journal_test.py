@@ -4,7 +4,7 @@ import copy
 import pathlib
 import random
 import shutil
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -163,7 +163,7 @@ CANNOT = "which cannot be with "
                 added(
                     lengths=ONE * 200,
                     advantages=np.zeros(200),
-                    **{name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()},
+                    **cast(Any, {name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()}),
                 )
             ],
             "adds an invalid episode: there is no room for it$",

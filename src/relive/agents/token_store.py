@@ -365,9 +365,9 @@ class TokenStore(duplicates.CopiedWhole):
         episode = EpisodeFacts(**facts, policy_version=version, num_tokens=int(lengths.sum()))
         self._episodes[episode.episode_id] = episode
         self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
-        if parent >= 0:
+        if self.rows is not None and parent >= self.rows.first_kept:  # In a replay it may be gone.
             self._last_child[parent] = episode.first_key + len(episode.mismatches) - 1
-        elif episode.group_id is not None:
+        elif parent < 0 and episode.group_id is not None:
             self._parents[episode.group_id] = episode.first_key
         return episode
 

@@ -310,6 +310,37 @@ def test_memory_is_for_the_rows_held() -> None:
     assert snapshot(loaded(rows, 100)) == snapshot(rows)
 
 
+def test_evicted_rows_keep_their_values_until_they_are_let_go() -> None:
+    rows = ragged.RaggedColumns(20, {"token": "int32"}, {"number": "int64"})
+    for number in range(6):
+        rows.extend({"token": [number] * 3}, lengths=[3], row_values={"number": [number]})
+    rows.evict(4, keep_from=2)
+    for _ in range(2):
+        assert (rows.first_kept, rows.first_key, len(rows), rows.num_values, rows.num_values_from(3)) == (
+            2,
+            4,
+            2,
+            12,
+            9,
+        )
+        keys, positions = np.array([2, 3, 5]), np.array([0, 1, 2])
+        assert (
+            rows.values_at("token", keys, positions).tolist() == rows.row_values("number", keys).tolist() == [2, 3, 5]
+        )
+        assert rows.kept_lengths.tolist() == np.asarray(rows.state_dict()["lengths"]).tolist() == [3] * 4
+        with pytest.raises(errors.UnknownKeyError, match="key 1 not found"):
+            rows.values_at("token", np.array([1]), np.array([0]))
+        with pytest.raises(errors.UnknownKeyError, match="key 3 not found"):
+            rows.read([3])
+        rows.check()
+        rows.reserve(200)  # Moves what is known of the rows.
+    rows.extend({"token": [6] * 8}, lengths=[8], row_values={"number": [6]})
+    assert rows.read([4, 5, 6])[0]["token"].tolist() == [4] * 3 + [5] * 3 + [6] * 8
+    assert rows.values_at("token", np.array([2, 3]), np.array([2, 2])).tolist() == [2, 3]
+    rows.evict(0)
+    assert (rows.first_kept, rows.num_values) == (4, 14)
+
+
 def test_check_finds_wrong_rows_of_a_ragged_ring() -> None:
     rows = new(6)
     added(rows, [[1, 2], [3]])
