@@ -57,6 +57,8 @@ class TokenBatch(batches.Batch[batches.A]):
 
     _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches", "metadata")
 
+    _KEYS: ClassVar[tuple[str, ...]] = ("keys", "prefix_ids")
+
     tokens: batches.A
     attention_mask: batches.A
     loss_mask: batches.A

@@ -61,7 +61,7 @@ class TokenBufferStats(statistics.Statistics):
 
     Attributes:
         sequences: Sequences stored now.
-        tokens: Their tokens.
+        tokens: Their tokens; a beginning that sequences share counts once, and as long as one needs it.
         trained_tokens: Those of them in the loss mask.
         episodes: Episodes added so far.
         inexact_episodes: Those of them in which a prompt did not begin with the previous prompt and response.
@@ -97,7 +97,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
 
     Args:
         max_tokens: Maximum number of stored tokens, over all sequences; the oldest episodes are evicted first, each as
-            a whole.
+            a whole. What the prompts of a group, or of one episode, have in common at their beginning is stored once.
         token_extras: Further values of each token, such as advantages, by name.
         sequence_extras: Further numbers of each sequence, such as a temperature, by name; of shape ().
         logprobs_dtype: The dtype of log-probabilities, float16, float32 or float64, to which lists are cast; None for
@@ -475,7 +475,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             self._queue.check(self._store)
 
     def __len__(self) -> int:
-        """Return the number of stored tokens; `get_stats().sequences` is the number of sequences."""
+        """Return the number of stored tokens, shared ones once; `get_stats().sequences` is the number of sequences."""
         return self._store.num_tokens
 
     def __repr__(self) -> str:

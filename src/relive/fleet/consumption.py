@@ -225,6 +225,7 @@ class Consumption:
             raise errors.ArgumentError("keys must have at least 1 key, got 0")
         batches, order = await self._of_keys("read", keys)
         batch = shares.joined_tokens(batches, order, self._description.padding)
+        batch.prefix_ids = keys + (batch.prefix_ids - batch.keys) * shares.MOST_SHARDS  # Of one shard.
         batch.keys = keys.copy()
         return batch
 

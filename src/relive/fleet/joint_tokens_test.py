@@ -330,6 +330,29 @@ async def test_metadata_comes_back_with_tokens_of_a_fleet() -> None:
 
 
 @local_test.virtual
+async def test_branches_in_a_fleet_begin_like_a_sequence_of_their_shard() -> None:
+    fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(5_000, groups=relive.Groups(4), seed=0), 2)
+    client = fleet.replay()
+    async with client.tokens_writer() as writer:
+        for group in range(6):
+            for branch in range(4):
+                step = relive.TokenStep(
+                    prompt=[group] * 500, response=[branch], logprobs=[-1.0], policy_version=0, reward=group
+                )
+                await writer.add_episode([step], agent_id="a", group_id=f"{group}")
+    assert sum(len(fleet.buffer(shard)) for shard in range(2)) == 6 * (500 + 4)
+    by_group: dict[float, set[int]] = {}
+    drawn = await client.sample(200)
+    for batch in (drawn, await client.read(drawn.keys)):
+        for row, prefix in enumerate(batch.prefix_ids.tolist()):
+            by_group.setdefault(float(batch.returns[row]), set()).add(prefix)
+            assert batch.prefix_lengths[row] == (501 if prefix == batch.keys[row] else 500)
+    assert sorted(by_group) == list(range(6))
+    assert all(len(prefixes) == 1 for prefixes in by_group.values())
+    assert {*drawn.keys.tolist()} >= set().union(*by_group.values())
+
+
+@local_test.virtual
 async def test_a_conversation_is_sent_with_each_token_once() -> None:
     fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16), 1)
     prompt, steps = [0], []

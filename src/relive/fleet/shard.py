@@ -253,7 +253,7 @@ class Shard:
             return None
         self._sampled += count
         if not isinstance(rows, list) and self._first_key:
-            rows.keys = rows.keys + self._first_key
+            rows._rename_keys(1, self._first_key)
         return rows
 
     def update_priorities(self, keys: Any, priorities: Any, largest: float) -> tuple[adapter_lib.SamplingWeight, int]:

@@ -91,7 +91,7 @@ def joined(parts: Sequence[Part], rng: np.random.Generator, padding: tuple[int, 
     if isinstance(parts[0].rows, packing.TokenBatch):
         batches = [part.rows._rows(np.arange(part.start, part.start + part.length), padding[1]) for part in parts]
         for part, batch in zip(parts, batches, strict=True):
-            batch.keys = batch.keys * MOST_SHARDS + part.shard
+            batch._rename_keys(MOST_SHARDS, part.shard)
         return batches[0] if order is None else joined_tokens(batches, order, padding)
     kind = type(parts[0].rows)
     columns = {name: [getattr(part.rows, name) for part in parts] for name in kind.__dataclass_fields__}

@@ -55,6 +55,8 @@ class Batch(Generic[A]):
 
     __slots__ = ()
     _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
+    _KEYS: ClassVar[tuple[str, ...]] = ("keys",)
+    """The fields that are keys."""
     """The fields that name rows: no framework calculates with them."""
 
     if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
@@ -104,6 +106,11 @@ class Batch(Generic[A]):
             raise errors.ArgumentTypeError(f"{call} needs a batch of tensors, got one of {held}: as_tensors makes it")
         called: Self = _converted("", self, lambda path, tensor: getattr(tensor, call)(*arguments, **options))
         return called
+
+    def _rename_keys(self, factor: int, offset: int) -> None:
+        """Multiply all keys by a factor, and add an offset."""
+        for name in self._KEYS:
+            setattr(self, name, getattr(self, name) * factor + offset)
 
     def _require_numpy(self, call: str) -> None:
         if not isinstance(self._first, np.ndarray):
