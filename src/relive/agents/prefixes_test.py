@@ -135,7 +135,7 @@ def test_an_evicted_prompt_is_kept_for_the_branch_that_evicts_it(tmp_path: pathl
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_branch_that_does_not_fit_beside_its_prompt_is_stored_whole() -> None:
+def test_a_branch_too_large_for_its_prompt_is_stored_whole() -> None:
     buffer = relive.TokenReplayBuffer(100, seed=0)
     buffer.add_episode([step_of([5] * 50, [1] * 10)], agent_id="a", group_id="g")
     (key,) = buffer.add_episode([step_of([5] * 50, [2] * 45)], agent_id="a", group_id="g")

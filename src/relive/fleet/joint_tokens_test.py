@@ -330,7 +330,7 @@ async def test_metadata_comes_back_with_tokens_of_a_fleet() -> None:
 
 
 @local_test.virtual
-async def test_branches_in_a_fleet_begin_like_a_sequence_of_their_shard() -> None:
+async def test_branches_in_a_fleet_begin_like_one_of_their_shard() -> None:
     fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(5_000, groups=relive.Groups(4), seed=0), 2)
     client = fleet.replay()
     async with client.tokens_writer() as writer:
