@@ -6,6 +6,7 @@ step 1     p p p p p p p p p p p p p p p p  a a a      a: tokens of the response
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import itertools
 from typing import Any, Protocol
 
@@ -128,9 +129,10 @@ def _turn(messages: list[Any], tokenizer: Any, tools: Any) -> tuple[tokens.Token
         if callable(getattr(tokenizer, "decode", None)):
             shown = [tokenizer.decode(each) for each in shown]
         else:
-            texts = [template(*side, tokenize=False) for side in sides]
-            if all(isinstance(text, str) for text in texts):
-                _, *shown = _difference(*texts)
+            with contextlib.suppress(Exception):  # One that gives no text must not hide what is wrong.
+                texts = [template(*side, tokenize=False) for side in sides]
+                if all(isinstance(text, str) for text in texts):
+                    _, *shown = _difference(*texts)
         rule = "the template must begin with the prompt of the message, with its generation prompt"
         raise errors.ArgumentError(f"{rule}, got {shown[1]!r} instead of {shown[0]!r} at position {position}")
     response, end = whole[len(prompt) :], getattr(tokenizer, "eos_token_id", None)

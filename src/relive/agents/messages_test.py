@@ -86,6 +86,16 @@ class ReasoningTokens(Reasoning):
         return super().apply_chat_template(messages, True, add_generation_prompt, tools)
 
 
+class ReasoningWithoutText(Reasoning):
+    """One that cannot render text."""
+
+    def apply_chat_template(
+        self, messages: Any, tokenize: bool = True, add_generation_prompt: bool = False, tools: Any = None
+    ) -> Any:
+        assert tokenize
+        return super().apply_chat_template(messages, True, add_generation_prompt, tools)
+
+
 class ReasoningDecoded(Reasoning):
     """One that returns the text of tokens."""
 
@@ -226,6 +236,7 @@ BEGIN = "message 1: the template must begin with the prompt of the message, with
     [
         (Reasoning(), "'u[assistant]abcdefghijkl' instead of 'u[assistant]{' at position 18"),
         (ReasoningDecoded(), "'U[ASSISTANT]ABCDEFGHIJKL' instead of 'U[ASSISTANT]{' at position 18"),
+        (ReasoningWithoutText(), f"{[*b'u[assistant]abcdefghijkl']} instead of {[*b'u[assistant]{']} at position 18"),
         (ReasoningTokens(), f"{[*b'u[assistant]abcdefghijkl']} instead of {[*b'u[assistant]{']} at position 18"),
     ],
 )
