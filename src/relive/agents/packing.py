@@ -42,6 +42,8 @@ class TokenBatch(batches.Batch[batches.A]):
         steps: The step of the episode that the token belongs to, as part of its prompt or response; -1 for none [B, L].
         lengths: Number of tokens in the row [B].
         keys: Keys of the sequences in the buffer; -1 for none [B].
+        probabilities: The probability with which each was drawn, or would be now; NaN if unknown [B].
+        weights: Importance weights; 1 without priorities [B].
         returns: Undiscounted return of the episode, including rewards in its other rows [B].
         is_exact: Whether each prompt of the episode began with the entire previous prompt and response [B].
         episode_ids: The episode [B].
@@ -63,6 +65,8 @@ class TokenBatch(batches.Batch[batches.A]):
     steps: batches.A
     lengths: batches.A
     keys: arrays.Keys
+    probabilities: batches.A
+    weights: batches.A
     returns: batches.A
     is_exact: batches.A
     episode_ids: list[str]
@@ -123,6 +127,8 @@ class TokenBatch(batches.Batch[batches.A]):
             {},
             padding,
             keys=np.full(sum(parts), -1),
+            probabilities=np.full(sum(parts), np.nan),
+            weights=np.ones(sum(parts)),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
             **names_of(

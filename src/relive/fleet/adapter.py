@@ -182,7 +182,9 @@ class Adapter(abc.ABC):
         return self._sample(count, **options)
 
     def set_ticks(self, ticks: int) -> None:
-        """Set how many draws the schedules of the buffer have counted."""
+        """Set how many draws a schedule of beta has counted."""
+        if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
+            self.buffer.sampler._ticks = ticks
 
     @property
     def size(self) -> int:

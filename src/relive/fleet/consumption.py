@@ -215,7 +215,7 @@ class Consumption:
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:
-        """Return the sequences of tokens with those keys [B]; see TokenReplayBuffer.read.
+        """Return the sequences of tokens with those keys [B]; see TokenReplayBuffer.read. Probabilities are NaN.
 
         Raises ShardLostError if a shard with one of them is lost.
         """
@@ -227,7 +227,7 @@ class Consumption:
         ]
         batches = await asyncio.gather(*calls)
         for batch, here in zip(batches, places.values(), strict=True):
-            batch.keys = keys[here]
+            batch.keys, batch.probabilities = keys[here], np.full(len(here), np.nan)
         order = np.argsort(np.concatenate(list(places.values())), kind="stable")
         return shares.joined_tokens(batches, order, self._description.padding)
 

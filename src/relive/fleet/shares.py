@@ -92,6 +92,7 @@ def joined(parts: Sequence[Part], rng: np.random.Generator, padding: tuple[int, 
         batches = [part.rows._rows(np.arange(part.start, part.start + part.length), padding[1]) for part in parts]
         for part, batch in zip(parts, batches, strict=True):
             batch.keys = batch.keys * MOST_SHARDS + part.shard
+            batch.probabilities = batch.probabilities * part.probability
         return batches[0] if order is None else joined_tokens(batches, order, padding)
     kind = type(parts[0].rows)
     columns = {name: [getattr(part.rows, name) for part in parts] for name in kind.__dataclass_fields__}
@@ -147,6 +148,7 @@ def joined_tokens(
 ) -> packing.TokenBatch[arrays.Array]:
     """Join batches of tokens, and take rows in that order."""
     packed = [batch.packed() for batch in batches]
+    of_rows = ("keys", "probabilities", "weights", "returns", "is_exact")
     lists = ("episode_ids", "agent_ids", "group_ids", "mismatches")
     whole = packing.TokenBatch.of(
         {name: np.concatenate([each[name] for each in packed]) for name in packed[0] if name != "cu_seqlens"},
@@ -157,9 +159,7 @@ def joined_tokens(
             if column.ndim == 1
         },
         padding,
-        keys=np.concatenate([batch.keys for batch in batches]),
-        returns=np.concatenate([batch.returns for batch in batches]),
-        is_exact=np.concatenate([batch.is_exact for batch in batches]),
+        **{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in of_rows},
         metadata=tuple(each for batch in batches for each in batch.metadata),
         **{name: [each for batch in batches for each in getattr(batch, name)] for name in lists},
     )
