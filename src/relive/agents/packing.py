@@ -45,6 +45,8 @@ class TokenBatch(batches.Batch[batches.A]):
         keys: Keys of the sequences in the buffer; -1 for none [B].
         prefix_ids: The key of the sequence that the row begins like, its own if that is none; -1 for none [B].
         prefix_lengths: For so many tokens; all of them for its own [B].
+        probabilities: The probability with which each was drawn, or would be now; NaN if unknown [B].
+        weights: Importance weights; 1 without priorities [B].
         returns: Undiscounted return of the episode, including rewards in its other rows [B].
         is_exact: Whether each prompt of the episode began with the entire previous prompt and response [B].
         episode_ids: The episode [B].
@@ -70,6 +72,8 @@ class TokenBatch(batches.Batch[batches.A]):
     keys: arrays.Keys
     prefix_ids: batches.A
     prefix_lengths: batches.A
+    probabilities: batches.A
+    weights: batches.A
     returns: batches.A
     is_exact: batches.A
     episode_ids: list[str]
@@ -132,6 +136,8 @@ class TokenBatch(batches.Batch[batches.A]):
             keys=np.full(sum(parts), -1),
             prefix_ids=np.full(sum(parts), -1),
             prefix_lengths=np.zeros(sum(parts), np.int64),
+            probabilities=np.full(sum(parts), np.nan),
+            weights=np.ones(sum(parts)),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
             **names_of(

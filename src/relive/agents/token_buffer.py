@@ -2,7 +2,7 @@
 
     add_episode(steps)    join the steps, or flag the episode           tokens
                           whole episodes, the oldest is evicted first   token_store
-    sample(batch_size)    draw sequences, pad them                      packing
+    sample(batch_size)    draw sequences, pad them                      token_draws, packing
     next_episodes(count)  deliver each episode once, with its keys      delivery
     update(keys, ...)     write extras back
 
@@ -24,6 +24,7 @@ from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
 from relive.agents import packing
+from relive.agents import token_draws
 from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import arrays
@@ -35,6 +36,9 @@ from relive.episodes import episode as episode_lib
 from relive.episodes import metadata as metadata_lib
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
+from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
+from relive.samplers import uniform
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
@@ -108,6 +112,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         admission: Decides when an episode may start; each then needs a ticket from `admit`. None to admit all.
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
         redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
+        sampler: Draws the sequences of `sample`, such as a PrioritizedSampler; None to draw them uniformly.
         allocate: Returns an array of zeros of a shape and dtype for each column of tokens, when the first episode is
             added: np.zeros for memory, or a `TemporaryMaps` for more tokens than memory holds.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
@@ -116,7 +121,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         ArgumentTypeError: An extra is not a Field.
         ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, pad_token_id is not one
             of at least 0, logprobs_dtype is none of the three, a group has more episodes than the admission allows, an
-            extra has the name of something else, or the seed is invalid.
+            extra has the name of something else, or the sampler or the seed is invalid.
 
     >>> import relive
     >>> buffer = relive.TokenReplayBuffer(max_tokens=1_000, seed=0)
@@ -149,6 +154,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         admission: admission_lib.Admission | None = None,
         groups: groups_lib.Groups | None = None,
         redeliver: bool = False,
+        sampler: sampler_lib.Sampler | None = None,
         allocate: ragged.Allocate = np.zeros,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -171,6 +177,11 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             redeliver=redeliver,
             limits={},
         )
+        self._draws: token_draws.TokenDraws | None = None
+        if sampler is not None:
+            validation.require_instance("sampler", sampler, sampler_lib.Sampler)
+            self._draws = token_draws.TokenDraws(sampler)  # Last, since it cannot be attached again.
+            self._store.listeners.append(self._draws)
 
     @property
     def capacity(self) -> int:
@@ -186,6 +197,11 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     def sequence_extras(self) -> Mapping[str, schema.Field]:
         """The further values of each sequence."""
         return dict(self._store.sequence_extras)
+
+    @property
+    def sampler(self) -> sampler_lib.Sampler | None:
+        """The sampler, which draws the sequences; None if they are drawn uniformly."""
+        return None if self._draws is None else self._draws.sampler
 
     @property
     def rng(self) -> np.random.Generator:
@@ -342,30 +358,42 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             ArgumentError: batch_size is not an integer of at least 1.
         """
         validation.batch_size("batch_size", batch_size)
-        return len(self.eligible_keys()) > 0
+        can_draw = self._draws is None or self._draws.sampler.can_draw()
+        return len(self.eligible_keys()) > 0 and can_draw
 
-    def sample(self, batch_size: int, *, max_lag: int | None = None) -> packing.TokenBatch:
-        """Return exactly batch_size sequences, drawn uniformly with replacement.
+    def sample(self, batch_size: int, *, max_lag: int | None = None, beta: float | None = None) -> packing.TokenBatch:
+        """Return exactly batch_size sequences, drawn with replacement: by the sampler, or uniformly without one.
 
         Sequences without a token to train on are never drawn. O(stored sequences + tokens drawn).
 
         Args:
             batch_size: The batch size.
             max_lag: Maximum number of policy versions since the oldest trainable token of a sequence was generated;
-                None for any number. Sequences of a newer policy may always be drawn.
+                None for any number. Sequences of a newer policy may always be drawn. The sampler draws from the others
+                as if these were all.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
 
         Raises:
-            ArgumentError: batch_size is not an integer of at least 1, max_lag is not one of at least 0, or max_lag is
-                given and no version was set.
+            ArgumentError: batch_size is not an integer of at least 1, max_lag is not one of at least 0, max_lag is
+                given and no version was set, or beta is invalid.
             NotReadyError: No sequence may be drawn.
         """
         batch_size = validation.batch_size("batch_size", batch_size)
-        keys = self.eligible_keys(max_lag=max_lag)
+        keys, draws = self.eligible_keys(max_lag=max_lag), self._draws
+        exponent = (self.sampler or uniform.UniformSampler())._exponent_of(beta)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
         with randomness.Unmoved(self._rng):
-            batch = self.read(keys[self._rng.integers(len(keys), size=batch_size)])
+            if draws is None:
+                probabilities, weights = np.full(batch_size, 1 / len(keys)), np.ones(batch_size)
+                keys = keys[self._rng.integers(len(keys), size=batch_size)]
+            else:
+                with draws.only(keys):
+                    keys, probabilities, weights = draws.draw(batch_size, self._rng, exponent)
+            batch = self._read(keys, probabilities, weights)
         self._store.note(batch.keys)
+        if draws is not None:
+            draws.sampler._drawn()
         return batch
 
     def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Keys:
@@ -415,7 +443,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return [[names[places] for places in of_rank] for of_rank in parts]
 
     def read(self, keys: npt.ArrayLike) -> packing.TokenBatch:
-        """Return the sequences with those keys [B], whether they may be drawn or not.
+        """Return the sequences with those keys [B], whether they may be drawn or not; probabilities are those of now.
 
         Raises:
             UnknownKeyError: No sequence with one of the keys is stored.
@@ -424,6 +452,17 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         names = validation.integers("keys", keys)
         if not len(names):
             raise errors.ArgumentError("keys must have at least 1 key, got 0")
+        self._store.lengths(names)
+        return self._read(names, *self._shares(names))
+
+    def _shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
+        """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
+        if self._draws is not None:
+            return self._draws.shares(keys)
+        eligible = self.eligible_keys()
+        return np.isin(keys, eligible) / max(len(eligible), 1), np.ones(len(keys))
+
+    def _read(self, names: arrays.Keys, probabilities: arrays.Floats, weights: arrays.Floats) -> packing.TokenBatch:
         store = self._store
         columns, lengths = store.read(names)
         assert store.rows is not None
@@ -435,10 +474,50 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             self._padding,
             keys=names.copy(),
             **store.prefixes(names),
+            probabilities=probabilities,
+            weights=weights,
             returns=store.rows.row_values("returns", names),
             is_exact=store.rows.row_values("is_exact", names),
             **packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
         )
+
+    # Priorities.
+
+    def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
+        """Update the priorities of sequences, and return how many of them were still stored.
+
+        Args:
+            keys: Keys of the sequences, such as `batch.keys` [B]; those of evicted ones are ignored, and counted.
+            priorities: Raw priorities, finite and at least 0 [B] or [B, 1]; for a repeated key, the last one wins.
+
+        Raises:
+            ArgumentError: A priority is invalid, the lengths differ, a key was never given out, or the buffer has no
+                PrioritizedSampler.
+            CheckpointError: The journal could not be written or synced.
+        """
+        sampler, store = prioritized.required(self.sampler, "update_priorities"), self._store
+        names = validation.integers("keys", keys)
+        rated = validation.non_negative_floats("priority", priorities, len(names))
+        validation.require_given_out(names, store.inserted, "sequences")
+        alive = store.are_stored(names)
+        if self._journal is not None:
+            self._journal.set_priorities(names[alive], rated[alive], sampler)
+        assert self._draws is not None
+        sampler._set_priorities(self._draws.slots(names[alive]), rated[alive])
+        store.stale_keys += len(names) - int(alive.sum())
+        return int(alive.sum())
+
+    def get_priorities(self, keys: npt.ArrayLike) -> arrays.Floats:
+        """Return the raw priorities of the sequences with those keys [B].
+
+        Raises:
+            UnknownKeyError: No sequence with one of the keys is stored.
+            ArgumentError: The buffer has no PrioritizedSampler.
+        """
+        sampler, names = prioritized.required(self.sampler, "get_priorities"), validation.integers("keys", keys)
+        self._store.lengths(names)
+        assert self._draws is not None
+        return sampler.priorities(self._draws.slots(names))
 
     def _why_none(self) -> str:
         rows = self._store.rows
@@ -473,6 +552,8 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         self._store.check()
         if self._queue is not None:
             self._queue.check(self._store)
+        if self._draws is not None:
+            self._draws.check(self._store)
 
     def __len__(self) -> int:
         """Return the number of stored tokens, shared ones once; `get_stats().sequences` is the number of sequences."""
@@ -499,18 +580,30 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return super()._loaded(state, {**extras, **overrides}, **options)
 
     def _state_dict(self, **options: Any) -> state_lib.State:
-        return token_state.state_dict(self._store, self._queue_snapshot().state_dict(self._store))
+        return token_state.state_dict(self._store, self._draws, self._queue_snapshot().state_dict(self._store))
 
     def _base_state(self, **options: Any) -> state_lib.State:
-        return token_state.state_dict(self._store, self._base_queue_state(), is_base=True)
+        return token_state.state_dict(self._store, self._draws, self._base_queue_state(), is_base=True)
+
+    def _twin(self) -> Self:
+        twin = super()._twin()
+        twin._draws = None if self._draws is None else self._draws.twin()
+        return twin
 
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
         store = token_state.load(given, self._store)
         queue = self._loaded_queue(given, store)
+        if self._draws is not None:
+            self._draws.load(given.part("sampler"), store)
         self._store = store
         self._follow(queue)
 
-    def attach(self, journal: "journal_lib.Journal") -> None:
+    def _swap(self, twin: Any) -> None:
+        if self._draws is not None:
+            twin._draws.sampler = checkpointable.become(self._draws.sampler, twin._draws.sampler)
+        super()._swap(twin)
+
+    def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
         """Write every change to a journal from now on, just before it is applied.
 
         An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
@@ -520,12 +613,16 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         Args:
             journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
                 journaled raises CheckpointError and changes nothing.
+            priorities: Whether to journal `update_priorities` too, 16 bytes per priority.
 
         Raises:
-            ArgumentError: A journal is already attached, or this one does not match the buffer.
+            ArgumentError: A journal is already attached, this one does not match the buffer, or `priorities` is set and
+                the buffer has none.
             CheckpointError: The journal could not be written.
         """
-        self._attach(journal)
+        if validation.boolean("priorities", priorities):
+            prioritized.required(self.sampler, "attach with priorities=True")
+        self._attach(journal, priorities=priorities)
 
     def _written(self) -> tuple[int, ...]:
         store = self._store
@@ -533,7 +630,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates, version
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
-        return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun)
+        return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
         return token_journal.Replay(self)

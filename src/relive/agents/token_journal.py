@@ -1,10 +1,11 @@
 """The journal records of a token buffer, and their replay.
 
-    ADD       a tuple: the names of the episode as in a checkpoint; what is stored of its sequences: the lengths, the
-              parents and the numbers of shared tokens i64 [3, S], and the columns [N] by name; the extras of all their
-              tokens [M, ...] and of the sequences [S, ...] by name; the first sequence that is not evicted for it
-    UPDATE    a tuple: keys i64 [k], the length of each i64 [k], extras by name, and the stale keys counted so far
-    CLEAR     how many sequences were evicted so far
+    ADD         a tuple: the names of the episode as in a checkpoint; what is stored of its sequences: the lengths, the
+                parents and the numbers of shared tokens i64 [3, S], and the columns [N] by name; the extras of all
+                their tokens [M, ...] and of the sequences [S, ...] by name; the first sequence that is not evicted
+    UPDATE      a tuple: keys i64 [k], the length of each i64 [k], extras by name, and the stale keys counted so far
+    CLEAR       how many sequences were evicted so far
+    PRIORITIES  a tuple: keys i64 [k] and raw priorities f64 [k]; only if the buffer is told to write them
 
 Payloads are written by a PlainCodec. Each record is written before its change is applied. Evictions follow from the
 additions. The records of the learner's queue are in `queue_journal`.
@@ -22,16 +23,19 @@ from relive.agents import token_state
 from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import arrays
+from relive.common import validation
 from relive.persistence import commands
 from relive.persistence import journal as journal_lib
+from relive.samplers import prioritized
 
-ADD, UPDATE, CLEAR = range(1, 4)
+ADD, UPDATE, CLEAR, PRIORITIES = 1, 2, 3, 6
 _is_array, _is_dict = commands.is_a(np.ndarray), commands.is_a(dict)
 COMMANDS: commands.Table = {
     **queue_journal.COMMANDS,
     ADD: ("add", (commands.is_a(tuple), _is_array, _is_dict, _is_dict, _is_dict, commands.is_count)),
     UPDATE: ("update", (_is_array, _is_array, _is_dict, commands.is_count)),
     CLEAR: ("clear", (commands.is_count,)),
+    PRIORITIES: ("set_priorities", (_is_array, _is_array)),
 }
 
 
@@ -39,9 +43,14 @@ class TokenJournal(commands.Writer):
     """Writes the changes of a buffer to a journal, before they are applied; `begun` is that of the Replay, if any."""
 
     def __init__(
-        self, journal: journal_lib.Journal, store: token_store.TokenStore, begun: Sequence[tuple[int, int]]
+        self,
+        journal: journal_lib.Journal,
+        store: token_store.TokenStore,
+        begun: Sequence[tuple[int, int]],
+        *,
+        priorities: bool,
     ) -> None:
-        self._journal, self._store, self._begun = journal, store, begun
+        self._journal, self._store, self._begun, self._writes_priorities = journal, store, begun, priorities
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
@@ -63,6 +72,14 @@ class TokenJournal(commands.Writer):
         """Journal a call of `TokenStore.update`."""
         num_stale = len(keys) - int(self._store.are_stored(keys).sum())
         self.write(UPDATE, keys, lengths, dict(values), self._store.stale_keys + num_stale)
+
+    def set_priorities(
+        self, keys: arrays.Keys, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
+    ) -> None:
+        """Journal new priorities, if priorities are journaled."""
+        if self._writes_priorities:
+            sampler._check_priorities(priorities)
+            self.write(PRIORITIES, keys, priorities)
 
     def clear(self) -> None:
         """Journal that every episode is removed."""
@@ -136,6 +153,20 @@ class Replay(queue_journal.QueueReplay):
         except errors.CorruptionError as error:
             raise errors.CheckpointError(str(error)) from error
         super().end()
+
+    def set_priorities(self, keys: arrays.Array, priorities: arrays.Array) -> None:
+        """Set the priorities of sequences, which were all stored when they were written."""
+        is_sound = keys.dtype == np.int64 and priorities.dtype == np.float64
+        if not is_sound or not keys.shape == priorities.shape == (keys.size,):
+            raise errors.CheckpointError("sets priorities of something that is not a sequence")
+        try:
+            sampler = prioritized.required(self._buffer.sampler, "a journal of priorities")
+            rated = validation.non_negative_floats("priority", priorities, len(keys))
+            alive = self._store.are_stored(keys)
+            sampler._set_priorities(self._buffer._draws.slots(keys[alive]), rated[alive])
+            sampler._note_priority(max(dict(zip(keys.tolist(), rated.tolist(), strict=True)).values(), default=0.0))
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"sets invalid priorities: {error}") from error
 
     def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
         """Overwrite extras."""

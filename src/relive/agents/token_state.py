@@ -7,6 +7,7 @@
                                                             writes it for each episode, one after another
     episode_end                4                 6          [E]
     episode_drawn              T                 F          whether a sequence of the episode was sampled [E]
+    sampler/priorities         2.5               1.0        and other arrays of the sampler, if there is one [S]
 
 What else is known of an episode is read from its sequences. Their positions in the ring are not saved.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from relive import errors
+from relive.agents import token_draws
 from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import validation
@@ -44,8 +46,15 @@ _CHECKS = (
 _OF_MISMATCH = (commands.is_count, commands.is_count, commands.is_count, commands.or_none(commands.is_count))
 
 
-def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is_base: bool = False) -> state_lib.State:
-    """Return the state of a store, and the arrays of the queue; `is_base` as if everything had just been evicted."""
+def state_dict(
+    store: token_store.TokenStore,
+    draws: token_draws.TokenDraws | None,
+    of_queue: Mapping[str, Any],
+    *,
+    is_base: bool = False,
+) -> state_lib.State:
+    """Return the state of a store and its draws, and of the queue; `is_base` as if everything had just been evicted."""
+    of_draws = {} if draws is None else draws.state_dict(store, is_base=is_base)
     episodes = list(store)
     kept: dict[str, Any] = {} if store.rows is None else store.rows.state_dict()
     extras: dict[str, Any] = {} if store.extras is None else store.extras.state_dict()
@@ -68,8 +77,10 @@ def state_dict(store: token_store.TokenStore, of_queue: Mapping[str, Any], *, is
             "episodes": np.frombuffer(b"".join(contents), np.uint8),
             "episode_end": np.cumsum([len(content) for content in contents], dtype=np.int64),
             "episode_drawn": np.array([store.was_drawn(episode) for episode in episodes], np.bool_),
+            **of_draws.pop("arrays", {}),
             **of_queue,
         },
+        **of_draws,
     }
 
 

@@ -634,12 +634,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _require_given_out(self, keys: arrays.Keys) -> None:
         """Raise ArgumentError if one of the keys [k] is of no step that was ever added."""
-        appended = self._store.next_key
-        for key in keys[(keys < 0) | (keys >= appended)]:
-            raise errors.ArgumentError(
-                f"keys must be those of batches, below {appended}, the number of steps added so far, got {key}, "
-                "which was never given out and may be a slot"
-            )
+        validation.require_given_out(keys, self._store.next_key, "steps")
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
         """Return the raw priorities of the steps with those keys [B].
@@ -670,10 +665,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return len(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
-        sampler = self.sampler
-        if not isinstance(sampler, prioritized.PrioritizedSampler):
-            raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {type(sampler).__name__}")
-        return sampler
+        return prioritized.required(self.sampler, call)
 
     def _alive_of(self, keys: arrays.Keys, *others: arrays.Array) -> tuple[arrays.Array, ...]:
         """Return the keys that are still stored, and the matching entries of the other arrays."""

@@ -208,6 +208,15 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     return array.astype(np.int64, copy=False).reshape(-1)
 
 
+def require_given_out(keys: npt.NDArray[np.int64], appended: int, what: str) -> None:
+    """Raise ArgumentError if one of the keys [k] is of none of the rows, called `what`, that were ever added."""
+    for key in keys[(keys < 0) | (keys >= appended)]:
+        raise errors.ArgumentError(
+            f"keys must be those of batches, below {appended}, the number of {what} added so far, got {key}, "
+            "which was never given out and may be a slot"
+        )
+
+
 def flag(name: str, value: object) -> bool:
     """Return a flag as a bool: True, False, or 0 or 1 of any type of number, alone or as an array of one element."""
     kind = type(value)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 from relive.common import arrays
 from relive.samplers import prioritized
 from relive.samplers import schedules
+from relive.windows import batches
 
 Place: TypeAlias = tuple[Hashable, int]
 """A writer, and its number for one of its episodes: that of late chunks is _LATE."""
@@ -56,7 +57,7 @@ class Request(TypedDict):
 
 
 @dataclasses.dataclass(slots=True)
-class DrawnKeys:
+class DrawnKeys(batches.Batch[arrays.Array]):
     """A batch of a column buffer of which only the keys are gathered [B]."""
 
     keys: arrays.Keys
@@ -200,7 +201,9 @@ class Adapter(abc.ABC):
         return self._sample(count, **options)
 
     def set_ticks(self, ticks: int) -> None:
-        """Set how many draws the schedules of the buffer have counted."""
+        """Set how many draws a schedule of beta has counted."""
+        if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
+            self.buffer.sampler._ticks = ticks
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether what has each key is stored [k]; not for buffers of episodes, which have no keys."""

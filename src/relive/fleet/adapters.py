@@ -17,6 +17,7 @@ from relive.fleet import adapter
 from relive.fleet import chunks
 from relive.joint import buffer as joint_buffer
 from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
 from relive.samplers import uniform
 from relive.waiting import rate_limiters
 
@@ -58,30 +59,18 @@ class ColumnAdapter(adapter.Adapter):
 
     def describe(self) -> adapter.Description:
         """Describe the column buffer."""
-        sampler, of_sampler = self.buffer.sampler, dict[str, Any]()
-        is_used_up, is_stratified = self.buffer._draws.max_times_sampled is not None, False
-        if isinstance(sampler, prioritized.PrioritizedSampler):
-            is_stratified = sampler.settings()["stratified"]
-            of_sampler = {"beta": sampler.schedule, "weight_normalization": sampler.weight_normalization}
-        is_ours = type(sampler) in (uniform.UniformSampler, prioritized.PrioritizedSampler)
+        is_used_up = self.buffer._draws.max_times_sampled is not None
         return adapter.Description(
             kind=type(self.buffer).__name__,
             writer="joint_writer" if isinstance(self.buffer, joint_buffer.JointColumnBuffer) else "writer",
             has_columns=True,
-            is_stratified=is_stratified,
-            is_independent=is_ours and not is_stratified and not is_used_up,
             is_used_up=is_used_up,
-            **of_sampler,
+            **_described(self.buffer.sampler, is_used_up),
         )
 
     def set_policy_version(self, version: int) -> None:
         """Raise ArgumentError: column buffers do not draw by policy version."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
-
-    def set_ticks(self, ticks: int) -> None:
-        """Set how many draws a schedule of beta has counted."""
-        if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
-            self.buffer.sampler._ticks = ticks
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether the step of each key is stored [k]."""
@@ -93,13 +82,8 @@ class ColumnAdapter(adapter.Adapter):
         return self.buffer.num_eligible
 
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
-        sampler, size = self.buffer.sampler, self.size
-        sampler._exponent_of(options.get("beta"))
-        if not isinstance(sampler, prioritized.PrioritizedSampler):
-            return adapter.SamplingWeight(weight=float(size), size=size)
-        # To find it takes a look at every weight.
-        least = sampler._least_weight if sampler.weight_normalization == "buffer" else 1.0
-        return adapter.SamplingWeight(weight=sampler._total_weight, size=size, least=least, ticks=sampler._ticks)
+        self.buffer.sampler._exponent_of(options.get("beta"))
+        return _weight_of(self.buffer.sampler, self.size)
 
     def _begin(self, chunk: Any) -> int:
         """Return the buffer's stream for an episode, in which none is open."""
@@ -218,9 +202,9 @@ class TokenAdapter(adapter.Adapter):
         return adapter.Description(
             kind=type(self.buffer).__name__,
             writer="tokens_writer",
-            is_independent=True,
             has_groups=self.buffer.groups is not None,
             padding=self.buffer._padding,
+            **_described(self.buffer.sampler, is_used_up=False),
         )
 
     @property
@@ -244,11 +228,39 @@ class TokenAdapter(adapter.Adapter):
 
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
         size, learner = self.size, self.buffer.policy_version
-        weight = size
-        if options.get("max_lag") is not None:
-            max_lag = validation.non_negative_int("max_lag", options["max_lag"])
-            weight = 0 if learner is None else len(self.buffer.eligible_keys(max_lag=max_lag))
-        return adapter.SamplingWeight(weight=float(weight), size=size, policy_version=learner)
+        max_lag, draws = options.get("max_lag"), self.buffer._draws
+        (self.buffer.sampler or uniform.UniformSampler())._exponent_of(options.get("beta"))
+        if max_lag is not None:
+            max_lag = validation.non_negative_int("max_lag", max_lag)
+            if getattr(self.buffer.sampler, "weight_normalization", "batch") == "none":
+                rule = 'max_lag needs weight_normalization "batch" or "buffer" in a fleet'
+                raise errors.ArgumentError(f'{rule}, got "none"')
+            if learner is None:
+                return adapter.SamplingWeight(weight=0.0, size=size)
+        keys = self.buffer.eligible_keys(max_lag=max_lag)
+        if draws is None:
+            return adapter.SamplingWeight(weight=float(len(keys)), size=size, policy_version=learner)
+        with draws.only(keys):
+            return _weight_of(draws.sampler, len(keys))._replace(size=size, policy_version=learner)
+
+
+def _described(sampler: Any, is_used_up: bool) -> dict[str, Any]:
+    """Return the part of a description that depends on the sampler; None draws uniformly."""
+    of_sampler: dict[str, Any] = {"is_stratified": False}
+    if isinstance(sampler, prioritized.PrioritizedSampler):
+        of_sampler = {"beta": sampler.schedule, "weight_normalization": sampler.weight_normalization}
+        of_sampler["is_stratified"] = sampler.settings()["stratified"]
+    is_ours = type(sampler) in (type(None), uniform.UniformSampler, prioritized.PrioritizedSampler)
+    return {**of_sampler, "is_independent": is_ours and not of_sampler["is_stratified"] and not is_used_up}
+
+
+def _weight_of(sampler: sampler_lib.Sampler, size: int) -> adapter.SamplingWeight:
+    """Return the sampling weight of `size` anchors."""
+    if not isinstance(sampler, prioritized.PrioritizedSampler):
+        return adapter.SamplingWeight(weight=float(size), size=size)
+    # To find it takes a look at every weight.
+    least = sampler._least_weight if sampler.weight_normalization == "buffer" else 1.0
+    return adapter.SamplingWeight(weight=sampler._total_weight, size=size, least=least, ticks=sampler._ticks)
 
 
 def _in_group(begin: Callable[..., T], group_id: str | None, is_failed: bool) -> T:

@@ -216,7 +216,7 @@ class Consumption:
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:
-        """Return the sequences of tokens with those keys [B]; see TokenReplayBuffer.read.
+        """Return the sequences of tokens with those keys [B]; see TokenReplayBuffer.read. Probabilities are NaN.
 
         Raises ShardLostError if a shard with one of them is lost.
         """
@@ -226,7 +226,7 @@ class Consumption:
         batches, order = await self._of_keys("read", keys)
         batch = shares.joined_tokens(batches, order, self._description.padding)
         batch.prefix_ids = keys + (batch.prefix_ids - batch.keys) * shares.MOST_SHARDS  # Of one shard.
-        batch.keys = keys.copy()
+        batch.keys, batch.probabilities = keys.copy(), np.full(len(keys), np.nan)
         return batch
 
     async def lengths(self, keys: Any) -> arrays.Ints:

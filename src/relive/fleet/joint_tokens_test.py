@@ -230,6 +230,43 @@ async def test_tokens_are_drawn_while_they_are_fresh(tmp_path: pathlib.Path) -> 
     assert set(counts) == set(fresh)
 
 
+def rated_tokens(**settings: Any) -> Any:
+    return tokens(sampler=relive.PrioritizedSampler(**{"alpha": 1.0, "beta": 0.5, "epsilon": 0.0} | settings))
+
+
+@pytest.mark.parametrize("max_lag", [None, 2])
+@local_test.virtual
+async def test_priorities_of_tokens_are_those_of_one_buffer(tmp_path: pathlib.Path, max_lag: int | None) -> None:
+    client, counts = token_fleet(rated_tokens, directory=tmp_path).replay(), collections.Counter[int]()
+    await client.set_policy_version(4)
+    drawable = [place for place in ALL if max_lag is None or place[1] >= 4 - max_lag]
+    keys, weights = np.array([t * 512 + shard for shard, t in drawable]), np.arange(1.0, 1 + len(drawable))
+    assert await client.update_priorities(keys, weights) == len(drawable)
+    assert await client.update_priorities([99 * 512], [1.0]) == 0
+    for _ in range(60):
+        batch = await client.sample(64, max_lag=max_lag)
+        rows = [drawable.index(place) for place in check_tokens(batch)]
+        np.testing.assert_allclose(batch.probabilities, weights[rows] / weights.sum())
+        np.testing.assert_allclose(batch.weights, (weights[rows] / weights[rows].min()) ** -0.5)
+        counts.update(rows)
+    testing.assert_frequencies([counts[row] for row in range(len(drawable))], (weights / weights.sum()).tolist())
+    read = await client.read(batch.keys)
+    assert np.isnan(read.probabilities).all()
+    assert (await client.sample(9, beta=0.0)).weights.tolist() == [1.0] * 9
+
+
+@local_test.virtual
+async def test_weights_by_no_largest_and_a_lag_are_refused(tmp_path: pathlib.Path) -> None:
+    fleet = token_fleet(lambda: rated_tokens(weight_normalization="none"), directory=tmp_path)
+    client = fleet.replay()
+    await client.set_policy_version(4)
+    assert len(await client.sample(4)) == 4
+    with pytest.raises(errors.ArgumentError, match="^max_lag needs weight_normalization"):
+        await client.sample(4, max_lag=1)
+    with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.5$"):
+        await token_fleet(directory=tmp_path / "other").replay().sample(4, beta=0.5)
+
+
 @local_test.virtual
 async def test_batches_of_tokens_are_drawn_ahead(tmp_path: pathlib.Path) -> None:
     batches = token_fleet(directory=tmp_path).replay().batches(5, prefetch=3)

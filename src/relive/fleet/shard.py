@@ -262,11 +262,11 @@ class Shard:
         Keys of rows that a lost shard had not synced are stale, like those of evicted rows. New rows get the largest
         priority of the fleet.
         """
-        buffer = self._adapter.buffer
+        buffer, counts = self._adapter.buffer, self._adapter.buffer._limited.counts
         keys = keys - self._first_key
-        is_known = (keys >= 0) & (keys < buffer.appended)
+        is_known = (keys >= 0) & (keys < counts.inserted)
         alive: int = buffer.update_priorities(keys[is_known], priorities[is_known])
-        buffer._counters.stale_keys += int(np.count_nonzero(~is_known))
+        counts.stale_keys += int(np.count_nonzero(~is_known))
         buffer.sampler._note_priority(largest)
         return self._adapter.weight({}), alive
 

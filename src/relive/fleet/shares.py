@@ -92,6 +92,7 @@ def joined(parts: Sequence[Part], rng: np.random.Generator, padding: tuple[int, 
         batches = [part.rows._rows(np.arange(part.start, part.start + part.length), padding[1]) for part in parts]
         for part, batch in zip(parts, batches, strict=True):
             batch._rename_keys(MOST_SHARDS, part.shard)
+            batch.probabilities = batch.probabilities * part.probability
         return batches[0] if order is None else joined_tokens(batches, order, padding)
     kind = type(parts[0].rows)
     columns = {name: [getattr(part.rows, name) for part in parts] for name in kind.__dataclass_fields__}
@@ -147,7 +148,7 @@ def joined_tokens(
 ) -> packing.TokenBatch[arrays.Array]:
     """Join batches of tokens, and take rows in that order."""
     columns = [batch._columns() for batch in batches]
-    of_rows = ("keys", "prefix_ids", "prefix_lengths", "returns", "is_exact")
+    of_rows = ("keys", "prefix_ids", "prefix_lengths", "probabilities", "weights", "returns", "is_exact")
     lists = ("episode_ids", "agent_ids", "group_ids", "mismatches")
     whole = packing.TokenBatch.of(
         {name: np.concatenate([each[name] for each in columns]) for name in columns[0]},

@@ -16,6 +16,14 @@ from relive.samplers import sum_tree
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 
 
+def required(found: sampler.Sampler | None, call: str) -> "PrioritizedSampler":
+    """Return the sampler of a buffer, which a call needs to have priorities."""
+    if not isinstance(found, PrioritizedSampler):
+        kind = None if found is None else type(found).__name__
+        raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {kind}")
+    return found
+
+
 class PrioritizedSampler(sampler.Sampler, is_checked=False):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 

@@ -45,8 +45,9 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     Attributes:
         anchors: The anchors of the buffer: `len(self.anchors)`, `self.anchors.slots()`, `self.anchors.capacity`,
-            `self.anchors.is_eligible(slots)`, and `self.anchors.read(slots, fields)` for the rows themselves. Available
-            once the sampler is attached to a buffer.
+            `self.anchors.is_eligible(slots)`, `self.anchors.keys(slots)`, which ascend with time, and
+            `self.anchors.read(slots, fields)` for the rows themselves. Available once the sampler is attached to a
+            buffer.
     """
 
     anchors: anchors_lib.Anchors
@@ -228,7 +229,10 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Return `size` eligible anchors and their probabilities; use no randomness but `rng`."""
 
     def _attached(self, capacity: int) -> None:
-        """Prepare for `capacity` slots; called once, before everything else."""
+        """Prepare for `capacity` slots; called before everything else.
+
+        A TokenReplayBuffer calls it again when it needs more slots: the sampler then begins anew, as when it is loaded.
+        """
 
     def _added(self, slots: arrays.Slots) -> None:
         """Handle anchors that became eligible."""

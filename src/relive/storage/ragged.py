@@ -172,6 +172,11 @@ class RaggedColumns(duplicates.CopiedWhole):
         lengths: arrays_lib.Ints = np.diff(self._stored()[0])
         return lengths
 
+    @property
+    def row_names(self) -> list[str]:
+        """The names of the row fields."""
+        return list(self._row_columns)
+
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field."""
         return self._columns[name].dtype

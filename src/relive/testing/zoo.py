@@ -435,10 +435,13 @@ def token_call(buffer: Any, rng: random.Random) -> Any:
     if action == 1:
         return buffer.clear() if rng.random() < 0.2 else len(buffer)
     if action < 4:
-        return buffer.sample(rng.randrange(1, 5))
+        return buffer.sample(rng.randrange(1, 5), max_lag=None if version is None else rng.choice([None, 1]))
     if action == 4:
         return _delivered(buffer, rng)
     stored = buffer.eligible_keys()
+    if action == 5 and len(stored) and isinstance(buffer.sampler, relive.PrioritizedSampler):
+        keys = rng.choices([*stored.tolist(), 0], k=3)
+        return buffer.update_priorities(keys, [3 * rng.random() for _ in keys])
     if action == 5 and len(stored) and buffer.sequence_extras:
         keys = [rng.choice([*stored.tolist(), -1]) for _ in range(3)]
         width = int(buffer.lengths(stored).max())
@@ -477,6 +480,8 @@ TOKENS: dict[str, Make] = {
         150, token_extras={"advantages": _NUMBER}, sequence_extras={"weight": _NUMBER}, seed=2
     ),
     "tokens in groups": lambda: relive.TokenReplayBuffer(150, **GROUPED, seed=3),
+    "tokens with priorities": lambda: relive.TokenReplayBuffer(150, sampler=relive.PrioritizedSampler(), seed=4),
+    "tokens with their own sampler": lambda: relive.TokenReplayBuffer(150, sampler=AmongNewest(), seed=5),
 }
 
 

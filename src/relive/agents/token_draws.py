@@ -1,0 +1,190 @@
+"""TokenDraws: the sequences of a token buffer as the anchors of a sampler, in a ring of slots that grows.
+
+    key     6 7 8 9 10        the sequences that are stored
+    slot    6 7 0 1 2         with 8 slots, key modulo 8
+
+An anchor is eligible if its sequence has a token to train on. How many sequences fit into `max_tokens` is not known
+beforehand, so when there are more than slots, these are doubled: the sampler goes on as if it was saved and loaded.
+"""
+
+from collections.abc import Collection, Iterator
+import contextlib
+
+import numpy as np
+
+from relive import errors
+from relive.agents import token_store
+from relive.common import arrays
+from relive.kernels import append
+from relive.persistence import registry
+from relive.persistence import state as state_lib
+from relive.samplers import anchors as anchors_lib
+from relive.samplers import sampler as sampler_lib
+from relive.storage import ragged
+
+_FEWEST = 8
+
+
+class _Anchors(anchors_lib.Anchors):
+    """The anchors in `capacity` slots; `read` returns what is stored of each sequence beside its tokens."""
+
+    def __init__(self, capacity: int, num_changes: int) -> None:
+        arrays_of = np.zeros(capacity, np.uint8), np.zeros(num_changes, np.int64), np.zeros(append.PAD + 1, np.int64)
+        super().__init__(arrays_of, dict)
+        self.rows: ragged.RaggedColumns | None = None
+
+    def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+        if self.rows is None:
+            raise errors.NotReadyError("read has no sequence yet: add an episode first")
+        for name in () if fields is None else fields:
+            if name not in self.rows.row_names:
+                raise errors.ArgumentError(f"fields must be among {', '.join(self.rows.row_names)}, got {name!r}")
+        keys = self.keys(slots)
+        return {name: self.rows.row_values(name, keys) for name in (self.rows.row_names if fields is None else fields)}
+
+
+class TokenDraws:
+    """The draws of a sampler from the sequences of a store, of which it is a listener."""
+
+    def __init__(self, sampler: sampler_lib.Sampler) -> None:
+        self.sampler = sampler
+        self._attach(_FEWEST)
+
+    def _attach(self, capacity: int) -> None:
+        self.anchors = _Anchors(capacity, capacity if self.sampler._is_tracking else 0)
+        self.sampler._attach(self.anchors)
+
+    def slots(self, keys: arrays.Keys) -> arrays.Slots:
+        """Return the slots of the stored sequences with those keys."""
+        return keys % self.anchors.capacity
+
+    # What happens in the store.
+
+    def started(self, store: token_store.TokenStore, episode: token_store.EpisodeFacts) -> None:
+        """Do nothing: an episode ends at once."""
+
+    def ended(self, store: token_store.TokenStore, episode: token_store.EpisodeFacts) -> None:
+        """Let in the sequences of an episode."""
+        if len(store) > self.anchors.capacity:
+            self._grow(store, _keys(store)[: len(store) - len(episode.keys)])
+        self._enter(store, episode.keys)
+        self._tell()
+
+    def evicted(self, store: token_store.TokenStore, episode: token_store.EpisodeFacts) -> None:
+        """Take out the sequences of an episode; the sampler is told with those that come in their place."""
+        self._leave(episode.keys)
+
+    def cleared(self, store: token_store.TokenStore) -> None:
+        """Take out all sequences."""
+        self._leave(_keys(store))
+        self._tell()
+
+    def _enter(self, store: token_store.TokenStore, keys: arrays.Keys) -> None:
+        self.anchors.rows = store.rows
+        self.anchors.num[append.NEXT_KEY] = store.inserted
+        self.anchors.num[append.ROWS] += len(keys)
+        self.anchors.set(append.READABLE, self.slots(keys[_are_trained(store, keys)]))
+
+    def _leave(self, keys: arrays.Keys) -> None:
+        slots = self.slots(keys)
+        self.anchors.set(append.READABLE, slots, False)
+        self.anchors.flags[slots] = 0
+        self.anchors.num[append.ROWS] -= len(keys)
+
+    def _tell(self) -> None:
+        """Tell a sampler with hooks at once what has changed."""
+        if self.sampler._has_hooks:
+            self.sampler._catch_up()
+
+    def _grow(self, store: token_store.TokenStore, keys: arrays.Keys) -> None:
+        """Double the slots, where the sequences with those keys are."""
+        sampler = self.sampler
+        sampler._catch_up()
+        state = sampler.state_dict(self.slots(keys))
+        if sampler._has_hooks and len(self.anchors):
+            sampler._removed(self.anchors.slots())
+        del sampler.anchors
+        self._attach(2 * len(store))
+        self._restore(state_lib.StateReader(state, state["arrays"]), store, keys)
+
+    # Drawing.
+
+    def draw(
+        self, size: int, rng: np.random.Generator, beta: float | None
+    ) -> tuple[arrays.Keys, arrays.Floats, arrays.Floats]:
+        """Return the keys of `size` sequences, their probabilities and importance weights [size]."""
+        sampler = self.sampler
+        slots, probabilities = sampler._draw_checked(size, rng)
+        weights = sampler._importance_weights(sampler._importance_of(probabilities), beta)
+        return self.anchors.keys(slots), probabilities, weights
+
+    def shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
+        """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
+        sampler = self.sampler
+        probabilities = sampler.probabilities(self.slots(keys))
+        return probabilities, sampler._importance_weights(sampler._importance_of(probabilities), None)
+
+    @contextlib.contextmanager
+    def only(self, keys: arrays.Keys) -> Iterator[None]:
+        """Let only those of the eligible sequences be drawn in a block."""
+        slots = self.anchors.slots()
+        others = slots[~np.isin(slots, self.slots(keys))]
+        try:
+            if len(others):
+                self.anchors.set(append.BARRED, others)
+                self._tell()
+            yield
+        finally:
+            if len(others):
+                self.anchors.set(append.BARRED, others, False)
+                self._tell()
+
+    # As a whole.
+
+    def state_dict(self, store: token_store.TokenStore, *, is_base: bool) -> state_lib.State:
+        """Return the part of a state of the buffer that is the sampler's; see `token_state`."""
+        state = self.sampler.state_dict(self.slots(_keys(store)[:0] if is_base else _keys(store)))
+        named = {f"sampler/{name}": array for name, array in state.pop("arrays").items()}
+        return {"sampler": {"slots": self.anchors.capacity, **state}, "arrays": named}
+
+    def twin(self) -> "TokenDraws":
+        """Return new draws with a sampler of the same settings."""
+        return TokenDraws(type(self.sampler)(**registry.settings_of(self.sampler, "sampler cannot be saved: ")))
+
+    def load(self, given: state_lib.StateReader, store: token_store.TokenStore) -> None:
+        """Load a state, and follow a store; raise CheckpointError if it is invalid."""
+        capacity = given.integer("slots", max(len(store), _FEWEST), max(2 * store.max_tokens, _FEWEST))
+        del self.sampler.anchors
+        self._attach(capacity)
+        self._restore(given, store, _keys(store))
+        store.listeners.append(self)
+
+    def _restore(self, given: state_lib.StateReader, store: token_store.TokenStore, keys: arrays.Keys) -> None:
+        """Load the state of a sampler, attached anew, for the sequences with those keys."""
+        slots = self.slots(keys)
+        self.anchors.rows = store.rows
+        self.anchors.num[[append.NEXT_KEY, append.ROWS]] = keys[-1] + 1 if len(keys) else store.inserted, len(keys)
+        self.anchors.flags[slots] = np.where(_are_trained(store, keys), append.READABLE, 0)
+        self.anchors.recount(slots)
+        self.sampler.load_state_dict(given, slots)
+        self.sampler._begin_telling(slots)
+
+    def check(self, store: token_store.TokenStore) -> None:
+        """Raise CorruptionError if the anchors are not the sequences to train on."""
+        keys = _keys(store)
+        flags = np.zeros(self.anchors.capacity, np.bool_)
+        flags[self.slots(keys)] = _are_trained(store, keys)
+        if not np.array_equal(flags, self.anchors.is_eligible(np.arange(len(flags)))):
+            raise errors.CorruptionError("the anchors must be the sequences with a token to train on")
+        self.anchors.check()
+        self.sampler.check()
+
+
+def _keys(store: token_store.TokenStore) -> arrays.Keys:
+    """Return the keys of all sequences, the oldest first."""
+    return np.arange(store.inserted - len(store), store.inserted)
+
+
+def _are_trained(store: token_store.TokenStore, keys: arrays.Keys) -> arrays.Bools:
+    """Return whether each of the sequences has a token to train on."""
+    return np.zeros(0, np.bool_) if store.rows is None else store.rows.row_values("trained", keys) > 0
