@@ -23,7 +23,7 @@ INTEGRATIONS = ("gymnasium", "jax", "ray", "stable_baselines3", "torch")
 WRAPPERS = {"AsyncReplayBuffer", "ThreadSafeReplayBuffer"}
 OBJECTS = {
     "buffer": [getattr(relive, name) for name in relive.__all__ if re.search("ReplayBuffer$", name)],
-    "batch": [relive.TransitionBatch, relive.SequenceBatch],
+    "batch": [relive.TransitionBatch, relive.SequenceBatch, relive.TokenBatch],
     "rollout": [relive.RolloutBuffer],
 }
 OBJECTS["buffer"] = [cls for cls in OBJECTS["buffer"] if cls.__name__ not in WRAPPERS]

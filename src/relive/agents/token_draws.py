@@ -163,7 +163,7 @@ class TokenDraws:
         """Load the state of a sampler, attached anew, for the sequences with those keys."""
         slots = self.slots(keys)
         self.anchors.rows = store.rows
-        self.anchors.num[[append.NEXT_KEY, append.ROWS]] = keys[-1] + 1 if len(keys) else store.inserted, len(keys)
+        self.anchors.num[[append.NEXT_KEY, append.ROWS]] = store.inserted, len(keys)
         self.anchors.flags[slots] = np.where(_are_trained(store, keys), append.READABLE, 0)
         self.anchors.recount(slots)
         self.sampler.load_state_dict(given, slots)
@@ -174,7 +174,8 @@ class TokenDraws:
         keys = _keys(store)
         flags = np.zeros(self.anchors.capacity, np.bool_)
         flags[self.slots(keys)] = _are_trained(store, keys)
-        if not np.array_equal(flags, self.anchors.is_eligible(np.arange(len(flags)))):
+        is_same = np.array_equal(flags, self.anchors.is_eligible(np.arange(len(flags))))
+        if not is_same or self.anchors.num[append.ROWS] != len(store):
             raise errors.CorruptionError("the anchors must be the sequences with a token to train on")
         self.anchors.check()
         self.sampler.check()

@@ -15,7 +15,6 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.agents import token_draws
 from relive.agents import token_episode_test
 from relive.agents import token_journal
 from relive.common import arrays
@@ -271,6 +270,17 @@ def test_hooks_tell_of_every_sequence_once(is_prepared_once: bool, calls: list[s
         buffer.check()
 
 
+@pytest.mark.parametrize("is_prepared_once", [False, True])
+def test_hooks_are_told_of_evictions_that_come_with_growth(is_prepared_once: bool) -> None:
+    sampler = Recorder(is_prepared_once)
+    buffer = made(sampler, 20)
+    fill(buffer, 8)
+    buffer.add_episode([step_of([1], [2], policy_version=9)] * 9, agent_id="a")
+    assert buffer.eligible_keys().tolist() == list(range(7, 17))
+    assert sampler.anchors.capacity == 20
+    assert sampler.told == {7: 7, **dict.fromkeys(range(8, 17), 9)}
+
+
 def test_growth_is_as_if_saved_and_loaded() -> None:
     buffer = made(exact(beta=relive.LinearSchedule(0.0, 1.0, 9)))
     fill(buffer, 8)
@@ -411,6 +421,17 @@ def test_priorities_are_recovered_where_they_are_journaled(tmp_path: pathlib.Pat
     assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
+def test_priorities_of_rows_that_left_count_for_new_ones(tmp_path: pathlib.Path) -> None:
+    """The journal has their priorities, but no longer the sequences."""
+    buffer = made(exact())
+    with relive.Journal(tmp_path / "log") as journal:
+        buffer.attach(journal)
+        fill(buffer, 1)
+        buffer._journal.write(token_journal.PRIORITIES, np.array([5, 5]), np.array([99.0, 9.0]))
+    recovered: Any = relive.recover(tmp_path / "log")
+    assert recovered.get_priorities(fill(recovered, 1)).tolist() == [9.0]
+
+
 def test_priorities_are_journaled_only_where_there_are_any(tmp_path: pathlib.Path) -> None:
     rule = "^attach with priorities=True needs a PrioritizedSampler, got None$"
     with relive.Journal(tmp_path / "log") as journal, pytest.raises(errors.ArgumentError, match=rule):
@@ -444,7 +465,3 @@ def test_forged_records_of_priorities_are_refused(
         buffer._journal.write(token_journal.PRIORITIES, keys, priorities)
     with pytest.raises(errors.CheckpointError, match=text):
         relive.recover(tmp_path / "log")
-
-
-def test_the_table_of_slots_begins_small() -> None:
-    assert token_draws._FEWEST == 8

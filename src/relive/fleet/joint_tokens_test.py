@@ -231,7 +231,8 @@ async def test_tokens_are_drawn_while_they_are_fresh(tmp_path: pathlib.Path) -> 
 
 
 def rated_tokens(**settings: Any) -> Any:
-    return tokens(sampler=relive.PrioritizedSampler(**{"alpha": 1.0, "beta": 0.5, "epsilon": 0.0} | settings))
+    defaults: dict[str, Any] = {"alpha": 1.0, "beta": 0.5, "epsilon": 0.0}
+    return tokens(sampler=relive.PrioritizedSampler(**(defaults | settings)))
 
 
 @pytest.mark.parametrize("max_lag", [None, 2])
@@ -250,7 +251,7 @@ async def test_priorities_of_tokens_are_those_of_one_buffer(tmp_path: pathlib.Pa
         np.testing.assert_allclose(batch.weights, (weights[rows] / weights[rows].min()) ** -0.5)
         counts.update(rows)
     testing.assert_frequencies([counts[row] for row in range(len(drawable))], (weights / weights.sum()).tolist())
-    read = await client.read(batch.keys)
+    read = await client.read(keys)
     assert np.isnan(read.probabilities).all()
     assert (await client.sample(9, beta=0.0)).weights.tolist() == [1.0] * 9
 
