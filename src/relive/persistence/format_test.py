@@ -321,7 +321,7 @@ class Episodes:
         rewards = iter(arrays["rewards"].tolist())
         self.episodes: dict[str, list[Any]] = {}
         times = iter(arrays["episode_start_time"].tolist())
-        for name, agent, group, version, status, changes, size, steps in values("episodes", "episode_end"):
+        for name, agent, group, version, known, status, changes, size, steps in values("episodes", "episode_end"):
             versions: list[Any] = []
             at = dict(changes)
             for t in range(steps):
@@ -336,6 +336,7 @@ class Episodes:
                 group,
                 version,
                 versions,
+                value_of(known) if known else {},
             ]
         self.learner = state["policy_version"]
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
@@ -354,8 +355,9 @@ class Episodes:
             if self.is_carried:
                 self.apply(kind - 6, payload)
         elif kind == 1:
-            agent, group, version, start_time = values
-            self.episodes[name] = [agent, start_time, [], [], [], "IN_PROGRESS", group, version, []]
+            agent, group, version, known, start_time = values
+            metadata = value_of(known) if known else {}
+            self.episodes[name] = [agent, start_time, [], [], [], "IN_PROGRESS", group, version, [], metadata]
         elif kind == 2 and name in self.episodes:
             observation, action, reward, version = values
             episode = self.episodes[name]
@@ -434,7 +436,7 @@ def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
     return {
         episode.episode_id: [
             episode.agent_id, episode.start_time, episode.observations, episode.actions, episode.rewards,
-            episode.status, episode.group_id, episode.policy_version, episode.policy_versions,
+            episode.status, episode.group_id, episode.policy_version, episode.policy_versions, episode.metadata,
         ]
         for episode in buffer._store
     }  # fmt: skip
