@@ -56,7 +56,7 @@ def test_readme_has_at_most_170_lines() -> None:
 def test_badges_of_readme_are_what_the_package_declares() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
     versions = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    assert f"\n**Python {', '.join(versions)}** | **{project['license']}** | **typed** | " in text_of("README.md")
+    assert f"\n**Python {', '.join(versions)}** | [**{project['license']}**](LICENSE) | **typed** | " in text_of("README.md")
     assert (SOURCES / "py.typed").is_file()
 
 
