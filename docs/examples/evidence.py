@@ -33,6 +33,7 @@ import r2d2
 import stable_baselines3
 from stable_baselines3.common import buffers
 from stable_baselines3.common import envs
+from stable_baselines3.common import noise
 import torch
 from torch import nn
 
@@ -48,10 +49,8 @@ ATOMS = torch.linspace(0, 100, 51)
 """The returns that C51 gives probabilities to [51]."""
 STREAMS, PLACES, LIMIT = 16, 6, 10
 """Of the team: games side by side, places on the line, and steps of the longest episode."""
-CONTAINERS, PARTS = (
-    (np.ndarray, dict, list, tuple),
-    ("relive", "stable_baselines3.common.buffers", "stable_baselines3.her"),
-)
+CONTAINERS = (np.ndarray, dict, list, tuple)
+PARTS = ("relive", "stable_baselines3.common.buffers", "stable_baselines3.her")
 LIBRARIES = (np, torch, stable_baselines3, gymnasium)
 T_QUANTILES = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5 % quantiles of Student's t distribution, by one less than the number of seeds."""
@@ -71,15 +70,13 @@ def footprint(buffer: Any) -> int:
 
 def train_sb3(steps: int, seed: int, buffer: str, *, algorithm: Any, env: Any, **settings: Any) -> Run:
     """Train an algorithm of Stable-Baselines3 with its own buffer or with the drop-in; a goal environment with HER."""
-    has_goal, is_own = not isinstance(env, str), buffer == "SB3"
-    hindsight, plain = (
-        stable_baselines3.HerReplayBuffer if is_own else relive_sb3.HerReplayBuffer,
-        relive_sb3.ReplayBuffer,
-    )
-    kind = hindsight if has_goal else None if is_own else plain
-    settings = copy.deepcopy(settings) | {"replay_buffer_class": kind, "seed": seed, "device": "cpu"}
-    policy, played = ("MultiInputPolicy", env()) if has_goal else ("MlpPolicy", env)
-    model = algorithm(policy, played, **settings).learn(steps)
+    library = stable_baselines3 if buffer == "SB3" else relive_sb3
+    if isinstance(env, str):
+        policy, kind = "MlpPolicy", None if buffer == "SB3" else relive_sb3.ReplayBuffer
+    else:
+        policy, kind, env = "MultiInputPolicy", library.HerReplayBuffer, env()
+    settings = copy.deepcopy(settings)  # The algorithms add to the dicts in it.
+    model = algorithm(policy, env, replay_buffer_class=kind, seed=seed, device="cpu", **settings).learn(steps)
     returns, lengths = (model.get_env().env_method(f"get_episode_{name}")[0] for name in ("rewards", "lengths"))
     return (np.cumsum(lengths).tolist(), returns), model.replay_buffer
 
@@ -251,7 +248,8 @@ class Method:
 
 SIZES = {"learning_rate": 1e-3, "buffer_size": 50_000, "batch_size": 64, "learning_starts": 500}
 DQN = {"target_update_interval": 250, "train_freq": 4, "gradient_steps": 2, "exploration_fraction": 0.2} | SIZES
-SMALL = {"policy_kwargs": {"net_arch": [64, 64]}} | SIZES | {"batch_size": 128, "learning_starts": 100}
+SWINGS = SIZES | {"batch_size": 128, "gamma": 0.98, "policy_kwargs": {"net_arch": [256, 256]}}
+NOISE = {"action_noise": noise.NormalActionNoise(np.zeros(1), np.full(1, 0.2)), "learning_starts": 1_000}
 GOALS = functools.partial(envs.BitFlippingEnv, n_bits=8, continuous=False)
 CARTPOLE, PENDULUM, FLIPS = "CartPole-v1", "Pendulum-v1", "flipping 8 bits"
 sb3, cleanrl = (functools.partial(functools.partial, train) for train in (train_sb3, train_cleanrl))
@@ -263,14 +261,14 @@ LABELS = {
 }
 ALONE = ("random play", "relive")
 METHODS = {
-    "SB3 DQN": Method(CARTPOLE, 8_000, sb3(algorithm=SB3_DQN, env=CARTPOLE, **DQN)),
-    "SB3 SAC": Method(PENDULUM, 3_500, sb3(algorithm=SB3_SAC, env=PENDULUM, **SMALL)),
-    "SB3 TD3": Method(PENDULUM, 3_500, sb3(algorithm=SB3_TD3, env=PENDULUM, **SMALL)),
-    "SB3 HER with DQN": Method(FLIPS, 6_000, sb3(algorithm=SB3_DQN, env=GOALS, **DQN)),
+    "SB3 DQN": Method(CARTPOLE, 6_000, sb3(algorithm=SB3_DQN, env=CARTPOLE, **DQN)),
+    "SB3 SAC": Method(PENDULUM, 3_000, sb3(algorithm=SB3_SAC, env=PENDULUM, **SWINGS)),
+    "SB3 TD3": Method(PENDULUM, 3_500, sb3(algorithm=SB3_TD3, env=PENDULUM, **SWINGS | NOISE)),
+    "SB3 HER with DQN": Method(FLIPS, 5_000, sb3(algorithm=SB3_DQN, env=GOALS, **DQN)),
     "CleanRL-style DQN": Method(CARTPOLE, 12_000, cleanrl(losses_of=dqn_losses, width=1), tuple(LABELS)),
-    "CleanRL-style C51": Method(CARTPOLE, 8_000, cleanrl(losses_of=c51_losses, width=51)),
+    "CleanRL-style C51": Method(CARTPOLE, 6_000, cleanrl(losses_of=c51_losses, width=51)),
     "R2D2": Method("remembering a sign, % right", 24_000, train_r2d2, ALONE),
-    "a team, joint draws": Method("meeting at a goal, % met", 24_000, train_team, ALONE),
+    "a team, joint draws": Method("meeting at a goal, % met", 12_000, train_team, ALONE),
 }
 
 PROSE = """# Evidence that agents learn as well
@@ -278,9 +276,9 @@ PROSE = """# Evidence that agents learn as well
 Each algorithm learns from the buffer of its library and from relive's: the same learner, hyperparameters and seeds. The
 buffers draw different transitions, so the runs differ, but both should learn as much.
 
-`python docs/examples/evidence.py --out docs` makes every figure of this page ([evidence.py](examples/evidence.py)): here
-on {date} at commit `{commit}`, with {seeds} seeds in {minutes:.0f} minutes, one thread a run, {jobs} at a time, on {processors}
-CPUs shared with others ({machine}). Python {python}, {versions}.
+Every figure of this page is made by `python docs/examples/evidence.py --out docs` ([source](examples/evidence.py)),
+here on {date} at commit `{commit}`: {seeds} seeds in {minutes:.0f} minutes, one thread a run, {jobs} at a time,
+on {processors} CPUs ({machine}); Python {python}, {versions}.
 
 ![Returns of DQN on CartPole from prioritized 3-step replay, uniform replay and the buffer of SB3](learning.png)
 
@@ -311,7 +309,8 @@ Environment steps in a second of processor time (play, learning and replay), and
 - **Large tasks.** Runs take seconds, and networks are small. These are no benchmark scores.
 - **Equality.** An interval that contains 0 shows no difference, and rules out only those outside. With few seeds it is
   wide, and returns are not normal: some runs learn, some collapse. By chance one in twenty excludes 0.
-- **The speed of replay.** Most of a step is the network, and the machine was shared: see [Benchmarks](benchmarks.md).
+- **The speed of replay.** Most of a step is the network, and others may use the machine. See
+  [Benchmarks](benchmarks.md).
 - **Images.** The larger the observations, the nearer relive's memory comes to half of theirs.
 """
 
