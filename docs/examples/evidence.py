@@ -248,8 +248,8 @@ class Method:
 
 SIZES = {"learning_rate": 1e-3, "buffer_size": 50_000, "batch_size": 64, "learning_starts": 500}
 DQN = {"target_update_interval": 250, "train_freq": 4, "gradient_steps": 2, "exploration_fraction": 0.2} | SIZES
-SWINGS = SIZES | {"batch_size": 128, "gamma": 0.98, "policy_kwargs": {"net_arch": [256, 256]}}
-NOISE = {"action_noise": noise.NormalActionNoise(np.zeros(1), np.full(1, 0.2)), "learning_starts": 1_000}
+SWINGS = SIZES | {"batch_size": 128, "gamma": 0.98, "learning_starts": 100, "policy_kwargs": {"net_arch": [256, 256]}}
+NOISE = {"action_noise": noise.NormalActionNoise(np.zeros(1), np.full(1, 0.2)), "learning_starts": 500}
 GOALS = functools.partial(envs.BitFlippingEnv, n_bits=8, continuous=False)
 CARTPOLE, PENDULUM, FLIPS = "CartPole-v1", "Pendulum-v1", "flipping 8 bits"
 sb3, cleanrl = (functools.partial(functools.partial, train) for train in (train_sb3, train_cleanrl))
@@ -262,8 +262,8 @@ LABELS = {
 ALONE = ("random play", "relive")
 METHODS = {
     "SB3 DQN": Method(CARTPOLE, 6_000, sb3(algorithm=SB3_DQN, env=CARTPOLE, **DQN)),
-    "SB3 SAC": Method(PENDULUM, 3_000, sb3(algorithm=SB3_SAC, env=PENDULUM, **SWINGS)),
-    "SB3 TD3": Method(PENDULUM, 3_500, sb3(algorithm=SB3_TD3, env=PENDULUM, **SWINGS | NOISE)),
+    "SB3 SAC": Method(PENDULUM, 4_000, sb3(algorithm=SB3_SAC, env=PENDULUM, **SWINGS)),
+    "SB3 TD3": Method(PENDULUM, 6_000, sb3(algorithm=SB3_TD3, env=PENDULUM, **SWINGS | NOISE)),
     "SB3 HER with DQN": Method(FLIPS, 5_000, sb3(algorithm=SB3_DQN, env=GOALS, **DQN)),
     "CleanRL-style DQN": Method(CARTPOLE, 12_000, cleanrl(losses_of=dqn_losses, width=1), tuple(LABELS)),
     "CleanRL-style C51": Method(CARTPOLE, 6_000, cleanrl(losses_of=c51_losses, width=51)),
