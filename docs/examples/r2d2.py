@@ -93,14 +93,9 @@ def sequence_loss(
     return (batch.weights * (errors**2).sum(dim=1) / steps).mean(), priorities.detach()
 
 
-def train(steps: int, seed: int, *, memory: bool) -> curves.Run:
-    """Return steps, and the share of right doors that the eight streams with little exploration chose by then."""
-    torch.manual_seed(seed)
-    rng, corridors_rng, buffer_rng = np.random.default_rng(seed).spawn(3)
-    corridors, network = Corridors(STREAMS, corridors_rng), Network(memory)
-    target_network = Network(memory)
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    buffer = relive.SequenceReplayBuffer(
+def new_buffer(seed: int | np.random.Generator) -> relive.SequenceReplayBuffer:
+    """Return the buffer of a run."""
+    return relive.SequenceReplayBuffer(
         50_000,
         length=LENGTH,
         burn_in=BURN_IN,
@@ -109,8 +104,18 @@ def train(steps: int, seed: int, *, memory: bool) -> curves.Run:
         prioritized=True,
         epsilon=0.01,  # A sequence that has no step to learn from yet is drawn again when it has grown.
         streams=STREAMS,
-        seed=buffer_rng,
+        seed=seed,
     )
+
+
+def train(steps: int, seed: int, *, memory: bool) -> curves.Run:
+    """Return steps, and the share of right doors that the eight streams with little exploration chose by then."""
+    torch.manual_seed(seed)
+    rng, corridors_rng, buffer_rng = np.random.default_rng(seed).spawn(3)
+    corridors, network = Corridors(STREAMS, corridors_rng), Network(memory)
+    target_network = Network(memory)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    buffer = new_buffer(buffer_rng)
     epsilons = 0.4 ** np.linspace(1, 8, STREAMS)  # From a stream that explores a lot to one that hardly does.
     state = torch.zeros(STREAMS, STATE_WIDTH)
     at, shares, returns = list[int](), list[float](), list[float]()
