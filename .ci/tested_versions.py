@@ -6,13 +6,12 @@ import re
 import sys
 import tomllib
 
-ROOT = pathlib.Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "tested_versions.md"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "tested_versions.md"
+PROJECT = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
 TEXT = """# Tested versions
 
 CI tests every change on Python {pythons}, on Linux, macOS and Windows; on Linux with all libraries too,
-the newest versions and the oldest allowed. Of these, relive needs numpy alone. `.ci/tested_versions.py` wrote the table.
+the newest versions and the oldest allowed. relive needs numpy alone. `.ci/tested_versions.py` wrote this table.
 
 | library | with | at least | tested with |
 |---|---|---|---|
