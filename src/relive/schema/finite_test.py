@@ -88,6 +88,7 @@ def test_a_step_is_stored_exactly_if_numpy_finds_it_finite(call: str, data: st.D
     [
         ({"observation": [0.0, np.nan]}, "observation must be finite, got nan at [1]"),
         ({"observation": np.array([-np.inf, 0], "f4")}, "observation must be finite, got -inf at [0]"),
+        ({"observation": [-np.inf, np.nan]}, "observation must be finite, got -inf at [0]"),
         ({"next_observation": [np.inf, 0.0]}, "next_observation must be finite, got inf at [0]"),
         ({"action": np.nan}, "action must be finite, got nan"),
         ({"action": np.float64("inf")}, "action must be finite, got inf"),
@@ -112,11 +113,13 @@ def test_the_field_and_the_place_are_named(given: dict[str, Any], message: str) 
     assert len(buffer) == 1
 
 
-def test_rewards_are_checked_by_every_schema() -> None:
-    for schema in (SCHEMA, UNCHECKED):
-        buffer = relive.RingReplayBuffer(9, schema, streams=2)
-        with pytest.raises(errors.ArgumentError, match=r"^reward must be finite, got nan$"):
-            write(buffer, "add", step("add") | {"reward": np.nan})
+@pytest.mark.parametrize("call", LEADS)
+@pytest.mark.parametrize("schema", [SCHEMA, UNCHECKED])
+def test_rewards_are_checked_alike_by_every_schema(schema: relive.Schema, call: str) -> None:
+    buffer = relive.RingReplayBuffer(9, schema, streams=2)
+    with pytest.raises(errors.ArgumentError, match=r"^reward must be finite, got nan$") as caught:
+        write(buffer, call, step(call) | {"reward": np.full(LEADS[call], np.nan)})
+    assert type(caught.value) is errors.ArgumentError
 
 
 def test_a_checked_schema_is_another_one_and_says_so() -> None:
