@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import math
 import re
 import time
 from typing import Any
 import uuid
+import weakref
 
 import numpy as np
 import pytest
@@ -102,6 +104,18 @@ def test_a_plain_block_gives_the_place_of_its_ticket_back() -> None:
         with buffer.episode_nowait("a", ticket=ticket):
             assert ticket.left == 0
         assert ticket.left == 1
+
+
+def test_a_plain_block_does_not_keep_its_ticket() -> None:
+    """One that nobody else refers to is lost, as with `episode`, and its other places are given back."""
+    buffer = relive.EpisodeReplayBuffer[int, int](admission=relive.Admission(max_lag=0, episodes_per_version=2))
+    buffer.set_policy_version(0)
+    tickets = [buffer.admit_nowait(2)]
+    lost = weakref.ref(tickets[0])
+    with buffer.episode_nowait("a", ticket=tickets.pop()):
+        gc.collect()
+        assert lost() is None
+        assert buffer.admit_nowait(1).left == 1
 
 
 def test_threads_are_told_to_use_calls_without_a_block() -> None:
