@@ -18,25 +18,31 @@ import dqn
 import grpo
 import her
 import offline
+import ppo
 import r2d2
 import sac
+import world_model
 
 EPISODES = r"return, mean of 20 episodes at the end: -?\d+\.\d"
 LAST_LINES = {
     dqn: rf"relive, uniform 1-step, seed 0: {EPISODES}",
     c51: rf"relive, uniform 1-step, seed 0: {EPISODES}",
+    ppo: rf"relive, one-step errors, seed 0: {EPISODES}",
     sac: r"relive, one flag for both, seed 0: return without exploration at the end: -?\d+\.\d",
+    world_model: r"relive, no burn-in, seed 0: error of ten imagined steps in percent at the end: \d+\.\d",
     r2d2: r"relive, without, seed 0: right doors in percent at the end: \d+\.\d",
     her: r"relive, without, seed 0: success rate in percent at the end: \d+\.\d",
     agents: r"relive, the last reply alone, seed 0: right answers in percent at the end: \d+\.\d",
     grpo: r".*, seed 0: right answers at the end: 0\.\d",
     offline: r"seed 0: mean return: recorded \d+\.\d, clone \d+\.\d",
 }
-STEPS = {dqn: 300, c51: 140, sac: 140, r2d2: 800, her: 300, agents: 300, grpo: 2}
+STEPS = {dqn: 300, c51: 140, ppo: 800, sac: 140, world_model: 700, r2d2: 800, her: 300, agents: 300, grpo: 2}
 CASES: dict[Any, dict[str, Any]] = {
     dqn: {"n_step": 3},
     c51: {"n_step": 3},
+    ppo: {"lambda_": 0.95},
     sac: {"wrappers": []},
+    world_model: {"burn_in": 6},
     r2d2: {"memory": True},
     her: {"hindsight": True},
     agents: {"first": 0},
@@ -49,6 +55,7 @@ def _early_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin to learn after 100 steps."""
     for module in (dqn, c51, sac):
         monkeypatch.setattr(module, "WARM_UP", 100)
+    monkeypatch.setattr(ppo, "ROLLOUT", 16)
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")

@@ -34,6 +34,7 @@ from relive.buffers.sequence import SequenceReplayBuffer as SequenceReplayBuffer
 from relive.common.copies import copiers as copiers
 from relive.episodes.buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
 from relive.episodes.buffer import EpisodeWriter as EpisodeWriter
+from relive.episodes.buffer import PlainEpisodeWriter as PlainEpisodeWriter
 from relive.episodes.episode import Episode as Episode
 from relive.episodes.episode import EpisodeStatus as EpisodeStatus
 from relive.episodes.episode import FinalStatus as FinalStatus

@@ -266,10 +266,22 @@ def use_writer(writer: Any) -> Any:
     return writer.episode_id, len(writer._buffer._store[writer.episode_id].actions)
 
 
+def plain_writer() -> Any:
+    buffer = episode_buffer()
+    return relive.PlainEpisodeWriter(buffer, buffer.start_episode_nowait("a"))
+
+
+def use_plain_writer(writer: Any) -> Any:
+    writer.append("o", "a", 1.0)
+    writer._buffer.check()
+    return writer.episode_id, len(writer._buffer._store[writer.episode_id].actions)
+
+
 OPTIONAL = (dataset, sb3_buffer, recorder)
 REFERRING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "mixture": (zoo.KINDS["mixture"].make, use),
     "writer of an episode": (writer, use_writer),
+    "plain writer of an episode": (plain_writer, use_plain_writer),
     "dataset": (dataset, lambda dataset: [batch.reward for batch in dataset]),
     "stable_baselines3": (sb3_buffer, use_sb3),
     "recorder": (recorder, use_recorder),

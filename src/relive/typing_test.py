@@ -47,6 +47,10 @@ async def test_types_survive_from_append_to_sample() -> None:
         assert_type(writer.episode_id, str)
         await writer.append(Message("hello"), "hi", 1.0, policy_version=2)
         await writer.end(Message("bye"), status="ABORTED")
+    with buffer.episode_nowait("agent-0", group_id="group", policy_version=2) as plain:
+        assert_type(plain, relive.PlainEpisodeWriter[Message, str])
+        plain.append(Message("hello"), "hi", 1.0)
+        plain.end(Message("bye"))
 
     samples = await buffer.sample_n_step(2, 3, 0.9)
     assert_type(samples, list[relive.ReplaySample[Message, str]])

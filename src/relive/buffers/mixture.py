@@ -99,7 +99,7 @@ class MixtureSampler(Generic[Batch]):
                 raise errors.NotReadyError(f"sample must wait for buffer {source}: it cannot return {count} rows now")
         schema = self._buffers[0].schema
         for buffer in self._buffers:
-            if buffer.schema != schema and schema is not None and buffer.schema is not None:
+            if schema is not None and buffer.schema is not None and buffer.schema.fields != schema.fields:
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
             if options.get("beta") is not None:
                 buffer.sampler._exponent_of(options["beta"])

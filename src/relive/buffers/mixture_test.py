@@ -214,3 +214,13 @@ def test_wrong_settings_of_mixtures_are_refused() -> None:
             relive.MixtureSampler(buffers, shares)  # type: ignore[arg-type]
     with pytest.raises(errors.ArgumentError, match="^batch_size must be at least 1, got 0$"):
         relive.MixtureSampler([buffer], [1]).sample(0)
+
+
+def test_a_checked_buffer_mixes_with_an_unchecked_one() -> None:
+    field = relive.Field((), "float64")
+    made = [
+        relive.RingReplayBuffer(9, relive.Schema(field, field, check_finite=each), seed=0) for each in (True, False)
+    ]
+    for buffer in made:
+        buffer.add(0.0, 0.0, 0.0, 1.0)
+    assert len(relive.MixtureSampler(made, shares=[1, 1]).sample(8)) == 8

@@ -11,7 +11,7 @@ completely or not at all.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 import contextlib
 import math
 import os
@@ -347,8 +347,39 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
         episode_id = await self.start_episode(agent_id, **described)
         del described  # A ticket that nobody else refers to is lost.
-        try:
+        with self._aborting(episode_id):
             yield EpisodeWriter(self, episode_id)
+
+    @contextlib.contextmanager
+    def episode_nowait(
+        self,
+        agent_id: str,
+        *,
+        group_id: str | None = None,
+        policy_version: int | None = None,
+        ticket: admission_lib.Ticket | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Iterator["PlainEpisodeWriter[Obs, Act]"]:
+        """Do what `episode` does as a context manager for a plain `with`; the calls of its writer are plain.
+
+        >>> import relive
+        >>> buffer = relive.EpisodeReplayBuffer[str, int]()
+        >>> with buffer.episode_nowait("agent-0") as writer:
+        ...     writer.append("start", 1, 0.5)
+        ...     writer.end("exit")
+        >>> len(buffer)
+        1
+        """
+        episode_id = self._start(agent_id, group_id, policy_version, ticket, metadata)
+        del ticket
+        with self._aborting(episode_id):
+            yield PlainEpisodeWriter(self, episode_id)
+
+    @contextlib.contextmanager
+    def _aborting(self, episode_id: str) -> Iterator[None]:
+        """Abort the episode, if it is open, when the block is left."""
+        try:
+            yield
         except BaseException as error:
             self._give_up(episode_id, error)
             raise
@@ -782,8 +813,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return samples
 
 
-class EpisodeWriter(Generic[Obs, Act]):
-    """Writes one episode; created by `EpisodeReplayBuffer.episode`."""
+class _Writer(Generic[Obs, Act]):
+    """Writes one episode."""
 
     def __init__(self, buffer: EpisodeReplayBuffer[Obs, Act], episode_id: str) -> None:
         self._buffer = buffer
@@ -793,6 +824,10 @@ class EpisodeWriter(Generic[Obs, Act]):
     def episode_id(self) -> str:
         """The id of the episode, a UUID."""
         return self._episode_id
+
+
+class EpisodeWriter(_Writer[Obs, Act]):
+    """Writes one episode; created by `EpisodeReplayBuffer.episode`."""
 
     async def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
         """Append one step; see EpisodeReplayBuffer.append_observation_action_reward.
@@ -806,3 +841,17 @@ class EpisodeWriter(Generic[Obs, Act]):
     async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """End the episode; see EpisodeReplayBuffer.end_episode."""
         await self._buffer.end_episode(self._episode_id, final_observation, status)
+
+
+class PlainEpisodeWriter(_Writer[Obs, Act]):
+    """Writes one episode with plain calls; created by `EpisodeReplayBuffer.episode_nowait`."""
+
+    def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
+        """Append one step; see EpisodeReplayBuffer.append_observation_action_reward_nowait."""
+        self._buffer.append_observation_action_reward_nowait(
+            self._episode_id, observation, action, reward, policy_version=policy_version
+        )
+
+    def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
+        """End the episode; see EpisodeReplayBuffer.end_episode_nowait."""
+        self._buffer.end_episode_nowait(self._episode_id, final_observation, status)

@@ -1,12 +1,15 @@
 """The contract of a buffer of episodes, and bad input."""
 
 import asyncio
+import contextlib
 import dataclasses
+import gc
 import math
 import re
 import time
 from typing import Any
 import uuid
+import weakref
 
 import numpy as np
 import pytest
@@ -32,6 +35,94 @@ def test_an_episode_id_is_a_fresh_uuid() -> None:
     ids = {buffer.start_episode_nowait("a") for _ in range(100)}
     assert len(ids) == 100
     assert all(str(uuid.UUID(episode_id)) == episode_id for episode_id in ids)
+
+
+# The plain block.
+
+
+def test_a_plain_block_writes_one_episode_as_plain_calls_do() -> None:
+    buffer, twin = Buffer(), Buffer()
+    known: Any = {"group_id": None, "policy_version": 3, "metadata": {"prompt": 7}}
+    with buffer.episode_nowait("a", **known) as writer:
+        writer.append([0], 0, 1.0)
+        writer.append([1], 1, 2.0, policy_version=4)
+        writer.end([2], status="TRUNCATED")
+    episode_id = twin.start_episode_nowait("a", **known)
+    twin.append_observation_action_reward_nowait(episode_id, [0], 0, 1.0)
+    twin.append_observation_action_reward_nowait(episode_id, [1], 1, 2.0, policy_version=4)
+    twin.end_episode_nowait(episode_id, [2], "TRUNCATED")
+    made, expected = (
+        [
+            (
+                one.observations,
+                one.actions,
+                one.rewards,
+                one.status,
+                one.version_changes,
+                one.policy_version,
+                one.metadata,
+            )
+            for one in each.next_episodes_nowait(1)
+        ]
+        for each in (buffer, twin)
+    )
+    assert made == expected
+    assert stored_ids(buffer) == {writer.episode_id}
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_plain_block_left_before_its_end_is_aborted(error: type[BaseException] | None, is_ended: bool) -> None:
+    buffer = Buffer()
+    with contextlib.suppress(*filter(None, [error])), buffer.episode_nowait("a") as writer:
+        for t in range(3):
+            writer.append([t], t, 1.0)
+        if is_ended:
+            writer.end([3])
+        if error is not None:
+            raise error
+    stats = buffer.get_stats()
+    assert (stats.completed, stats.aborted, stats.in_progress) == (int(is_ended), int(not is_ended), 0)
+    assert len(buffer) == (3 if is_ended else 2)
+    buffer.check()
+
+
+def test_a_plain_block_is_held_back_by_the_limiter() -> None:
+    limiter = relive.SampleToInsertRatio(1.0, min_size=2, error_buffer=2.0)
+    buffer = relive.EpisodeReplayBuffer[int, int](limiter=limiter)
+    held_back = pytest.raises(relive.NotReadyError, match=r"^append_observation_action_reward_nowait held back by .*")
+    with held_back, buffer.episode_nowait("a") as writer:
+        for t in range(100):
+            writer.append(t, t, 1.0)
+    assert buffer.get_stats().aborted == 1
+
+
+def test_a_plain_block_gives_the_place_of_its_ticket_back() -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](admission=relive.Admission(max_lag=0, episodes_per_version=8))
+    buffer.set_policy_version(0)
+    with buffer.admit_nowait() as ticket:
+        with buffer.episode_nowait("a", ticket=ticket):
+            assert ticket.left == 0
+        assert ticket.left == 1
+
+
+def test_a_plain_block_does_not_keep_its_ticket() -> None:
+    """One that nobody else refers to is lost, as with `episode`, and its other places are given back."""
+    buffer = relive.EpisodeReplayBuffer[int, int](admission=relive.Admission(max_lag=0, episodes_per_version=2))
+    buffer.set_policy_version(0)
+    tickets = [buffer.admit_nowait(2)]
+    lost = weakref.ref(tickets[0])
+    with buffer.episode_nowait("a", ticket=tickets.pop()):
+        gc.collect()
+        assert lost() is None
+        assert buffer.admit_nowait(1).left == 1
+
+
+def test_threads_are_told_to_use_calls_without_a_block() -> None:
+    shared: Any = relive.ThreadSafeReplayBuffer(Buffer())
+    for name in ("episode", "episode_nowait"):
+        with pytest.raises(AttributeError, match=rf"^{name} is not for threads: use start_episode and end_episode$"):
+            getattr(shared, name)("a")
 
 
 def test_unknown_episodes_are_value_errors_and_key_errors() -> None:

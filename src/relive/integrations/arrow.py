@@ -265,7 +265,7 @@ def _add(
     progress: state.Progress | None = None,
 ) -> int:
     """Add the episodes in batches of rows, and return the number of steps; `refusal` is raised if they are broken."""
-    if buffer.schema is not None and buffer.schema != said.schema:
+    if buffer.schema is not None and buffer.schema.fields != said.schema.fields:
         raise errors.SchemaError(f"buffer must have the schema of {label}, {said.schema}, got {buffer.schema}")
     if said.num_steps > buffer.capacity:
         raise errors.ArgumentError(

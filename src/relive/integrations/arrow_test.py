@@ -677,3 +677,17 @@ def test_nulls_in_lists_are_refused() -> None:
 def test_lists_of_other_lengths_are_refused() -> None:
     with pytest.raises(errors.CheckpointError, match="column x must have lists of 2$"):
         arrow._array("x", relive.Field(2, "f8"), pyarrow.array([[1.0, 2.0], [1.0]]))
+
+
+def test_a_table_of_unchecked_steps_fits_a_checked_buffer() -> None:
+    field = relive.Field((), "float64")
+    plain, checked = (
+        relive.RingReplayBuffer(9, relive.Schema(field, field, check_finite=each)) for each in (False, True)
+    )
+    plain.add(np.nan, 0.0, 0.0, 1.0, terminated=True)
+    with pytest.raises(errors.SchemaError, match=r"observations? must be finite, got nan at \[0\]"):
+        arrow.add_table(checked, arrow.to_table(plain))
+    plain.clear()
+    plain.add(0.0, 0.0, 0.0, 1.0, terminated=True)
+    assert arrow.add_table(checked, arrow.to_table(plain)) == 1
+    assert repr(checked.schema).endswith(", check_finite=True)")

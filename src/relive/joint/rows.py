@@ -14,7 +14,7 @@ observation after an agent's step is what the next row of the episode holds for 
 Where that cannot hold, the row has the number of another episode: by that, the store tells that it does not follow.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import functools
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -164,13 +164,15 @@ class JointRows:
     def schema_with(self, schemas: Mapping[int, schema_lib.Schema]) -> schema_lib.Schema:
         """Return the schema of a row, given the schemas of further agents by number."""
         groups, rest = list(self.groups), dict(sorted(schemas.items()))
+        if len({schema.check_finite for schema in [*self.schemas.values(), *rest.values()]}) > 1:
+            raise errors.ArgumentError("schemas must agree in check_finite, got True and False")
         while rest:
             schema = next(iter(rest.values()))
             groups.append(Group([number for number, one in rest.items() if one == schema], self.agents, schema))
             rest = {number: one for number, one in rest.items() if one != schema}
         return self._schema_of(groups)
 
-    def _schema_of(self, groups: Iterable[Group]) -> schema_lib.Schema:
+    def _schema_of(self, groups: Sequence[Group]) -> schema_lib.Schema:
         of_all = schema_lib.Field(len(self.agents), np.uint8)
         fields = {EPISODE: schema_lib.Field((), np.int64), STATUS: of_all, FLAGS: of_all}
         for group in groups:
@@ -178,7 +180,8 @@ class JointRows:
                 field = group.schema.fields[own]
                 fields[path] = schema_lib.Field((len(group.numbers), *field.shape), field.dtype)
         trees_of: list[Any] = [trees.nested(part, fields) for part in _PARTS if part != "reward"]
-        return schema_lib.Schema(trees_of[0], trees_of[1], reward=_NO_REWARD, extras=trees_of[2])
+        checks = any(group.schema.check_finite for group in groups)
+        return schema_lib.Schema(*trees_of[:2], reward=_NO_REWARD, extras=trees_of[2], check_finite=checks)
 
     def groups_in(self, schema: schema_lib.Schema) -> tuple[Group, ...]:
         """Return the groups of rows with that schema, which may have been read from a file.
@@ -190,7 +193,8 @@ class JointRows:
         try:
             for key in keys:
                 parts: list[Any] = [_of_one(trees.nested(_path(part, key), schema.fields)) for part in _PARTS]
-                own = schema_lib.Schema(parts[0], parts[1], reward=parts[2], extras=parts[3])
+                checks = schema.check_finite
+                own = schema_lib.Schema(*parts[:2], reward=parts[2], extras=parts[3], check_finite=checks)
                 groups.append(Group([int(number) for number in key.split(",")], self.agents, own))
         except (AttributeError, LookupError, TypeError, ValueError):
             groups = []
@@ -328,7 +332,9 @@ class JointRows:
             else:
                 events = encoding.events(terminated, truncated, len(streams))
                 encoding.require_round(self._store.streams, len(streams), reward)
-            own = encoding.steps(self._encoders.get(self.numbers[agent]), streams, events, values)
+            encoder, of_rows = self._encoders.get(self.numbers[agent]), self._store.encoder
+            checks = of_rows is not None and of_rows.schema.check_finite
+            own = encoding.steps(encoder, streams, events, values, check_finite=checks)
             if agent in present:
                 here = validation.flags("present", present[agent], len(streams))
         except errors.ArgumentError as error:

@@ -66,6 +66,14 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     return _cast(name, array, dtype, may_round)
 
 
+def require_finite(name: str, values: arrays.Array) -> None:
+    """Raise SchemaError, with the place, if one of the values [...] is infinite or NaN."""
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        place = np.argwhere(~is_finite)[0].tolist()
+        raise errors.SchemaError(f"{name} must be finite, got {values[tuple(place)]}{f' at {place}' if place else ''}")
+
+
 def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> errors.SchemaError:
     """Return the error for a value of another shape than its field's."""
     remedy = ""

@@ -121,7 +121,8 @@ class Encoder:
 
 def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any, list[bytes]], None]:
     """Return a function that encodes the value of an argument, and appends the bytes of each of its fields."""
-    encoders = {leaf: _encoder(leaf, field) for leaf, field in schema._named_fields(name).items()}
+    named = schema._named_fields(name).items()
+    encoders = {leaf: _encoder(leaf, field, schema._is_checked(leaf, field)) for leaf, field in named}
     if name in encoders:
         return encoders[name]
     leaves, of_fields = schema._leaves, tuple(encoders.values())
@@ -133,22 +134,25 @@ def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any, list[b
     return encode
 
 
-def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any, list[bytes]], None]:
+def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[Any, list[bytes]], None]:
     """Return a function that encodes one value of that field and appends the bytes, or raises ArgumentError.
 
-    Python numbers and flat lists of them are packed without numpy, which is several times faster.
+    Python numbers and flat lists of them are packed without numpy, which is several times faster, unless they are
+    checked.
     """
     shape, dtype, is_reward = field.shape, field.dtype, name == "reward"
+    check = schema_lib.require_finite if is_reward else functools.partial(casting.require_finite, name)
+    must_check = is_reward or is_checked
 
     def encode(value: Any, row: list[bytes]) -> None:
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             value = casting.cast_exact(name, value, shape, dtype, is_reward)
-        if is_reward:
-            schema_lib.require_finite(value)
+        if must_check:
+            check(value)
         row.append(value.tobytes())
 
     code = _CODES.get(dtype.str[1:])
-    if len(shape) > 1 or code is None or not dtype.isnative:
+    if len(shape) > 1 or code is None or not dtype.isnative or is_checked:
         return encode
     pack = struct.Struct(f"={math.prod(shape)}{code}").pack
     of_python = {"f": float, "b": bool}.get(dtype.kind, int)
@@ -186,7 +190,15 @@ def _encoder(name: str, field: schema_lib.Field) -> Callable[[Any, list[bytes]],
     return encode_list if shape else encode_number
 
 
-def steps(encoder: Encoder | None, streams: Streams, events: Events, given: Given, *, is_run: bool = False) -> Steps:
+def steps(
+    encoder: Encoder | None,
+    streams: Streams,
+    events: Events,
+    given: Given,
+    *,
+    is_run: bool = False,
+    check_finite: bool = False,
+) -> Steps:
     """Return the steps that the arguments of a write describe; infers the schema if there is none.
 
     Args:
@@ -196,6 +208,7 @@ def steps(encoder: Encoder | None, streams: Streams, events: Events, given: Give
         given: The values. Those of several steps have a leading axis [k, ...]. For a run, there is one observation
             more [k + 1, ...] instead of next observations.
         is_run: Whether these are consecutive steps of one stream.
+        check_finite: Whether an inferred schema has it.
 
     Raises:
         SchemaError: A value does not fit its field, is missing, or has none.
@@ -207,7 +220,7 @@ def steps(encoder: Encoder | None, streams: Streams, events: Events, given: Give
     if next_observation is None and not is_run and TRUNCATED in bytes(events):
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if encoder is None:
-        options: Any = {"extras": extras, "num_leading": int(not is_one)}
+        options: Any = {"extras": extras, "num_leading": int(not is_one), "check_finite": check_finite}
         encoder = Encoder(schema_lib.Schema.from_example(observation, action, reward, **options))
     if is_one:
         rows, next_rows = encoder.row(observation, action, reward, next_observation, extras)

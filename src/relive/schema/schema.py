@@ -5,7 +5,7 @@
 has the columns observation/image, observation/state, action, reward and extras/logp.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import difflib
 import math
@@ -122,6 +122,8 @@ Tree: TypeAlias = Field | Mapping[str, Any]
 """A field, or fields and trees by key."""
 
 _REWARD = Field((), np.float64)
+_CHECKED = {"fields", "check_finite"}
+"""What the description of a schema has that checks all values."""
 _DEEPEST = 64
 """So many levels the mappings of an observation have at most."""
 
@@ -138,15 +140,25 @@ class Schema(registry.Described):
     """
 
     def __init__(
-        self, observation: Tree, action: Tree, *, reward: Field = _REWARD, extras: Mapping[str, Tree] | None = None
+        self,
+        observation: Tree,
+        action: Tree,
+        *,
+        reward: Field = _REWARD,
+        extras: Mapping[str, Tree] | None = None,
+        check_finite: bool = False,
     ) -> None:
         """Create a schema from a field, or a tree of fields, for each part.
 
+        Infinite rewards and NaN are refused. With `check_finite`, so is a step with one among its floats and complex
+        numbers, by a SchemaError that names the field and the place.
+
         Raises:
-            ArgumentTypeError: Something in a tree is not a Field.
+            ArgumentTypeError: Something in a tree is not a Field, or `check_finite` is not a bool.
             ArgumentError: A tree is empty, a key is not a non-empty string without "/", the reward is not a float of
                 shape (), or an extra has the name of an argument of `add`.
         """
+        self._check_finite = validation.boolean("check_finite", check_finite)
         for name in _names(extras, "Fields"):
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
@@ -162,10 +174,10 @@ class Schema(registry.Described):
         for name, part in _PART_OF.items():
             paths = [path for path in self._fields if path.split("/")[0] == part]
             self._named[name] = {name + path[len(part) :]: self._fields[path] for path in paths}
-            self._columns[name] = _Columns.of(paths, self._named[name])
+            self._columns[name] = _Columns.of(paths, self._named[name], self._is_checked)
         following = self._named["next_observation"]
-        self._rows = _Columns.of([*self._fields], self._fields)
-        self._rows_and_next = _Columns.of([*self._fields, *following], self._fields | following)
+        self._rows = _Columns.of([*self._fields], self._fields, self._is_checked)
+        self._rows_and_next = _Columns.of([*self._fields, *following], self._fields | following, self._is_checked)
 
     @classmethod
     def from_example(
@@ -176,6 +188,7 @@ class Schema(registry.Described):
         *,
         extras: Mapping[str, Any] | None = None,
         num_leading: int = 0,
+        check_finite: bool = False,
     ) -> "Schema":
         """Return the schema inferred from the values of one row.
 
@@ -187,6 +200,7 @@ class Schema(registry.Described):
             reward: A real number.
             extras: More arrays or trees of arrays, by name.
             num_leading: Number of leading axes that are not part of the row, such as the axis of streams.
+            check_finite: As for a Schema; the example itself is not checked.
 
         Raises:
             SchemaError: A value is not an array, such as a Python object, or has fewer axes than `num_leading`, or the
@@ -218,6 +232,7 @@ class Schema(registry.Described):
             tree("action", action),
             reward=reward_field if reward_field.dtype.kind == "f" else _REWARD,
             extras=tree("extras", extras) if extras else None,
+            check_finite=check_finite,
         )
 
     @property
@@ -246,6 +261,11 @@ class Schema(registry.Described):
         return cast("dict[str, Tree]", trees.nested("extras", self._fields))
 
     @property
+    def check_finite(self) -> bool:
+        """Whether steps with infinite values or NaN are refused."""
+        return self._check_finite
+
+    @property
     def _observation_paths(self) -> tuple[str, ...]:
         """The paths of the observation's fields."""
         return tuple(self._named["observation"])
@@ -254,6 +274,25 @@ class Schema(registry.Described):
     def nbytes(self) -> int:
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
+
+    def nbytes_for(self, capacity: int) -> int:
+        """Return the number of bytes that the rows of a buffer of `capacity` steps take, allocated at once.
+
+        A buffer keeps some 20 bytes a step besides, and 80 and an observation for each episode.
+
+        Raises:
+            ArgumentError: `capacity` is not an integer of at least 1.
+
+        >>> import relive
+        >>> schema = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int))
+        >>> f"{schema.nbytes_for(1_000_000) / 1e9:.1f} GB"
+        '7.1 GB'
+        """
+        return validation.positive_int("capacity", capacity) * self.nbytes
+
+    def _is_checked(self, name: str, field: Field) -> bool:
+        """Return whether the values of a field must be finite because of `check_finite`."""
+        return self._check_finite and name != "reward" and field.dtype.kind in "fc"
 
     def _leaves(self, name: str, value: object) -> list[Any]:
         """Return the values of the fields of an argument of `add`, in the order of the fields.
@@ -313,9 +352,10 @@ class Schema(registry.Described):
         require_finite(rows["reward"])
         return rows
 
-    def _description(self) -> list[Any]:
-        """Return the fields as JSON values: a path, a dtype and a shape each."""
-        return [[path, dtypes.described(field.dtype), list(field.shape)] for path, field in self._fields.items()]
+    def _description(self) -> Any:
+        """Return the fields as JSON values: a path, a dtype and a shape each; and beside them what is checked."""
+        fields = [[path, dtypes.described(field.dtype), list(field.shape)] for path, field in self._fields.items()]
+        return {"fields": fields, "check_finite": True} if self._check_finite else fields
 
     @classmethod
     def _from_description(cls, value: Any) -> Self:
@@ -326,6 +366,9 @@ class Schema(registry.Described):
         """
         fields: dict[str, Field] = {}
         rule = "schema must be a list of a path, a dtype and a shape for each field"
+        check_finite = isinstance(value, dict) and value.keys() == _CHECKED and value["check_finite"] is True
+        if check_finite:
+            value = value["fields"]
         for row in value if isinstance(value, list) else [value]:
             match row:
                 case [str(path), dtype, list(shape)] if path not in fields and path.count("/") <= _DEEPEST:
@@ -338,7 +381,7 @@ class Schema(registry.Described):
         try:
             # Any values: the schema raises if they are invalid.
             parts: list[Any] = [trees.nested(part, fields) for part in ("observation", "action", "reward", "extras")]
-            schema = cls(parts[0], parts[1], reward=parts[2], extras=parts[3] or None)
+            schema = cls(*parts[:2], reward=parts[2], extras=parts[3] or None, check_finite=check_finite)
         except (errors.ArgumentError, TypeError, AttributeError, RecursionError) as error:
             raise errors.CheckpointError(f"schema cannot be made: {error}") from error
         if list(schema.fields.items()) != list(fields.items()):
@@ -348,11 +391,14 @@ class Schema(registry.Described):
         return schema
 
     def __eq__(self, other: object) -> bool:
-        return self._fields == other._fields if isinstance(other, Schema) else NotImplemented
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return self._fields == other._fields and self._check_finite == other._check_finite
 
     def __repr__(self) -> str:
         parts = {"observation": self.observation, "action": self.action, "reward": self.reward, "extras": self.extras}
-        return f"Schema({', '.join(f'{name}={part}' for name, part in parts.items())})"
+        checks = ", check_finite=True" if self._check_finite else ""
+        return f"Schema({', '.join(f'{name}={part}' for name, part in parts.items())}{checks})"
 
 
 def require(name: str, schema: object) -> None:
@@ -384,25 +430,31 @@ def _group(name: str, tree: object) -> dict[str, Field]:
 
 
 class _Columns(NamedTuple):
-    """Some fields: their paths, their names in errors, shapes and dtypes, and which is the reward."""
+    """Some fields: their paths, their names in errors, shapes and dtypes, which is the reward, and what is checked."""
 
     paths: list[str]
     names: list[str]
     shapes: list[tuple[int, ...]]
     dtypes: list[np.dtype[Any]]
     are_rewards: list[bool]
+    checked: list[tuple[str, str]]
 
     @classmethod
-    def of(cls, paths: list[str], fields: Mapping[str, Field]) -> "_Columns":
+    def of(cls, paths: list[str], fields: Mapping[str, Field], is_checked: Callable[[str, Field], bool]) -> "_Columns":
         """Return the columns at these paths of the fields with these names."""
         shapes, of_dtypes = [field.shape for field in fields.values()], [field.dtype for field in fields.values()]
-        return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields])
+        named = zip(paths, fields.items(), strict=True)
+        checked = [(path, name) for path, (name, field) in named if is_checked(name, field)]
+        return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields], checked)
 
     def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, Array]:
         """Return a value of each field as a column [lead..., ...] by path."""
         shapes = [lead + shape for shape in self.shapes]
-        columns = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
-        return dict(zip(self.paths, columns, strict=True))
+        cast = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
+        columns = dict(zip(self.paths, cast, strict=True))
+        for path, name in self.checked:
+            casting.require_finite(name, columns[path])
+        return columns
 
 
 class _Branch(NamedTuple):

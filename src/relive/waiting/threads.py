@@ -234,6 +234,8 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     def __getattr__(self, name: str) -> Any:
         """Return a method of the wrapped buffer that the wrapper does not have, blocking if it has a form that is."""
         if not name.startswith("_"):
+            if name in ("episode", "episode_nowait"):  # The calls of its writer would not take the lock.
+                raise AttributeError(f"{name} is not for threads: use start_episode and end_episode")
             if hasattr(type(self._buffer), f"{name}_nowait"):
                 return functools.partial(self._until_ready, getattr(self._buffer, f"{name}_nowait"))
             if inspect.iscoroutinefunction(getattr(type(self._buffer), name, None)):

@@ -93,7 +93,8 @@ class Recording:
             return action, extras
         if self._given is None:
             others = {name: tree for name, tree in schema.extras.items() if name not in self.infos}
-            self._given = schema_lib.Schema(schema.observation, schema.action, extras=others)
+            parts, checks = (schema.observation, schema.action), schema.check_finite
+            self._given = schema_lib.Schema(*parts, extras=others, check_finite=checks)
         columns = self._given._columns_of("action", action, self._lead)
         columns |= self._given._columns_of("extras", extras, self._lead)
         return trees.nested("action", columns), trees.nested("extras", columns)

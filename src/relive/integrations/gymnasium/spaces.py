@@ -36,6 +36,7 @@ def schema_from_spaces(
     frame_stack: int = 1,
     reward_dtype: Any = "float32",
     extras: Mapping[str, Any] | None = None,
+    check_finite: bool = False,
 ) -> schema_lib.Schema:
     """Return the schema for steps of these spaces: a field for each Box, Discrete, MultiDiscrete or MultiBinary.
 
@@ -45,6 +46,7 @@ def schema_from_spaces(
         frame_stack: Number of frames stacked along the first axis of an observation; only one per step is stored.
         reward_dtype: A float dtype; Gymnasium's rewards are float64, and are rounded to it.
         extras: A Field, a tree of Fields, or a space for each extra, by name.
+        check_finite: As for a Schema: whether infinite values and NaN are refused.
 
     Raises:
         ArgumentError: A space is, or contains, one of another kind, or the number of frames is not `frame_stack`.
@@ -64,6 +66,7 @@ def schema_from_spaces(
             name: fields_of(name, extra) if isinstance(extra, spaces.Space) else extra
             for name, extra in (extras or {}).items()
         },
+        check_finite=check_finite,
     )
 
 
@@ -73,6 +76,7 @@ def from_env(
     frame_stack: int = 1,
     reward_dtype: Any = "float32",
     extras: Mapping[str, Any] | None = None,
+    check_finite: bool = False,
 ) -> schema_lib.Schema:
     """Return the schema for an environment, or for each environment of a vector environment.
 
@@ -81,6 +85,7 @@ def from_env(
         frame_stack: As in `schema_from_spaces`.
         reward_dtype: As in `schema_from_spaces`.
         extras: As in `schema_from_spaces`.
+        check_finite: As in `schema_from_spaces`.
 
     Raises:
         ArgumentError: As in `schema_from_spaces`; or Gymnasium cannot create an environment from the id.
@@ -90,6 +95,12 @@ def from_env(
     Field((), 'int64')
     """
     given: object = env
+    options: Any = {
+        "frame_stack": frame_stack,
+        "reward_dtype": reward_dtype,
+        "extras": extras,
+        "check_finite": check_finite,
+    }
     if isinstance(env, str):
         try:
             made = gymnasium.make(env)
@@ -97,7 +108,7 @@ def from_env(
             rule = f"env must be an id that Gymnasium has registered, got {env!r}"
             raise errors.ArgumentError(f"{rule}: {' '.join(str(error).split())}") from error
         with contextlib.closing(made):
-            return from_env(made, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
+            return from_env(made, **options)
     if isinstance(env, vector.VectorEnv):
         pair = env.single_observation_space, env.single_action_space
     elif isinstance(given, gymnasium.Env):
@@ -107,7 +118,7 @@ def from_env(
         raise errors.ArgumentTypeError(
             f"env must be an environment of Gymnasium, or an id of one, got {validation.short_repr(given)}{remedy}"
         )
-    return schema_from_spaces(*pair, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
+    return schema_from_spaces(*pair, **options)
 
 
 def fields_of(name: str, space: object) -> Any:

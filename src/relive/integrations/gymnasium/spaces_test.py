@@ -179,6 +179,13 @@ def test_another_space_is_refused_by_name(space: Any) -> None:
         relive_gymnasium.schema_from_spaces(BOX, wrong)
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", gymnasium.make_vec("CartPole-v1", num_envs=2)])
+def test_a_schema_of_an_environment_checks_if_asked(env: Any) -> None:
+    schema = relive_gymnasium.from_env(env, check_finite=True)
+    assert (schema.check_finite, schema.fields) == (True, relive_gymnasium.from_env(env).fields)
+    assert not relive_gymnasium.from_env(env).check_finite
+
+
 def test_a_schema_accepts_the_tree_of_a_space() -> None:
     value = NESTED.sample()
     tree = space_trees.tree_of(NESTED, value)
