@@ -124,7 +124,8 @@ class Recurrent(torch.nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the outputs of sequences."""
-        return self.head(self.lstm(inputs)[0])
+        outputs: torch.Tensor = self.head(self.lstm(inputs)[0])
+        return outputs
 
 
 def tokens() -> Steps:
@@ -195,7 +196,7 @@ def set_ups() -> dict[str, Callable[[], Steps]]:
 
 def microseconds(call: Callable[[], Any], seconds: float) -> float:
     """Return the median time of a call, in microseconds, over that many seconds."""
-    times = []
+    times: list[float] = []
     until = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < until:
         started = time.perf_counter()

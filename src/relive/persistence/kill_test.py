@@ -241,7 +241,7 @@ def until_full(place: pathlib.Path, kind: str) -> None:
                     before = content(buffer)
                     call(buffer, seed, number)
             assert content(buffer) == before
-        assert log.num_records > 80
+        assert log.num_records > 40
         with pytest.raises(errors.CheckpointError, match=r"saved[ 0-9]* cannot be saved: [^\n]*$"):
             save_more(buffer, place)
     type(buffer).load(place / "saved").check()
