@@ -18,4 +18,4 @@ def test_each_set_up_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     for row in rows:
         *cells, share = [cell.strip() for cell in row.strip("| ").split("|")][1:]
         assert all(float(cell.replace(",", "")) > 0 for cell in cells if cell)
-        assert 0 < float(share.rstrip("%")) < 100
+        assert 0 <= float(share.rstrip("%")) < 100
