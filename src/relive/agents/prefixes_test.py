@@ -32,10 +32,11 @@ def rows_of(batch: relive.TokenBatch[Any]) -> list[list[int]]:
 
 def test_branches_of_a_prompt_take_little_more_than_one() -> None:
     buffer = relive.TokenReplayBuffer(5_000, groups=relive.Groups(16), seed=0)
+    sizes = []
     for branch in range(16):
         buffer.add_episode([step_of(QUESTION, [branch] * 40)], agent_id="a", group_id="g")
-        if not branch:
-            one = len(buffer)
+        sizes.append(len(buffer))
+    one = sizes[0]
     assert len(buffer) == one + 15 * 40 <= 1.2 * one
     batch = buffer.read(buffer.eligible_keys())
     assert rows_of(batch) == [[*QUESTION, *[branch] * 40] for branch in range(16)]
