@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import relive
+from relive import errors
 from relive.agents import prefixes
 from relive.persistence import journal_reader
 
@@ -253,3 +254,28 @@ def test_a_journal_holds_a_shared_beginning_once(tmp_path: pathlib.Path) -> None
             sizes.append(sum(each.stat().st_size for each in (tmp_path / "log").iterdir()))
     assert sizes[15] < 1.3 * sizes[0]
     assert rows_of(relive.recover(tmp_path / "log").read(range(16))) == rows_of(buffer.read(range(16)))
+
+
+def test_check_finds_wrong_tables_of_what_is_shared() -> None:
+    def made() -> relive.TokenReplayBuffer:
+        buffer = relive.TokenReplayBuffer(1_000, token_extras={"extra": relive.Field((), np.float64)}, seed=0)
+        buffer.add_episode([step_of([1], [2])], agent_id="a")
+        buffer.clear()
+        for branch in range(2):
+            buffer.add_episode([step_of([5] * 99, [branch])], agent_id="a", group_id="g")
+        buffer.check()
+        return buffer
+
+    kept, extras, parents = made(), made(), made()
+    assert kept._store.rows is not None
+    kept._store.rows._kept = 0
+    assert extras._store.extras is not None
+    extras._store.extras.evict(1)
+    parents._store._parents["h"] = 1
+    for buffer, text in (
+        (kept, "an evicted sequence that nothing begins like must not be kept"),
+        (extras, "each token must have its extras"),
+        (parents, "what sequences begin like must be what is stored of them"),
+    ):
+        with pytest.raises(errors.CorruptionError, match=f"^{text}$"):
+            buffer.check()

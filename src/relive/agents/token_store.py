@@ -554,14 +554,14 @@ class TokenStore(duplicates.CopiedWhole):
         twin = TokenStore(self.max_tokens, {}, {})
         twin.fill(rows, None, [each.names for each in self], [False] * len(self._episodes))
         sizes = self.lengths(rows.first_key + np.arange(len(rows)))
-        for keys in _parts(sizes, rows.first_key):
-            columns, lengths = self.read(keys)
-            check_tokens(columns)
-            _check_rows(rows, _counted(columns, lengths), keys)
         if self.extras is not None:
             self.extras.check()
             if self.extras.first_key != rows.first_key or not np.array_equal(self.extras.lengths, sizes):
                 raise errors.CorruptionError("each token must have its extras")
+        for keys in _parts(sizes, rows.first_key):
+            columns, lengths = self.read(keys)
+            check_tokens(columns)
+            _check_rows(rows, _counted(columns, lengths), keys)
         last_child = {key: last for key, last in self._last_child.items() if last >= rows.first_key}
         if (self._parents, last_child) != (twin._parents, twin._last_child):
             raise errors.CorruptionError("what sequences begin like must be what is stored of them")
