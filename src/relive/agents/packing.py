@@ -58,7 +58,6 @@ class TokenBatch(batches.Batch[batches.A]):
     """
 
     _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches", "metadata")
-
     _KEYS: ClassVar[tuple[str, ...]] = ("keys", "prefix_ids")
 
     tokens: batches.A
@@ -128,6 +127,7 @@ class TokenBatch(batches.Batch[batches.A]):
             raise errors.ArgumentError(f"episodes must have a step in one of them, got {len(episodes)} without")
         joined = [tokens_lib.join(tokens_lib.steps_of(each)) for each in lived]
         parts = [len(each.lengths) for each in joined]
+        sources = [(each, mismatch) for each, whole in zip(lived, joined, strict=True) for mismatch in whole.mismatches]
         return TokenBatch.of(
             {name: np.concatenate([each.columns[name] for each in joined]) for name in tokens_lib.FIELDS},
             np.concatenate([each.lengths for each in joined]),
@@ -140,9 +140,7 @@ class TokenBatch(batches.Batch[batches.A]):
             weights=np.ones(sum(parts)),
             returns=np.repeat([each.total_reward for each in joined], parts),
             is_exact=np.repeat([each.is_exact for each in joined], parts),
-            **names_of(
-                [(each, mismatch) for each, whole in zip(lived, joined, strict=True) for mismatch in whole.mismatches]
-            ),
+            **names_of(sources, [copies.copied(each.metadata) for each, _ in sources]),
         )
 
     @classmethod
@@ -272,14 +270,19 @@ class TokenBatch(batches.Batch[batches.A]):
         return TokenBatch(**{field.name: taken(getattr(self, field.name)) for field in dataclasses.fields(self)})
 
 
-def names_of(sources: Sequence[tuple[Any, tokens_lib.TokenMismatch | None]]) -> dict[str, Sequence[Any]]:
-    """Return the names of a batch, given the episode of each row and why it does not continue the previous one."""
+def names_of(
+    sources: Sequence[tuple[Any, tokens_lib.TokenMismatch | None]], metadata: Sequence[dict[str, Any]]
+) -> dict[str, Sequence[Any]]:
+    """Return the names of a batch.
+
+    Given are the episode of each row and why it does not continue the previous one, and metadata of its own.
+    """
     return {
         "episode_ids": [each.episode_id for each, _ in sources],
         "agent_ids": [each.agent_id for each, _ in sources],
         "group_ids": [each.group_id for each, _ in sources],
         "mismatches": [mismatch for _, mismatch in sources],
-        "metadata": tuple(copies.copied(each.metadata) for each, _ in sources),
+        "metadata": tuple(metadata),
     }
 
 

@@ -459,26 +459,28 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
         if self._draws is not None:
             return self._draws.shares(keys)
-        eligible = self.eligible_keys()
-        return np.isin(keys, eligible) / max(len(eligible), 1), np.ones(len(keys))
+        assert self._store.rows is not None
+        is_eligible = self._store.rows.row_values("trained", keys) > 0
+        return is_eligible / max(len(self.eligible_keys()), 1), np.ones(len(keys))
 
     def _read(self, names: arrays.Keys, probabilities: arrays.Floats, weights: arrays.Floats) -> packing.TokenBatch:
         store = self._store
         columns, lengths = store.read(names)
         assert store.rows is not None
-        owners = [(store.owners[key], key) for key in names.tolist()]
+        owners = [store.owners[key] for key in names.tolist()]
+        sources = [(each, each.mismatches[key - each.first_key]) for each, key in zip(owners, names, strict=True)]
         return packing.TokenBatch.of(
             columns,
             lengths,
             {name: store.rows.row_values(name, names) for name in store.sequence_extras},
             self._padding,
             keys=names.copy(),
-            **store.prefixes(names),
+            **store.prefixes(names, lengths),
             probabilities=probabilities,
             weights=weights,
             returns=store.rows.row_values("returns", names),
             is_exact=store.rows.row_values("is_exact", names),
-            **packing.names_of([(each, each.mismatches[key - each.first_key]) for each, key in owners]),
+            **packing.names_of(sources, [each.metadata for each in owners]),
         )
 
     # Priorities.

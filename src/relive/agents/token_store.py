@@ -297,13 +297,12 @@ class TokenStore(duplicates.CopiedWhole):
         rows, key = self.rows, self._parents.get(group_id) if group_id is not None else None
         if rows is None or key is None:
             return prefixes.shortened(joined, self.inserted, None, lambda count: False)
-        size, total = int(self.lengths(np.array([key]))[0]), int(joined.lengths.sum())
-        since = rows.num_values_from(key)
+        known = rows.read([key], ("tokens",))[0]["tokens"]  # Parents share nothing themselves.
+        since, total = rows.num_values_from(key), int(joined.lengths.sum())
 
         def may_share(count: int) -> bool:
-            return since - size <= self.max_tokens // _FARTHEST and since + total - count <= self.max_tokens
+            return since - len(known) <= self.max_tokens // _FARTHEST and since + total - count <= self.max_tokens
 
-        known = rows.values_at("tokens", np.full(size, key), np.arange(size))
         return prefixes.shortened(joined, self.inserted, (key, known), may_share)
 
     def _first_key_after(self, joined: tokens.TokenEpisode) -> int:
@@ -419,11 +418,10 @@ class TokenStore(duplicates.CopiedWhole):
             raise errors.UnknownKeyError(f"key {key} not found: its sequence was evicted, or never was")
         if self.rows is None:
             return np.zeros(0, np.int64)
-        return self.rows.lengths[keys - self.rows.first_key] + self.rows.row_values("shared", keys)
+        return self.rows.lengths_of(keys) + self.rows.row_values("shared", keys)
 
     def read(self, keys: arrays.Ints) -> tuple[dict[str, arrays.Array], arrays.Ints]:
         """Return the columns of stored sequences [N, ...], whole and with their extras, and the length of each [k]."""
-        self.lengths(keys)  # Refuses unknown keys.
         assert self.rows is not None
         columns, offsets = self.rows.read(keys)
         lengths, shared = np.diff(offsets), self.rows.row_values("shared", keys)
@@ -434,13 +432,15 @@ class TokenStore(duplicates.CopiedWhole):
             columns |= self.extras.read(keys)[0]
         return columns, lengths + shared
 
-    def prefixes(self, keys: arrays.Ints) -> dict[str, arrays.Ints]:
-        """Return the prefix_ids and prefix_lengths of a batch of stored sequences [k]."""
+    def prefixes(self, keys: arrays.Ints, lengths: arrays.Ints) -> dict[str, arrays.Ints]:
+        """Return the prefix_ids and prefix_lengths of a batch of stored sequences of those lengths [k]."""
         assert self.rows is not None
         parents, shared = self.rows.row_values("parents", keys), self.rows.row_values("shared", keys)
         is_own = parents < 0
-        lengths = np.where(is_own, self.lengths(keys), shared)
-        return {"prefix_ids": np.where(is_own, keys, parents), "prefix_lengths": lengths}
+        return {
+            "prefix_ids": np.where(is_own, keys, parents),
+            "prefix_lengths": np.where(is_own, lengths, shared),
+        }
 
     @staticmethod
     def _beginnings(rows: ragged.RaggedColumns, keys: arrays.Ints, counts: arrays.Ints) -> tokens.Tokens:
@@ -469,7 +469,7 @@ class TokenStore(duplicates.CopiedWhole):
             for place in np.flatnonzero(stored != given):
                 rule = f"{stored[place]} for key {keys[alive][place]}, as stored"
                 raise errors.ArgumentError(f"lengths must be {rule}, got {given[place]}")
-            self.rows.update(keys[alive], {}, np.diff(self.rows.read(keys[alive], ())[1]), of_sequences)
+            self.rows.update(keys[alive], {}, self.rows.lengths_of(keys[alive]), of_sequences)
             if self.extras is not None:
                 self.extras.update(keys[alive], of_tokens, np.repeat(stored, len(self.token_extras)))
         num_alive = int(alive.sum())

@@ -141,7 +141,7 @@ class RaggedColumns(duplicates.CopiedWhole):
     @property
     def num_values(self) -> int:
         """Number of stored values of a field, over all rows, evicted ones with their values included."""
-        return int(self._stored()[0, -1] - self._stored()[0, 0])
+        return self.num_values_from(self._kept)
 
     @property
     def nbytes(self) -> int:
@@ -231,6 +231,12 @@ class RaggedColumns(duplicates.CopiedWhole):
         self._make_room(count)
         if self._is_uneven:
             self._columns = {name: self._with_room(name, num_values) for name in self._columns}
+
+    def lengths_of(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return how many values the rows with those keys have [k], by their longest fields. O(k)."""
+        places = self._places(keys)
+        lengths: arrays_lib.Ints = self._offsets[0, places + 1] - self._offsets[0, places]
+        return lengths
 
     def num_values_from(self, key: int) -> int:
         """Return the number of stored values of a field in the rows from a key on."""

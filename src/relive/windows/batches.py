@@ -55,9 +55,9 @@ class Batch(Generic[A]):
 
     __slots__ = ()
     _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
+    """The fields that name rows: no framework calculates with them."""
     _KEYS: ClassVar[tuple[str, ...]] = ("keys",)
     """The fields that are keys."""
-    """The fields that name rows: no framework calculates with them."""
 
     if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
