@@ -225,6 +225,15 @@ def test_the_picture_shows_four_seeds_of_each_buffer(monkeypatch: pytest.MonkeyP
         assert shown[label] == [([50, 100], [0.0, 5.0 * seed + more / 2]) for seed in range(4)]
 
 
+def test_the_page_is_as_the_script_writes_it() -> None:
+    text = (pathlib.Path(evidence.__file__).parents[1] / "evidence.md").read_text(encoding="utf-8")
+    parts = [re.escape(part) for part in re.split(r"\{[^}]*\}", evidence.PROSE)]
+    assert re.fullmatch(".+?".join(parts), text, re.DOTALL)
+    for name, method in evidence.METHODS.items():
+        rows = re.findall(rf"^\| {name}.* (?:yes|no) \|$", text, re.MULTILINE)
+        assert len(rows) == len(method.buffers) - 1
+
+
 @pytest.mark.long
 def test_the_quick_form_runs_in_processes(tmp_path: pathlib.Path) -> None:
     evidence.main(["--quick", "--jobs", "2", "--out", str(tmp_path)])

@@ -3,6 +3,7 @@
 import dataclasses
 from importlib import metadata
 import pkgutil
+import re
 
 from relive.bench import machine
 from relive.bench import tasks
@@ -46,7 +47,7 @@ class Peer:
 
     def version(self) -> str:
         """Return the installed version of the library; nothing where there is none."""
-        return metadata.version(self.requirement.partition("[")[0]) if self.requirement else ""
+        return metadata.version(re.split(r"[\[>]", self.requirement)[0]) if self.requirement else ""
 
 
 def in_one_line(error: BaseException) -> str:
@@ -62,7 +63,7 @@ PEERS = {
         Peer("relive-numba", "own:_CompiledColumns", "numba", "the same, with kernels compiled by numba"),
         Peer("relive-episodes", "own:_Episodes", "", "EpisodeReplayBuffer"),
         Peer("cpprb", "with_cpprb:_Buffer", "cpprb", "C++"),
-        Peer("tianshou", "with_tianshou:_Buffer", "tianshou", "numpy, and a sum tree in numba"),
+        Peer("tianshou", "with_tianshou:_Buffer", "tianshou>=2", "numpy, and a sum tree in numba"),
         Peer("sb3", "with_sb3:_Buffer", "stable-baselines3", "numpy, and tensors of torch"),
         Peer("torchrl", "with_torchrl:_Buffer", "torchrl", "tensors of torch, and sum trees in C++"),
         Peer("rllib", "with_rllib:_Buffer", "ray[rllib]", "episodes in Python"),

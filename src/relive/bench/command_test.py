@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+import relive
 from relive.bench import machine
 from relive.bench import report
 from relive.bench import results
@@ -213,6 +214,23 @@ def test_the_processor_name_falls_back_to_that_of_python(
     assert machine.facts()["processor"] == (platform.processor() or platform.machine())
     said.unlink()
     assert machine.facts()["processor"] == (platform.processor() or platform.machine())
+
+
+def test_the_version_names_the_commit_where_there_is_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relive, "__file__", str(tmp_path / "__init__.py"))
+    assert machine.facts()["relive"] == relive.__version__
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for line in ("init --quiet", "commit --quiet --allow-empty --message=empty"):
+        subprocess.run([*git, *line.split()], check=True)
+    assert machine.facts()["relive"] == relive.__version__  # The package is in no commit.
+    (tmp_path / "__init__.py").touch()
+    for line in ("add __init__.py", "commit --quiet --message=package"):
+        subprocess.run([*git, *line.split()], check=True)
+    assert re.fullmatch(re.escape(relive.__version__) + " at commit [0-9a-f]{7,}", machine.facts()["relive"])
+    monkeypatch.setenv("PATH", "")
+    assert machine.facts()["relive"] == relive.__version__
 
 
 def test_torch_is_held_to_one_thread_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import datetime
 import gc
 import importlib
 import io
@@ -9,6 +10,7 @@ import os
 import pathlib
 import platform
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -61,8 +63,17 @@ def facts() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "relive": relive.__version__,
+        "relive": f"{relive.__version__}{_commit()}",
+        "date": str(datetime.datetime.now(datetime.UTC).date()),
     }
+
+
+def _commit() -> str:
+    """Return the last commit of the package, of whatever repository it lies in; nothing if it lies in none."""
+    log = ["git", "-C", os.path.dirname(relive.__file__), "log", "-1", "--format= at commit %h", "--", "."]
+    with contextlib.suppress(OSError):
+        return subprocess.run(log, capture_output=True, text=True, check=False).stdout.rstrip()
+    return ""
 
 
 def _processor() -> str:

@@ -19,7 +19,7 @@ that is installed, used as its documentation has it, and checks what each of the
 - **Limits.** *take* gathers the same bytes with one `ndarray.take` a column (and assigns them, where steps are added);
   *copy* copies a batch that lies ready.
 
-`pip install cpprb tianshou stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the peers. A server such as
+`pip install cpprb 'tianshou>=2' stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the peers. A server such as
 Reverb, which is built for another numpy, cannot be installed beside them and is not measured.
 """
 

@@ -225,6 +225,7 @@ def test_a_library_that_is_not_installed_is_missing() -> None:
 def test_a_version_is_that_of_the_distribution() -> None:
     assert re.match(r"\d+\.", catalogue.Peer("fake", "", "numpy", "").version())
     assert re.match(r"\d+\.", catalogue.Peer("fake", "", "numpy[extra]", "").version())
+    assert re.match(r"\d+\.", catalogue.Peer("fake", "", "numpy>=2", "").version())
     assert catalogue.Peer("fake", "", "", "").version() == ""
 
 
