@@ -163,14 +163,18 @@ def made_up(changes: dict[str, list[float]], seeds: int) -> list[evidence.Measur
     ]
 
 
-def test_differences_are_paired_by_seed_and_settled_or_not() -> None:
+def test_differences_are_paired_by_seed() -> None:
     text = evidence.page(made_up({"SB3 DQN": [4.0, 5.0, 6.0], "SB3 SAC": [-4.0, 5.0, 6.0]}, 3), minutes=7.4, jobs=2)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     base = "10.0 [-14.8, 34.8]"
-    assert ["SB3 DQN", "CartPole-v1", "3 x 100", base, "15.0 [-12.3, 42.3]", "5.0 [2.5, 7.5]", "yes"] in rows
-    assert ["SB3 SAC", "Pendulum-v1", "3 x 100", base, "12.3 [-25.4, 50.0]", "2.3 [-11.3, 16.0]", "no"] in rows
-    assert ["SB3 TD3", "Pendulum-v1", "3 x 100", base, base, "0.0 [0.0, 0.0]", "no"] in rows
-    assert sum(row[-1] in ("yes", "no") for row in rows) == len(evidence.METHODS) + 1
+    assert ["SB3 DQN", "CartPole-v1", "3 x 100", base, "15.0 [-12.3, 42.3]", "5.0 [2.5, 7.5]"] in rows
+    assert ["SB3 SAC", "Pendulum-v1", "3 x 100", base, "12.3 [-25.4, 50.0]", "2.3 [-11.3, 16.0]"] in rows
+    assert ["SB3 TD3", "Pendulum-v1", "3 x 100", base, base, "0.0 [0.0, 0.0]"] in rows
+    tables = re.findall(r"^\| method \| task \| seeds x steps \| (.+?) \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    assert tables == ["SB3's buffer", "random play"]
+    measured = [row for row in rows if row[2:3] == ["3 x 100"]]
+    assert [row[0] for row in measured[-2:]] == ["R2D2", "a team, joint draws"]
+    assert len(measured) == len(evidence.METHODS) + 1
     assert ["CleanRL-style DQN", "relive, prioritized 3-step", "10 [-15, 35]", "1.50"] in rows
     assert sum(row[-1] == "1.50" for row in rows) == len(CASES) - 2
     assert re.search(r"commit `\w+`: 3 seeds in 7 minutes, one thread a run, 2 at a time", text)
@@ -214,15 +218,15 @@ def test_all_is_run_with_each_seed_and_then_shown(
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_shows_four_seeds_of_each_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_shows_all_seeds_of_each_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(curves, "plot", lambda *arguments, **labels: drawn.append((arguments, labels)))
     evidence.picture("path", made_up({"CleanRL-style DQN": [2.0] * 5}, 5))
     (((path, shown), labels),) = drawn
-    assert (path, labels["title"]) == ("path", "DQN on CartPole-v1: mean and range of 4 seeds")
+    assert (path, labels["title"]) == ("path", "DQN on CartPole-v1: mean and range of 5 seeds")
     assert list(shown) == list(evidence.LABELS.values())[::-1]
     for label, more in zip(shown, (0, 2, 0), strict=True):
-        assert shown[label] == [([50, 100], [0.0, 5.0 * seed + more / 2]) for seed in range(4)]
+        assert shown[label] == [([50, 100], [0.0, 5.0 * seed + more / 2]) for seed in range(5)]
 
 
 def test_the_page_is_as_the_script_writes_it() -> None:
@@ -230,7 +234,7 @@ def test_the_page_is_as_the_script_writes_it() -> None:
     parts = [re.escape(part) for part in re.split(r"\{[^}]*\}", evidence.PROSE)]
     assert re.fullmatch(".+?".join(parts), text, re.DOTALL)
     for name, method in evidence.METHODS.items():
-        rows = re.findall(rf"^\| {name}.* (?:yes|no) \|$", text, re.MULTILINE)
+        rows = re.findall(rf"^\| {name}.* \| {re.escape(method.task)} \| \d+ x {method.steps:,} \|", text, re.MULTILINE)
         assert len(rows) == len(method.buffers) - 1
 
 
