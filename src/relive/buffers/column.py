@@ -410,7 +410,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         else:
             counters.record_round(steps)
         if num_spliced:
-            counters.record_splices(num_spliced, store)
+            counters.record_splices(num_spliced, count, store)
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:

@@ -1,6 +1,7 @@
 """Detection of misuse that no single call shows; each cause is warned of once.
 
 spliced steps     a step that does not begin where the one before it ended: a shuffled stream, a wrong stream=
+repeated steps    a spliced step that equals the one before it: stored by a recorder, and by the program once more
 reset steps       a step from the final observation of an episode that terminated to the first of the next one:
 a vector environment that resets in a separate step, which is not a transition
 """
@@ -38,14 +39,22 @@ class Watch:
         self.finals: dict[int, list[bytes]] = {}
         self._num_ends = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
+        self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
         self._warned: set[str] = set()
 
-    def record_splices(self, count: int, store: steps_lib.StepStore) -> None:
-        """Record that `count` of the newest steps were spliced."""
+    def record_splices(self, count: int, added: int, store: steps_lib.StepStore) -> None:
+        """Record that `count` of the `added` newest steps were spliced."""
         inserted = store.next_key
+        if not self._warned & {"splices", "repeats"} and _repeat(store, added):
+            self._repeats.extend([inserted] * count)
+            if _is_often(self._repeats, inserted):
+                self._warn(
+                    "repeats",
+                    f"more than a quarter of the last {_LAST_STEPS} steps equal the one before them: each step is "
+                    "stored twice, as by a recorder and by add, so leave one of them out",
+                )
         self._splices.extend([inserted] * count)
-        is_often = len(self._splices) == self._splices.maxlen and inserted - self._splices[0] < _LAST_STEPS
-        if is_often and "splices" not in self._warned:
+        if _is_often(self._splices, inserted) and "splices" not in self._warned:
             self._warn(
                 "splices",
                 f"more than half of the last {_LAST_STEPS} steps did not begin where the one before them ended: "
@@ -80,6 +89,7 @@ class Watch:
         """Forget the steps; counts and warnings are kept."""
         self.finals.clear()
         self._splices.clear()
+        self._repeats.clear()
 
     def _warn(self, cause: str, message: str) -> None:
         """Warn once per cause, at the line that called relive."""
@@ -90,6 +100,21 @@ class Watch:
         while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
             level, frame = level + 1, frame.f_back
         warnings.warn(message, errors.MisuseWarning, stacklevel=level)
+
+
+def _is_often(inserted: "collections.deque[int]", now: int) -> bool:
+    """Return whether as many as a deque holds happened in the last steps."""
+    return len(inserted) == inserted.maxlen and now - inserted[0] < _LAST_STEPS
+
+
+def _repeat(store: steps_lib.StepStore, count: int) -> bool:
+    """Return whether the newest step equals the one that is `count` steps older."""
+    slots = np.array([store.next_key - 1 - count, store.next_key - 1]) % store.capacity
+    if len(store) <= count or not store.is_readable(slots).all():
+        return False
+    batch = transitions.TransitionWindow()._read(store, slots, np.ones(2), np.ones(2))
+    parts = (batch.observation, batch.action, batch.reward, batch.next_observation)
+    return all(before == after for before, after in map(_bytes, parts))
 
 
 def _cause_of_splices(store: steps_lib.StepStore) -> str:

@@ -190,6 +190,50 @@ def test_shuffled_steps_are_warned_of_once(way: str) -> None:
     assert buffer.get_stats().spliced_episodes == 399
 
 
+@pytest.mark.parametrize(("streams", "length"), [(1, 2), (1, 3), (1, 25), (3, 3), (3, 25)])
+def test_steps_that_are_stored_twice_are_warned_of_once(streams: int, length: int) -> None:
+    buffer = relive.RingReplayBuffer(3000, streams=streams, n_step=3)
+
+    def play(numbers: range, times: int = 2) -> None:
+        for number in numbers:
+            start = 10_000.0 * np.arange(streams) + number + number // length
+            is_end = np.full(streams, number % length == length - 1)
+            for _ in range(times):
+                if streams == 1:
+                    buffer.add(start[0], 0, 0.5, start[0] + 1, terminated=bool(is_end[0]))
+                else:
+                    buffer.extend(start, np.zeros(streams), np.ones(streams), start + 1, terminated=is_end)
+
+    assert not caught(lambda: play(range(50), times=1))
+    warned = caught(lambda: play(range(50, 350)))
+    if length == 2:  # A step that ends an episode, stored twice, is as good as two episodes: this is just a quarter.
+        assert not warned
+    else:
+        (warning,) = warned
+        assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
+        assert str(warning.message) == (
+            "more than a quarter of the last 200 steps equal the one before them: each step is stored twice, as by a "
+            "recorder and by add, so leave one of them out"
+        )
+    assert not caught(lambda: play(range(350, 650)))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_spliced_steps_that_differ_in_a_part_are_no_repetition(part: int) -> None:
+    buffer = relive.RingReplayBuffer(3000)
+
+    def play() -> None:
+        for number in range(400):
+            step = [10.0 * number, 0, 0.0, 10.0 * number + 1]
+            buffer.add_steps([step[0], step[3], step[3] + 5], [0, 0], [0.0, 0.0])
+            buffer.add(step[3] + 5, 0, 0.0, step[3] + 6)
+            again = [step[3] + 5, 0, 0.0, step[3] + 6]
+            again[part] += 2
+            buffer.add(*again)
+
+    assert not caught(play)
+
+
 def test_half_of_the_steps_may_be_spliced() -> None:
     buffer = relive.RingReplayBuffer(2000)
     buffer.add(-1.0, 0, 0.0, terminated=True)
