@@ -305,6 +305,10 @@ def test_an_unknown_argument_is_a_type_error_of_python() -> None:
             "RolloutBuffer takes max_steps by place: .* 2 positional arguments but 3 were",
         ),
         (
+            lambda: ring().extend(HERE, 0, 1.0, HERE, False, [{}]),
+            "extend takes observation, action, reward, next_observation by place, and terminated= and truncated= by ",
+        ),
+        (
             lambda: relive.RolloutBuffer(9).add(HERE, 0, 1.0, False, 0.5, -0.7),  # type: ignore[arg-type]
             "add takes observation, action, reward, value by place, and terminated= and truncated= by name: ",
         ),

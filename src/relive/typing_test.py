@@ -144,6 +144,9 @@ def draws() -> tuple[
     sequences.add(0.0, 1, 1.0, 1.0)
     items.add({"reward": [1.0]})
     rollout.add(0.0, 1, 1.0)
+    prioritized = relive.PrioritizedReplayBuffer(9)
+    prioritized.sampler.alpha = 0.5
+    assert_type(prioritized.sampler.beta, float)
     episode_id = episodes.start_episode_nowait("agent")
     episodes.append_observation_action_reward_nowait(episode_id, [0.0], 1, 1.0)
     episodes.end_episode_nowait(episode_id, [1.0])

@@ -260,7 +260,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         action: Any,
         reward: Any,
         next_observation: Any = None,
-        *,
+        *others: Never,
         terminated: Any = None,
         truncated: Any = None,
         streams: Any = None,
@@ -273,6 +273,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             action: a_t [S, ...].
             reward: r_t [S].
             next_observation: o_{t+1} [S, ...], or None if none of them is known yet.
+            others: None: the arguments below are given by name.
             terminated: Whether the task ended with the step [S]; None for all False.
             truncated: Whether the episode was truncated after it [S]; None for all False.
             streams: The streams that have a step, as distinct numbers [S]; None for all, in order.
@@ -283,6 +284,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: Another argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
+        if others:
+            raise words.too_many("extend", type(self).extend, 4 + len(others))
         if "stream" in extras:
             raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(extras['stream'])}")
         store = self._store

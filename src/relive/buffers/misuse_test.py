@@ -227,9 +227,8 @@ def test_spliced_steps_that_differ_in_a_part_are_no_repetition(part: int) -> Non
             step = [10.0 * number, 0, 0.0, 10.0 * number + 1]
             buffer.add_steps([step[0], step[3], step[3] + 5], [0, 0], [0.0, 0.0])
             buffer.add(step[3] + 5, 0, 0.0, step[3] + 6)
-            again = [step[3] + 5, 0, 0.0, step[3] + 6]
-            again[part] += 2
-            buffer.add(*again)
+            observation, action, reward, following = np.eye(4)[part] * 2 + [step[3] + 5, 0, 0.0, step[3] + 6]
+            buffer.add(observation, int(action), reward, following)
 
     assert not caught(play)
 

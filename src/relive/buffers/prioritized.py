@@ -95,5 +95,10 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             seed=seed,
         )
 
+    @property
+    def sampler(self) -> prioritized.PrioritizedSampler:
+        """The sampler, whose `alpha` and `beta` may be set at any time."""
+        return prioritized.required(super().sampler, "sampler")
+
     def _known_settings(self) -> dict[str, Any]:
-        return super()._known_settings() | self._prioritized_sampler("save")._known_settings()
+        return super()._known_settings() | self.sampler._known_settings()
