@@ -18,7 +18,7 @@ _SHARED: dict[str, Any] = {
     "print_blob": True,
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
 }
-hypothesis.settings.register_profile("short", max_examples=50, derandomize=True, **_SHARED)
+hypothesis.settings.register_profile("short", max_examples=30, derandomize=True, **_SHARED)
 hypothesis.settings.register_profile("long", max_examples=1000, **_SHARED)
 hypothesis.settings.load_profile("short")
 

@@ -116,7 +116,7 @@ def free(shard: Any) -> None:
 
 @posix_test.DIRECTORIES
 @pytest.mark.parametrize("make", [ring, small_ring, episodes])
-@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(15, 150, 5))
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(8, 150, 5))
 def test_power_lost_between_two_writes_of_a_shard(
     make: Any, seeds: range, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

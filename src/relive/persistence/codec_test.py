@@ -463,7 +463,7 @@ def forged(source: random.Random) -> bytes:
     return bytes(content) if source.random() < 0.9 else source.choice(b"ltrRdeEag").to_bytes() + source.randbytes(50)
 
 
-@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(500, 10_000, 5))
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(250, 10_000, 5))
 def test_forged_content_is_a_value_or_refused(cases: range) -> None:
     """A decoded value can be encoded and decoded again."""
     messages: list[str] = []

@@ -562,7 +562,7 @@ def run(what: str, first: int, last: int) -> int:
 
 
 @posix_test.LIMITS
-@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(38, 1000, 7))
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(19, 1000, 7))
 @pytest.mark.parametrize("what", ["load", "recover"])
 def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: range, tmp_path: pathlib.Path) -> None:
     first, last = cases.start, cases.stop
@@ -613,7 +613,7 @@ def said(path: pathlib.Path) -> Any:
     return {**values, "arrays": arrays}
 
 
-@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(200, 2000, 3))
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(100, 2000, 3))
 def test_a_hostile_directory_gives_an_error_or_what_it_says(cases: range, tmp_path: pathlib.Path) -> None:
     checkpoint.save(STATE, tmp_path / "good")
     resigned(tmp_path / "good", members_of(tmp_path / "good"))

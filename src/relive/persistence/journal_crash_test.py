@@ -148,7 +148,7 @@ class Writer:
 
 
 @posix_test.DIRECTORIES
-@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(150, 1_000, 5))
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(60, 1_000, 5))
 def test_no_crash_of_a_writer_looks_like_damage(seeds: range, tmp_path: pathlib.Path) -> None:
     for seed in seeds:
         rng = random.Random(seed)

@@ -173,7 +173,7 @@ def test_whole_records_after_damage_are_always_found(tmp_path: pathlib.Path, mon
         assert (journal_reader.examine(tmp_path / "log").damage is not None) == (inserted > 0)
 
 
-@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(150, 2000, 3))
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(75, 2000, 3))
 def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", PAYLOADS[:12], segment_bytes=120)
     files = segments(tmp_path / "log")

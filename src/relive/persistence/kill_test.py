@@ -276,10 +276,10 @@ def test_a_file_size_limit_loses_nothing(tmp_path: pathlib.Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A file system of a quarter of a MiB."""
+    """A file system of 160 KiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(place)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("nothing can be mounted here")
     try:
