@@ -40,13 +40,16 @@ class Watch:
         self._num_ends = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
+        self._last_repeat = -1
         self._warned: set[str] = set()
 
     def record_splices(self, count: int, added: int, store: steps_lib.StepStore) -> None:
         """Record that `count` of the `added` newest steps were spliced."""
         inserted = store.next_key
         if not self._warned & {"splices", "repeats"} and _repeat(store, added):
-            self._repeats.extend([inserted] * count)
+            if self._last_repeat != inserted - added:  # Twice, and not over and over.
+                self._repeats.extend([inserted] * count)
+            self._last_repeat = inserted
             if _is_often(self._repeats, inserted):
                 self._warn(
                     "repeats",

@@ -233,6 +233,13 @@ def test_spliced_steps_that_differ_in_a_part_are_no_repetition(part: int) -> Non
     assert not caught(play)
 
 
+def test_a_step_that_is_stored_over_and_over_is_not_stored_twice() -> None:
+    buffer = relive.RingReplayBuffer(3000)
+    assert not caught(lambda: [buffer.add(0.0, 0, 0.0, 1.0) for _ in range(101)])
+    (warning,) = caught(lambda: buffer.add(0.0, 0, 0.0, 1.0))
+    assert str(warning.message).startswith("more than half of the last 200 steps")
+
+
 def test_half_of_the_steps_may_be_spliced() -> None:
     buffer = relive.RingReplayBuffer(2000)
     buffer.add(-1.0, 0, 0.0, terminated=True)

@@ -500,7 +500,7 @@ def forged_settings() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")  # Forged counts may be of misuse.
-@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(16, 200, 10))
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(24, 200, 10))
 @KINDS
 def test_forged_states_are_refused_or_make_working_buffers(kind: zoo.Kind, seeds: range) -> None:
     buffer, taken = used(kind, 1, 25), 0
