@@ -46,7 +46,7 @@ class Watch:
     def record_splices(self, count: int, added: int, store: steps_lib.StepStore) -> None:
         """Record that `count` of the `added` newest steps were spliced."""
         inserted = store.next_key
-        if not self._warned & {"splices", "repeats"} and _repeat(store, added):
+        if not self._warned & {"splices", "repeats"} and _is_repeated(store, added):
             if self._last_repeat != inserted - added:  # Twice, and not over and over.
                 self._repeats.extend([inserted] * count)
             self._last_repeat = inserted
@@ -105,12 +105,12 @@ class Watch:
         warnings.warn(message, errors.MisuseWarning, stacklevel=level)
 
 
-def _is_often(inserted: "collections.deque[int]", now: int) -> bool:
+def _is_often(events: collections.deque[int], now: int) -> bool:
     """Return whether as many as a deque holds happened in the last steps."""
-    return len(inserted) == inserted.maxlen and now - inserted[0] < _LAST_STEPS
+    return len(events) == events.maxlen and now - events[0] < _LAST_STEPS
 
 
-def _repeat(store: steps_lib.StepStore, count: int) -> bool:
+def _is_repeated(store: steps_lib.StepStore, count: int) -> bool:
     """Return whether the newest step equals the one that is `count` steps older."""
     slots = np.array([store.next_key - 1 - count, store.next_key - 1]) % store.capacity
     if len(store) <= count or not store.is_readable(slots).all():
