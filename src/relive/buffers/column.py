@@ -668,7 +668,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return len(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
-        return prioritized.required(self.sampler, call)
+        return prioritized.required(self._draws.sampler, call)
 
     def _alive_of(self, keys: arrays.Keys, *others: arrays.Array) -> tuple[arrays.Array, ...]:
         """Return the keys that are still stored, and the matching entries of the other arrays."""

@@ -98,7 +98,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
     @property
     def sampler(self) -> prioritized.PrioritizedSampler:
         """The sampler, whose `alpha` and `beta` may be set at any time."""
-        return prioritized.required(super().sampler, "sampler")
+        return self._prioritized_sampler("sampler")
 
     def _known_settings(self) -> dict[str, Any]:
         return super()._known_settings() | self.sampler._known_settings()
