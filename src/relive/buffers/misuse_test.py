@@ -240,6 +240,20 @@ def test_a_step_that_is_stored_over_and_over_is_not_stored_twice() -> None:
     assert str(warning.message).startswith("more than half of the last 200 steps")
 
 
+def test_steps_that_are_gone_or_incomplete_do_not_repeat() -> None:
+    alone, unknown = relive.RingReplayBuffer(1), relive.RingReplayBuffer(3000)
+
+    def play() -> None:
+        for number in range(90):
+            alone.add(0.0, 0, 0.0, 1.0)
+            unknown.add(10.0 * number, 0, 0.0, 10.0 * number + 1)
+            unknown.add(10.0 * number, 0, 0.0)
+            unknown.add(10.0 * number + 1, 0, 0.0, terminated=True)
+
+    assert not caught(play)
+    assert (alone.get_stats().spliced_episodes, unknown.get_stats().spliced_episodes) == (89, 90)
+
+
 def test_half_of_the_steps_may_be_spliced() -> None:
     buffer = relive.RingReplayBuffer(2000)
     buffer.add(-1.0, 0, 0.0, terminated=True)
