@@ -9,7 +9,7 @@
 Ring, prioritized and sequence buffers are this buffer with different windows and samplers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import functools
 import operator
@@ -250,9 +250,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         streams = (encoding.stream_number(store.streams, stream),)
         events = (encoding.event(terminated, truncated),)
         given = observation, action, reward, next_observation, extras
-        steps = encoding.steps(store.encoder, streams, events, given)
-        self._require_insert("add")
-        return self._append(steps)
+        return self._insert("add", encoding.steps(store.encoder, streams, events, given))
 
     def extend(
         self,
@@ -294,9 +292,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         encoding.require_round(store.streams, len(numbers), reward)
         given = observation, action, reward, next_observation, extras
         steps = encoding.steps(store.encoder, numbers, events, given)
-        self._require_insert("extend")
-        key = self._append(steps)
-        return np.arange(key, key + len(steps.streams))
+        keys = np.arange(store.next_key, store.next_key + len(numbers))
+        self._insert("extend", steps)
+        return keys
 
     def add_episode(
         self,
@@ -383,38 +381,35 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         streams, of_each = np.full(count, number, np.int64), encoding.events_of_run(count, *events)
         given = observations, actions, rewards, None, extras
         steps = encoding.steps(store.encoder, streams, of_each, given, is_run=True)
-        self._require_insert(call)
-        key = self._append(steps)
-        return np.arange(key, key + count)
+        keys = np.arange(store.next_key, store.next_key + count)
+        self._insert(call, steps)
+        return keys
 
-    def _require_insert(self, call: str) -> None:
-        """Raise NotReadyError if the limiter holds inserts back."""
+    def _insert(self, call: str, steps: encoding.Steps) -> int:
+        """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
+        key, num_spliced = self._store.next_key, self._append(steps)
+        # Last, since a warning may be raised: the steps are stored by then.
+        if num_spliced or type(steps.streams) is not tuple or self._counters.finals:
+            self._counters.record(steps, num_spliced, self._store)
+        return key
 
     def _append(self, steps: encoding.Steps) -> int:
-        """Write steps that were already checked, and return the key of the first."""
+        """Write steps, and return how many episodes were spliced; if it raises, nothing has changed."""
         store, counters, draws = self._store, self._counters, self._draws
-        num, streams = store.num_view, steps.streams
-        key, count = num[append.NEXT_KEY], len(streams)
+        count = len(steps.streams)
         if not count:
-            return key
+            return 0
         if self._gathers.ends:
             self._gathers.finish()
-        num_spliced = store.append(steps, self._journal)
+        num_spliced = store.append(steps, journal=self._journal, tell=draws.tell)
         counters.inserted += count
-        if draws.follows_writes:
-            draws.appended(key, count)
         if num_spliced:
             counters.spliced_episodes += num_spliced
-        if type(streams) is tuple or steps.is_run:
-            if counters.finals:
-                counters.finals.pop(streams[0], None)  # It was written to other than by `extend`.
-        else:
-            counters.record_round(steps)
-        if num_spliced:
-            counters.record_splices(num_spliced, count, store)
-        return key
+        if draws.max_times_sampled is not None:
+            draws.count_anew(store.next_key - count, count)
+        return num_spliced
 
     def end_episode(self, stream: int | None = None) -> bool:
         """End the open episode of a stream as truncated after its newest step, and return whether there was one.
@@ -437,17 +432,30 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 f"end_episode needs the observation after the newest step of stream {stream}: "
                 "add that step with next_observation"
             )
-        if self._journal is not None:
-            self._journal.end_episode(stream)
+        with self._changing((stream,)):
+            self._end_episode(stream)
+            if self._journal is not None:
+                self._journal.end_episode(stream)
         self._position = None
-        self._end_episode(stream)
         return True
 
     def _end_episode(self, stream: int) -> None:
         self._gathers.finish()
         self._store.cut(stream)
-        if self._draws.follows_writes:
-            self._draws.appended(self._store.next_key, 0)
+        if self._draws.tell is not None:
+            self._draws.tell()
+
+    @contextlib.contextmanager
+    def _changing(self, streams: Iterable[int], count: int = 0) -> Iterator[None]:
+        """Take back, if the block raises, what it does to the `count` oldest rows and to the episodes of `streams`."""
+        if self._journal is not None:
+            self._journal.prepare()
+        restore = self._store.keep(tuple(streams), self._store.oldest_key, count)
+        try:
+            yield
+        except BaseException:
+            restore()
+            raise
 
     def can_insert(self) -> bool:
         """Return whether the limiter allows `add`, `extend`, `add_steps` and `add_episode` now. O(1)."""
@@ -628,9 +636,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         alive, priorities = self._alive_of(keys, priorities)
         if alive is not keys:
             self._require_given_out(keys)
+        record = None
         if self._journal is not None:
-            self._journal.set_priorities(alive, priorities, sampler)
-        sampler._set_priorities(self._store.slots(alive), priorities)
+            self._journal.prepare()
+            record = functools.partial(self._journal.set_priorities, alive, priorities)
+        sampler._set_priorities(self._store.slots(alive), priorities, record)
         if alive is not keys:
             self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
@@ -659,11 +669,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         keys = validation.integers("keys", keys)
         eligible = validation.boolean("eligible", eligible)
-        if self._journal is not None:
-            self._journal.set_eligible(keys, eligible)
-        self._position = None
         (alive,) = self._alive_of(keys)
-        self._draws.set_barred(self._store.slots(alive), not eligible)
+        record = None
+        if self._journal is not None:
+            self._journal.prepare()
+            record = functools.partial(self._journal.set_eligible, keys, eligible)
+        self._draws.set_barred(self._store.slots(alive), not eligible, record)
+        self._position = None
         self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
 
@@ -861,11 +873,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         Keys, the counters of `get_stats`, the largest priority so far and the random generator are not reset.
         """
         self._gathers.finish()
-        if self._journal is not None:
-            self._journal.clear()
-        self._forget()
+        if self._journal is None and self._draws.tell is None:
+            self._forget()
+            return
+        with self._changing(range(self.streams), len(self)):
+            self._forget()
+            if self._journal is not None:
+                self._journal.clear()
 
     def _forget(self) -> None:
+        """Remove every row and every open episode, without a record."""
         self._draws.clear()
         self._counters.forget_steps()
 

@@ -6,7 +6,7 @@
     END             the open episode of a stream is truncated
     PRIORITIES      new priorities; only if the buffer is told to write them
 
-Each record is written before its change is applied.
+A record is written once its change was made; if it cannot be written, the change is taken back.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,6 @@ from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
 from relive.persistence import settings
-from relive.samplers import prioritized
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
@@ -38,7 +37,7 @@ _STEPS = struct.Struct("<IB")
 
 
 class ColumnJournal(checkpointable.Bound):
-    """Writes the changes of a buffer to a journal, before they are applied."""
+    """Writes the changes of a buffer to a journal: `prepare` comes before a change, its record after it."""
 
     def __init__(
         self,
@@ -49,26 +48,30 @@ class ColumnJournal(checkpointable.Bound):
         priorities: bool = False,
     ) -> None:
         self._journal, self._store, self._writes_priorities = journal, store, priorities
-        self._begun = begun
+        self._begun, self._encoder = begun, store.encoder
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
         self._journal._begin(base, newest=lambda: self._store.next_key, begun=self._begun)
 
-    def write(self, steps: encoding.Steps) -> None:
-        """Journal steps that are about to be stored; with their schema, if it is new."""
-        # Before the call that may fail.
+    def prepare(self) -> None:
+        """Do what must precede a change: a segment that begins with the next record is without it."""
         self._journal._release(self._is_gone)
+        self._journal._ready_segment()
+
+    def write(self, steps: encoding.Steps) -> None:
+        """Journal steps that are stored; with their schema, if it is new."""
         encoder, streams, events, rows, next_rows, is_run = steps
         streams = streams[:1] if is_run else streams
         flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
         head = _STEPS.pack(len(events), flags), np.asarray(streams, "<u4").tobytes(), bytes(events)
         payload, kind = b"".join([*head, *rows, *(next_rows or ())]), STEPS
-        if encoder is not self._store.encoder:
+        if encoder is not self._encoder:
             fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
             # In one record: with two, the disk could fill up after the first.
             payload, kind = len(fields).to_bytes(4, "little") + fields + payload, FIRST
         self._journal._append(kind, payload)
+        self._encoder = encoder
 
     def clear(self) -> None:
         """Journal that every row is removed."""
@@ -82,12 +85,9 @@ class ColumnJournal(checkpointable.Bound):
         """Journal a call of `set_eligible`."""
         self._journal._append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
-    def set_priorities(
-        self, keys: arrays.Ints, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
-    ) -> None:
+    def set_priorities(self, keys: arrays.Ints, priorities: arrays.Floats) -> None:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
-            sampler._check_priorities(priorities)
             self._journal._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
     def _is_gone(self, next_key: int) -> bool:

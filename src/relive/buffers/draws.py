@@ -9,6 +9,7 @@ Eligibility is decided when something changes, so a draw never has to reject a r
 sampler with hooks is told at once, and one with weights catches up when it needs them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ class Draws:
     Attributes:
         anchors: The rows that may be drawn.
         num_spent: How many anchors have retired so far.
-        follows_writes: Whether `appended` does anything that `kernels.append` has not done.
     """
 
     def __init__(
@@ -57,7 +57,11 @@ class Draws:
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
         self._has_hooks = sampler._has_hooks
-        self.follows_writes = self._has_hooks or max_times_sampled is not None
+
+    @property
+    def tell(self) -> Callable[[], None] | None:
+        """Calls the hooks of the sampler for all that has changed since they were last called; None if it has none."""
+        return self.sampler._catch_up if self._has_hooks else None
 
     def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
         """Return how often the anchors in `slots` were drawn; None if draws are not counted."""
@@ -65,28 +69,33 @@ class Draws:
 
     # Changes of the rows.
 
-    def appended(self, key: int, count: int) -> None:
-        """Take in that rows were appended, starting at `key`."""
-        if self.max_times_sampled is not None:
-            self._times[append.run_from(key, count, self._store.capacity)] = 0
-        self._tell()
+    def count_anew(self, key: int, count: int) -> None:
+        """Take rows from `key` on for new ones, which were not drawn yet."""
+        for run in append.slices_from(key, count, self._store.capacity):
+            self._times[run].fill(0)
 
-    def _tell(self) -> None:
-        """Tell a sampler with hooks at once what has changed; others catch up when they draw."""
-        if self._has_hooks:
-            self.sampler._catch_up()
+    def set_barred(self, slots: arrays_lib.Ints, is_barred: bool, record: Callable[[], None] | None = None) -> None:
+        """Bar the anchors in `slots` from being drawn, or lift the bar; `record` is called at the end.
 
-    def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
-        """Bar the anchors in `slots` from being drawn, or lift the bar."""
-        self.anchors.set(append.BARRED, np.unique(slots), is_barred)
-        self._tell()
+        If anything raises, no anchor has changed.
+        """
+        slots = np.unique(slots)
+        changed = slots[self.anchors.has(append.BARRED, slots) != is_barred]
+        self.anchors.set(append.BARRED, changed, is_barred)
+        try:
+            if self.tell is not None:
+                self.tell()
+            if record is not None:
+                record()
+        except BaseException:
+            self.anchors.set(append.BARRED, changed, not is_barred)
+            raise
 
     def clear(self) -> None:
         """Remove every row."""
-        if self.max_times_sampled is not None:
-            self._times[self._store.alive_slots()] = 0
         self._store.clear()
-        self._tell()
+        if self.tell is not None:
+            self.tell()
 
     # Drawing.
 
@@ -124,6 +133,8 @@ class Draws:
         """
         if not self.anchors.num.item(append.ELIGIBLE):
             self.require_any()
+        if self.tell is not None:
+            self.tell()  # Of what a call that failed has taken back.
         most = self.max_times_sampled
         if most is None:
             slots, probabilities = self.sampler._draw_checked(size, rng)
@@ -146,7 +157,8 @@ class Draws:
                 np.add.at(self._times, drawn, 1)
                 parts.append(drawn)
                 self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
-                self._tell()
+                if self.tell is not None:
+                    self.tell()
                 size -= len(drawn)
             weights = self.sampler._importance_weights(np.concatenate(importance), beta)
             return np.concatenate(parts), np.concatenate(of_each), weights
@@ -166,7 +178,8 @@ class Draws:
         if self.max_times_sampled is not None:
             np.subtract.at(self._times, slots, 1)
             self.anchors.set(append.SPENT, np.unique(slots), False)
-            self._tell()
+            if self.tell is not None:
+                self.tell()
 
     # As a whole.
 

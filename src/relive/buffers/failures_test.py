@@ -40,6 +40,9 @@ class RefusingRows(relive.ColumnStorage):
 class FailingJournal:
     """Stands for a journal whose disk is full."""
 
+    def prepare(self) -> None:
+        pass
+
     def write(self, steps: Any) -> None:
         raise OSError("full")
 

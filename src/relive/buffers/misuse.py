@@ -43,6 +43,18 @@ class Watch:
         self._last_repeat = -1
         self._warned: set[str] = set()
 
+    def record(self, steps: encoding.Steps, num_spliced: int, store: steps_lib.StepStore) -> None:
+        """Record steps that were stored, of which some were spliced; it may raise a MisuseWarning."""
+        try:
+            if type(steps.streams) is not tuple and not steps.is_run:
+                self.record_round(steps)
+            elif self.finals:
+                self.finals.pop(steps.streams[0], None)  # It was written to other than by `extend`.
+            if num_spliced:
+                self.record_splices(num_spliced, len(steps.streams), store)
+        except MemoryError:
+            pass  # The steps are stored: a look at them is all that is left out.
+
     def record_splices(self, count: int, added: int, store: steps_lib.StepStore) -> None:
         """Record that `count` of the `added` newest steps were spliced."""
         inserted = store.next_key

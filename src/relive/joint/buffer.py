@@ -120,9 +120,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
-        steps = self._rows.steps((encoding.stream_number(self.streams, stream),), given)
-        self._require_insert("add")
-        return self._append(steps)
+        return self._insert("add", self._rows.steps((encoding.stream_number(self.streams, stream),), given))
 
     def extend(  # type: ignore[override]
         self,
@@ -151,9 +149,9 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         """
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
         steps = self._rows.steps(encoding.stream_numbers(self.streams, streams), given, present)
-        self._require_insert("extend")
-        key = self._append(steps)
-        return np.arange(key, key + len(steps.streams))
+        keys = np.arange(self.appended, self.appended + len(steps.streams))
+        self._insert("extend", steps)
+        return keys
 
     def add_steps(self, *arguments: Any, **options: Any) -> NoReturn:
         """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
@@ -164,9 +162,10 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         raise errors.ArgumentError("add_episode cannot add joint steps: use add or extend")
 
     def _append(self, steps: encoding.Steps) -> int:
-        key = super()._append(steps)
-        self._rows.record(steps)
-        return key
+        record = self._rows.recording(steps)
+        num_spliced = super()._append(steps)
+        record()
+        return num_spliced
 
     # As a whole.
 
@@ -203,7 +202,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         super()._load_state_dict(given, **options)
         self._rows = joint_rows.JointRows(self.agents)
         self._rows.bind(self._store)
-        self._rows.update()
+        self._rows.update(self._store.encoder)
         self._rows.next_episode = given.integer("next_episode")
         wrong = self._wrong()
         if wrong:
@@ -220,7 +219,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         if not known.items() <= schema.fields.items():
             raise errors.CheckpointError("has a schema without the agents that are known")
         super()._begin(schema)
-        self._rows.update()
+        self._rows.update(self._store.encoder)
 
     def get_stats(self) -> joint_batch.JointBufferStats:
         """Return statistics of the buffer. O(capacity)."""

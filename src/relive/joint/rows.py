@@ -14,7 +14,8 @@ observation after an agent's step is what the next row of the episode holds for 
 Where that cannot hold, the row has the number of another episode: by that, the store tells that it does not follow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import copy
 import functools
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -205,20 +206,22 @@ class JointRows:
             raise errors.CheckpointError(f"schema must be that of rows of {len(self.agents)} agents, got another")
         return tuple(groups)
 
-    def update(self) -> None:
-        """Take over the store's schema if it has changed."""
-        if self._encoder is not self._store.encoder:
-            self._encoder = self._store.encoder
-            self.groups = self.groups_in(self._store.schema)
-            self._encoders = {number: group.encoder for group in self.groups for number in group.numbers}
-            of_groups = [path for group in self.groups for own, path in group.paths.items() if own != "reward"]
-            self.paths = (EPISODE, *of_groups)
+    def update(self, encoder: encoding.Encoder | None) -> None:
+        """Take over the schema of an encoder, which is the store's, or will be."""
+        if self._encoder is encoder or encoder is None:
+            return
+        groups = self.groups_in(encoder.schema)
+        of_groups = [path for group in groups for own, path in group.paths.items() if own != "reward"]
+        self._encoders = {number: group.encoder for group in groups for number in group.numbers}
+        self._encoder, self.groups, self.paths = encoder, groups, (EPISODE, *of_groups)
 
-    def record(self, steps: encoding.Steps) -> None:
-        """Record steps that were stored: there may be new agents, and new numbers of episodes."""
-        self.update()
+    def recording(self, steps: encoding.Steps) -> Callable[[], None]:
+        """Return a function that records steps once they are stored: new agents, and new numbers of episodes."""
         numbers = memoryview(steps.rows[[*steps.schema.fields].index(EPISODE)]).cast("q")
-        self.next_episode = max(self.next_episode, max(numbers, default=-1) + 1)
+        after = copy.copy(self)
+        after.next_episode = max(self.next_episode, max(numbers, default=-1) + 1)
+        after.update(steps.encoder)
+        return functools.partial(vars(self).update, vars(after))
 
     def wrong(self) -> str:
         """Return what is wrong with the joint steps of the store; empty if nothing is. O(N A)."""

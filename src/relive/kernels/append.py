@@ -450,6 +450,13 @@ def run_from(key: int, count: int, capacity: int) -> slice | arrays.Ints:
     return slice(slot, slot + count) if slot + count <= capacity else slots_from(key, count, capacity)
 
 
+def slices_from(key: int, count: int, capacity: int) -> list[slice]:
+    """Return the same as one slice, or as two if they wrap around."""
+    slot = key % capacity
+    before_end = min(count, capacity - slot)
+    return [slice(slot, slot + before_end), slice(0, count - before_end)]
+
+
 def slots_from(key: int, count: int, capacity: int) -> arrays.Ints:
     """Return the slots of the rows of `count` keys, from that key on; at most `capacity`."""
     slot = key % capacity

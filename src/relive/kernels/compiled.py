@@ -282,4 +282,4 @@ def compile_all() -> None:
     look_back(back, slots, slots, 1)
 
 
-name, few = "numba", 2
+name, few, cannot_fail = "numba", 2, True

@@ -10,3 +10,5 @@ few = 8
 append = append_lib.append_many
 settle, stratify, find, draw_uniform = draw.settle, draw.stratify, draw.find, draw.draw_uniform
 follow, transitions, look_back = windows.follow, windows.transitions, windows.look_back
+cannot_fail = False
+"""Whether `append` makes no arrays, for which memory could run out."""

@@ -84,17 +84,31 @@ class Anchors:
 
     def set(self, flag: int, slots: arrays.Slots, is_set: bool = True) -> None:
         """Set or clear a flag that decides on eligibility, of `slots`, which are distinct."""
-        was = self.is_eligible(slots)
-        self.flags[slots] = self.flags[slots] | flag if is_set else self.flags[slots] & ~np.uint8(flag)
-        now = self.is_eligible(slots)
-        append.exit_many(self._changed, self.num, slots[was & ~now])
-        append.enter_many(self.flags, self._changed, self.num, slots[now & ~was])
+        before = self.flags.take(slots)
+        flags = before | np.uint8(flag) if is_set else before & ~np.uint8(flag)
+        was, now = ((each & append.ELIGIBILITY) == append.READABLE for each in (before, flags))
+        left, entered = slots[was & ~now], slots[now & ~was]
+        if len(self._changed):
+            flags[now & ~was & ((before & append.RATED) == 0)] |= append.FRESH
+        # From here on, nothing needs memory.
+        self.flags[slots] = flags
+        self.num[append.ELIGIBLE] += len(entered) - len(left)
+        for changed in (left, entered):
+            append.note_many(self._changed, self.num, changed)
         self._num_changes += 1
 
-    def changes(self, count: int) -> arrays.Slots:
-        """Return the slots whose eligibility may have changed since the last call, given how many were noted."""
-        self.num[append.CHANGED] = 0
+    def changes(self) -> arrays.Slots:
+        """Return the slots whose eligibility may have changed since `forget_changes`."""
+        count = self.num.item(append.CHANGED)
         return self._changed[:count].copy() if count <= len(self._changed) else np.arange(self.capacity)
+
+    def forget_changes(self) -> None:
+        """Take all that `changes` returns for known."""
+        self.num[append.CHANGED] = 0
+
+    def suspect_all(self) -> None:
+        """Let `changes` return all slots: it is not known which have changed."""
+        self.num[append.CHANGED] = len(self._changed) + 1
 
     def recount(self, slots: arrays.Slots) -> None:
         """Recount the eligible anchors among all rows, in `slots`, after their flags were written directly."""

@@ -43,10 +43,11 @@ def test_flags_and_changes_equal_those_of_naive_sets(steps: list[tuple[bool, int
         changed = before ^ drawable()
         fresh |= drawable() - before if room else set()
         if not room or len(changed) <= room:
-            assert set(anchors.changes(anchors.num.item(append.CHANGED)).tolist()) == (changed if room else set())
+            assert set(anchors.changes().tolist()) == (changed if room else set())
         else:
-            assert anchors.changes(anchors.num.item(append.CHANGED)).tolist() == list(range(6)), "any may have changed"
-        assert anchors.changes(anchors.num.item(append.CHANGED)).tolist() == []
+            assert anchors.changes().tolist() == list(range(6)), "any may have changed"
+        anchors.forget_changes()
+        assert anchors.changes().tolist() == []
         assert anchors.slots().tolist() == anchors.listed().tolist() == sorted(drawable())
         assert len(anchors) == len(drawable())
         everywhere = np.arange(6)

@@ -1,5 +1,6 @@
 """PrioritizedSampler: draws in proportion to priorities, with importance weights."""
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -82,10 +83,12 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         is_fresh = (found & append.FRESH) > 0
         raw = self._raw.take(slots)
         raw[is_fresh] = self._running_maximum
-        self._raw[slots] = raw
-        flags[slots] = found ^ is_fresh * np.uint8(append.FRESH | append.RATED)
         is_eligible = (found & append.ELIGIBILITY) == append.READABLE
+        found ^= is_fresh * np.uint8(append.FRESH | append.RATED)
         self._tree._write(slots, self._weights_of(raw, self._alpha) * is_eligible)
+        # Which needs no memory any more.
+        self._raw[slots] = raw
+        flags[slots] = found
 
     @property
     def _current_tree(self) -> sum_tree.SumTree:
@@ -161,27 +164,38 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         priorities[~self.anchors.has(append.RATED, slots)] = self._running_maximum
         return priorities
 
-    def _set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
+    def _set_priorities(
+        self, slots: arrays.Slots, priorities: arrays.Floats, record: Callable[[], None] | None = None
+    ) -> None:
         """Set the raw priorities [k] of the rows in `slots` [k], finite and at least 0; the last of a row wins.
 
+        `record` is called when nothing else can fail. If anything raises, nothing has changed.
+
         Raises:
-            ArgumentError: alpha makes too large a weight of one of them. Nothing has changed.
+            ArgumentError: alpha makes too large a weight of one of them.
         """
-        if not len(slots):
-            return
         weights = self._weights_of(priorities, self._alpha)
         self._catch_up()
         flags = self.anchors.flags
         found = flags.take(slots)
         is_eligible = append.are_eligible(found)
-        if b"\0" in is_eligible:
+        are_all = b"\0" not in is_eligible
+        if not are_all:
             weights *= np.frombuffer(is_eligible, np.bool_)
-            flags[slots] = found | append.RATED
-        self._raw[slots] = priorities
+            found |= np.uint8(append.RATED)
+        largest = self._running_maximum
+        if len(slots) and priorities.item(priorities.argmax()) > largest:
+            # For a repeated row, its last priority counts.
+            largest = max(largest, *dict(zip(slots.tolist(), priorities.tolist(), strict=True)).values())
+        if record is not None:
+            self._tree._make_room(len(slots))
+            record()
+        # From here on, nothing needs memory.
         self._tree._write(slots, weights)
-        if priorities.item(priorities.argmax()) > self._running_maximum:
-            # For a repeated row, its current priority counts.
-            self._running_maximum = max(self._running_maximum, float(self._raw[slots].max()))
+        self._raw[slots] = priorities
+        if not are_all:
+            flags[slots] = found
+        self._running_maximum = largest
 
     def _check_priorities(self, priorities: arrays.Floats) -> None:
         """Raise ArgumentError if one of the raw priorities [k] is too large to be weighed."""

@@ -101,13 +101,21 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return self._has_hooks
 
     def _catch_up(self) -> None:
-        """Take in which anchors became or ceased to be eligible since the last call; the hooks are called."""
-        count = self.anchors.num.item(append.CHANGED)
-        if count:
-            slots = self.anchors.changes(count)
-            self._rate(slots)
+        """Take in which anchors became or ceased to be eligible since the last call; the hooks are called.
+
+        If anything raises, the next call does it again, except for hooks that have returned.
+        """
+        if not self.anchors.num.item(append.CHANGED):
+            return
+        slots = self.anchors.changes()
+        self.anchors.forget_changes()  # Before the hooks, which may ask what makes the sampler catch up.
+        try:
             if len(self._told):
                 self._tell(np.unique(slots))
+            self._rate(slots)
+        except BaseException:
+            self.anchors.suspect_all()
+            raise
 
     def _rate(self, slots: arrays.Slots) -> None:
         """Set the weights of the anchors in `slots`, which may repeat and of which only some may have changed."""
@@ -117,11 +125,16 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         now = np.where(self.anchors.is_eligible(slots), self.anchors.keys(slots), -1)
         was = self._told[slots]
         self._told[slots] = now
-        has_changed = was != now
-        for hook, keys in ((self._removed, was), (self._added, now)):
-            changed = slots[has_changed & (keys >= 0)]
-            if changed.size:
-                hook(changed)
+        has_changed, has_told = was != now, False
+        try:
+            for hook, keys in ((self._removed, was), (self._added, now)):
+                changed = slots[has_changed & (keys >= 0)]
+                if changed.size:
+                    hook(changed)
+                has_told = True
+        except BaseException:
+            self._told[slots] = np.where(has_changed, -1, was) if has_told else was
+            raise
 
     def _draw_checked(self, size: int, rng: np.random.Generator) -> Draw:
         """Return `size` anchors, drawn with replacement; at least one must be eligible.

@@ -157,14 +157,18 @@ class SumTree(arrays.Derived):
 
     def _write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
         """Do what `set` does without checking `leaves` [k] and `weights` [k] or []."""
-        self._leaves[leaves] = weights
+        self._make_room(len(leaves))
         end = self._num_unsettled + len(leaves)
-        if end <= len(self._unsettled):
-            self._unsettled[self._num_unsettled : end] = leaves
-            self._num_unsettled = end
-        else:
-            self._settle(np.concatenate([self._unsettled[: self._num_unsettled], leaves]))
-            self._num_unsettled = 0
+        self._leaves[leaves] = weights
+        self._unsettled[self._num_unsettled : end] = leaves
+        self._num_unsettled = end
+
+    def _make_room(self, count: int) -> None:
+        """Make sure that `_write` of `count` leaves needs no memory."""
+        if self._num_unsettled + count > len(self._unsettled):
+            _ = self.total
+            if count > len(self._unsettled):
+                self._unsettled = np.empty(count, np.int64)
 
     def _settle(self, leaves: arrays.Ints) -> None:
         """Update the levels above `leaves` [k], after weights in [0, heaviest] were written to `leaves`.

@@ -716,7 +716,9 @@ def test_weights_set_one_at_a_time_are_those_set_at_once() -> None:
 
 def test_sums_are_settled_when_asked_or_when_many_wait() -> None:
     """The list of pending changes is limited."""
-    tree = tree_of(np.ones(5000))
+    tree = relive.SumTree(5000)
+    for leaves in np.arange(5000).reshape(5, -1):
+        tree.set(leaves, 1.0)
     assert tree.total == 5000.0
     before = tree._nodes[len(tree._leaves) :].tolist()
     size = len(tree._unsettled)

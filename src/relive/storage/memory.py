@@ -262,13 +262,15 @@ class ColumnStorage(arrays.Derived):
                 records[slot] = rows[field]
             return
         before_end = self._capacity - slot
+        if count <= before_end:
+            stop = slot + count
+            for field, memory, size in self._bytes:
+                memory[slot * size : stop * size] = rows[field]
+            return
         for field, memory, size in self._bytes:
-            values = rows[field]
-            if count <= before_end:
-                memory[slot * size : (slot + count) * size] = values
-            else:
-                memory[slot * size :] = values[: before_end * size]
-                memory[: (count - before_end) * size] = values[before_end * size :]
+            values = memoryview(rows[field])  # Whose parts are no copies: no memory is needed.
+            memory[slot * size :] = values[: before_end * size]
+            memory[: (count - before_end) * size] = values[before_end * size :]
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.

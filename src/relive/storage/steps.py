@@ -41,12 +41,19 @@ Rule: TypeAlias = tuple[int, int, int, int]
 class Journal(Protocol):
     """Receives the steps that are written to the storage."""
 
+    def prepare(self) -> None:
+        """Do what must precede a change."""
+
     def write(self, steps: encoding.Steps) -> None:
-        """Journal steps that are about to be stored."""
+        """Journal steps that are stored; if it raises, they are taken back."""
 
 
 def _read_row_by_row(schema: schema_lib.Schema) -> None:
     """Raise nothing: there is memory for a row."""
+
+
+def _nothing() -> None:
+    """Take nothing back: nothing can fail."""
 
 
 _append: Any = append.append
@@ -109,9 +116,8 @@ class StepStore(arrays_lib.Derived):
         with memory.room_for("length", width, 8 * streams):
             self._recent: arrays_lib.Ints = np.zeros((streams, width), np.int64)
         self._changed: arrays_lib.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
-        self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
-        self.last: arrays_lib.Ints = np.full(streams, append.NONE)
-        self.knows: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self._of_streams: arrays_lib.Ints = np.zeros((3, streams), np.int64)
+        self._of_streams[1].fill(append.NONE)
         self.episodes: arrays_lib.Ints = np.zeros((append.OLDEST + 1, _FIRST_ROOM), np.int64)
         self.free: arrays_lib.Ints = np.arange(_FIRST_ROOM)[::-1].copy()
         self.behind: Columns = {}
@@ -121,8 +127,10 @@ class StepStore(arrays_lib.Derived):
 
     def _derive(self) -> None:
         self.kernels = choice.named(self._kernels)
+        self.current, self.last, self.knows = self._of_streams
         of_rows = self.flags, self.following, self.places, self.back
         of_streams = self._recent, self.current, self.last, self.knows
+        self._of_rows = of_rows if len(self.back) else of_rows[:3]
         self.rows: append.Rows = *of_rows, *of_streams, self.episodes, self.free, self._changed, self.num
         self._views = append.views_of(self.rows)
         self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
@@ -133,13 +141,15 @@ class StepStore(arrays_lib.Derived):
         self.observation_paths = tuple(self.behind)
         self.other_paths = tuple(path for path in fields if path not in self.behind)
         self.unrewarded_paths = tuple(path for path in fields if path != "reward")
-        # Pickle, and numpy where it joins arrays, convert other byte orders to the native one.
+        # Pickle converts other byte orders to the native one.
         self.behind = {path: column.astype(fields[path].dtype, copy=False) for path, column in self.behind.items()}
         # numpy moves whole records faster than their bytes, and compares bytes faster than records.
         columns = [(field, column) for field, column in enumerate(self.behind.values()) if column.size]
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
         self._behind_bytes = [(field, memory.bytes_of(column), column[:1].nbytes) for field, column in columns]
         self._write_rows: Any = self._write_columns
+        self._own: memory.ColumnStorage | None = None
+        """The storage, if rows can always be written to it once it is ready."""
         self.read: Any = None
         """Reads rows that are there, as the storage does."""
         self.rewards: Any = None
@@ -149,9 +159,9 @@ class StepStore(arrays_lib.Derived):
             return
         self.read = storage.read
         self.rewards = types.SimpleNamespace(take=lambda slots: storage.read(slots, ("reward",))["reward"])
-        self._cannot_fail = False
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "write"):
-            self._write_rows, self._cannot_fail = storage._write_rows, _is_own(storage, "_write_rows")
+            self._write_rows = storage._write_rows
+            self._own = storage if _is_own(storage, "_write_rows") else None
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage._gather, storage._rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
@@ -212,12 +222,13 @@ class StepStore(arrays_lib.Derived):
         """
         if self._storage is not None:
             self._copy_rows(self._storage, storage)
-        self._storage = storage
-        self.encoder = encoding.Encoder(storage.schema)
-        before, self.behind = self.behind, {}
+        encoder, behind, fields = encoding.Encoder(storage.schema), dict[str, arrays_lib.Array](), storage.schema.fields
         for path in storage.schema._observation_paths:
-            field = storage.schema.fields[path]
-            self.behind[path] = before.get(path, np.zeros((len(self.free), *field.shape), field.dtype))
+            if path in self.behind:
+                behind[path] = self.behind[path]
+            else:
+                behind[path] = np.zeros((len(self.free), *fields[path].shape), fields[path].dtype)
+        self._storage, self.encoder, self.behind = storage, encoder, behind
         self._rederive()
 
     def _copy_rows(self, before: memory.Storage, storage: memory.Storage) -> None:
@@ -266,56 +277,109 @@ class StepStore(arrays_lib.Derived):
 
     # Writing: callers check arguments.
 
-    def append(self, steps: encoding.Steps, journal: Journal | None = None) -> int:
+    def append(
+        self,
+        steps: encoding.Steps,
+        *,
+        journal: Journal | None = None,
+        tell: Callable[[], None] | None = None,
+    ) -> int:
         """Write steps, and return how many open episodes were truncated because the next step did not follow.
 
-        Rows are written to the storage and the journal before anything else changes, so a failure changes nothing.
+        If anything raises, all is as it was before.
 
         Args:
             steps: The steps.
-            journal: Also receives the steps; may be None.
+            journal: Also receives the steps, once they are stored; may be None.
+            tell: Called before that, when the rows can be read; may be None.
         """
-        encoder, streams, events, rows, next_rows, is_run = steps
-        count = len(streams)
-        if encoder is not self.encoder:
-            self._check_room(encoder.schema)
-            storage = memory.ColumnStorage(encoder.schema, self.capacity)
-            if journal is not None:
-                journal.write(steps)
-            self.begin(storage)
-            journal = None
-        if count == 1 and not events[0] and journal is None and self._append_next(streams[0], rows, next_rows):
-            return 0
-        num = self.num_view
-        key, num_spliced = num[append.NEXT_KEY], 0
+        encoder, streams, events, rows, next_rows, _ = steps
+        if journal is not None:
+            journal.prepare()
+        if encoder is self.encoder:
+            if len(streams) == 1 and journal is None and not events[0]:
+                if self._append_next(streams[0], rows, next_rows, tell):
+                    return 0
+            return self._append(steps, journal, tell)
+        self._check_room(encoder.schema)
+        storage = memory.ColumnStorage(encoder.schema, self.capacity)
+        self._make_room(len(streams))
+        before = self._storage, self.encoder, self.behind
+        self.begin(storage)
+        try:
+            return self._append(steps, journal, tell)
+        except BaseException:
+            self._storage, self.encoder, self.behind = before
+            self._rederive()
+            raise
+
+    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None) -> int:
+        """Do what `append` does with steps of the schema that is known."""
+        _, streams, events, rows, next_rows, is_run = steps
+        num, count, num_spliced = self.num_view, len(streams), 0
+        key, capacity = num[append.NEXT_KEY], self.capacity
         if self.is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
             events, num_spliced = self._with_cuts(steps)
-        if num[append.FREE] < count and (not is_run or not num[append.FREE]):
-            self._make_room(count if not is_run else 1)
-        if journal is None:
-            self._write_rows(key % self.capacity, count, rows)
-        else:
-            self._write_and_record(steps, journal)
-        announced = 0 if next_rows is None else 1
-        if count < self.kernels.few:
-            if count > 1:
-                streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
-            _append(self._views, streams, events, announced)
-        else:
-            self.kernels.append(self.rows, streams, events, announced)
+        heads = streams[:1] if is_run else streams
+        num_heads = 1 if is_run else count
+        if num[append.FREE] < num_heads:
+            self._make_room(num_heads)
+        if num_heads > 1 and next_rows is not None:
+            episodes = np.empty(num_heads, np.int64)
+        is_loop, announced = count < self.kernels.few, 0 if next_rows is None else 1
+        if is_loop and count > 1:
+            streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
+        # Rows of a storage that cannot fail are written last, when nothing else can: none is overwritten in vain.
+        own = self._own
+        is_last = own is not None and tell is None
+        if own is not None and not own._is_ready:
+            own._prepare()
+        may_fail = journal is not None or tell is not None or not (is_loop or self.kernels.cannot_fail)
+        restore = self.keep(heads, key, count) if may_fail else _nothing
+        before: Columns | None = None
+        try:
+            if not is_last:
+                surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
+                kept = self.storage.read(surplus) if may_fail and len(surplus) else {}
+                self._write_rows(key % capacity, count, rows)
+                before = kept
+            if is_loop:
+                _append(self._views, streams, events, announced)
+            else:
+                self.kernels.append(self.rows, streams, events, announced)
+            if tell is not None:
+                tell()
+            if journal is not None:
+                journal.write(steps)
+        except BaseException:
+            restore()
+            if before:
+                self.storage.write(surplus, before)
+            raise
+        if is_last:
+            self._write_rows(key % capacity, count, rows)
         if next_rows is None:
-            self._blank(key, count, events)
-        elif count == 1 or is_run:
-            episode = self._current_view[streams[0]]
+            self._blank(heads, events)
+        elif num_heads == 1:
+            episode = self._current_view[heads[0]]
             for field, records in self._behind_records:
                 records[episode] = next_rows[field]
         else:
-            episodes = self.current.take(streams)
+            self.current.take(heads, out=episodes, mode="clip")  # Without a buffer, which "raise" would need.
             for field, records in self._behind_records:
                 records[episodes] = np.frombuffer(next_rows[field], records.dtype)
         return num_spliced
 
-    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None) -> bool:
+    def _blank(self, streams: Any, events: Any) -> None:
+        """Store zeros behind the episodes that terminated without a known next observation."""
+        for stream, event in zip(streams, events, strict=True):
+            if event & append.TERMINATED:
+                for _, records in self._behind_records:
+                    records[self._current_view[stream]] = bytes(records.itemsize)
+
+    def _append_next(
+        self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Callable[[], None] | None
+    ) -> bool:
         """Append the step without an event that continues its episode; return False, without a trace, for any other.
 
         This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.
@@ -334,6 +398,10 @@ class StepStore(arrays_lib.Derived):
         link = following[slot]
         if is_full and link < 0:
             return False
+        if tell is not None:
+            kept = self.num.copy(), flags[slot], places[slot], knows[stream]
+            kept_recent = self._recent[stream].copy() if self._width else ()
+            old_row = self.read(np.array([slot])) if is_full else {}
         self._write_rows(slot, 1, row)
         if is_full:
             episodes[append.OLDEST, places[slot] >> append.EPISODE] = link
@@ -348,19 +416,30 @@ class StepStore(arrays_lib.Derived):
             recent[stream, (place & append.STEP) % self._width] = key
         if not flags[before] & append.COMPLETE:
             append.complete(flags, places, recent, episodes, changed, num, before)
-        if next_row is None:
-            return True
-        for field, records in self._behind_records:
-            records[episode] = next_row[field]
-        if not self._is_plain:
+        if next_row is not None and self._is_plain:
+            num[append.ELIGIBLE] += 1
+            if changed:
+                flags[slot] = append.COMPLETE | append.READABLE | append.FRESH
+                append.note(changed, num, slot)
+            else:
+                flags[slot] = append.COMPLETE | append.READABLE
+        elif next_row is not None:
             append.complete(flags, places, recent, episodes, changed, num, slot)
-            return True
-        num[append.ELIGIBLE] += 1
-        if changed:
-            flags[slot] = append.COMPLETE | append.READABLE | append.FRESH
-            append.note(changed, num, slot)
-        else:
-            flags[slot] = append.COMPLETE | append.READABLE
+        if tell is not None:
+            try:
+                tell()
+            except BaseException:
+                self.num[:], flags[slot], places[slot], knows[stream] = kept
+                last[stream], following[before], following[slot] = before, -1, link
+                if self._width:
+                    self._recent[stream] = kept_recent
+                self._work_out()
+                if old_row:
+                    self.storage.write(np.array([slot]), old_row)
+                raise
+        if next_row is not None:
+            for field, records in self._behind_records:
+                records[episode] = next_row[field]
         return True
 
     def is_spliced(self, stream: int, events: Any, rows: encoding.Row) -> bool:
@@ -411,58 +490,90 @@ class StepStore(arrays_lib.Derived):
         columns = self.encoder.columns(rows, count)
         self.storage.write(append.slots_from(slot, count, self.capacity), columns)
 
-    def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
-        """Write rows to the storage and to the journal, or to neither."""
-        count, slot = len(steps.streams), self.next_key % self.capacity
-        if isinstance(self._storage, memory.ColumnStorage) and self._cannot_fail:
-            self._storage._prepare()  # It could only fail here.
-            journal.write(steps)
-            self._write_rows(slot, count, steps.rows)
-            return
-        surplus = max(len(self) + count - self.capacity, 0)
-        slots = append.slots_from(self.oldest_key, surplus, self.capacity)
-        before = self.storage.read(slots) if surplus else {}
-        self._write_rows(slot, count, steps.rows)
-        try:
-            journal.write(steps)
-        except BaseException:
-            if surplus:
-                self.storage.write(slots, before)
-            raise
-
-    def _blank(self, key: int, count: int, events: Any) -> None:
-        """Store zeros behind the episodes that terminated without a known next observation."""
-        if count == 1 and not events[0] & append.TERMINATED:
-            return
-        for i in np.bitwise_and(events, append.TERMINATED).nonzero()[0].tolist():
-            for column in self.behind.values():
-                column[self.places.item((key + i) % self.capacity) >> append.EPISODE] = np.zeros((), column.dtype)
-
     def cut(self, stream: int) -> None:
         """Truncate the open episode of a stream."""
         _close(self._views, stream)
 
     def _make_room(self, count: int) -> None:
-        """Make room for at least `count` more episodes."""
-        room = len(self.free)
-        more = max(room, count)
+        """Make room for `count` more episodes, if there is less."""
+        room, num_free = len(self.free), self.num_view[append.FREE]
+        if count <= num_free:
+            return
+        more = max(room, count - num_free)
         if room + more > _MOST_EPISODES:
             raise errors.ArgumentError(f"episodes must be at most {_MOST_EPISODES} at once, got more")
-        self.free = np.concatenate([np.arange(room, room + more)[::-1], self.free])
-        self.num_view[append.FREE] += more
-        self.episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
-        for path, column in self.behind.items():
-            self.behind[path] = np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)])
+        free = np.concatenate([np.arange(room, room + more)[::-1], self.free])
+        episodes = np.concatenate([self.episodes, np.zeros((append.OLDEST + 1, more), np.int64)], axis=1)
+        behind = {
+            path: np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)], dtype=column.dtype)
+            for path, column in self.behind.items()
+        }
+        self.free, self.episodes, self.behind = free, episodes, behind
+        self.num_view[append.FREE] = num_free + more
         self._rederive()
+
+    def keep(self, streams: Any, key: int, count: int) -> Callable[[], None]:
+        """Return a function that takes back what is done to some rows and to the episodes of some streams.
+
+        Args:
+            streams: The streams [k], or a slice of them.
+            key: The key of the first row; rows of older ones may be evicted, too.
+            count: The number of rows, at most the capacity.
+        """
+        rows = append.run_from(key, count, self.capacity)
+        of_rows = [(array, rows, array[rows].copy()) for array in self._of_rows]
+        links, some = of_rows[1][2], slice(None) if len(streams) == self.streams else np.asarray(streams)
+        if count and links.item(links.argmin()) < 0:
+            # Episodes whose newest row is among them may leave, also in other streams.
+            some, ends = slice(None), of_rows[2][2][links < 0] >> append.EPISODE
+            episodes = np.concatenate([self.current, ends])
+        else:
+            episodes = self.current[some]
+        of_streams, of_episodes = self._of_streams[:, some].copy(), self.episodes.take(episodes, axis=1)
+        recent, num = self._recent[some].copy(), self.num.copy()
+
+        def restore() -> None:
+            for array, where, values in of_rows:
+                array[where] = values
+            self._of_streams[:, some], self._recent[some], self.num[:] = of_streams, recent, num
+            self.episodes[:, episodes] = of_episodes
+            self.following[self.last[self.last >= 0]] = -1
+            self._work_out()
+
+        return restore
+
+    def _work_out(self) -> None:
+        """Work out anew what follows from places, links, streams and ends: flags of rows, and what is free."""
+        slots = self.alive_slots()
+        episodes, links = self.episodes_of(slots), self.following.take(slots)
+        is_used = np.zeros(len(self.free), np.bool_)
+        is_used[episodes] = is_used[self.current[self.last != append.NONE]] = True
+        (unused,) = np.logical_not(is_used).nonzero()
+        self.free[: len(unused)] = unused[::-1]
+        self.num_view[append.FREE] = len(unused)
+        self.episodes[append.OLDEST] = -1
+        self.episodes[append.OLDEST][episodes[::-1]] = slots[::-1]
+        ends = self.complete_steps(np.arange(len(self.free))).take(episodes)
+        is_complete = (links >= 0) | (self.steps_of(slots) < ends)
+        flags = self.flags.take(slots) & np.uint8(~(append.COMPLETE | append.READABLE) & 0xFF)
+        flags |= is_complete * np.uint8(append.COMPLETE)
+        flags |= self.is_readable(slots) * np.uint8(append.READABLE)
+        flags[(flags & append.READABLE) == 0] &= np.uint8(~append.FRESH & 0xFF)
+        self.flags[slots] = flags
+        self.flags[append.slots_from(self.next_key, self.capacity - len(slots), self.capacity)] = 0
+        # Which of them have changed is not known any more.
+        self.num_view[append.CHANGED] = len(self._changed) + 1 if len(self._changed) else 0
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
-        slots = self.alive_slots()
-        eligible = np.frombuffer(append.are_eligible(self.flags.take(slots)), np.bool_)
-        append.exit_many(self._changed, self.num, slots[eligible])
-        self.flags[slots] = 0
-        self.last[:], self.knows[:] = append.NONE, 0
-        self.free[:] = np.arange(len(self.free))[::-1]
+        slots, free = self.alive_slots(), np.arange(len(self.free))
+        eligible = slots[np.frombuffer(append.are_eligible(self.flags.take(slots)), np.bool_)]
+        # From here on, nothing needs memory.
+        append.exit_many(self._changed, self.num, eligible)
+        self.flags.fill(0)
+        self.last.fill(append.NONE)
+        self.knows.fill(0)
+        self.free[:] = free[::-1]
         num = self.num_view
         num[append.CLEARED] += len(slots)
         num[append.ROWS], num[append.FREE] = 0, len(self.free)
@@ -616,8 +727,7 @@ class StepStore(arrays_lib.Derived):
         Columns are read from the state until `settle`.
         """
         count, num = len(kept.stream), self.num_view
-        if count > len(self.free):
-            self._make_room(count - len(self.free))
+        self._make_room(count)
         room = len(self.free)
         self.free[: room - count] = np.arange(count, room)[::-1]
         num[append.FREE] = room - count

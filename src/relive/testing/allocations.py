@@ -14,7 +14,6 @@ import ctypes
 import importlib
 from typing import Any
 
-
 _Pointer, _Size = ctypes.c_void_p, ctypes.c_size_t
 _Malloc = ctypes.PYFUNCTYPE(_Pointer, _Pointer, _Size)
 _Calloc = ctypes.PYFUNCTYPE(_Pointer, _Pointer, _Size, _Size)

@@ -255,10 +255,10 @@ def joint_call(buffer: Any, rng: random.Random) -> Any:
             log_probability={agent: np.float32(-seen) for agent in present if agent == "tall"},
         )
     if action < 17:
-        batch = buffer.sample(3)
-        if buffer.has_priorities:
-            buffer.update_priorities(batch.keys, [rng.random() for _ in batch.keys])
-        return batch
+        return buffer.sample(3)
+    if action == 17 and buffer.has_priorities and len(buffer):
+        keys = rng.choices(range(buffer.appended - len(buffer), buffer.appended), k=3)
+        return buffer.update_priorities(keys, [rng.random() for _ in keys])
     if action == 18:
         return buffer.end_episode(stream=stream)
     if action == 19 and rng.random() < 0.1:
