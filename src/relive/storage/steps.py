@@ -510,16 +510,15 @@ class StepStore(arrays_lib.Derived):
         older, lag, stride, pad = self._rule
         of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
-        is_first = (of_rows == 0) & (complete > 0)
-        if lag == append.WHOLE:
-            return np.asarray(is_first & (self.episodes[append.END] != append.OPEN).take(episodes))
         readable = of_rows + lag < complete
         if stride > 1:
             readable &= of_rows % stride == 0
         if older:
             oldest = self.steps_of(self.episodes[append.OLDEST]).take(episodes)
             readable &= of_rows - oldest >= np.minimum(of_rows, older)
-        return np.asarray(readable | is_first if pad else readable)
+        if pad:
+            readable |= (of_rows == 0) & (complete > 0)
+        return np.asarray(readable)
 
     def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
         """Return up to `most` consecutive complete rows, starting at each of `slots` [B]."""

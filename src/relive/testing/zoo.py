@@ -214,8 +214,8 @@ COLUMNS: dict[str, Make] = {
         20, length=3, burn_in=1, stride=2, pad=True, streams=3, seed=10
     ),
     "prioritized sequences": lambda: _sequence(20, length=2, prioritized=True, max_times_sampled=3, seed=11),
-    "whole episodes": lambda: relive.ColumnReplayBuffer(
-        17, SCHEMA, window=relive.EpisodeWindow(), sampler=relive.UniformSampler(), seed=18
+    "columns with a window": lambda: relive.ColumnReplayBuffer(
+        17, SCHEMA, window=relive.SequenceWindow(17, stride=17, pad=True), sampler=relive.UniformSampler(), seed=18
     ),
 }
 
