@@ -96,7 +96,6 @@ from relive.waiting.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuf
 from relive.windows.batches import SequenceBatch as SequenceBatch
 from relive.windows.batches import TransitionBatch as TransitionBatch
 from relive.windows.returns import compute_discounted_return as compute_discounted_return
-from relive.windows.sequences import EpisodeWindow as EpisodeWindow
 from relive.windows.sequences import SequenceWindow as SequenceWindow
 from relive.windows.transitions import TransitionWindow as TransitionWindow
 

@@ -333,9 +333,7 @@ def records() -> dict[str, Any]:
         "facts": tokens.next_episodes_nowait(1),
         "statistics": [each.get_stats() for each in (columns, episodes, tokens, both, relive.ItemReplayBuffer(3))],
         "training bias": episodes.get_training_bias(),
-        "fields": [
-            SCHEMA.fields["observation"], SCHEMA, columns.window, relive.SequenceWindow(3), relive.EpisodeWindow(),
-        ],
+        "fields": [SCHEMA.fields["observation"], SCHEMA, columns.window, relive.SequenceWindow(3)],
         "rules": [
             relive.MinSize(2),
             relive.SampleToInsertRatio(1.0, 1, 1000.0),

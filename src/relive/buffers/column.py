@@ -772,11 +772,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _swap(self, twin: Any) -> None:
         self._gathers.finish()
-        try:
-            twin._store.settle()
-        except BaseException:
-            self._forget()  # Rows of this buffer may have been overwritten.
-            raise
+        twin._store.settle()
         self._counters.forget_steps()
         vars(self._counters).update(twin._counters.state_dict(), anchors=twin._draws.anchors)
         twin._counters = self._counters

@@ -241,23 +241,6 @@ def test_sequence_draws_of_several_streams() -> None:
     assert np.array_equal(np.diff(batch.observation), np.ones((500, 3)))
 
 
-def test_whole_episodes_are_drawn_alike_however_long_they_are() -> None:
-    """Only ended episodes are drawn, and only while all their steps are stored."""
-    buffer = relive.ColumnReplayBuffer(20, window=relive.EpisodeWindow(), seed=12)
-    for number, length in enumerate((4, 5, 1, 9, 3, 2)):
-        base = 100 * (number + 1)
-        buffer.add_episode(base + np.arange(length + 1), np.arange(length), np.ones(length), terminated=number % 2 == 0)
-    fill(buffer, 3)
-    # 27 steps in a ring of 20: of the first episodes 4 and 3 steps are gone.
-    assert buffer.eligible_keys().tolist() == [9, 10, 19, 22]
-    assert_drawn(buffer, alike([9, 10, 19, 22]))
-    batch = buffer.read([9, 10])
-    assert batch.observation.shape == (2, 10)
-    assert batch.mask.sum(axis=1).tolist() == [1, 9]
-    assert batch.observation[0].tolist() == [300, 301, *[0] * 8]
-    assert batch.truncated[1].tolist() == [False] * 8 + [True]
-
-
 # Limits.
 
 

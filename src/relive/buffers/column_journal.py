@@ -48,7 +48,7 @@ class ColumnJournal(checkpointable.Bound):
         priorities: bool = False,
     ) -> None:
         self._journal, self._store, self._writes_priorities = journal, store, priorities
-        self._begun, self._encoder = begun, store.encoder
+        self._begun, self._schema = begun, store.schema if store.has_begun else None
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
@@ -66,12 +66,12 @@ class ColumnJournal(checkpointable.Bound):
         flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
         head = _STEPS.pack(len(events), flags), np.asarray(streams, "<u4").tobytes(), bytes(events)
         payload, kind = b"".join([*head, *rows, *(next_rows or ())]), STEPS
-        if encoder is not self._encoder:
+        if encoder.schema is not self._schema:
             fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
             # In one record: with two, the disk could fill up after the first.
             payload, kind = len(fields).to_bytes(4, "little") + fields + payload, FIRST
         self._journal._append(kind, payload)
-        self._encoder = encoder
+        self._schema = encoder.schema
 
     def clear(self) -> None:
         """Journal that every row is removed."""

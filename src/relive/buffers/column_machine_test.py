@@ -1,6 +1,8 @@
 """Any order of calls, against the naive twin: the same keys, the same fields, the same priorities, nothing corrupt."""
 
+import itertools
 from typing import Any
+from unittest import mock
 
 import hypothesis
 from hypothesis import stateful
@@ -11,6 +13,7 @@ import pytest
 import relive
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
+from relive.samplers import uniform
 
 PRIORITIES = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 3.0, 64.0])
 BOOLEANS = st.booleans()
@@ -22,6 +25,8 @@ class Machine(stateful.RuleBasedStateMachine):
     """Priorities, alpha and epsilon are such that every sum is exact: probabilities are compared with `==`."""
 
     buffer: Any
+    num_listed = 0
+    """How many uniform draws were from a list of the eligible rows, in all runs."""
 
     def make(self, settings: dict[str, Any], draw: Any) -> Any:
         """Return a buffer with those settings, and keep its own."""
@@ -65,6 +70,8 @@ class Machine(stateful.RuleBasedStateMachine):
         settings |= {"stratified": stratified, "max_times_sampled": most}
         settings["storage"] = column_grid_test.poisoned_storage(capacity)
         self.buffer = self.make(settings, draw)
+        self.uniform = relive.UniformSampler()
+        self.uniform._attach(self.buffer.sampler.anchors)
 
     # The naive model of the priorities.
 
@@ -212,7 +219,7 @@ class Machine(stateful.RuleBasedStateMachine):
         with pytest.raises(relive.ArgumentError, match=f"row {len(priorities)} "):
             self.buffer.update_priorities(self.some_keys(draw, len(priorities) + 1), [*priorities, -1.0])
 
-    @stateful.rule(draw=st.data(), size=SMALL, eligible=BOOLEANS)
+    @stateful.rule(draw=st.data(), size=st.integers(0, 9), eligible=BOOLEANS)
     def set_eligible(self, draw: Any, size: int, eligible: bool) -> None:
         keys = self.some_keys(draw, size)
         alive = {key for key in keys if self.oracle.is_alive(key)}
@@ -281,6 +288,25 @@ class Machine(stateful.RuleBasedStateMachine):
         assert stats.spliced_episodes == self.oracle.spliced
         assert stats.spent == sum(count == self.most for count in self.draws.values())
 
+    @stateful.invariant()
+    def uniform_draws_equal_naive_ones(self) -> None:
+        """Both ways, after each change: the first eligible ones among all rows, or any in the list of eligible rows."""
+        if not hasattr(self, "oracle"):
+            return
+        alive = [key for key, _, _ in self.oracle.alive()]
+        rows, eligible = ([key % self.capacity for key in keys] for keys in (alive, self.eligible()))
+        rows = sorted(rows) if len(rows) == self.capacity else rows
+        assert self.uniform.anchors.listed().tolist() == sorted(eligible)
+        for sparse in (1, self.capacity) if eligible else ():
+            is_listed = len(eligible) * sparse < len(rows)
+            among, rng = sorted(eligible) if is_listed else rows, np.random.default_rng(self.counter)
+            slots = (among[int(point * len(among))] for point in iter(rng.random, None))
+            with mock.patch.object(uniform, "_SPARSE", sparse):
+                draw = self.uniform._draw_checked(4, np.random.default_rng(self.counter))
+            assert draw.slots.tolist() == list(itertools.islice((slot for slot in slots if slot in eligible), 4))
+            assert draw.probabilities.tolist() == [1 / len(eligible)] * 4
+            type(self).num_listed += is_listed
+
 
 class TransitionMachine(Machine):
     def make(self, settings: dict[str, Any], draw: Any) -> Any:
@@ -320,7 +346,16 @@ SETTINGS = hypothesis.settings(
     max_examples=3 * hypothesis.settings().max_examples // 5,
     stateful_step_count=25,
 )
-TestTransitions = TransitionMachine.TestCase
-TestTransitions.settings = SETTINGS
-TestSequences = SequenceMachine.TestCase
-TestSequences.settings = SETTINGS
+
+
+def case_of(machine: type[Machine]) -> Any:
+    """Return the test of a machine, in which uniform draws must often have been from a list."""
+
+    def has_listed(self: Any) -> None:
+        assert machine.num_listed > SETTINGS.max_examples
+
+    return type(machine.__name__, (machine.TestCase,), {"settings": SETTINGS, "tearDown": has_listed})
+
+
+TestTransitions = case_of(TransitionMachine)
+TestSequences = case_of(SequenceMachine)

@@ -150,10 +150,6 @@ class Oracle:
                 found.append(key)
         return found
 
-    def episode_keys(self) -> list[int]:
-        """Return the keys of the first steps of ended episodes."""
-        return [key for key, episode, step in self.alive() if step == 0 and episode.end != "open" and episode.complete]
-
     # Reading.
 
     def transition(self, key: int, n: int, gamma: float, stack: int = 1, padding: str = "zeros") -> dict[str, Any]:

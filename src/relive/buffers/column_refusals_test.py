@@ -131,7 +131,7 @@ TAKEN: dict[str, dict[str, Any]] = {
 MAKERS: list[Any] = [
     ring,
     sequences,
-    functools.partial(relive.ColumnReplayBuffer, window=relive.EpisodeWindow()),
+    functools.partial(relive.ColumnReplayBuffer, window=relive.SequenceWindow(3)),
 ]
 
 
@@ -409,9 +409,9 @@ def test_keys_that_are_not_readable_are_refused() -> None:
         relive.PrioritizedReplayBuffer(4).get_priorities([0])
     with pytest.raises(relive.NotReadyError, match="^read has no schema yet: add a step first$"):
         relive.RingReplayBuffer(4).read([])
-    episodes = relive.ColumnReplayBuffer(4, window=relive.EpisodeWindow())
-    episodes.add(0, 0, 0.0)
-    assert len(episodes.read([])) == 0
+    runs = relive.SequenceReplayBuffer(4, length=2)
+    runs.add(0, 0, 0.0)
+    assert len(runs.read([])) == 0
     assert buffer.read([]).reward.shape == (0,)
 
 

@@ -13,7 +13,6 @@ from relive.buffers import column
 from relive.common import arrays
 from relive.common import validation
 from relive.windows import batches
-from relive.windows import sequences
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
@@ -52,8 +51,6 @@ class MixtureSampler(Generic[Batch]):
         kinds = {type(buffer.window).__name__ for buffer in self._buffers}
         if len(kinds) > 1:
             raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")
-        if len(self._buffers) > 1 and isinstance(self._buffers[0].window, sequences.EpisodeWindow):
-            raise errors.ArgumentError("buffers must have windows of one length, got EpisodeWindow")
         if len({id(buffer) for buffer in self._buffers}) < len(self._buffers):
             raise errors.ArgumentError("buffers must be distinct, got one of them twice")
         if len(shares) != len(self._buffers):

@@ -175,14 +175,6 @@ def test_a_refused_mixture_draws_from_no_buffer(
     assert [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers] == before
 
 
-def test_episodes_of_unlike_lengths_do_not_mix() -> None:
-    made = [relive.ColumnReplayBuffer(8, window=relive.EpisodeWindow()) for _ in range(2)]
-    with pytest.raises(errors.ArgumentError, match="^buffers must have windows of one length, got EpisodeWindow$"):
-        relive.MixtureSampler(made, [1, 1])
-    made[0].add_episode(range(4), range(3), np.ones(3), terminated=True)
-    assert relive.MixtureSampler(made[:1], [1]).sample(2).action.tolist() == [[0, 1, 2]] * 2
-
-
 def test_a_beta_is_checked_in_buffers_without_a_share_too() -> None:
     rated = ring(1, sampler=relive.PrioritizedSampler())
     with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.5$"):

@@ -58,7 +58,6 @@ BUFFERS: dict[str, Callable[[], Any]] = {
     "priorities": lambda: filled(relive.PrioritizedReplayBuffer, beta=LINEAR),
     "independent": lambda: filled(relive.PrioritizedReplayBuffer, stratified=False, max_times_sampled=2),
     "sequences": lambda: filled(relive.SequenceReplayBuffer, length=2, pad=True),
-    "episodes": lambda: filled(relive.ColumnReplayBuffer, window=relive.EpisodeWindow()),
     "ratio": lambda: filled(relive.RingReplayBuffer, limiter=relive.SampleToInsertRatio(2.0, 1, 20.0)),
 }
 

@@ -22,9 +22,8 @@ A row is eligible where, of READABLE, BARRED and SPENT, the first alone is set. 
 episode keeps its number while a row of it is alive, or while it is open.
 
 When a step is complete, the row `lag` steps before it becomes readable: the row itself for transitions, the first row
-of what is then a whole sequence; and with a lag of WHOLE, the first row of an episode that ends. `append` is the rule
-as a plain loop, which CPython runs over memoryviews and numba compiles; `append_many` says the same in calls of numpy,
-for many rows at once.
+of what is then a whole sequence. `append` is the rule as a plain loop, which CPython runs over memoryviews and numba
+compiles; `append_many` says the same in calls of numpy, for many rows at once.
 """
 
 from typing import Any, TypeAlias
@@ -57,8 +56,6 @@ NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, CLEARED, OLDER, LAG, STRIDE, PAD = rang
 than fit: any may have changed); rows that went otherwise than by eviction. And those of the window: how many frames
 before its own a row is read with; how many steps must be complete after it; that anchors are every stride-th step; and
 whether the first step of an episode is an anchor at once."""
-WHOLE = -1
-"""The lag of a window over whole episodes."""
 
 Numbers: TypeAlias = Any
 """A flat array, or a memoryview of one."""
@@ -206,14 +203,9 @@ def begin(rows: Rows, stream: int, key: int, slot: int) -> int:
 
 def finish(rows: Rows, stream: int, event: int) -> None:
     """End the episode of a stream with its newest row."""
-    flags, _, places, _, _, current, last, _, episodes, _, changed, num = rows
-    episode = current[stream]
-    episodes[LENGTH, episode] = (places[last[stream]] & STEP) + 1
+    _, _, places, _, _, current, last, _, episodes, _, _, _ = rows
+    episodes[LENGTH, current[stream]] = (places[last[stream]] & STEP) + 1
     end(rows, stream, TERMINATED if event & TERMINATED else TRUNCATED)
-    if num[LAG] == WHOLE:
-        first = episodes[OLDEST, episode]
-        if places[first] & STEP == 0 and flags[first] & COMPLETE:
-            let_in(flags, places, episodes, changed, num, first)
 
 
 def end(rows: Rows, stream: int, how: int) -> None:
@@ -232,7 +224,7 @@ def complete(
     anchor = step - lag
     if num[PAD] and step == 0:  # It is an anchor at once, and not again when its turn comes.
         let_in(flags, places, episodes, changed, num, slot)
-    elif anchor < num[PAD] or anchor % num[STRIDE] or lag == WHOLE:
+    elif anchor < num[PAD] or anchor % num[STRIDE]:
         pass
     elif lag == 0:
         let_in(flags, places, episodes, changed, num, slot)
@@ -324,7 +316,7 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
         _let_in(rows, waiting)
     elif lag == 0:
         _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), None, 0))
-    elif lag > 0:
+    else:
         steps, keys, table, first = newest & STEP, np.arange(key, key + count), None, 0
         if is_run:
             # By step: the keys of the rows before these, as far as they count, and of these.

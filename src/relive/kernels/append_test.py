@@ -53,7 +53,6 @@ ANY_SETTINGS = st.builds(
     st.one_of(
         st.builds(transitions.TransitionWindow, frame_stack=st.integers(1, 4)),
         st.builds(sequences.SequenceWindow, st.integers(1, 6), stride=st.integers(1, 4), pad=st.booleans()),
-        st.just(sequences.EpisodeWindow()),
     ),
     st.sampled_from([0, 2, 1000]),
     st.sampled_from([0.02, 0.25]),
@@ -201,8 +200,6 @@ class Twin:
         if isinstance(window, transitions.TransitionWindow):
             frames = episode.keys[max(step - window.frame_stack + 1, 0) : step]
             return key in complete and all(frame in self.alive() for frame in frames)
-        if isinstance(window, sequences.EpisodeWindow):
-            return key == episode.keys[0] and key in complete and episode.end != append.OPEN
         starts = []
         for start in range(0, len(complete), window.stride):
             if window.pad or len(complete[start : start + window.length]) == window.length:

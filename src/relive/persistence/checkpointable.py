@@ -14,6 +14,7 @@ from relive import errors
 from relive.common import duplicates
 from relive.common import imports
 from relive.common import notebook
+from relive.common import randomness
 from relive.common import validation
 from relive.common import words
 from relive.persistence import registry
@@ -249,9 +250,10 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
             generators.check_kind(self._rng, rng)
         twin = self._twin()
         twin._load_state_dict(given, **options)
-        self._swap(twin)
-        if rng is not None:
-            self._rng.bit_generator.state = rng.bit_generator.state
+        with randomness.Unmoved(self._rng) if self._DRAWS else contextlib.nullcontext():
+            if rng is not None:
+                self._rng.bit_generator.state = rng.bit_generator.state
+            self._swap(twin)
         self._restarted()
 
     def _restarted(self) -> Self:

@@ -73,7 +73,7 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
         relive.LinearSchedule(0.4, 1.0, 100),
         relive.UniformSampler(),
         relive.PrioritizedSampler(beta=relive.LinearSchedule(0.4, 1.0, 9), stratified=False),
-        relive.TransitionWindow(3, 0.9, 4, "first"), relive.SequenceWindow(5, 1, 2, True), relive.EpisodeWindow(),
+        relive.TransitionWindow(3, 0.9, 4, "first"), relive.SequenceWindow(5, 1, 2, True),
         SettingsLimiter(3), SettingsSampler(0.5), PassingSampler(extra=7, temperature=0.25),
     ],
 )  # fmt: skip

@@ -165,7 +165,8 @@ class StateReader:
             rule = f"of dtype {np.dtype(dtype)} and shape ({lengths})"
             raise errors.CheckpointError(f"array {path} must be {rule}, got {found[0]} and {found[1]}")
         if isinstance(column, np.ndarray):
-            return LazyArray(column.shape, column.dtype, lambda start, stop: column[start:stop].copy())
+            whole = np.ascontiguousarray(column)  # Here, so that a part of it needs no memory when it is read.
+            return LazyArray(column.shape, column.dtype, lambda start, stop: whole[start:stop])
         checked: ChunkedArray = column
         return checked
 

@@ -32,7 +32,7 @@ class Anchors:
         self.flags, *_, self._changed, self.num = rows
         self._read_rows = read_rows
         self._num_changes = 0
-        self._listed: tuple[tuple[int, int], arrays.Slots] | None = None
+        self._listed: tuple[tuple[int, ...], arrays.Slots] | None = None
 
     def __len__(self) -> int:
         """Return how many anchors are eligible."""
@@ -53,8 +53,11 @@ class Anchors:
         return np.flatnonzero((self.flags & append.ELIGIBILITY) == append.READABLE)
 
     def listed(self) -> arrays.Slots:
-        """Return `slots` cached and read-only: O(1) unless something changed since the last call."""
-        version = (self._num_changes, self.num.item(append.NEXT_KEY))
+        """Return `slots`, the same array until one of them changes: O(1) until then. It must not be written to."""
+        # What `set` does not see: rows that come raise NEXT_KEY. Without one, those that go lower ROWS. Without either,
+        # rows can only become eligible, and each counts.
+        counts = self.num.item(append.NEXT_KEY), self.num.item(append.ROWS), self.num.item(append.ELIGIBLE)
+        version = (self._num_changes, *counts)
         if self._listed is None or self._listed[0] != version:
             self._listed = version, self.slots()
         return self._listed[1]

@@ -236,7 +236,6 @@ HOOKED: dict[str, dict[str, Any]] = {
     "stacks": {"window": relive.TransitionWindow(frame_stack=3)},
     "limited": {"window": relive.TransitionWindow(), "max_times_sampled": 2},
     "sequences": {"window": relive.SequenceWindow(3, 0, 2, pad=True)},
-    "episodes": {"window": relive.EpisodeWindow()},
 }
 
 

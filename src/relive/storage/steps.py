@@ -297,9 +297,9 @@ class StepStore(arrays_lib.Derived):
         if journal is not None:
             journal.prepare()
         if encoder is self.encoder:
-            if len(streams) == 1 and journal is None and not events[0]:
-                if self._append_next(streams[0], rows, next_rows, tell):
-                    return 0
+            is_next = len(streams) == 1 and journal is None and not events[0]
+            if is_next and self._append_next(streams[0], rows, next_rows, tell):
+                return 0
             return self._append(steps, journal, tell)
         self._check_room(encoder.schema)
         storage = memory.ColumnStorage(encoder.schema, self.capacity)
@@ -621,16 +621,15 @@ class StepStore(arrays_lib.Derived):
         older, lag, stride, pad = self._rule
         of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
-        is_first = (of_rows == 0) & (complete > 0)
-        if lag == append.WHOLE:
-            return np.asarray(is_first & (self.episodes[append.END] != append.OPEN).take(episodes))
         readable = of_rows + lag < complete
         if stride > 1:
             readable &= of_rows % stride == 0
         if older:
             oldest = self.steps_of(self.episodes[append.OLDEST]).take(episodes)
             readable &= of_rows - oldest >= np.minimum(of_rows, older)
-        return np.asarray(readable | is_first if pad else readable)
+        if pad:
+            readable |= (of_rows == 0) & (complete > 0)
+        return np.asarray(readable)
 
     def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
         """Return up to `most` consecutive complete rows, starting at each of `slots` [B]."""
@@ -716,9 +715,18 @@ class StepStore(arrays_lib.Derived):
         """
         kept = self._unwritten
         if kept is not None:
-            for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes):
-                rows = [memory.bytes_of(column.read(start, stop)) for column in kept.columns.values()]
-                self._write_rows((self.oldest_key + start) % self.capacity, stop - start, rows)
+            slots, own = self.alive_slots(), self._own
+            if own is not None and not own._is_ready:
+                own._prepare()
+            before = self.storage.read(slots) if own is None else {}
+            try:
+                for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes):
+                    rows = [memory.bytes_of(column.read(start, stop)) for column in kept.columns.values()]
+                    self._write_rows((self.oldest_key + start) % self.capacity, stop - start, rows)
+            except BaseException:
+                if before:
+                    self.storage.write(slots, before)
+                raise
         self._unwritten = None
 
     def load_state_dict(self, kept: steps_state.StepsState) -> None:

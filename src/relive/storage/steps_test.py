@@ -15,7 +15,7 @@ from relive.storage import steps as steps_lib
 
 SCHEMA = relive.Schema({"a": relive.Field((), "i2"), "b": relive.Field(0, "f4")}, relive.Field((), "i2"))
 RULES: list[steps_lib.Rule] = [
-    (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1), (0, append.WHOLE, 1, 0),
+    (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1),
 ]  # fmt: skip
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from("nnnnnnsltud"), st.integers(0, 1)), min_size=1, max_size=60

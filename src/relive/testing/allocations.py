@@ -79,7 +79,7 @@ _capsule = _capsule_of(ctypes.addressof(_counting), _NAME, None)
 
 @contextlib.contextmanager
 def failing(number: int) -> Iterator[Callable[[], int]]:
-    """Let an allocation fail within a block, by its number from 1; yield a function that returns how many there were."""
+    """Let the allocation of that number fail, counted from 1; yield a function that returns how many there were."""
     _counter.count, _counter.fails_at = 0, number
     before = _set_handler(_capsule)
     try:

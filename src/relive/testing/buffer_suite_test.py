@@ -61,7 +61,6 @@ WHOLE = {
     "prioritized": suite(of(relive.PrioritizedReplayBuffer)),
     "sequences padded": suite(of(relive.SequenceReplayBuffer, length=5, stride=2, burn_in=2, pad=True)),
     "sequences prioritized": suite(of(relive.SequenceReplayBuffer, length=3, prioritized=True)),
-    "episodes": suite(of(relive.ColumnReplayBuffer, window=relive.EpisodeWindow())),
     "over another storage": suite(over_a_list),
     "draws some": suite(that_draws_some),
 }
@@ -521,7 +520,7 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
         with_batches(relive.TransitionWindow(), go_on_in_the_ring),
         with_batches(relive.SequenceWindow(3), go_on_in_the_ring_for_a_sequence),
         readable_by(relive.TransitionWindow(frame_stack=2), all_complete),
-        readable_by(relive.EpisodeWindow(), all_ended),
+        readable_by(relive.SequenceWindow(3, pad=True), all_ended),
         with_batches(relive.TransitionWindow(2), stop_early),
         with_batches(relive.TransitionWindow(), blank_the_first),
         *(with_batches(relive.TransitionWindow(), spoils(name)) for name in OF_TRANSITIONS),

@@ -66,14 +66,15 @@ class AmongNewest(relive.Sampler):
         self._newest: list[int] = []
 
     def _added(self, slots: arrays.Slots) -> None:
-        self._newest = (self._newest + slots.tolist())[-20:]
+        self._newest = self._newest + slots.tolist()
 
     def _removed(self, slots: arrays.Slots) -> None:
         gone = {*slots.tolist()}
         self._newest = [slot for slot in self._newest if slot not in gone]
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
-        return relive.Draw(rng.choice(sorted(self._newest), size), np.full(size, 1 / len(self._newest)))
+        newest = sorted(self._newest[-20:])  # Of all that were not removed: the newest 20 may go first.
+        return relive.Draw(rng.choice(newest, size), np.full(size, 1 / len(newest)))
 
 
 class OwnStorage:
@@ -214,8 +215,8 @@ COLUMNS: dict[str, Make] = {
         20, length=3, burn_in=1, stride=2, pad=True, streams=3, seed=10
     ),
     "prioritized sequences": lambda: _sequence(20, length=2, prioritized=True, max_times_sampled=3, seed=11),
-    "whole episodes": lambda: relive.ColumnReplayBuffer(
-        17, SCHEMA, window=relive.EpisodeWindow(), sampler=relive.UniformSampler(), seed=18
+    "columns with a window": lambda: relive.ColumnReplayBuffer(
+        17, SCHEMA, window=relive.SequenceWindow(17, stride=17, pad=True), sampler=relive.UniformSampler(), seed=18
     ),
 }
 

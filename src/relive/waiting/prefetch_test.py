@@ -40,7 +40,7 @@ def priorities(capacity: int = 10) -> Buffer:
 @pytest.fixture(autouse=True)
 def slow_gathers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let every gather in a thread begin late, and assert that none is left after the test."""
-    for window in (relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow):
+    for window in (relive.TransitionWindow, relive.SequenceWindow):
 
         def read(self: Any, *arguments: Any, _read: Any = window._read) -> Any:
             if threading.current_thread() is not threading.main_thread():
@@ -219,9 +219,8 @@ def known(store: steps_lib.StepStore) -> bytes:
         {"n_step": 3},
         {"n_step": 2, "streams": 2},
         {"window": relive.SequenceWindow(3, pad=True)},
-        {"window": relive.EpisodeWindow()},
     ],
-    ids=["ring", "streams", "sequences", "episodes"],
+    ids=["ring", "streams", "sequences"],
 )
 def test_a_gather_changes_nothing_that_another_thread_may_read(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch

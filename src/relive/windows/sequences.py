@@ -1,4 +1,4 @@
-"""SequenceWindow: runs of consecutive steps; EpisodeWindow: whole episodes."""
+"""SequenceWindow: runs of consecutive steps."""
 
 import dataclasses
 
@@ -66,76 +66,42 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Return the sequences from `slots` [B]."""
-        return _read(store, slots, self.length, self.burn_in, probabilities, weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodeWindow(window.Window[batches.SequenceBatch]):
-    """A whole episode, once it has ended and while all of it is stored; padded to the longest in the batch."""
-
-    @property
-    def _rule(self) -> steps.Rule:
-        """The first step of an episode that has ended."""
-        return 0, append.WHOLE, 1, 0
-
-    def _why_not_ready(self, store: steps.StepStore) -> str:
-        """Return why there is no anchor yet."""
-        return "no episode has ended of which every step is stored"
-
-    def _read(
-        self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
-    ) -> batches.SequenceBatch:
-        """Return the episodes from `slots` [B]."""
-        longest = int(store.complete_steps(store.episodes_of(slots)).max(initial=0))
-        return _read(store, slots, longest, 0, probabilities, weights)
-
-
-def _read(
-    store: steps.StepStore,
-    slots: arrays.Ints,
-    length: int,
-    burn_in: int,
-    probabilities: arrays.Floats,
-    weights: arrays.Floats,
-) -> batches.SequenceBatch:
-    """Return `length` steps from each of `slots` [B], padded."""
-    count, starts = len(slots), store.steps_of(slots)
-    rows, span, last = store.follow(slots, max(length, 1))
-    rows = rows[:length]
-    offsets = np.arange(length + 1)
-    mask = offsets[:-1] < span[:, np.newaxis]
-    columns = store.read(np.ascontiguousarray(rows.T), store.other_paths)
-    links = store.following.take(last)
-    places = np.arange(count)
-    window_rows = np.empty((count, length + 1), np.int64)
-    window_rows[:, :-1] = rows.T
-    window_rows[:, -1] = 0
-    window_rows[places, span] = np.maximum(links, 0)
-    observations = store.observations(window_rows)
-    if span.min(initial=length) < length:
-        clear(columns, ~mask)
-        clear(observations, offsets > span[:, np.newaxis])
-    (where,) = (links < 0).nonzero()
-    if len(where):
-        store.put_behind(observations, (where, span[where]), last[where])
-    terminated, truncated = np.zeros_like(mask), np.zeros_like(mask)
-    ends = store.episodes[append.END][store.episodes_of(last[where])]
-    terminated[where, span[where] - 1] = ends == append.TERMINATED
-    truncated[where, span[where] - 1] = ends == append.TRUNCATED
-    return batches.SequenceBatch(
-        observation=store.nest_observation(observations),
-        action=store.nest_action(columns),
-        reward=columns["reward"],
-        terminated=terminated,
-        truncated=truncated,
-        mask=mask,
-        is_burn_in=mask & (offsets[:-1] < burn_in),
-        start_step=starts,
-        keys=store.keys(slots),
-        probabilities=probabilities,
-        weights=weights,
-        extras=store.nest_extras(columns),
-    )
+        count, length = len(slots), self.length
+        rows, span, last = store.follow(slots, length)
+        offsets = np.arange(length + 1)
+        mask = offsets[:-1] < span[:, np.newaxis]
+        columns = store.read(np.ascontiguousarray(rows.T), store.other_paths)
+        links = store.following.take(last)
+        places = np.arange(count)
+        window_rows = np.empty((count, length + 1), np.int64)
+        window_rows[:, :-1] = rows.T
+        window_rows[:, -1] = 0
+        window_rows[places, span] = np.maximum(links, 0)
+        observations = store.observations(window_rows)
+        if span.min(initial=length) < length:
+            clear(columns, ~mask)
+            clear(observations, offsets > span[:, np.newaxis])
+        (where,) = (links < 0).nonzero()
+        if len(where):
+            store.put_behind(observations, (where, span[where]), last[where])
+        terminated, truncated = np.zeros_like(mask), np.zeros_like(mask)
+        ends = store.episodes[append.END][store.episodes_of(last[where])]
+        terminated[where, span[where] - 1] = ends == append.TERMINATED
+        truncated[where, span[where] - 1] = ends == append.TRUNCATED
+        return batches.SequenceBatch(
+            observation=store.nest_observation(observations),
+            action=store.nest_action(columns),
+            reward=columns["reward"],
+            terminated=terminated,
+            truncated=truncated,
+            mask=mask,
+            is_burn_in=mask & (offsets[:-1] < self.burn_in),
+            start_step=store.steps_of(slots),
+            keys=store.keys(slots),
+            probabilities=probabilities,
+            weights=weights,
+            extras=store.nest_extras(columns),
+        )
 
 
 def clear(columns: window.Columns, where: arrays.Bools) -> None:

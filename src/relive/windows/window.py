@@ -2,7 +2,6 @@
 
     TransitionWindow   anchor, and up to n steps on        any step whose next observation is known
     SequenceWindow     anchor, and `length` steps on       steps that that many follow; with padding, fewer
-    EpisodeWindow      a whole episode                     the first step of an episode that has ended
 
 A window starts at its anchor and extends forward in time within one episode. Reading changes nothing and returns fresh
 arrays.

@@ -17,32 +17,29 @@ from relive.windows import returns
 from relive.windows import window as window_lib
 
 
-def test_whole_episodes_equal_the_naive_ones() -> None:
-    for seed, capacity, streams in [(0, 6, 1), (1, 9, 2), (2, 17, 3), (3, 24, 1), (4, 40, 9)]:
-        buffer = relive.ColumnReplayBuffer(
-            capacity,
-            window=relive.EpisodeWindow(),
-            streams=streams,
-            storage=column_grid_test.poisoned_storage(capacity),
+def test_padded_sequences_can_be_each_episode_once() -> None:
+    """Running ones too, once they have a complete step, and while their first step is stored."""
+    num_running = 0
+    for seed, longest, streams in [(0, 15, 1), (1, 18, 2), (2, 24, 3)]:
+        storage = column_grid_test.poisoned_storage(longest)
+        buffer = relive.SequenceReplayBuffer(
+            longest, length=longest, stride=longest, pad=True, streams=streams, storage=storage
         )
-        oracle = oracle_lib.Oracle(capacity, streams)
+        oracle = oracle_lib.Oracle(longest, streams)
         writer = column_grid_test.Writer(buffer, oracle, np.random.default_rng(seed))
-        seen = 0
-        for position in range(150):
+        for _ in range(100):
             writer.write()
-            keys = oracle.episode_keys()
+            first = [(key, episode) for key, episode, step in oracle.alive() if step == 0 and episode.complete]
+            assert all(len(episode.actions) <= longest for _, episode in first)
+            keys = [key for key, _ in first]
             assert buffer.eligible_keys().tolist() == keys
-            buffer.check()
-            if not keys or position % 2:
-                continue
-            seen += 1
-            longest = max(oracle.rows[key][1].complete for key in keys)
             batch = buffer.read(keys)
             expected = [oracle.sequence(key, longest) for key in keys]
             for name in ("observation", "action", "reward", "terminated", "truncated", "mask", "start_step"):
                 assert getattr(batch, name).tolist() == [fields[name] for fields in expected], name
-            assert not batch.is_burn_in.any()
-        assert seen > 25
+            assert batch.mask.sum(axis=1).tolist() == [episode.complete for _, episode in first]
+            num_running += sum(episode.end == "open" for _, episode in first)
+    assert num_running > 50
 
 
 def nested_buffer(make: Any, **settings: Any) -> Any:
@@ -235,9 +232,6 @@ def test_errors_say_why_nothing_can_be_drawn() -> None:
     padded = relive.SequenceReplayBuffer(16, length=8, pad=True)
     padded.add(0, 0, 0.0)
     short(padded, "^sample has nothing to draw: no step with a known next observation is stored at the start of an ep")
-    episodes = relive.ColumnReplayBuffer(16, window=relive.EpisodeWindow())
-    episodes.add(0, 0, 0.0, next_observation=1)
-    short(episodes, "^sample has nothing to draw: no episode has ended of which every step is stored$")
 
 
 class Spy(relive.ColumnStorage):
@@ -268,7 +262,7 @@ def test_only_fields_of_the_batch_are_read() -> None:
 
 @pytest.mark.parametrize(
     "window",
-    [relive.TransitionWindow(), relive.SequenceWindow(2), relive.EpisodeWindow()],
+    [relive.TransitionWindow(), relive.SequenceWindow(2)],
     ids=lambda w: type(w).__name__,
 )
 def test_a_batch_of_any_window_has_probabilities_and_weights(window: Any) -> None:
@@ -287,20 +281,11 @@ def test_a_batch_of_any_window_has_probabilities_and_weights(window: Any) -> Non
     assert drawn.weights == pytest.approx(np.where(drawn.keys == first, 1.0, 1 / 3))
 
 
-def test_an_episode_without_a_complete_step_is_none() -> None:
-    buffer = relive.ColumnReplayBuffer(8, window=relive.EpisodeWindow())
-    buffer.add(0, 0, 0.0)
-    keys = buffer.add_episode([1, 2], [0], [0.0], terminated=True)
-    assert buffer.eligible_keys().tolist() == keys.tolist()
-    buffer.check()
-
-
 ALL_WINDOWS: list[window_lib.Window[Any]] = [
     relive.TransitionWindow(),
     *(relive.TransitionWindow(frame_stack=frames) for frames in (2, 4)),
     *(relive.SequenceWindow(length, 0, stride, pad) for length in (1, 3) for stride in (1, 2) for pad in (False, True)),
     relive.SequenceWindow(2, 0, 5, pad=True),
-    relive.EpisodeWindow(),
 ]
 
 
