@@ -313,6 +313,28 @@ async def test_draws_of_episodes_go_on_beside_a_full_disk(tmp_path: pathlib.Path
     assert [buffer.policy_version for buffer in fleet.buffers()] == [1, 1]
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+@local_test.virtual
+async def test_others_deliver_while_a_disk_is_full(is_held: bool, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.episodes, 2, tmp_path)
+    client = fleet.replay()
+    await client.set_policy_version(0)
+    whole = [adapter_test.steps_of(0, 2, final=(2, "COMPLETED"), agent_id=f"{shard}") for shard in range(2)]
+    disk = Disk(fleet, 0, records=0 if is_held else 1, is_known=False)
+    outcomes = [fleet.shard(shard).insert(adapter_test.batch_of(W, 0, whole[shard])).outcome for shard in range(2)]
+    assert outcomes == ["HELD" if is_held else "STORED", "STORED"]
+    assert [episode.agent_id for episode in await client.next_episodes(1)] == ["1"]
+    await local_test.never(client.next_episodes(1))
+    assert "No space left" in str(fleet.shard(0).stats().disk)
+    disk.free()
+    if is_held:
+        assert fleet.kill(0).rows == 2
+        fleet.start(0)
+        fleet.shard(0).insert(adapter_test.batch_of(W, 0, whole[0]))
+        await local_test.settle(1.0)
+    assert [episode.agent_id for episode in await client.next_episodes(1)] == ["0"]
+
+
 @pytest.mark.parametrize("kind", ["episodes", "tokens"])
 @local_test.virtual
 async def test_a_ticket_is_kept_while_its_episode_waits_for_room(kind: str, tmp_path: pathlib.Path) -> None:

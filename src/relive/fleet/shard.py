@@ -283,7 +283,10 @@ class Shard:
         self._do_what_is_due()
         if policy_version is not None and not self._set_version(policy_version):
             return [], 0, policy_version, self._progress()
-        units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        try:
+            units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        except errors.CheckpointError as error:  # Other shards deliver meanwhile.
+            self._disk, units, ready = str(error), [], 0
         return units, ready, self._adapter.buffer.policy_version, self._progress()
 
     def places(self, tickets: Sequence[bytes]) -> deliveries.Places:
