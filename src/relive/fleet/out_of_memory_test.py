@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine, Generator
 import functools
 import itertools
+import pathlib
 import random
 import types
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
+from relive.fleet import adapter_test
 from relive.fleet import local_test
 from relive.fleet import trouble_test
 from relive.testing import allocations
@@ -127,6 +130,49 @@ async def stored(fleet: local_test.LocalFleet, writer: Any, kind: str, steps: li
 @local_test.virtual
 async def test_a_call_of_a_writer_without_memory_has_done_nothing(script: Any) -> None:
     assert await at_every_place(script) > 5
+
+
+CHUNKS: dict[str, Callable[[int], Any]] = {
+    "columns": lambda n: adapter_test.columns(10 * n, 3, "TERMINATED", is_start=True),
+    "episodes": lambda n: adapter_test.steps_of(10 * n, 3, is_start=True, final=(10 * n + 3, "COMPLETED")),
+}
+
+
+def rows_in(shard: Any, kind: str) -> list[Any]:
+    buffer = shard._adapter.buffer
+    buffer.check()
+    if kind == "episodes":
+        return [action for episode in buffer._store for action in episode.actions]
+    return buffer.read(buffer.eligible_keys()).observation.ravel().tolist() if len(buffer) else []
+
+
+@pytest.mark.parametrize("has_files", [False, True])
+@pytest.mark.parametrize("kind", CHUNKS)
+@local_test.virtual
+async def test_a_shard_that_finds_no_memory_for_steps_refuses_them(
+    kind: str, has_files: bool, tmp_path: pathlib.Path
+) -> None:
+    makes = {"columns": lambda: relive.RingReplayBuffer(1000, streams=4, seed=0), "episodes": trouble_test.episodes}
+    for number in itertools.count(1):
+        fleet = local_test.LocalFleet(makes[kind], 1, directory=tmp_path / f"{number}" if has_files else None)
+        shard: Any = fleet.shard(0)
+        shard.insert(adapter_test.batch_of(W, 0, CHUNKS[kind](0)))
+        batch = adapter_test.batch_of(W, 1, CHUNKS[kind](1), CHUNKS[kind](2))
+        with allocations.failing(number) as count:
+            receipt = shard.insert(batch)
+        assert (receipt.outcome, receipt.progress.inserted) == ("STORED", 9 - receipt.refused)
+        assert (receipt.error is None) == (receipt.refused == 0)
+        assert len(rows_in(shard, kind)) == 9 - receipt.refused
+        assert shard.insert(batch)[:2] == receipt[:2]
+        shard.insert(adapter_test.batch_of(W, 2, CHUNKS[kind](3)))
+        found = rows_in(shard, kind)
+        if has_files:
+            assert fleet.kill(0).rows == 0
+            fleet.start(0)
+            assert rows_in(fleet.shard(0), kind) == found
+        if number > count():
+            break
+    assert number > 3 or kind == "episodes"
 
 
 @pytest.mark.parametrize("kind", ["columns", "joint"])
