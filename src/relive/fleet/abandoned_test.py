@@ -29,14 +29,6 @@ async def add(writer: Any, group_id: str | None = None, **described: Any) -> Non
         await episode.end(1)
 
 
-def kill(writer: Any) -> None:
-    """As if the process of a writer died: it says nothing more."""
-    outbox = writer._outbox
-    for task in (writer._holds._holding, outbox._renewal):
-        if task is not None:
-            task.cancel()
-
-
 MAKES = pytest.mark.parametrize("make", [consumption_test.grouped, consumption_test.tokens])
 
 
@@ -48,9 +40,9 @@ def writer_of(client: Any, make: Any) -> Any:
 @local_test.virtual
 async def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
     fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=3 * SIZE))
-    client = fleet.replay()
+    client, other = fleet.replay(), fleet.replay()
     await client.set_policy_version(0)
-    dead, alive = writer_of(fleet.replay(), make), writer_of(client, make)
+    dead, alive = writer_of(other, make), writer_of(client, make)
     ticket = await client.admit(3 * SIZE)
     for _ in range(SIZE):
         await add(dead, "whole", ticket=ticket)
@@ -61,7 +53,7 @@ async def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
     await alive.flush()
     ticket.release()
     assert await client.abort_open_episodes() == 0
-    kill(dead)
+    fleet.kill_client(other)
     await asyncio.sleep(LEASE + 1)
     assert await client.abort_open_episodes() == 2
     assert await client.abort_open_episodes() == 0
@@ -79,13 +71,13 @@ async def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
 @local_test.virtual
 async def test_open_episodes_are_aborted_when_their_lease_is_over() -> None:
     fleet = fleet_of(consumption_test.singles)
-    client = fleet.replay()
-    writers = [fleet.replay().episodes_writer(batch_steps=1) for _ in range(2)]
+    client, *others = [fleet.replay() for _ in range(3)]
+    writers = [other.episodes_writer(batch_steps=1) for other in others]
     blocks = [writer.episode("agent") for writer in writers]
     for block, writer in zip(blocks, writers, strict=True):
         await (await block.__aenter__()).append(0, 0, 1.0)
         await writer.flush()
-    kill(writers[0])
+    fleet.kill_client(others[0])
     assert await client.abort_open_episodes() == 0
     await asyncio.sleep(LEASE - 0.4)
     await client.ping()  # A shard looks for silent writers when it is called, but not at each call.
@@ -123,8 +115,8 @@ def test_a_killed_fleet_goes_on_at_once(make: Any, tmp_path: pathlib.Path) -> No
 @local_test.virtual
 async def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
     fleet = fleet_of(make)
-    client = fleet.replay()
-    writer = writer_of(client, make)
+    client, other = fleet.replay(), fleet.replay()
+    writer = writer_of(other, make)
     await add(writer, "mine")
     await writer.flush()
     await client.stats()
@@ -132,7 +124,7 @@ async def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
     fleet.kill_coordinator()
     fleet.start_coordinator()
     assert await client.abort_open_episodes() == 0
-    kill(writer)
+    fleet.kill_client(other)
     await asyncio.sleep(LEASE + 1)
     assert await client.abort_open_episodes() == 1
 

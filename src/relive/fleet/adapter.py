@@ -20,6 +20,7 @@ import dataclasses
 import inspect
 from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
+from relive import errors
 from relive.common import arrays
 from relive.samplers import prioritized
 from relive.samplers import schedules
@@ -118,7 +119,10 @@ class Adapter(abc.ABC):
         """Describe the buffer."""
 
     def insert(self, writer: Hashable, chunk: Any) -> None:
-        """Store a chunk of a writer; what the buffer raises propagates, and the episode ends before that step."""
+        """Store a chunk of a writer; what the buffer raises propagates, and the episode ends before that step.
+
+        A MisuseWarning that was made an error is raised at the end, when all is stored.
+        """
         place = writer, chunk.episode
         if place in self._open and self._open[place][1] < chunk.first:
             self._end(place)
@@ -144,6 +148,9 @@ class Adapter(abc.ABC):
         try:
             self._write(handle, chunk)
             is_over = chunk.end != "OPEN"
+        except errors.MisuseWarning:
+            is_over = chunk.end != "OPEN"
+            raise
         finally:
             if is_over:
                 self._end(place)
@@ -172,7 +179,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def _write(self, handle: Any, chunk: Any, /) -> None:
-        """Append the steps of a chunk; if they are refused, those before the first wrong one."""
+        """Append the steps of a chunk; if they are refused, those before the first wrong one; then raise a warning."""
 
     def _finish(self, handle: Any, /) -> bool:
         """End an episode as if its writer had died, and return whether it was open."""

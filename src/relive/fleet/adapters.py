@@ -105,14 +105,14 @@ class ColumnAdapter(adapter.Adapter):
 
     def _write(self, stream: int, chunk: chunks.ColumnChunk | chunks.JointChunk) -> None:
         if isinstance(chunk, chunks.JointChunk):
-            for step in chunk.steps:
-                self.buffer.add(**step, stream=stream)
+            _make([functools.partial(self.buffer.add, **step, stream=stream) for step in chunk.steps])
             return
         try:
             self._add(stream, chunk)
+        except errors.MisuseWarning:
+            raise
         except Exception:  # One by one, those before the first wrong one are stored, or all if they were too many.
-            for t in range(chunk.rows):
-                self._add(stream, _step(chunk, t))
+            _make([functools.partial(self._add, stream, _step(chunk, t)) for t in range(chunk.rows)])
 
     def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
         self.buffer.add_steps(
@@ -130,6 +130,18 @@ class ColumnAdapter(adapter.Adapter):
 
     def _handles(self) -> Iterable[int]:
         return range(self.buffer.streams)
+
+
+def _make(calls: Iterable[Callable[[], object]]) -> None:
+    """Make calls in order, then raise the first MisuseWarning that was made an error: its call is done all the same."""
+    warned: errors.MisuseWarning | None = None
+    for call in calls:
+        try:
+            call()
+        except errors.MisuseWarning as warning:
+            warned = warned or warning
+    if warned is not None:
+        raise warned
 
 
 def _step(chunk: chunks.ColumnChunk, t: int) -> chunks.ColumnChunk:

@@ -98,7 +98,7 @@ async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib
     disk = Disk(fleet, 0, 1, is_known=False)
     assert [outcome(shard, W, number) for number in (0, 1, 2, 1, 0)] == ["STORED", "HELD", "FULL", "HELD", "STORED"]
     assert outcome(shard, V, 0) == "FULL"
-    assert shard.stats().inserted == 12
+    assert (shard.stats().inserted, shard.stats().rows) == (6, 12)
     assert shard.stats().disk == "the journal could not be written: No space left on device"
     with pytest.raises(errors.CheckpointError, match="No space left"):
         shard.save(b"now")
@@ -106,10 +106,11 @@ async def test_the_batch_with_which_the_disk_filled_up_is_held(tmp_path: pathlib
     disk.free()
     assert [outcome(shard, V, 0), outcome(shard, W, 1), outcome(shard, W, 2)] == ["STORED"] * 3
     assert (shard.stats().inserted, shard.stats().disk) == (24, None)
-    Disk(fleet, 0, is_known=False)
+    disk.records = 0
     assert outcome(shard, V, 1) == "HELD"
-    # A process that ends forgets it.
-    fleet.kill(0)
+    # A process that ends forgets it, even if there is room by then.
+    disk.free()
+    assert fleet.kill(0) == local_test.Dead(rows=6, held=(V, 1))
     fleet.start(0)
     assert fleet.shard(0).stats().inserted == 24
     assert outcome(fleet.shard(0), V, 1) == "STORED"
@@ -125,7 +126,7 @@ async def test_refused_steps_are_counted_apart_on_a_full_disk(tmp_path: pathlib.
     for _ in range(2):
         receipt = shard.insert(adapter_test.batch_of(W, 0, whole(0), wrong))
         assert (receipt.outcome, receipt.refused, type(receipt.error)) == ("HELD", 2, errors.SchemaError)
-    assert (shard.stats().inserted, shard.stats().refused) == (3, 2)
+    assert (shard.stats().inserted, shard.stats().rows, shard.stats().refused) == (0, 3, 2)
 
 
 @local_test.virtual
@@ -235,14 +236,35 @@ async def test_writers_go_back_to_a_shard_that_has_room_again(tmp_path: pathlib.
 @local_test.virtual
 async def test_a_held_batch_is_lost_with_a_shard_that_never_returns(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, 1, tmp_path, recovery=5.0)
-    writer = fleet.replay().writer(batch_steps=1)
+    writer: Any = fleet.replay().writer(batch_steps=1)
     disk = Disk(fleet, 0, is_known=False)
     await writer.add_episode(np.arange(3), np.zeros(2), np.zeros(2), terminated=True)
     await local_test.settle(3.0)
     assert (len(fleet.buffer(0)), writer.stored, writer.lost, disk.records) == (2, 0, 0, 0)
-    fleet.kill(0)
+    assert fleet.kill(0) == local_test.Dead(rows=2, held=(writer._outbox._name, 0))
     await writer.close()
     assert (writer.stored, writer.lost) == (0, 2)
+
+
+@pytest.mark.parametrize("kind", trouble_test.KINDS)
+@local_test.virtual
+async def test_a_held_batch_that_dies_is_sent_again_and_not_lost(kind: str, tmp_path: pathlib.Path) -> None:
+    make, actor, _ = trouble_test.KINDS[kind]
+    fleet = fleet_of(make, 1, tmp_path)
+    alone = actor(fleet.replay(), 0, random.Random(0))
+    await alone.act(2)
+    disk = Disk(fleet, 0, is_known=False)
+    acting = asyncio.create_task(alone.act(5))
+    await local_test.settle(5.0)
+    disk.free()
+    dead = fleet.kill(0)
+    assert (dead.rows > 0, dead.held is not None) == (True, True)
+    fleet.start(0)
+    await acting
+    await alone.writer.close()
+    assert trouble_test.stored_in(fleet, kind) == trouble_test.given_by([alone])
+    stats = await fleet.replay().stats()
+    assert (stats.lost, alone.writer.lost, alone.writer.stored) == (0, 0, len(alone.given))
 
 
 @pytest.mark.parametrize("kind", ["columns", "episodes", "redelivered"])
@@ -289,6 +311,28 @@ async def test_draws_of_episodes_go_on_beside_a_full_disk(tmp_path: pathlib.Path
     disk.free()
     assert len(await client.sample(5, n=1, gamma=1.0)) == 5
     assert [buffer.policy_version for buffer in fleet.buffers()] == [1, 1]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@local_test.virtual
+async def test_others_deliver_while_a_disk_is_full(is_held: bool, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(trouble_test.episodes, 2, tmp_path)
+    client = fleet.replay()
+    await client.set_policy_version(0)
+    whole = [adapter_test.steps_of(0, 2, final=(2, "COMPLETED"), agent_id=f"{shard}") for shard in range(2)]
+    disk = Disk(fleet, 0, records=0 if is_held else 1, is_known=False)
+    outcomes = [fleet.shard(shard).insert(adapter_test.batch_of(W, 0, whole[shard])).outcome for shard in range(2)]
+    assert outcomes == ["HELD" if is_held else "STORED", "STORED"]
+    assert [episode.agent_id for episode in await client.next_episodes(1)] == ["1"]
+    await local_test.never(client.next_episodes(1))
+    assert "No space left" in str(fleet.shard(0).stats().disk)
+    disk.free()
+    if is_held:
+        assert fleet.kill(0).rows == 2
+        fleet.start(0)
+        fleet.shard(0).insert(adapter_test.batch_of(W, 0, whole[0]))
+        await local_test.settle(1.0)
+    assert [episode.agent_id for episode in await client.next_episodes(1)] == ["0"]
 
 
 @pytest.mark.parametrize("kind", ["episodes", "tokens"])

@@ -91,6 +91,11 @@ class Files:
         """Whether something was changed in the block of `_together`."""
         return self._journal is not None and self._journal._has_gathered
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the changes of the last block of `together` could not be written so far."""
+        return self._journal is not None and self._journal._is_behind
+
     def catch_up(self) -> None:
         """Write what could not be written before; see Journal."""
         assert self._journal is not None

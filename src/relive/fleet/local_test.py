@@ -5,12 +5,16 @@
     LocalFleet          a transport; calls and returns are delayed, and overtake each other, as a seed says
       kill, start       a process is gone, with what was on its way; a new one begins, from the files if there are any
       hang, go_on       a process is stopped, and goes on
+      replay            a client, in a process of its own
+      kill_client       that process is gone: nothing that it had not sent is ever sent
 
 What a process had not begun when it was killed never happens; what it had begun has happened, and the answer is gone.
+The files are as they were: nothing is written, synced or marked as closed, and a batch that was held is lost.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent import futures
 import contextlib
 import copy
 import dataclasses
@@ -30,7 +34,10 @@ from relive.fleet import membership
 from relive.fleet import replay
 from relive.fleet import replies
 from relive.fleet import shard as shard_lib
+from relive.persistence import journal_crash_test
 
+SAVING = 0.05
+"""A checkpoint takes so many seconds."""
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 
@@ -90,28 +97,121 @@ def virtual(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Ar
     return run_test
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Dead:
+    """What died with the process of a shard.
+
+    Attributes:
+        rows: How many were in memory alone: all of a shard without files, else those of the batch that it held.
+        held: The writer of that batch, and its number.
+        calls: The methods that were called, whose answers have not arrived.
+        saves: How many checkpoints were under way.
+    """
+
+    rows: int = 0
+    held: tuple[bytes, int] | None = None
+    calls: tuple[str, ...] = ()
+    saves: int = 0
+
+
+class Thread(futures.Executor):
+    """The thread of a process that saves checkpoints: each is saved a moment later, unless the process is gone."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[asyncio.TimerHandle, None] = {}
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> futures.Future[Any]:
+        future: futures.Future[Any] = futures.Future()
+
+        def work() -> None:
+            del self.waiting[timer]
+            try:
+                future.set_result(call(*arguments, **named))
+            except Exception as error:
+                future.set_exception(error)
+
+        timer = asyncio.get_running_loop().call_later(SAVING, work)
+        self.waiting[timer] = None
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for timer in list(self.waiting):
+            timer.cancel()
+            if not cancel_futures:
+                timer._run()
+
+
+def kill(shard: Any) -> Dead:
+    """Do with a shard what the system does when its process is killed, and return what died with it."""
+    log, directory, memory = shard._files._journal, shard._files._directory, shard._adapter.rows
+    before = contents(directory)
+    held = shard._newest if shard._files.is_behind else None
+    rows = memory if log is None else 0 if held is None else shard._adapter.inserted - shard._before
+    saves = len(getattr(shard._files._thread, "waiting", ()))
+    shard._files._thread.shutdown(cancel_futures=True)
+    if log is not None:
+        journal_crash_test.kill(log)
+    assert contents(directory) == before
+    return Dead(rows=rows, held=held, saves=saves)
+
+
+def contents(directory: str | None) -> dict[str, tuple[int, int]]:
+    """Return the size of each file, and when it was changed."""
+    found = [] if directory is None else [path for path in pathlib.Path(directory).rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
 class Process:
     """One life of a shard."""
 
     def __init__(self, make: Callable[[], shard_lib.Shard]) -> None:
         self.shard = make()
+        there: Any = self.shard
+        there._files._thread = Thread()
         self.is_running = asyncio.Event()
         self.is_running.set()
         self.arrival = 0.0
         """When the newest call arrives."""
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.tasks: dict[asyncio.Task[Any], str] = {}
         """The calls under way, in order: a seed is one course of events."""
         self.is_dead = asyncio.get_running_loop().create_future()
 
-    def kill(self) -> None:
-        """As SIGKILL does: nothing is ended or written any more; the system lets go of the files."""
+    def kill(self) -> Dead:
+        """As SIGKILL does; return what died."""
         for task in self.tasks:
             task.cancel()
         self.is_dead.set_result(None)
-        shard: Any = self.shard
-        if shard._files._journal is not None:
-            shard._files._journal._together = None
-        shard._files.close()
+        return dataclasses.replace(kill(self.shard), calls=tuple(self.tasks.values()))
+
+
+class Line:
+    """The transport of one client's process, until that is killed: then no call is made, and no answer arrives."""
+
+    def __init__(self, fleet: "LocalFleet") -> None:
+        self.fleet, self.is_dead = fleet, False
+
+    async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
+        return await self._alive(self.fleet.call, shard, method, *arguments, seconds=seconds)
+
+    async def coordinator(self, method: str, *arguments: Any) -> Any:
+        return await self._alive(self.fleet.coordinator, method, *arguments)
+
+    async def launch(self, shard: int) -> None:
+        await self._alive(self.fleet.launch, shard)
+
+    def end(self, shard: int) -> None:
+        self.fleet.end(shard)
+
+    async def _alive(self, call: Callable[..., Awaitable[Any]], *arguments: Any, **named: Any) -> Any:
+        await self._unless_dead()
+        try:
+            return await call(*arguments, **named)
+        finally:
+            await self._unless_dead()
+
+    async def _unless_dead(self) -> None:
+        if self.is_dead:
+            await asyncio.Event().wait()
 
 
 class LocalFleet:
@@ -220,11 +320,10 @@ class LocalFleet:
             )
         )
 
-    def kill(self, number: int) -> None:
-        process = self.processes[number]
-        if process is not None:
-            process.kill()
-            self.processes[number] = None
+    def kill(self, number: int) -> Dead:
+        """Kill the process of a shard, if it has one, and return what died with it."""
+        process, self.processes[number] = self.processes[number], None
+        return Dead() if process is None else process.kill()
 
     def hang(self, number: int) -> None:
         process = self.processes[number]
@@ -236,11 +335,15 @@ class LocalFleet:
         if process is not None:
             process.is_running.set()
 
+    def kill_client(self, client: Any) -> None:
+        """Kill the process of a client and its writers."""
+        client._transport.is_dead = True
+
     def replay(self, seed: int | None = 0) -> "replay.Replay[Any]":
-        """Return a client."""
+        """Return a client, in a process of its own."""
         shard: Any = self.shard(0)
         members = replies.Members(version=1, active=tuple(self.processes))
-        return replay.Replay[Any](self, self.settings, shard._adapter.describe(), members, seed)
+        return replay.Replay[Any](Line(self), self.settings, shard._adapter.describe(), members, seed)
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """See membership.Transport."""
@@ -251,7 +354,7 @@ class LocalFleet:
         if process is None:
             raise errors.ShardLostError(f"shard {shard} is not there")
         task = asyncio.get_running_loop().create_task(self._serve(process, shard, method, copy.deepcopy(arguments)))
-        process.tasks[task] = None
+        process.tasks[task] = method
         task.add_done_callback(lambda task: process.tasks.pop(task, None))
         await asyncio.wait([task, process.is_dead], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() or task.cancelled():

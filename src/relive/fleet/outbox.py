@@ -219,6 +219,7 @@ class Outbox:
         if receipt.refused:
             unsaid = f"shard {batch.shard} has refused {receipt.refused} steps, and died before it could say why"
             self._refuse(batch, receipt.refused, receipt.error or errors.ArgumentError(unsaid))
+        self._refusal = self._refusal or receipt.error
         return State.STORED
 
     async def _look_for(self, batch: Batch) -> State:

@@ -14,6 +14,7 @@ import pytest
 
 import relive
 from relive.fleet import adapter_test
+from relive.fleet import local_test
 from relive.fleet import shard as shard_lib
 from relive.persistence import journal_crash_test
 from relive.persistence import posix_test
@@ -106,14 +107,6 @@ class Life:
         shard.close()
 
 
-def free(shard: Any) -> None:
-    """Free what the system frees when a process ends."""
-    journal = None if shard is None else shard._files._journal
-    if journal is not None:
-        journal._file.close()
-        journal._held.close()
-
-
 @posix_test.DIRECTORIES
 @pytest.mark.parametrize("make", [ring, small_ring, episodes])
 @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(8, 150, 5))
@@ -133,7 +126,8 @@ def test_power_lost_between_two_writes_of_a_shard(
             crashing = disk.crashing(rng.randrange(150), is_late=rng.random() < 0.5)
             with contextlib.suppress(journal_crash_test.Crash), crashing:
                 life.run()
-            free(life.shard)
+            if life.shard is not None:
+                local_test.kill(life.shard)
             disk.lose_power(rng)
             life.check()
         lives.append(life)

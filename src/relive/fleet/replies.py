@@ -44,7 +44,10 @@ Outcome: TypeAlias = Literal["STORED", "FULL", "HELD"]
 
 
 class Receipt(NamedTuple):
-    """What became of a batch, how many of its steps were refused, and the error of the first, if still known."""
+    """What became of a batch, how many of its steps were refused, and the first error, if still known.
+
+    If none was refused, that is a MisuseWarning which the process has made an error.
+    """
 
     outcome: Outcome
     refused: int = 0

@@ -17,7 +17,7 @@ A writer holds a lease, which each of its calls renews. When it expires, the wri
 as truncated in columns. If the writer was only slow, its next steps begin a new episode: nothing is ever spliced.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
@@ -104,7 +104,7 @@ class Shard:
         has_files = durability.directory is not None
         self._first_key = 0 if has_files else self._incarnation % _INCARNATIONS * _KEYS_OF_AN_INCARNATION
         self._is_independent = self._adapter.describe().is_independent
-        self._recovered = self._adapter.inserted
+        self._recovered = self._before = self._adapter.inserted
         self._queue = deliveries.ShardQueue(buffer, self._first_key)
         self._sampled = self._adapter.sampled
         self._memory = lease + 2 * recovery
@@ -112,8 +112,8 @@ class Shard:
         self._aborted, self._is_untidy = 0, True
         self._members: replies.Members | None = None
         self._disk: str | None = None
-        # The batch that is in the buffer and not in the journal.
-        self._held: tuple[bytes, int] | None = None
+        # The batch of the newest record, which the journal may not have yet; `_before` was inserted before it.
+        self._newest: tuple[bytes, int] | None = None
         self._unended: set[bytes] = set()
         self._is_closed = False
         with contextlib.suppress(*_DISK_ERRORS):  # Otherwise before the next batch, once the disk has room.
@@ -141,7 +141,7 @@ class Shard:
                 self._store(session, writer, number, batch["chunks"])
             else:
                 self._repeated += 1
-                if self._held == (writer, number):
+                if self._files.is_behind and self._newest == (writer, number):
                     self._files.catch_up()
             self._disk = None
         except _DISK_ERRORS as failure:
@@ -157,8 +157,8 @@ class Shard:
     ) -> None:
         """Store the chunks of a batch that the shard does not have, as one record of the journal."""
         self._tidy_up()
-        with self._files.together(lambda: self._sessions.note([writer], number)):
-            self._held, session.seen[number] = (writer, number), 0
+        with self._together(lambda: self._sessions.note([writer], number)):
+            self._newest, session.seen[number] = (writer, number), 0
             for place, chunk in enumerate(chunks):
                 before = self._adapter.inserted
                 self._queue.note(chunk, self._clock())
@@ -172,7 +172,6 @@ class Shard:
                     session.refusals.setdefault(number, refusal)
                     session.seen[number] += chunk.rows - (self._adapter.inserted - before)
             self._refused += session.seen[number]
-        self._held = None
 
     def renew(self, writer: bytes) -> replies.Progress:
         """Renew the lease of a writer that has nothing to send."""
@@ -192,7 +191,7 @@ class Shard:
             lost = progress.lost + max(min(progress.inserted - self._recovered, progress.rows), 0)
             if lost > self._sessions.lost:
                 self._sessions.lost = lost
-                with contextlib.suppress(*_DISK_ERRORS), self._files.together(lambda: self._sessions.note([])):
+                with contextlib.suppress(*_DISK_ERRORS), self._together(lambda: self._sessions.note([])):
                     pass
 
     # For learners.
@@ -284,7 +283,10 @@ class Shard:
         self._do_what_is_due()
         if policy_version is not None and not self._set_version(policy_version):
             return [], 0, policy_version, self._progress()
-        units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        try:
+            units, ready = self._queue.take(request, self._clock(), number, **wanted)
+        except errors.CheckpointError as error:  # Other shards deliver meanwhile.
+            self._disk, units, ready = str(error), [], 0
         return units, ready, self._adapter.buffer.policy_version, self._progress()
 
     def places(self, tickets: Sequence[bytes]) -> deliveries.Places:
@@ -364,7 +366,7 @@ class Shard:
             pid=os.getpid(),
             incarnation=self._incarnation,
             buffer=adapter.buffer.get_stats(),
-            inserted=adapter.inserted,
+            inserted=self._inserted,
             sampled=self._sampled,
             size=adapter.size,
             rows=adapter.rows,
@@ -439,6 +441,13 @@ class Shard:
             with contextlib.suppress(errors.CheckpointError):  # A full disk must not hold up the call.
                 self._saving = self._files.save(self._adapter.buffer)
 
+    @contextlib.contextmanager
+    def _together(self, note: Callable[[], bytes]) -> Iterator[None]:
+        """Write the changes of a block as one record, with a note; see Journal."""
+        with self._files.together(note):
+            self._newest, self._before = None, self._adapter.inserted
+            yield
+
     def _tidy_up(self) -> None:
         """End what earlier processes have left open, before there are new episodes."""
         if self._is_untidy:
@@ -462,10 +471,15 @@ class Shard:
             self._disk = str(error)
             self._unended.add(writer)
 
+    @property
+    def _inserted(self) -> int:
+        """Number of steps ever stored, but for those of a batch that is held: its writer will send it again."""
+        return self._before if self._files.is_behind else self._adapter.inserted
+
     def _progress(self) -> replies.Progress:
         return replies.Progress(
             incarnation=self._incarnation,
-            inserted=self._adapter.inserted,
+            inserted=self._inserted,
             rows=self._adapter.rows,
             lost=self._sessions.lost,
             members=self._version,

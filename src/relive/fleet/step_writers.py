@@ -35,6 +35,10 @@ class Run:
     after: Any = None
     layout: Any = None
 
+    def rest(self) -> "Run":
+        """Return the same episode once its steps are sent."""
+        return Run(self.episode, self.first + len(self.steps), after=self.after)
+
 
 class StreamWriter(writer.Writer):
     """Base class of writers of steps, which belong to streams; at most `chunk_steps` are in a chunk."""
@@ -50,31 +54,38 @@ class StreamWriter(writer.Writer):
         await self._room()
         is_open = stream in self._runs
         if is_open:
-            self._send(stream, "TRUNCATED")
+            self._go_on(stream, None, self._chunk(self._runs[stream], "TRUNCATED"))
         return is_open
 
-    def _run(self, stream: int) -> Run:
-        """Return the open episode of a stream, in which one begins if there is none."""
-        if stream not in self._runs:
-            self._runs[stream] = Run(next(self._numbers))
-        return self._runs[stream]
-
     def _seal(self) -> None:
-        for stream, run in list(self._runs.items()):
-            if run.steps:
-                self._send(stream, "OPEN")
+        waiting = {stream: run for stream, run in self._runs.items() if run.steps}
+        for stream, chunk in {stream: self._chunk(run, "OPEN") for stream, run in waiting.items()}.items():
+            self._go_on(stream, waiting[stream].rest(), chunk)
 
     def _end(self) -> None:
-        for stream in list(self._runs):
-            self._send(stream, "TRUNCATED")
+        for stream, chunk in {stream: self._chunk(run, "TRUNCATED") for stream, run in self._runs.items()}.items():
+            self._go_on(stream, None, chunk)
 
-    def _send(self, stream: int, end: chunks.End) -> None:
-        """Send the steps of a stream."""
-        run = self._runs[stream]
-        self._outbox.take(self._chunk(run, end))
-        run.first, run.steps = run.first + len(run.steps), []
-        if end != "OPEN":
-            del self._runs[stream]
+    def _go_on(self, stream: int, run: Run | None, *ready: chunks.Chunk) -> None:
+        """Send chunks, after which the open episode of a stream is that one, if any.
+
+        All chunks of a call are made before any is sent, so that a call that runs out of memory has done nothing.
+        """
+        for chunk in ready:
+            self._outbox.take(chunk)
+        if run is None:
+            self._runs.pop(stream, None)
+        else:
+            self._runs[stream] = run
+
+    def _with_step(self, stream: int, run: Run, step: Any, end: chunks.End, *ready: chunks.Chunk) -> None:
+        """Go on with a run and one more step, after those chunks; the steps are sent if it is time."""
+        if end == "OPEN" and len(run.steps) + 1 < self._chunk_steps:
+            run.steps.append(step)
+            self._go_on(stream, run, *ready)
+            return
+        whole = Run(run.episode, run.first, [*run.steps, step], run.after, run.layout)
+        self._go_on(stream, whole.rest() if end == "OPEN" else None, *ready, self._chunk(whole, end))
 
     @abc.abstractmethod
     def _chunk(self, run: Run, end: chunks.End) -> chunks.Chunk:
@@ -120,14 +131,12 @@ class ColumnWriter(StreamWriter):
                 f"next_observation must be of the shape of observation, {shown[0]}, got {shown[1]}"
             )
         await self._room()
-        run = self._run_from(stream, seen)
+        run, ready = self._run_from(stream, seen)
         if run.steps and run.layout != layout:
             # The buffer will refuse one of the two, which must not affect the other.
-            self._send(stream, "OPEN")
-        run.steps.append(step)
-        run.layout, run.after = layout, after
-        if end != "OPEN" or len(run.steps) >= self._chunk_steps:
-            self._send(stream, end)
+            ready, run = [*ready, self._chunk(run, "OPEN")], run.rest()
+        run = Run(run.episode, run.first, run.steps, after, layout)
+        self._with_step(stream, run, step, end, *ready)
 
     async def add_episode(
         self,
@@ -169,20 +178,25 @@ class ColumnWriter(StreamWriter):
                 rule = f"must be {chunk.rows + 1}, one more than rewards, got an array of shape {column.shape}"
                 raise errors.SchemaError(f"{path.replace('observation', 'observations', 1)} {rule}")
         await self._room()
-        run = self._run_from(stream, {path: column[0] for path, column in seen.items()})
+        run, ready = self._run_from(stream, {path: column[0] for path, column in seen.items()})
         if run.steps:
-            self._send(stream, "OPEN")
-        self._outbox.take(chunk._replace(episode=run.episode, first=run.first))
-        run.first, run.after = run.first + chunk.rows, {path: column[-1] for path, column in seen.items()}
-        if end != "OPEN":
-            del self._runs[stream]
+            ready, run = [*ready, self._chunk(run, "OPEN")], run.rest()
+        ready = [*ready, chunk._replace(episode=run.episode, first=run.first)]
+        after = {path: column[-1] for path, column in seen.items()}
+        goes_on = Run(run.episode, run.first + chunk.rows, after=after) if end == "OPEN" else None
+        self._go_on(stream, goes_on, *ready)
 
-    def _run_from(self, stream: int, seen: Leaves) -> Run:
-        """Return the open episode of a stream that the observation follows; what it does not follow is truncated."""
-        after = self._run(stream).after
-        if after is not None and not _are_equal(after, seen):
-            self._send(stream, "TRUNCATED")
-        return self._run(stream)
+    def _run_from(self, stream: int, seen: Leaves) -> tuple[Run, list[chunks.Chunk]]:
+        """Return the episode of a stream that goes on with the observation, and the end of one that it does not follow.
+
+        It may be a new one.
+        """
+        run = self._runs.get(stream)
+        if run is None:
+            return Run(next(self._numbers)), []
+        if _are_equal(run.after, seen):
+            return run, []
+        return Run(next(self._numbers)), [self._chunk(run, "TRUNCATED")]
 
     def _chunk(self, run: Run, end: chunks.End) -> chunks.ColumnChunk:
         parts = {path: [step[path] for step in run.steps] for path in (run.steps[0] if run.steps else ())}
@@ -220,12 +234,8 @@ class JointWriter(StreamWriter):
         step |= {name: copies.copied(value) for name, value in extras.items()}
         ends = [(terminations or {}).get(agent) or (truncations or {}).get(agent) for agent in actions]
         await self._room()
-        run = self._run(stream)
-        run.steps.append(step)
-        if all(ends):
-            self._send(stream, "TERMINATED")
-        elif len(run.steps) >= self._chunk_steps:
-            self._send(stream, "OPEN")
+        run = self._runs.get(stream) or Run(next(self._numbers))
+        self._with_step(stream, run, step, "TERMINATED" if all(ends) else "OPEN")
 
     def _chunk(self, run: Run, end: chunks.End) -> chunks.JointChunk:
         return chunks.JointChunk(episode=run.episode, first=run.first, steps=tuple(run.steps), end=end)

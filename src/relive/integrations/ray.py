@@ -55,8 +55,19 @@ Batch = TypeVar("Batch")
 
 _RETRY = 0.2
 """So many seconds lie between two attempts to reach an actor that is being started again."""
-_REFUSED = frozenset(("max_concurrency", "concurrency_groups", "allow_out_of_order_execution", "get_if_exists"))
-"""Options of Ray by which a shard's calls would run side by side or in another order, or another's actor be taken."""
+_OURS = {
+    "name": "it finds its actors by their names",
+    "namespace": "give namespace to start",
+    "get_if_exists": "give get_if_exists to start",
+    "lifetime": "a fleet with a name is detached",
+    "max_restarts": "Ray restarts its processes for ever",
+    "max_task_retries": "it repeats calls itself, so that nothing is stored twice",
+    "max_concurrency": "calls run one at a time",
+    "concurrency_groups": "calls run one at a time",
+    "allow_out_of_order_execution": "calls run in the order in which they are made",
+    "max_pending_calls": "calls beyond it fail before they are tried",
+}
+"""Options of Ray that a fleet sets itself, or with which it could not keep its promises, and why."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """Names of the settings of malloc in the C library of Linux."""
 
@@ -106,8 +117,6 @@ class _Plan:
         """Return an actor class whose actors Ray restarts when they die; calls in flight then fail."""
         ours = {"max_restarts": -1, "max_task_retries": 0, "name": name, "namespace": self.namespace}
         ours["lifetime"] = "detached" if self.is_detached else None
-        for key in (ours.keys() | _REFUSED) & options.keys():
-            raise errors.ArgumentError(f"{setting} must leave {key} to the fleet, got {key}={options[key]!r}")
         try:
             return kind.options(**ours, **options)
         except (TypeError, ValueError) as error:
@@ -174,8 +183,8 @@ class ShardedReplay(replay.Replay[Batch]):
             recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
             start_timeout: Seconds to wait until all shards are placed and have read their journals.
             seed: Seed for the shares of the shards in a batch, and for the order of rows.
-            actor_options: Ray options for each shard, such as num_cpus or resources, but for names, restarts and
-                concurrency: a shard runs one call after the other.
+            actor_options: Ray options for each shard, such as num_cpus or resources, but for names, restarts,
+                concurrency and max_pending_calls: a shard runs one call after the other, and refuses none.
             coordinator_options: Ray options for the coordinator, such as resources or a scheduling strategy, with the
                 same exceptions; it takes no CPU unless `num_cpus` says otherwise.
             name: A name for `attach`, with which the names of its actors begin. The fleet then outlives this process,
@@ -195,10 +204,8 @@ class ShardedReplay(replay.Replay[Batch]):
             raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.short_repr(make_buffer)}")
         directory = None if directory is None else os.path.abspath(directory)
         shards = validation.positive_int("shards", shards)
-        options = {} if actor_options is None else actor_options
-        validation.require_instance("actor_options", options, Mapping)
-        of_coordinator = {} if coordinator_options is None else coordinator_options
-        validation.require_instance("coordinator_options", of_coordinator, Mapping)
+        options = _checked_options("actor_options", actor_options)
+        of_coordinator = _checked_options("coordinator_options", coordinator_options)
         if limiter is not None:
             validation.require_instance("limiter", limiter, rate_limiters.RateLimiter)
             validation.positive_int("limiter.min_size", limiter.min_size)
@@ -295,6 +302,18 @@ class ShardedReplay(replay.Replay[Batch]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._transport, self._settings, self._description, self._shards.members)
+
+
+def _checked_options(setting: str, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return options of Ray for an actor; raise ArgumentError for those that belong to the fleet."""
+    if options is None:
+        return {}
+    validation.require_instance(setting, options, Mapping)
+    for key, why in _OURS.items():
+        if key in options:
+            got = validation.short_repr(options[key])
+            raise errors.ArgumentError(f"{setting} must leave {key} to the fleet ({why}), got {key}={got}")
+    return options
 
 
 class _Named:

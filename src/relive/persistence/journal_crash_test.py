@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import relive
+from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import seed_blocks_test
@@ -96,6 +97,22 @@ class Disk:
         self.synced = {inode: self.files[inode] for inode in self.names.values()}
 
 
+def kill(log: relive.Journal) -> None:
+    """Do with a journal what the system does when its process is killed: free the files, write nothing.
+
+    Whatever of the process is still there, such as its buffer, cannot write any more.
+    """
+    log._closing.set()
+    if log._syncer is not None:
+        log._syncer.join()
+    log._refuse("its process was killed")
+    if log._file is not None:
+        log._file.close()
+    with pytest.MonkeyPatch.context() as patch:  # The lock file still names the process.
+        patch.setattr(files, "_note", lambda *_: None)
+        log._held.close()
+
+
 class Writer:
     """Writes to a journal, and knows what must be in it."""
 
@@ -129,9 +146,7 @@ class Writer:
     def die(self) -> None:
         """Free what the system frees when a process ends."""
         if self.log is not None:
-            if self.log._file is not None:
-                self.log._file.close()
-            self.log._held.close()
+            kill(self.log)
             self.log = None
 
     def check(self, least: int) -> None:

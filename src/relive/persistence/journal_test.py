@@ -15,6 +15,7 @@ from relive import errors
 from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal as journal_lib
+from relive.persistence import journal_crash_test
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 
@@ -306,7 +307,7 @@ def test_closing_marks_how_many_records_there_are(tmp_path: pathlib.Path) -> Non
     with begun(tmp_path / "log") as log:
         log._append(1, b"not synced")
     assert closed(tmp_path / "log") == [4]
-    relive.Journal(tmp_path / "log")._held.close()
+    journal_crash_test.kill(relive.Journal(tmp_path / "log"))
     assert closed(tmp_path / "log") == []
 
 
@@ -326,7 +327,7 @@ def test_an_opened_journal_has_lost_its_mark_before_it_writes(
             return real(*arguments)
 
         monkeypatch.setattr(module, name, watched)
-    begun(tmp_path / "log")._held.close()
+    journal_crash_test.kill(begun(tmp_path / "log"))
     start = steps.index(f"unlink {journal_reader.segment_name(1)}.closed")
     assert [step for step in steps[start:] if "_" in step or "nc" in step][1:3] == ["fsync_directory log", "ftruncate"]
 
