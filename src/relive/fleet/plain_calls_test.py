@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 import copy
 import functools
+import gc
 import inspect
 import itertools
 import subprocess
@@ -309,6 +310,26 @@ def test_leaving_the_block_of_a_client_ends_its_calls(name: str, scarce: Any, ca
         with pytest.raises(errors.ClosedError, match=r"^client is closed: take a new one from the fleet's sync\(\)$"):
             waiter.result(PATIENCE)
     assert (threading.active_count(), caplog.records, ticket.left) == (threads, [], 2)
+
+
+def test_an_episode_ends_with_the_block_of_its_client(scarce: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client, fleet = scarce
+    may_go_on = threading.Event()
+    with client.sync() as plain:
+        ticket = plain.admit(2)
+
+        def act() -> None:
+            with plain.episodes_writer() as writer, writer.episode("a", ticket=ticket) as episode:
+                episode.append(0, 0, 1.0)
+                assert may_go_on.wait(PATIENCE)
+                episode.append(1, 0, 1.0)
+
+        acting = waiting(act)
+    may_go_on.set()
+    with pytest.raises(errors.ClosedError, match="^client is closed"):
+        acting.result(PATIENCE)
+    gc.collect()
+    assert (caplog.records, sum(map(len, fleet.buffers()))) == ([], 0)
 
 
 def test_closing_an_iterator_ends_its_waits_and_no_others(columns: Any) -> None:

@@ -570,7 +570,7 @@ async def test_writers_keep_to_one_shard_each_and_balance_them() -> None:
 async def test_closing_a_writer_ends_the_waits_for_room() -> None:
     """What such a call was to add is not added after all: the writer would not send it any more."""
     fleet = fleet_of(ring)
-    writer = fleet.replay().writer(batch_steps=2, max_in_flight=1)
+    writer = fleet.replay().writer(batch_steps=1, max_in_flight=1)
     fleet.hang(0)
     await add(writer, 0, 0, terminated=True)
     calls = [add(writer, 0, 1), add(writer, 0, 2, terminated=True), writer.end_episode(), writer.flush()]
@@ -600,14 +600,25 @@ async def test_closing_a_writer_ends_the_calls_of_its_episodes() -> None:
         await local_test.settle(1.0)
         fleet.go_on(0)
         await closing
-        late = [asyncio.create_task(call) for call in (episode.append(1, 0, 1.0), other.end(1))]
-        for task in (*waiting, *late):
+        for task in waiting:
             with pytest.raises(errors.ClosedError, match="^writer is closed: take a new one"):
                 await task
     assert {one.agent_id: one.status for one in local_test.episodes_in(fleet.buffer(0))} == {
         "a": "ABORTED",
         "b": "ABORTED",
     }
+
+
+@local_test.virtual
+async def test_a_closed_writer_holds_no_group() -> None:
+    client = fleet_of(lambda: relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2))).replay()
+    writer = client.episodes_writer()
+    await writer.close()
+    tasks = asyncio.all_tasks()
+    with pytest.raises(errors.ClosedError, match="^writer is closed"):
+        async with writer.episode("a", group_id="g"):
+            pass
+    assert asyncio.all_tasks() == tasks
 
 
 @local_test.virtual
