@@ -74,12 +74,8 @@ class _Iterator(duplicates.NeverCopied):
 
     def close(self) -> None:
         """End the iteration, also of each `next` that waits."""
-        with contextlib.suppress(_EndedError):
+        with contextlib.suppress(errors.ClosedError):
             self._wait(self._items.aclose())
-
-
-class _EndedError(errors.ClosedError):
-    """The thread of the event loop has ended, or is ended while a call waits."""
 
 
 class _Threaded(duplicates.NeverCopied, _Blocking):
@@ -105,8 +101,10 @@ class _Threaded(duplicates.NeverCopied, _Blocking):
         """
         self._require_plain()
         try:
-            with contextlib.suppress(_EndedError):
-                self._run(self._inside.close())
+            self._run(self._inside.close())
+        except errors.ClosedError:
+            if not self._is_over:
+                raise
         finally:
             self._stop()
 
@@ -135,9 +133,9 @@ class _Threaded(duplicates.NeverCopied, _Blocking):
         """Return the result of a coroutine, run in the thread; it is cancelled if the wait is interrupted."""
         try:
             self._require_plain()
-            self._require_thread()
+            self._refuse_if_over()
             with self._lock:  # What is begun before the thread is ended is cancelled by it.
-                self._require_thread()
+                self._refuse_if_over()
                 future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except errors.ReplayError:
             work.close()
@@ -145,17 +143,21 @@ class _Threaded(duplicates.NeverCopied, _Blocking):
         try:
             return future.result()
         except futures.CancelledError:
-            raise self._ended() from None
+            raise self._closed() from None
         except BaseException:
             future.cancel()
             raise
 
-    def _require_thread(self) -> None:
-        if self._has_ended or not self._thread.is_alive():  # A fork has none.
-            raise self._ended()
+    @property
+    def _is_over(self) -> bool:
+        return self._has_ended or not self._thread.is_alive()  # A fork has none.
 
-    def _ended(self) -> _EndedError:
-        return _EndedError(f"{self._NAME} is closed: take a new one from the fleet's {self._SOURCE}()")
+    def _refuse_if_over(self) -> None:
+        if self._is_over:
+            raise self._closed()
+
+    def _closed(self) -> errors.ClosedError:
+        return errors.ClosedError(f"{self._NAME} is closed: take a new one from the fleet's {self._SOURCE}()")
 
     def _require_plain(self) -> None:
         if asyncio._get_running_loop() is not None:
