@@ -390,6 +390,18 @@ def test_several_threads_may_close_a_writer(columns: Any) -> None:
     assert writer.stored == 1
 
 
+def test_a_writer_says_when_it_closes_that_the_fleet_was_closed(columns: Any) -> None:
+    writer, threads = columns[0].sync_writer(), threading.active_count()
+
+    async def close() -> None:
+        raise errors.ClosedError("the fleet was closed")
+
+    writer._inside.close = close
+    with pytest.raises(errors.ClosedError, match="^the fleet was closed$"):
+        writer.close()
+    assert threading.active_count() == threads - 1
+
+
 def test_batches_that_nobody_has_are_no_longer_drawn(columns: Any) -> None:
     client, _ = columns
     with client.sync_writer() as writer:
