@@ -118,11 +118,12 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
         try:
             self._draw_ahead()
             self._pending[0].exception()  # An interrupt while waiting loses no batch.
-            return self._pending.popleft().result()
+            if not self.is_closed:
+                return self._pending.popleft().result()
         except Exception:
-            if self.is_closed:  # Meanwhile: what was pending, or was to be, is gone.
-                raise StopIteration from None
-            raise
+            if not self.is_closed:
+                raise
+        raise StopIteration  # It was closed meanwhile: what was pending, or was to be, is gone.
 
     def _draw_ahead(self) -> None:
         """Draw until `prefetch` batches are pending besides the next one."""
