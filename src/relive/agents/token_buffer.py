@@ -339,11 +339,11 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     def close(self) -> None:
         """Close the buffer: calls that wait now, and later calls that add or wait, raise ClosedError.
 
-        Stored sequences can still be sampled and read, and delivered with `next_episodes_nowait`. Closing twice has no
-        effect.
+        Stored sequences can still be sampled and read, and delivered with `next_episodes_nowait`. Any thread may close
+        the buffer. Closing twice has no effect.
         """
         self._gate.close()
-        self._waiters.wake()
+        self._gate.call_soon(self._waiters.wake)
 
     # Reading.
 

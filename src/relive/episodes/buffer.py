@@ -682,10 +682,10 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Close the buffer: calls that wait now, and later calls that write or wait, raise ClosedError.
 
         Stored transitions can still be drawn with `sample_n_step_nowait`. An open episode can no longer be ended;
-        leaving its block makes it ABORTED. Closing twice has no effect.
+        leaving its block makes it ABORTED. Any thread may close the buffer. Closing twice has no effect.
         """
         self._gate.close()
-        self._waiters.wake()
+        self._gate.call_soon(self._waiters.wake)
 
     def get_stats(self) -> store_lib.EpisodeBufferStats:
         """Return statistics of the buffer. O(open episodes)."""

@@ -580,3 +580,21 @@ async def test_one_who_asks_no_more_is_given_no_ticket() -> None:
     fleet.go_on(0)
     await asyncio.sleep(2.0)
     assert await fleet.coordinator("admission", "admit", b"second", 1)
+
+
+@local_test.virtual
+async def test_closing_the_fleet_ends_the_wait_for_a_ticket(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
+    client = fleet.replay()
+    ticket = await client.admit(2)
+    waiting = asyncio.create_task(client.admit(1))
+    await local_test.settle(1.0)
+    fleet.kill_coordinator()
+    for shard in fleet.processes:
+        fleet.end(shard)
+    with pytest.raises(errors.ClosedError, match="the fleet was closed"):
+        await waiting
+    ticket.release()
+    await local_test.settle(100.0)  # Tickets are renewed now and then.
+    gc.collect()
+    assert caplog.records == []

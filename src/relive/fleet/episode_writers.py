@@ -74,6 +74,7 @@ class EpisodesWriter(GroupWriter):
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
         known = metadata_lib.copied(metadata)
+        self._outbox.refuse_if_closed()
         shard = await self._holds.place(group_id)
         await self._room(shard)
         use = self._tickets.use(ticket, "episode")
@@ -189,6 +190,7 @@ class TokensWriter(GroupWriter):
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         known = metadata_lib.copied(metadata)
         options |= {"status": status, "metadata": known, **copies.copied(extras)}
+        self._outbox.refuse_if_closed()
         shard = await self._holds.place(group_id)
         await self._room(shard)
         use = self._tickets.use(ticket, "add_episode")

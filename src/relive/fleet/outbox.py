@@ -76,6 +76,7 @@ class Outbox:
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewal: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._is_closed = False
         self._refusal: Exception | None = None
         # The writer's number in the fleet, and the shard that it uses now.
         self._writer: int | None = None
@@ -90,11 +91,23 @@ class Outbox:
         self.stored = self.refused = self.lost = 0
 
     async def room(self, shard: int | None = None) -> None:
-        """Wait while too many batches are in flight for that shard; raise once what was refused."""
+        """Wait while too many batches are in flight for that shard; raise once what was refused, or ClosedError."""
+        self.refuse_if_closed()
         self._raise_refusal()
         while self._in_flight(shard) >= self._max_in_flight:
             await self._change()
+            self.refuse_if_closed()
             self._raise_refusal()
+
+    def let_no_more_in(self) -> None:
+        """Refuse callers of `room` from now on, also those that wait: what they took would not be sent any more."""
+        self._is_closed = True
+        self._changed.set()
+
+    def refuse_if_closed(self) -> None:
+        """Raise ClosedError if nothing more is taken."""
+        if self._is_closed:
+            raise errors.ClosedError("writer is closed: take a new one from the fleet's writer()")
 
     def take(self, chunk: chunks_lib.Chunk, shard: int | None = None) -> None:
         """Take a chunk, which must not change any more, for any shard or that one, right after awaiting `room`."""

@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent import futures
 import copy
+import functools
+import gc
 import inspect
+import itertools
 import subprocess
 import sys
 import threading
@@ -17,6 +20,7 @@ import relive
 from relive import errors
 from relive.fleet import local_test
 from relive.fleet import replay
+from relive.waiting import waiting_test
 
 
 class Remote:
@@ -40,12 +44,12 @@ class Remote:
         raise NotImplementedError
 
 
-def client_of(make: Callable[[], Any]) -> Iterator[Any]:
+def client_of(make: Callable[[], Any], **settings: Any) -> Iterator[Any]:
     """Yield a client of a fleet that lives in another thread, and the fleet."""
     started: futures.Future[tuple[Any, Any]] = futures.Future()
 
     async def live() -> None:
-        fleet, over = local_test.LocalFleet(make, 2), asyncio.Event()
+        fleet, over = local_test.LocalFleet(make, 2, **settings), asyncio.Event()
         client = fleet.replay()
         loop = asyncio.get_running_loop()
         remote = replay.Replay[Any](Remote(fleet, loop), fleet.settings, client._description, client._shards.members)
@@ -267,6 +271,135 @@ def test_closing_a_client_closes_the_fleet(columns: Any, monkeypatch: pytest.Mon
     assert len(closed) == 1
     with pytest.raises(errors.ClosedError, match="client is closed"):
         plain.sample(3)
+
+
+PATIENCE = 60.0
+FOREVER: dict[str, Callable[[Any], Any]] = {
+    "sample": lambda plain: plain.sample(3, n=1, gamma=0.9),
+    "batches": lambda plain: next(plain.batches(3, n=1, gamma=0.9)),
+    "next_groups": lambda plain: plain.next_groups(1),
+    "admit": lambda plain: plain.admit(),
+}
+
+
+def waiting(call: Callable[[], Any]) -> futures.Future[Any]:
+    """Make a call in a thread of its own, and return it while it waits."""
+    future = waiting_test.start(call)
+    with pytest.raises(futures.TimeoutError):
+        future.result(0.05)
+    return future
+
+
+@pytest.fixture
+def scarce() -> Iterator[Any]:
+    """A fleet in which learners and actors wait."""
+    admission = relive.Admission(max_lag=0, episodes_per_version=2)
+    limiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=10.0)
+    make = functools.partial(relive.EpisodeReplayBuffer[Any, Any], groups=relive.Groups(2), seed=0)
+    yield from client_of(make, admission=admission, limiter=limiter)
+
+
+@pytest.mark.parametrize("name", FOREVER)
+def test_leaving_the_block_of_a_client_ends_its_calls(name: str, scarce: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client, _ = scarce
+    threads = threading.active_count()
+    with client.sync() as plain:
+        ticket = plain.admit(2)
+        waiters = [waiting(lambda: FOREVER[name](plain)) for _ in range(2)]
+    for waiter in waiters:
+        with pytest.raises(errors.ClosedError, match=r"^client is closed: take a new one from the fleet's sync\(\)$"):
+            waiter.result(PATIENCE)
+    assert (threading.active_count(), caplog.records, ticket.left) == (threads, [], 2)
+
+
+def test_an_episode_ends_with_the_block_of_its_client(scarce: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client, fleet = scarce
+    may_go_on = threading.Event()
+    with client.sync() as plain:
+        ticket = plain.admit(2)
+
+        def act() -> None:
+            with plain.episodes_writer() as writer, writer.episode("a", ticket=ticket) as episode:
+                episode.append(0, 0, 1.0)
+                assert may_go_on.wait(PATIENCE)
+                episode.append(1, 0, 1.0)
+
+        acting = waiting(act)
+    may_go_on.set()
+    with pytest.raises(errors.ClosedError, match="^client is closed"):
+        acting.result(PATIENCE)
+    gc.collect()
+    assert (caplog.records, sum(map(len, fleet.buffers()))) == ([], 0)
+
+
+def test_closing_an_iterator_ends_its_waits_and_no_others(columns: Any) -> None:
+    client, _ = columns
+    with client.sync() as plain:
+        batches, others = plain.batches(3), plain.batches(3)
+        waiters = [waiting(lambda: next(batches, None)) for _ in range(2)]
+        other = waiting(lambda: next(others))
+        batches.close()
+        batches.close()
+        assert [waiter.result(PATIENCE) for waiter in waiters] == [None, None]
+        assert not other.done()
+        assert next(batches, None) is None
+        with client.sync_writer() as writer:
+            writer.add(0.0, 0, 1.0, 1.0)
+        assert len(other.result(PATIENCE)) == 3
+        others.close()
+    others.close()
+    with pytest.raises(errors.ClosedError, match="client is closed"):
+        next(others)
+
+
+def test_calls_that_race_with_the_end_are_made_or_refused(columns: Any) -> None:
+    client, _ = columns
+    for _ in range(10):
+        plain = client.sync()
+
+        def ping(plain: Any = plain) -> int:
+            for number in itertools.count():
+                try:
+                    assert plain.ping() == ["pong"] * 2
+                except errors.ClosedError:
+                    return number
+            raise AssertionError
+
+        callers = [waiting_test.start(ping) for _ in range(4)]
+        while not plain.ping():
+            pass
+        with plain:
+            pass
+        assert all(caller.result(PATIENCE) >= 0 for caller in callers)
+
+
+def test_several_threads_may_close_a_writer(columns: Any) -> None:
+    client, _ = columns
+    writer = client.sync_writer()
+    may_go_on, close = threading.Event(), writer._inside.close
+
+    async def slow() -> None:
+        await asyncio.to_thread(may_go_on.wait, PATIENCE)
+        await close()
+
+    writer._inside.close = slow
+    writer.add(0.0, 0, 1.0, 1.0)
+    closers = [waiting(writer.close) for _ in range(2)]
+    may_go_on.set()
+    assert [closer.result(PATIENCE) for closer in closers] == [None, None]
+    assert writer.stored == 1
+
+
+def test_a_writer_says_when_it_closes_that_the_fleet_was_closed(columns: Any) -> None:
+    writer, threads = columns[0].sync_writer(), threading.active_count()
+
+    async def close() -> None:
+        raise errors.ClosedError("the fleet was closed")
+
+    writer._inside.close = close
+    with pytest.raises(errors.ClosedError, match="^the fleet was closed$"):
+        writer.close()
+    assert threading.active_count() == threads - 1
 
 
 def test_batches_that_nobody_has_are_no_longer_drawn(columns: Any) -> None:

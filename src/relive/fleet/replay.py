@@ -5,7 +5,7 @@ writer() ─► Writer ─► Outbox ─► one shard          sample ─► the
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 import contextlib
 import dataclasses
 import os
@@ -15,6 +15,7 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.common import duplicates
 from relive.common import validation
 from relive.fleet import adapter
 from relive.fleet import consumption
@@ -28,6 +29,7 @@ from relive.fleet import replies
 from relive.fleet import shares
 from relive.fleet import step_writers
 from relive.fleet import tickets
+from relive.waiting import prefetch as prefetch_lib
 
 Batch = TypeVar("Batch")
 
@@ -64,6 +66,75 @@ class FleetStats:
     lost: int
     refused: int
     stale_priorities: int
+
+
+class FleetBatches(duplicates.NeverCopied, Generic[Batch]):
+    """An endless asynchronous iterator of batches, some of which are drawn ahead; `ShardedReplay.batches` makes it.
+
+    Tasks may share it. Once it is garbage collected, nothing is drawn any more.
+
+    Args:
+        draw: Returns from 1 to so many batches.
+        most: Number of batches that are ready or under way, at most.
+    """
+
+    _INSTEAD = prefetch_lib.INSTEAD
+
+    def __init__(self, draw: Callable[[int], Coroutine[Any, Any, list[Batch]]], most: int) -> None:
+        self._requests: collections.deque[asyncio.Task[list[Batch]]] = collections.deque()
+        # Not of this object, so that the event loop closes it when the object is gone.
+        self._items = _drawn(draw, most, self._requests)
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> Batch:
+        """Return the next batch; waits and raises like `sample`.
+
+        Raises:
+            StopAsyncIteration: The iterator was closed, or is closed while waiting.
+        """
+        async with self._turn:
+            if self._is_closed:
+                raise StopAsyncIteration
+            return await anext(self._items)
+
+    async def aclose(self) -> None:
+        """Discard the batches drawn ahead, and end the iteration, also of tasks that wait for the next one."""
+        self._is_closed = True
+        for request in self._requests:
+            request.cancel()
+        async with self._turn:
+            await self._items.aclose()
+
+
+async def _drawn(
+    draw: Callable[[int], Coroutine[Any, Any, list[Batch]]],
+    most: int,
+    requests: collections.deque[asyncio.Task[list[Batch]]],
+) -> AsyncGenerator[Batch, None]:
+    """Yield batches until a request for them is cancelled."""
+    number = (most + 1) // 2
+    ready: collections.deque[Batch] = collections.deque()
+    try:
+        while True:
+            # Two requests are under way, so that neither shards nor learner wait for the other.
+            while len(ready) + number * (len(requests) + 1) <= most:
+                requests.append(asyncio.create_task(draw(number)))
+            if not ready:
+                await asyncio.wait([requests[0]])
+                if requests[0].cancelled():
+                    return
+                ready.extend(requests.popleft().result())
+                continue
+            yield ready.popleft()
+    finally:
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
 
 
 class Replay(consumption.Consumption, Generic[Batch]):
@@ -197,13 +268,12 @@ class Replay(consumption.Consumption, Generic[Batch]):
         with contextlib.suppress(errors.ReplayError):
             await self._transport.coordinator("limiter", "give_back", size * await turns, 0)
 
-    async def batches(
-        self, batch_size: int, *, prefetch: int | None = None, **options: Any
-    ) -> AsyncGenerator[Batch, None]:
-        """Yield batches as from `sample`, endlessly, with prefetching while the learner works.
+    def batches(self, batch_size: int, *, prefetch: int | None = None, **options: Any) -> "FleetBatches[Batch]":
+        """Return an endless asynchronous iterator of batches as from `sample`, prefetched while the learner works.
 
         They are drawn in requests for half of them, of which two are under way if `prefetch` is odd. Additions and
-        priorities after a batch was drawn do not affect it. Cancelling a wait for the next batch ends the iteration.
+        priorities after a batch was drawn do not affect it. Cancelling a wait for the next batch ends the iteration,
+        and so does `aclose()`.
 
         Args:
             batch_size: The batch size, B.
@@ -218,23 +288,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         if prefetch is None:
             prefetch = min(4 * len(self._shards.members.shards), _MOST_AHEAD) - 1
         most = validation.non_negative_int("prefetch", prefetch) + 1
-        number = (most + 1) // 2
-        ready: collections.deque[Batch] = collections.deque()
-        requests: collections.deque[asyncio.Task[list[Batch]]] = collections.deque()
-        try:
-            while True:
-                # Two requests are under way, so that neither shards nor learner wait for the other.
-                while len(ready) + number * (len(requests) + 1) <= most:
-                    requests.append(asyncio.create_task(self._some(size, number, options)))
-                if not ready:
-                    ready.extend(await requests[0])
-                    requests.popleft()
-                    continue
-                yield ready.popleft()
-        finally:
-            for request in requests:
-                request.cancel()
-            await asyncio.gather(*requests, return_exceptions=True)
+        return FleetBatches(lambda number: self._some(size, number, options), most)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Update the priorities of steps in their shards, and return how many of them were still stored.

@@ -576,6 +576,24 @@ async def test_a_closed_iterator_leaves_no_request_pending() -> None:
         await anext(client.batches(4, colour=1))
 
 
+@pytest.mark.parametrize("prefetch", [0, 3])
+@local_test.virtual
+async def test_closing_an_iterator_ends_the_waits_of_tasks(prefetch: int) -> None:
+    fleet = fleet_of(ring, 2)
+    client = fleet.replay()
+    batches, other = client.batches(4, prefetch=prefetch), client.batches(4)
+    waiting = [asyncio.ensure_future(anext(batches, None)) for _ in range(2)]
+    untouched = asyncio.ensure_future(anext(other))
+    await local_test.settle(1.0)
+    await batches.aclose()
+    await batches.aclose()
+    assert await asyncio.gather(*waiting) == [None, None]
+    fill(fleet, (3, 3))
+    assert len(await untouched) == 4
+    assert [batch async for batch in batches] == []
+    await other.aclose()
+
+
 # LimiterService.
 
 

@@ -1,7 +1,7 @@
 """Tickets: the rights of one client to start episodes in a fleet with an admission."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import os
 import weakref
@@ -128,11 +128,16 @@ class Tickets:
     def _released(self, grant: Grant) -> None:
         # Without an event loop, the ticket is no longer renewed and expires.
         if self._rule is not None and asyncio._get_running_loop() is not None:
-            self._shards.run(self._shards.transport.coordinator("admission", "renew", {grant.name: grant.count}))
+            self._shards.run(self._renew([grant]))
 
     async def _renewing(self) -> None:
         while grants := {grant for grant in self._grants if grant.is_used}:
             self._grants = grants
-            counts = {grant.name: grant.count for grant in grants}
-            await self._shards.transport.coordinator("admission", "renew", counts)
+            await self._renew(grants)
             await asyncio.sleep(self._shards.settings.lease / 4)
+
+    async def _renew(self, grants: Iterable[Grant]) -> None:
+        """Tell the coordinator how many episodes each of them admits, unless the fleet was closed."""
+        counts = {grant.name: grant.count for grant in grants}
+        with contextlib.suppress(errors.ClosedError):
+            await self._shards.transport.coordinator("admission", "renew", counts)

@@ -8,7 +8,6 @@ import asyncio
 import itertools
 from typing import Self
 
-from relive import errors
 from relive.common import duplicates
 from relive.fleet import outbox as outbox_lib
 
@@ -54,6 +53,7 @@ class Writer(duplicates.NeverCopied):
     async def close(self) -> None:
         """Flush, and release the lease: open episodes end as if the writer had died.
 
+        Calls of other tasks that wait to add something raise ClosedError, and have added nothing.
         A call that is cancelled ends at once, and what was added is still sent in the background.
         """
         if self._closing is None:
@@ -72,6 +72,7 @@ class Writer(duplicates.NeverCopied):
 
     def _start_closing(self) -> asyncio.Task[None]:
         self._end()
+        self._outbox.let_no_more_in()
         self._closing = asyncio.get_running_loop().create_task(self._close())
         self._closing.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._closing
@@ -80,8 +81,6 @@ class Writer(duplicates.NeverCopied):
         await self._outbox.close()
 
     async def _room(self, shard: int | None = None) -> None:
-        if self._closing is not None:
-            raise errors.ClosedError("writer is closed: take a new one from the fleet's writer()")
         await self._outbox.room(shard)
 
     def _seal(self) -> None:

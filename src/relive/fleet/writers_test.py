@@ -567,6 +567,61 @@ async def test_writers_keep_to_one_shard_each_and_balance_them() -> None:
 
 
 @local_test.virtual
+async def test_closing_a_writer_ends_the_waits_for_room() -> None:
+    """What such a call was to add is not added after all: the writer would not send it any more."""
+    fleet = fleet_of(ring)
+    writer = fleet.replay().writer(batch_steps=1, max_in_flight=1)
+    fleet.hang(0)
+    await add(writer, 0, 0, terminated=True)
+    calls = [add(writer, 0, 1), add(writer, 0, 2, terminated=True), writer.end_episode(), writer.flush()]
+    waiting = [asyncio.create_task(call) for call in calls]
+    await local_test.settle(1.0)
+    closing = asyncio.create_task(writer.close())
+    await local_test.settle(1.0)
+    assert [task.done() for task in (*waiting, closing)] == [True, True, True, False, False]
+    for task in waiting[:3]:
+        with pytest.raises(errors.ClosedError, match=r"^writer is closed: take a new one from the fleet's writer\(\)$"):
+            await task
+    fleet.go_on(0)
+    await asyncio.gather(closing, waiting[3])
+    assert in_columns(fleet) == [(0, 0)]
+
+
+@local_test.virtual
+async def test_closing_a_writer_ends_the_calls_of_its_episodes() -> None:
+    fleet = fleet_of(trouble_test.episodes)
+    writer = fleet.replay().episodes_writer(batch_steps=1, max_in_flight=1)
+    async with writer.episode("a") as episode, writer.episode("b") as other:
+        fleet.hang(0)
+        await episode.append(0, 0, 1.0)
+        waiting = [asyncio.create_task(call) for call in (other.append(0, 0, 1.0), episode.end(1))]
+        await local_test.settle(1.0)
+        closing = asyncio.create_task(writer.close())
+        await local_test.settle(1.0)
+        fleet.go_on(0)
+        await closing
+        for task in waiting:
+            with pytest.raises(errors.ClosedError, match="^writer is closed: take a new one"):
+                await task
+    assert {one.agent_id: one.status for one in local_test.episodes_in(fleet.buffer(0))} == {
+        "a": "ABORTED",
+        "b": "ABORTED",
+    }
+
+
+@local_test.virtual
+async def test_a_closed_writer_holds_no_group() -> None:
+    client = fleet_of(lambda: relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2))).replay()
+    writer = client.episodes_writer()
+    await writer.close()
+    tasks = asyncio.all_tasks()
+    with pytest.raises(errors.ClosedError, match="^writer is closed"):
+        async with writer.episode("a", group_id="g"):
+            pass
+    assert asyncio.all_tasks() == tasks
+
+
+@local_test.virtual
 async def test_a_writer_moves_and_settles_with_its_first_shard_later() -> None:
     fleet = fleet_of(ring, 2, timeout=1.0)
     writer = fleet.replay().writer(batch_steps=2, max_in_flight=2)

@@ -896,3 +896,29 @@ async def test_a_failed_attempt_is_made_again_with_its_ticket() -> None:
             ((first, second),) = await replay.next_groups(1)
             assert [len(first), len(second)] == [1, 1]
         assert await replay.abort_open_episodes() == 0
+
+
+async def test_closing_a_fleet_ends_every_call_that_waits() -> None:
+    def make() -> Any:
+        return relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2), seed=0)
+
+    rule = relive.Admission(max_lag=0, episodes_per_version=2)
+    replay: Any = relive_ray.ShardedReplay.start(make, shards=2, admission=rule)
+    ticket, plain = await replay.admit(2), replay.sync()
+    drawn = {"n": 1, "gamma": 0.9}
+    calls: list[Any] = [replay.sample(3, **drawn), anext(replay.batches(3, **drawn)), replay.next_groups(1)]
+    calls += [
+        replay.admit(),
+        asyncio.to_thread(plain.next_episodes, 1),
+        asyncio.to_thread(next, plain.batches(3, **drawn)),
+    ]
+    waiting = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(1.0)
+    await replay.close()
+    for call in waiting:
+        with pytest.raises(errors.ClosedError, match="^the fleet was closed: start a new one$"):
+            await asyncio.wait_for(call, PATIENCE)
+    assert ticket.left == 2
+    await asyncio.to_thread(plain.close)
+    with pytest.raises(errors.ClosedError, match="^client is closed"):
+        await asyncio.to_thread(plain.ping)

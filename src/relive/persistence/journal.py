@@ -144,8 +144,8 @@ class _Block:
 class Journal(duplicates.NeverCopied):
     """An append-only log of the changes of a buffer, in a directory; pass it to `attach`, and load it with `recover`.
 
-    It must be used in one thread of the process that opened it, not in a forked one, by one buffer. While it is open,
-    it is locked for others.
+    It must be used in one thread of the process that opened it, not in a forked one, by one buffer; but any thread may
+    sync or close it. While it is open, it is locked for others.
 
     Args:
         path: The directory. Created if missing. An existing journal is continued after its last complete record; a torn
@@ -201,6 +201,8 @@ class Journal(duplicates.NeverCopied):
         self._segment: journal_reader.Segment | None = None
         self._file: io.FileIO | None = None
         self._limit = 0
+        # Held while anything is written, and while it is closed, which any thread may do.
+        self._changing = threading.RLock()
         # Held during a sync, and while the file to sync changes.
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -289,11 +291,12 @@ class Journal(duplicates.NeverCopied):
         """
         if kind == journal_reader.BASE or kind == journal_reader.TOGETHER:
             raise errors.ArgumentError(f"kind must be in [1, 255), got {kind}")
-        if self._block is not None:
-            if self._block.payload is None:
-                return self._gather(self._block, kind, payload)
-            self._catch_up()
-        return self._write(self._ready_segment(), kind, payload)
+        with self._changing:
+            if self._block is not None:
+                if self._block.payload is None:
+                    return self._gather(self._block, kind, payload)
+                self._catch_up()
+            return self._write(self._ready_segment(), kind, payload)
 
     @contextlib.contextmanager
     def _together(self, note: Note) -> Iterator[None]:
@@ -304,7 +307,8 @@ class Journal(duplicates.NeverCopied):
         change, nothing is written any more, since the owner holds a part.
         """
         self._catch_up()
-        self._ready_segment()  # Before the first change, since its base must be without them.
+        with self._changing:
+            self._ready_segment()  # Before the first change, since its base must be without them.
         together = self._block = _Block()
         try:
             yield
@@ -319,18 +323,19 @@ class Journal(duplicates.NeverCopied):
 
     def _catch_up(self) -> None:
         """Write what `_together` has gathered, if it could not be written before."""
-        together = self._block
-        if together is not None and together.payload is not None:
-            self._check_usable()
-            assert self._segment is not None
-            self._block = None
-            try:
-                self._write(self._segment, journal_reader.TOGETHER, together.payload)
-            except BaseException:
-                self._block = together
-                raise
-            with contextlib.suppress(errors.ReplayError):  # The record is written; the next one tries again.
-                self._release(together.is_gone)
+        with self._changing:
+            together = self._block
+            if together is not None and together.payload is not None:
+                self._check_usable()
+                assert self._segment is not None
+                self._block = None
+                try:
+                    self._write(self._segment, journal_reader.TOGETHER, together.payload)
+                except BaseException:
+                    self._block = together
+                    raise
+                with contextlib.suppress(errors.ReplayError):  # The record is written; the next one tries again.
+                    self._release(together.is_gone)
 
     def _gather(self, together: _Block, kind: int, payload: bytes) -> int:
         num_bytes = together.num_bytes + len(payload)
@@ -404,11 +409,12 @@ class Journal(duplicates.NeverCopied):
         if self._block is not None:  # What is gone in memory only may still be needed.
             self._block.is_gone = is_gone
             return
-        count = sum(1 for _ in itertools.takewhile(lambda begun: is_gone(begun[1]), self._newest))
-        if count:
-            self.sync()
-            self._prune(self._newest[count - 1][0])
-            del self._newest[:count]
+        with self._changing:
+            count = sum(1 for _ in itertools.takewhile(lambda begun: is_gone(begun[1]), self._newest))
+            if count:
+                self.sync()
+                self._prune(self._newest[count - 1][0])
+                del self._newest[:count]
 
     def _prune(self, before: int) -> int:
         """Delete the segments but the last that hold no record numbered `before` or later, and return how many.
@@ -435,32 +441,35 @@ class Journal(duplicates.NeverCopied):
         """Sync appended records, unless the policy is "never", and release the directory.
 
         A mark is left in it that says how many records are on disk, so that segments that are missing later are
-        noticed. A second call does nothing; in a forked process, it only releases the directory.
+        noticed. A write or sync under way in another thread ends first, and later ones raise ClosedError. A second call
+        does nothing; in a forked process, it only releases the directory.
 
         Raises:
             CheckpointError: The disk failed to sync, now or before. The journal is closed in any case.
         """
-        try:
-            if os.getpid() == self._pid and not self._closing.is_set():
-                with contextlib.suppress(errors.CheckpointError):
-                    self._catch_up()
-                self._closing.set()
-                if self._syncer is not None:
-                    self._syncer.join()
-                with self._lock:
-                    try:
-                        if self._fsync != "never":
-                            self._sync()
-                        if self._num_synced:
-                            with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
-                                self._mark(self._num_synced, journal_reader.CLOSED)
-                    finally:
-                        self._refusal = _CLOSED
-        finally:
-            self._refusal = _CLOSED
-            if self._file is not None:
-                self._file.close()
-            self._held.close()
+        is_forked = os.getpid() != self._pid
+        with contextlib.nullcontext() if is_forked else self._changing:
+            try:
+                if not is_forked and not self._closing.is_set():
+                    with contextlib.suppress(errors.CheckpointError):
+                        self._catch_up()
+                    self._closing.set()
+                    if self._syncer is not None:
+                        self._syncer.join()
+                    with self._lock:
+                        try:
+                            if self._fsync != "never":
+                                self._sync()
+                            if self._num_synced:
+                                with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
+                                    self._mark(self._num_synced, journal_reader.CLOSED)
+                        finally:
+                            self._refusal = _CLOSED
+            finally:
+                self._refusal = _CLOSED
+                if self._file is not None:
+                    self._file.close()
+                self._held.close()
 
     def __enter__(self) -> "Journal":
         return self

@@ -1,6 +1,8 @@
 """Group commit: coroutines that wait for the disk share its syncs, and the event loop goes on."""
 
 import asyncio
+from collections.abc import Callable
+from concurrent import futures
 import os
 import pathlib
 import threading
@@ -10,6 +12,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
 
@@ -172,6 +175,49 @@ def test_a_sync_after_closing_touches_no_file(tmp_path: pathlib.Path, disk: Disk
     log.close()
     log._sync_in_background()
     assert disk.num_syncs == 0
+
+
+def in_another_thread(call: Callable[[], Any]) -> futures.Future[Any]:
+    """Begin a call, and return it while it waits."""
+    pool = futures.ThreadPoolExecutor(1)
+    future = pool.submit(call)
+    pool.shutdown(wait=False)
+    with pytest.raises(futures.TimeoutError):
+        future.result(0.02)
+    return future
+
+
+def test_a_journal_that_two_threads_close_is_synced_once(tmp_path: pathlib.Path, disk: Disk) -> None:
+    log = begun(tmp_path / "log", fsync=relive.EveryRecords(100))
+    log._append(1, b"")
+    disk.may_end.clear()
+    closing = [in_another_thread(log.close) for _ in range(2)]
+    disk.may_end.set()
+    assert [each.result(PATIENCE) for each in closing] == [None, None]
+    assert (disk.num_syncs, log.num_synced) == (1, 2)
+
+
+@pytest.mark.parametrize("step", ["write", "fsync_directory"])
+def test_closing_waits_for_a_write(step: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptor could be that of another file otherwise, or a new segment be begun that nobody has locked."""
+    log, may_end = begun(tmp_path / "log"), threading.Event()
+    log._limit = 0 if step == "fsync_directory" else log._limit
+    module: Any = os if step == "write" else files
+    call = getattr(module, step)
+
+    def slow(*given: Any) -> Any:
+        assert may_end.wait(PATIENCE)
+        return call(*given)
+
+    monkeypatch.setattr(module, step, slow)
+    writing = in_another_thread(lambda: log._append(1, b""))
+    closing = in_another_thread(log.close)
+    may_end.set()
+    number = writing.result(PATIENCE)
+    assert (closing.result(PATIENCE), log.num_records, log.num_synced) == (None, number + 1, number + 1)
+    for late in (log.sync, lambda: log._append(1, b"")):
+        with pytest.raises(errors.ClosedError, match="cannot be written: it was closed$"):
+            late()
 
 
 def test_a_second_event_loop_can_wait_for_syncs(tmp_path: pathlib.Path, disk: Disk) -> None:

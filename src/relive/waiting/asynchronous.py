@@ -258,9 +258,13 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     def close(self) -> None:
         """Close the buffer: coroutines that wait now, or are called later, raise ClosedError.
 
-        `save`, the plain calls and the wrapped buffer keep working. Closing twice has no effect.
+        `save`, the plain calls and the wrapped buffer keep working, but a TokenReplayBuffer, whose own calls are
+        awaited too, is closed with it. Any thread may close the buffer. Closing twice has no effect.
         """
         self._gate.close()
+        inside: Any = self._buffer
+        if hasattr(inside, "_gate"):  # Its own awaited calls wait there.
+            inside.close()
 
     @property
     def buffer(self) -> Any:

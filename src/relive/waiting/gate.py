@@ -14,6 +14,7 @@ starve the event loop.
 import asyncio
 import collections
 from collections.abc import Callable, Iterable
+import contextlib
 import itertools
 import time
 from typing import Any, Self
@@ -153,9 +154,15 @@ class Gate:
             self._wanted.clear()
 
     def close(self) -> None:
-        """Close permanently; waiting callers raise ClosedError."""
+        """Close permanently; waiting callers raise ClosedError. Works in any thread, and in a signal handler."""
         self.is_closed = True
-        self.wake()
+        self.call_soon(self.wake)
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Make a call in the event loop in which callers may wait, even if it sleeps; from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # It was closed, and those who waited in it are dead.
+                self._loop.call_soon_threadsafe(call)
 
     def refuse_if_closed(self) -> None:
         """Raise ClosedError if the gate is closed."""

@@ -71,13 +71,16 @@ class PendingReads:
 class Batches(duplicates.NeverCopied, Generic[Batch]):
     """An endless iterator of batches, of which up to `prefetch` are drawn ahead; `ColumnReplayBuffer.batches` makes it.
 
-    It must be used in the thread that writes to the buffer. It cannot be copied, and a forked process cannot use it
-    unless `prefetch` is 0.
+    It must be used in the thread that writes to the buffer, but any thread may close it. It cannot be copied, and a
+    forked process cannot use it unless `prefetch` is 0.
 
     Args:
         draw: Draws one batch, and returns the function that gathers its rows.
         gathers: The pending gathers of the buffer that `draw` draws from.
         prefetch: Number of batches drawn ahead; 0 for none, without a thread.
+
+    Attributes:
+        is_closed: Whether the iteration has ended.
 
     Raises:
         ArgumentError: prefetch is not an integer of at least 0.
@@ -91,7 +94,7 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
         self._gathers = gathers
         self._executor = futures.ThreadPoolExecutor(1, "relive gather")
         self._pending: collections.deque[futures.Future[Batch]] = collections.deque()
-        self._is_closed = False
+        self.is_closed = False
         self._process = os.getpid()
 
     def __iter__(self) -> "Batches[Batch]":
@@ -103,18 +106,24 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
 
         Raises:
             NotReadyError: No batch was drawn ahead, and none can be drawn now. The next call tries again.
-            StopIteration: The iterator was closed.
+            StopIteration: The iterator was closed, or is closed while waiting.
             ArgumentError: This process was forked from the one that the iterator and its thread belong to.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise StopIteration
         if not self._prefetch:
             return self._draw()()
         if os.getpid() != self._process:
             raise errors.ArgumentError(f"batches belong to process {self._process}, of which this is a fork: {INSTEAD}")
-        self._draw_ahead()
-        self._pending[0].exception()  # An interrupt while waiting loses no batch.
-        return self._pending.popleft().result()
+        try:
+            self._draw_ahead()
+            self._pending[0].exception()  # An interrupt while waiting loses no batch.
+            if not self.is_closed:
+                return self._pending.popleft().result()
+        except Exception:
+            if not self.is_closed:
+                raise
+        raise StopIteration  # It was closed meanwhile: what was pending, or was to be, is gone.
 
     def _draw_ahead(self) -> None:
         """Draw until `prefetch` batches are pending besides the next one."""
@@ -128,7 +137,7 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
             self._pending.append(self._gathers.begin(self._executor, gather))
 
     def close(self) -> None:
-        """Discard the prefetched batches, wait for their thread, and end the iteration."""
-        self._is_closed = True
+        """Discard the prefetched batches, wait for their thread, and end the iteration, also of a `next` that waits."""
+        self.is_closed = True
         self._pending.clear()
         self._executor.shutdown()

@@ -57,12 +57,15 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
         """Return the next batch; waits and raises like `sample`. After NotReadyError, the next call tries again.
 
         Raises:
-            StopIteration: The iterator was closed.
+            StopIteration: The iterator was closed, or is closed while waiting.
         """
         return self._draw()
 
     def close(self) -> None:
-        """Discard the prefetched batches, wait for their thread, and end the iteration."""
+        """Discard the prefetched batches, wait for their thread, and end the iteration, also of each `next` that waits.
+
+        The buffer stays open.
+        """
         self._close()
 
 
@@ -200,7 +203,11 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         """
         with self._changed:
             inside = self._buffer.batches(batch_size, **options)
-        return SharedBatches(lambda: self._draw(batch_size, inside.__next__), lambda: self._change(inside.close))
+
+        def may() -> bool:
+            return inside.is_closed or self._buffer.can_sample(batch_size)
+
+        return SharedBatches(lambda: self._when_ready(inside.__next__, may), lambda: self._change(inside.close))
 
     def _draw(self, batch_size: int, draw: Callable[[], Answer]) -> Answer:
         return self._when_ready(draw, lambda: self._buffer.can_sample(batch_size))
@@ -229,7 +236,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
                 if may is None:
                     self._changed.wait(min(left, _MOST_WAITED))
                 else:
-                    is_turn = self._changed.wait_for(lambda: self._is_closed or may(), left)
+                    is_turn = self._changed.wait_for(lambda: self._is_over or may(), left)
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the wrapped buffer that the wrapper does not have, blocking if it has a form that is."""
@@ -265,8 +272,14 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             self._changed.notify_all()
             return answer
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing is worth waiting for: the buffer is closed, or the one inside, if that can be."""
+        own = getattr(self._buffer, "_gate", None)
+        return self._is_closed or (own is not None and own.is_closed)
+
     def _refuse_if_closed(self) -> None:
-        if self._is_closed:
+        if self._is_over:
             raise errors.ClosedError(f"buffer is closed: only the {type(self._buffer).__name__} inside still works")
 
     # Calls that wait only for the lock.
