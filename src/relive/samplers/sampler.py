@@ -144,7 +144,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def _checked(self, draw: Draw, size: int) -> Draw:
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
         try:
-            slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
+            # Copies: contiguous, and the sampler's own arrays may change while a batch is read.
+            slots, probabilities = np.array(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:
             raise errors.SamplerError(f"_draw must return a Draw, got {validation.short_repr(draw)}") from error
         for name, array in (("slots", slots), ("probabilities", probabilities)):
