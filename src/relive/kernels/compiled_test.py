@@ -24,7 +24,7 @@ compiled = pytest.importorskip("relive.kernels.compiled")
 @contextlib.contextmanager
 def chosen(kernels: str) -> Iterator[None]:
     """Make buffers run on those kernels, inside."""
-    before = choice.chosen()
+    before = choice.chosen().name
     relive.use_kernels(kernels)
     try:
         yield

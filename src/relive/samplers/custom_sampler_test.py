@@ -180,6 +180,7 @@ def test_arrays_of_a_sampler_may_change_before_a_prefetched_batch_is_read() -> N
 
     buffer = relive.RingReplayBuffer(8, sampler=Same(), seed=0)
     buffer.add_episode(range(5), range(4), range(4), terminated=True)
-    read = buffer._draw(2, None, functools.partial(functools.partial, buffer.window._read))
+    postponed: Any = functools.partial(functools.partial, buffer.window._read)
+    read = buffer._draw(2, None, postponed)
     Same.drawn[:] = 0
     assert read().keys.tolist() == [3, 3]

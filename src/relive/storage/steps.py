@@ -96,7 +96,7 @@ class StepStore(arrays_lib.Derived):
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
         self.capacity, self.streams, self._rule = capacity, streams, rule
         self._check_room = check_room
-        self._kernels = choice.chosen()
+        self.kernels = choice.chosen()
         self.num: arrays_lib.Ints = np.zeros(append.PAD + 1, np.int64)
         self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
         self.num[append.FREE] = _FIRST_ROOM
@@ -120,7 +120,6 @@ class StepStore(arrays_lib.Derived):
         self._rederive()
 
     def _derive(self) -> None:
-        self.kernels = choice.named(self._kernels)
         of_rows = self.flags, self.following, self.places, self.back
         of_streams = self._recent, self.current, self.last, self.knows
         self.rows: append.Rows = *of_rows, *of_streams, self.episodes, self.free, self._changed, self.num
