@@ -541,7 +541,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.NotReadyError("read has no schema yet: add a step first")
         sampler = self.sampler
         probabilities = sampler.probabilities(slots)
-        weights = sampler._importance_weights(sampler._importance_of(probabilities), sampler._exponent_of(beta))
+        masses, unit = sampler._importance_of(slots, probabilities)
+        weights = sampler._importance_weights(masses, unit, sampler._exponent_of(beta))
         return window._read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
