@@ -119,9 +119,7 @@ def test_both_modules_have_the_same_kernels() -> None:
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
 @pytest.mark.parametrize("make", [relive.RingReplayBuffer, relive.PrioritizedReplayBuffer])
 @pytest.mark.parametrize(("name", "other"), [("numpy", "numba"), ("numba", "numpy")])
-def test_buffers_keep_their_kernels_and_copies_have_those_chosen_then(
-    name: str, other: str, make: Any, again: Any
-) -> None:
+def test_buffers_keep_kernels_and_copies_have_those_chosen_then(name: str, other: str, make: Any, again: Any) -> None:
     relive.use_kernels(name)
     buffer = make(20, streams=20, seed=0)
     relive.use_kernels(other)

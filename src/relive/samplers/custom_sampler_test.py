@@ -171,7 +171,7 @@ def test_a_sampler_put_on_the_instance_is_checked_too() -> None:
         plain.sample_n_step_nowait(1, 1, 0.9)
 
 
-def test_arrays_of_a_sampler_may_change_before_a_prefetched_batch_is_read() -> None:
+def test_arrays_of_a_sampler_may_change_before_a_batch_is_read() -> None:
     class Same(relive.Sampler):
         drawn = np.array([3, 3])
 

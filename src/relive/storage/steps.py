@@ -38,6 +38,19 @@ Rule: TypeAlias = tuple[int, int, int, int]
 """What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 
 
+def rows_per_anchor(rule: Rule) -> int:
+    """Return how many rows there are for each anchor in the long run, at least: of the best lengths of episodes."""
+    _, lag, stride, pad = rule
+    return 1 if pad or lag <= 0 else min(lag + 1, stride)
+
+
+def most_anchors(rule: Rule, rows: int) -> int:
+    """Return how many anchors there can be at once in `rows` rows, at most; that many hold a window."""
+    _, lag, _, pad = rule
+    # The rows after the last anchor hold the rest of its window.
+    return rows if pad or lag <= 0 else max(rows - lag - 1, 0) // rows_per_anchor(rule) + 1
+
+
 class Journal(Protocol):
     """Receives the steps that are written to the storage."""
 
