@@ -115,14 +115,14 @@ class TokenDraws:
         """Return the keys of `size` sequences, their probabilities and importance weights [size]."""
         sampler = self.sampler
         slots, probabilities = sampler._draw_checked(size, rng)
-        weights = sampler._importance_weights(sampler._importance_of(probabilities), beta)
+        weights = sampler._importance_weights(*sampler._importance_of(slots, probabilities), beta)
         return self.anchors.keys(slots), probabilities, weights
 
     def shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
         """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
-        sampler = self.sampler
-        probabilities = sampler.probabilities(self.slots(keys))
-        return probabilities, sampler._importance_weights(sampler._importance_of(probabilities), None)
+        sampler, slots = self.sampler, self.slots(keys)
+        probabilities = sampler.probabilities(slots)
+        return probabilities, sampler._importance_weights(*sampler._importance_of(slots, probabilities), None)
 
     @contextlib.contextmanager
     def only(self, keys: arrays.Keys) -> Iterator[None]:

@@ -227,6 +227,14 @@ def test_weights_are_those_of_a_column_buffer() -> None:
         assert buffer.sample(30, beta=0.0).weights.tolist() == [1.0] * 30
 
 
+def test_weights_of_priorities_that_are_far_apart_are_finite() -> None:
+    buffer = made(exact(alpha=1.0, beta=0.25, weight_normalization="buffer"))
+    keys = fill(buffer, 3)
+    buffer.update_priorities(keys, [1e-200, 1.0, 1e200])
+    assert buffer.read(keys).weights.tolist() == pytest.approx([1.0, 1e-50, 1e-100], rel=1e-12)
+    assert set(buffer.sample(4).weights.tolist()) == {buffer.read(keys[2:]).weights.item()}
+
+
 def test_draws_are_counted_for_the_schedule_of_beta() -> None:
     buffer = made(exact(beta=relive.LinearSchedule(0.0, 1.0, 2)))
     buffer.update_priorities(fill(buffer, 2), [1, 3])

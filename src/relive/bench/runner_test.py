@@ -33,7 +33,7 @@ SAME_IN_SMALL = (
 @pytest.fixture(autouse=True)
 def _kernels() -> Iterator[None]:
     """Leave the kernels as they were."""
-    before = choice.chosen()
+    before = choice.chosen().name
     yield
     relive.use_kernels(before)
 
@@ -193,7 +193,7 @@ def test_compiled_kernels_are_used(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("numba")
     task = dataclasses.replace(task_of("uniform"), capacity=500)
     buffer, story, _ = tasks.filled(own._CompiledColumns, task, 600, 0)
-    assert choice.chosen() == "numba"
+    assert choice.chosen().name == "numba"
     buffer.save(str(tmp_path / "saved"))
     buffer.load(str(tmp_path / "saved"))
     findings = verification.Findings()

@@ -135,7 +135,15 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._counters = column_stats.Counters(self._draws.anchors)
-            self._limited = rate_limiters.LimiterState(limiter, self._counters, "capacity", capacity)
+            most = steps_lib.most_anchors(window._rule, capacity)
+            self._limited = rate_limiters.LimiterState(
+                limiter,
+                self._counters,
+                "capacity" if most == capacity else f"anchors in {capacity} steps",
+                most,
+                max_times_sampled=self._draws.max_times_sampled,
+                steps_per_draw=steps_lib.rows_per_anchor(window._rule),
+            )
             if storage is None and schema is not None:
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:
@@ -549,7 +557,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.NotReadyError("read has no schema yet: add a step first")
         sampler = self.sampler
         probabilities = sampler.probabilities(slots)
-        weights = sampler._importance_weights(sampler._importance_of(probabilities), sampler._exponent_of(beta))
+        masses, unit = sampler._importance_of(slots, probabilities)
+        weights = sampler._importance_weights(masses, unit, sampler._exponent_of(beta))
         return window._read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:

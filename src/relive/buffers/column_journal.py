@@ -177,7 +177,7 @@ class Replay:
         streams = np.frombuffer(part.take(4 * num_streams), "<u4").astype(np.int64)
         if len(np.unique(streams)) < num_streams or streams.max() >= store.streams:
             raise errors.CheckpointError("is of streams that do not exist")
-        events = np.frombuffer(part.take(count), np.uint8)
+        events = np.frombuffer(part.take(count), np.uint8).copy()  # Kernels take no read-only arrays.
         rows = [part.values(field, count) for field in fields.values()]
         next_rows = None
         if flags & _HAS_NEXT:

@@ -138,29 +138,28 @@ class Draws:
         most = self.max_times_sampled
         if most is None:
             slots, probabilities = self.sampler._draw_checked(size, rng)
-            return (
-                slots,
-                probabilities,
-                self.sampler._importance_weights(self.sampler._importance_of(probabilities), beta),
-            )
+            masses, unit = self.sampler._importance_of(slots, probabilities)
+            return slots, probabilities, self.sampler._importance_weights(masses, unit, beta)
         if not self.can_draw(size):
             rule = f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}"
             raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")
-        parts, of_each, importance = [_NO_SLOTS], [], []
+        parts, of_each, masses_of, units_of = [_NO_SLOTS], [], [], []
         try:
             while size:
                 draw = self.sampler._draw_checked(size, rng)
                 kept = self._times[draw.slots] + _times_before(draw.slots) < most
                 drawn = draw.slots[kept]
                 of_each.append(draw.probabilities[kept])
-                importance.append(self.sampler._importance_of(of_each[-1]))
+                masses, unit = self.sampler._importance_of(drawn, of_each[-1])
+                masses_of.append(masses)
+                units_of.append(np.full(len(drawn), unit))
                 np.add.at(self._times, drawn, 1)
                 parts.append(drawn)
                 self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most]))
                 if self.tell is not None:
                     self.tell()
                 size -= len(drawn)
-            weights = self.sampler._importance_weights(np.concatenate(importance), beta)
+            weights = self.sampler._importance_weights(np.concatenate(masses_of), np.concatenate(units_of), beta)
             return np.concatenate(parts), np.concatenate(of_each), weights
         except BaseException:
             self.take_back(np.concatenate(parts))

@@ -54,14 +54,11 @@ def importance_weights(
     drawn: arrays.Floats,
 ) -> arrays.Floats:
     """Return (N P_i)^-beta of rows drawn with probabilities P_i [B] (Schaul et al. 2016, section 3.4), normalized."""
-    if normalization == "none":
-        return (sum([weight.size for weight in weights]) * drawn) ** -exponent
-    if normalization == "batch":
-        least = float(drawn.min())
-    else:
-        likely = [(p, weight) for p, weight in zip(probabilities(weights), weights, strict=True) if weight.weight]
-        least = min([p * (weight.least / weight.weight) for p, weight in likely])
-    return (drawn / least) ** -exponent
+    scale, unit = float(sum([weight.size for weight in weights])), 1.0
+    if normalization == "buffer":  # The total over the least: the least probability itself may round to 0.
+        scale = sum([weight.weight for weight in weights])
+        unit = min([weight.least for weight in weights if weight.weight])
+    return prioritized.importance_weights(scale * drawn, unit, exponent, normalization)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -173,6 +173,17 @@ def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
     np.testing.assert_allclose(weights, expected[normalization], rtol=1e-15)
 
 
+@pytest.mark.parametrize(("normalization", "expected"), [("batch", [1e-100, 1.0]), ("buffer", [1e-200, 1e-100])])
+def test_weights_of_shards_that_are_far_apart_are_finite(normalization: Any, expected: list[float]) -> None:
+    """The least likely row of all has a probability of 1e-400."""
+    likely = [
+        adapter.SamplingWeight(weight=1e200, size=1, least=1e200),
+        adapter.SamplingWeight(weight=1.0, size=2, least=1e-200),
+    ]
+    weights = shares.importance_weights(likely, 0.5, normalization, np.array([1.0, 1e-200]))
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+
 def test_a_shard_without_weight_counts_only_in_n() -> None:
     some = [
         adapter.SamplingWeight(weight=0.0, size=3, least=0.0),

@@ -1,9 +1,11 @@
 """Which kernels a buffer runs on: those in numpy, or those that numba compiles. Both write the same bits."""
 
+import dataclasses
 import functools
 import os
 import sys
 import sysconfig
+import types
 from typing import Any
 
 from relive import errors
@@ -16,30 +18,63 @@ VARIABLE = "RELIVE_KERNELS"
 NAMES = ("numpy", "numba")
 
 
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """The kernels of an object; if that is copied or unpickled, the new one has those that are chosen then and there.
+
+    So what was pickled with those of numba can be opened where there is no numba.
+
+    Attributes:
+        name: One of `NAMES`.
+        few: For fewer rows, the loop of CPython in `kernels.append` is faster than `append`.
+        cannot_fail: Whether `append` makes no arrays, for which memory could run out.
+    """
+
+    name: str
+    few: int
+    cannot_fail: bool
+    append: Any
+    settle: Any
+    stratify: Any
+    find: Any
+    draw_uniform: Any
+    follow: Any
+    transitions: Any
+    look_back: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return chosen, ()
+
+
+def _of(module: types.ModuleType) -> Kernels:
+    return Kernels(**{field.name: getattr(module, field.name) for field in dataclasses.fields(Kernels)})
+
+
 @functools.cache
-def named(name: str) -> Any:
-    """Return the module of the kernels of that name; those of numba are compiled in the call.
+def named(name: str) -> Kernels:
+    """Return the kernels of that name; those of numba are compiled in the call.
 
     Raises:
         ArgumentError: This build of Python cannot run them.
         MissingExtraError: numba is not installed.
     """
     if name == "numpy":
-        return plain
+        return _of(plain)
     for is_such, build in ((sys.maxsize < 2**32, "32-bit"), (_is_free_threaded(), "free-threaded")):
         if is_such:
             raise errors.ArgumentError(f"kernels must be 'numpy' on a {build} build of Python, got {name!r}")
     with imports.optional_dependency("numba"):
         from relive.kernels import compiled
     compiled.compile_all()
-    return compiled
+    return _of(compiled)
 
 
 def use_kernels(name: str) -> None:
-    """Choose the kernels of all buffers that are made or loaded afterwards.
+    """Choose the kernels of all buffers that are made, loaded, copied or unpickled afterwards, in this process.
 
-    The answers are the same, bit for bit. "numba" takes seconds when its kernels are compiled for the first time, and
-    less than one when they come from its cache.
+    The answers are the same, bit for bit, so a buffer may be saved or pickled with one kind and go on with the other,
+    also where numba is not installed. "numba" takes seconds when its kernels are compiled for the first time, and less
+    than one when they come from its cache.
 
     Args:
         name: "numpy", which is what they are at first, or "numba".
@@ -51,9 +86,9 @@ def use_kernels(name: str) -> None:
     _choose("kernels", name)
 
 
-def chosen() -> str:
-    """Return the name of the kernels of what is made now."""
-    return _chosen
+def chosen() -> Kernels:
+    """Return the kernels of what is made now."""
+    return named(_chosen)
 
 
 def _choose(source: str, name: str) -> None:

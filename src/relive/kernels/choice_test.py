@@ -3,6 +3,7 @@ import copy
 import importlib.util
 import inspect
 import pickle
+import random
 import runpy
 import subprocess
 import sys
@@ -10,18 +11,20 @@ import types
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import relive
 from relive import errors
 from relive.kernels import choice
+from relive.testing import zoo
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 
 
 @pytest.fixture(autouse=True)
 def numpy_at_first() -> Iterator[None]:
-    before = choice.chosen()
+    before = choice.chosen().name
     relive.use_kernels("numpy")
     yield
     relive.use_kernels(before)
@@ -34,7 +37,7 @@ def run(code: str, **environment: str) -> str:
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
-SHOW = "from relive.kernels import choice; import sys; print(choice.chosen(), 'numba' in sys.modules)"
+SHOW = "from relive.kernels import choice; import sys; print(choice.chosen().name, 'numba' in sys.modules)"
 
 
 def test_kernels_are_those_of_numpy_unless_others_are_asked_for() -> None:
@@ -50,7 +53,7 @@ def test_a_wrong_name_is_refused_and_changes_nothing() -> None:
     for name in ("cuda", "Numpy", "", None):
         with pytest.raises(errors.ArgumentError, match=f"^kernels must be 'numpy' or 'numba', got {name!r}$"):
             relive.use_kernels(name)  # type: ignore[arg-type]
-    assert choice.chosen() == "numpy"
+    assert choice.chosen().name == "numpy"
 
 
 def test_a_wrong_name_in_the_environment_fails_the_import() -> None:
@@ -87,7 +90,7 @@ def test_builds_that_cannot_run_compiled_kernels_refuse_them(
         ),
     ):
         relive.use_kernels("numba")
-    assert choice.chosen() == "numpy"
+    assert choice.chosen().name == "numpy"
 
 
 @needs_numba
@@ -99,8 +102,8 @@ def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
         choice.named.cache_clear()
         for name, module in (("numba", compiled), ("numpy", plain), ("numba", compiled)):
             relive.use_kernels(name)
-            assert choice.chosen() == choice.named(name).name == name
-            assert choice.named(name) is module
+            assert choice.chosen() is choice.named(name)
+            assert (choice.named(name).name, choice.named(name).append) == (name, module.append)
     assert compile_all.call_count == 1
 
 
@@ -108,29 +111,64 @@ def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
 def test_both_modules_have_the_same_kernels() -> None:
     """With the same arguments."""
     of_numpy, of_numba = choice.named("numpy"), choice.named("numba")
-    names = [name for name, value in vars(of_numpy).items() if callable(value)]
-    assert len(names) == 8
-    for name in names:
-        ours, theirs = getattr(of_numpy, name), getattr(of_numba, name)
+    for ours, theirs in [*zip(vars(of_numpy).values(), vars(of_numba).values(), strict=True)][2:]:
         assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
 
 
-@pytest.mark.parametrize("name", ["numpy", pytest.param("numba", marks=needs_numba)])
+@needs_numba
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
 @pytest.mark.parametrize("make", [relive.RingReplayBuffer, relive.PrioritizedReplayBuffer])
-def test_buffers_and_their_copies_keep_their_kernels(name: str, again: Any, make: Any) -> None:
-    """Whatever is chosen when they are copied, or used."""
+@pytest.mark.parametrize(("name", "other"), [("numpy", "numba"), ("numba", "numpy")])
+def test_buffers_keep_kernels_and_copies_have_those_chosen_then(name: str, other: str, make: Any, again: Any) -> None:
     relive.use_kernels(name)
-    buffer = make(8, seed=0)
-    other = next(each for each in choice.NAMES if each != name)
-    with mock.patch.object(choice, "_chosen", other):
-        copies = [buffer, again(buffer), again(again(buffer))]
-    for each in copies:
-        with mock.patch.object(choice, "named", wraps=choice.named) as named:
-            each.add_episode([0, 1, 2], [0, 1], [0.0, 1.0], terminated=True)
-            each.sample(4)
-        assert all(call.args == (name,) for call in named.call_args_list)
-        assert each._store.kernels is choice.named(name)
+    buffer = make(20, streams=20, seed=0)
+    relive.use_kernels(other)
+    copied = again(buffer)
+    relive.use_kernels(name)
+    for each, kernels in ((buffer, name), (copied, other), (again(copied), name)):
+        steps = np.arange(20.0)  # So many episodes need more room.
+        each.extend(steps, steps, steps, steps + 1)
+        parts = [vars(part) for part in (each._store, each.sampler, getattr(each.sampler, "_tree", each))]
+        in_use = [value for part in parts for value in part.values() if isinstance(value, choice.Kernels)]
+        assert in_use == [choice.named(kernels)] * 2
+
+
+BLOCKED = """
+import pickle, random, sys
+sys.modules["numba"] = None
+import relive
+from relive.kernels import choice
+from relive.testing import zoo
+assert choice.chosen().name == "numpy"
+answers = {}
+for name, buffer in pickle.load(sys.stdin.buffer).items():
+    if name != "tree":
+        answers[name] = zoo.work(buffer, random.Random(1), 20), zoo.drawn(buffer), buffer
+tree = pickle.loads(pickle.dumps(buffer))
+tree.set([1], 0.3)
+answers["tree"] = [], tree.total, tree
+sys.stdout.buffer.write(pickle.dumps(answers))
+"""
+
+
+@needs_numba
+def test_buffers_go_on_where_there_is_no_numba_and_come_back() -> None:
+    """With the same answers, to the last bit."""
+    relive.use_kernels("numba")
+    made = {name: zoo.worked(zoo.KINDS[name].make) for name in (zoo.COLUMNS | zoo.JOINT | zoo.TOKENS)}
+    tree = relive.SumTree(9)
+    tree.set(range(9), np.arange(9) / 7)
+    command, sent = [sys.executable, "-c", BLOCKED], pickle.dumps({**made, "tree": tree})
+    path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run(command, input=sent, env=path, stdout=subprocess.PIPE, check=True)
+    back = pickle.loads(done.stdout)
+    tree.set([1], 0.3)
+    assert (back["tree"][1], back["tree"][2]._kernels.name) == (tree.total, "numba")
+    for name, buffer in made.items():
+        worked, drawn, other = back[name]
+        assert worked == zoo.work(buffer, random.Random(1), 20)
+        assert drawn == zoo.drawn(buffer)
+        zoo.assert_same(buffer, other, 4)
 
 
 @needs_numba

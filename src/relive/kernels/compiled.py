@@ -1,8 +1,9 @@
 """The kernels, compiled by numba: they write the same bits as those in numpy, beside which they are documented.
 
 It takes the extra `numba`, so nothing but `relive.kernels.choice` imports it. Numbers are added in the order in which
-numpy adds them, and `fastmath` is off. Arrays are C-contiguous and writable, and of the types that `compile_all` names:
-for each other one a kernel would be compiled again, when it is called.
+numpy adds them, and `fastmath` is off. Arrays are C-contiguous, of the types that `compile_all` names, and writable,
+except for rewards, powers and discounts, which are read-only: for any other type a kernel would be compiled again when
+it is called. So arrays of users, of custom samplers and of files are copied where they come in.
 
 What is compiled makes no arrays: numpy makes them in half the time. A kernel that returns some is a function that makes
 them, and another one, with an underscore, that fills them. No argument is a bool, or holds bools: what to do about
@@ -277,8 +278,9 @@ def compile_all() -> None:
     follow(rows, slots, 1)
     for dtype in _REWARDS:
         powers, discounts = np.ones(2), np.ones(2, dtype)
-        powers.flags.writeable = discounts.flags.writeable = False
-        transitions(rows, slots, 1, np.zeros(1, dtype), powers, discounts)
+        rewards = np.zeros(1, dtype)
+        powers.flags.writeable = discounts.flags.writeable = rewards.flags.writeable = False
+        transitions(rows, slots, 1, rewards, powers, discounts)
     look_back(back, slots, slots, 1)
 
 

@@ -94,6 +94,7 @@ def test_transitions_equal_naive_ones(
     keys = any_of(list(filter(twin.is_complete, twin.alive())), rng)
     rewards = (rng.normal(size=capacity) * 10.0 ** rng.integers(-4, 3, capacity)).astype(dtype)
     rewards[rng.random(capacity) < 0.3] = -0.0
+    rewards.flags.writeable = False
     powers, discounts = (returns.powers(gamma, most, np.dtype(each)) for each in (np.float64, dtype))
     runs = [run_from(twin, key, most) for key in keys]
     followers = [twin.next_of(run[-1]) for run in runs]
@@ -142,6 +143,7 @@ def test_a_sum_too_large_for_its_dtype_is_infinite(kernels: str) -> None:
     state = append_test.State(append_test.Settings(2, 1))
     state.write([0, 0], [0, 0], 1)
     rewards, zero = np.full(2, 3e38, np.float32), np.zeros(1, np.int64)
+    rewards.flags.writeable = False
     powers, discounts = (returns.powers(1.0, 2, np.dtype(each)) for each in (np.float64, np.float32))
     with pytest.warns(RuntimeWarning, match="overflow"):
         found = choice.named(kernels).transitions(state.rows, zero, 2, rewards, powers, discounts)

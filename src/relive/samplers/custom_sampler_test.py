@@ -1,6 +1,7 @@
 """Custom samplers: three common ones, and the errors for an invalid one."""
 
 import asyncio
+import functools
 from typing import Any, TypeVar
 
 import numpy as np
@@ -168,3 +169,18 @@ def test_a_sampler_put_on_the_instance_is_checked_too() -> None:
     plain._draw = lambda batch_size: [(episode, -2)] * batch_size  # type: ignore[method-assign]
     with pytest.raises(relive.SamplerError):
         plain.sample_n_step_nowait(1, 1, 0.9)
+
+
+def test_arrays_of_a_sampler_may_change_before_a_batch_is_read() -> None:
+    class Same(relive.Sampler):
+        drawn = np.array([3, 3])
+
+        def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+            return relive.Draw(self.drawn, np.full(size, 0.25))
+
+    buffer = relive.RingReplayBuffer(8, sampler=Same(), seed=0)
+    buffer.add_episode(range(5), range(4), range(4), terminated=True)
+    postponed: Any = functools.partial(functools.partial, buffer.window._read)
+    read = buffer._draw(2, None, postponed)
+    Same.drawn[:] = 0
+    assert read().keys.tolist() == [3, 3]

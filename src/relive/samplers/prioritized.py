@@ -1,6 +1,7 @@
 """PrioritizedSampler: draws in proportion to priorities, with importance weights."""
 
 from collections.abc import Callable
+import math
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +26,57 @@ def required(found: sampler.Sampler | None, call: str) -> "PrioritizedSampler":
     return found
 
 
+def importance_weights(
+    masses: arrays.Floats, units: arrays.Floats | float, beta: float, normalization: WeightNormalization
+) -> arrays.Floats:
+    """Return (m_i / u_i)^-beta [B] (Schaul et al. 2016, section 3.4), 0 where m_i is; for "batch" over the largest.
+
+    The quotients may lie beyond float64.
+
+    Raises:
+        ArgumentError: A weight lies beyond it.
+    """
+    if type(units) is float and len(masses):
+        least, most = masses.item(masses.argmin()), masses.item(masses.argmax())
+        # The least likely has the largest weight.
+        unit = least if normalization == "batch" else units
+        is_near = least > 0.0 and most / unit < _FAR and unit / least < _FAR
+        if is_near and beta * math.log(unit / least) < _LARGEST_LOG:
+            relative: arrays.Floats = (masses / unit) ** -beta
+            return relative
+    weights, likely = np.zeros(len(masses)), masses > 0.0
+    if likely.any():
+        of_likely = np.broadcast_to(units, masses.shape)[likely]
+        weights[likely] = _scaled_weights(masses[likely], of_likely, beta, normalization)
+    return weights
+
+
+_FAR = 1e150
+"""Quotients between this and its inverse are far from what float64 cannot hold."""
+_LARGEST_LOG = 709.0
+"""Of a weight that float64 holds."""
+
+
+def _scaled_weights(
+    masses: arrays.Floats, units: arrays.Floats, beta: float, normalization: WeightNormalization
+) -> arrays.Floats:
+    """Do what `importance_weights` does, with quotients of any size: f 2^e, 0.5 <= f < 1."""
+    (fractions, exponents), (of_units, others) = np.frexp(masses), np.frexp(units)
+    fractions, shifts = np.frexp(fractions / of_units)
+    exponents = exponents - others + shifts
+    if normalization == "batch":
+        least = np.lexsort((fractions, exponents))[0]
+        fractions, shifts = np.frexp(fractions / fractions[least])
+        exponents = exponents - exponents[least] + shifts
+    # Of quotients of at least 1 neither factor is above 1, of others neither is below it: they do not cancel.
+    is_large = exponents > 0
+    with np.errstate(over="ignore"):
+        powers = np.ldexp(fractions, is_large.astype(np.int32)) ** -beta * np.exp2(-beta * (exponents - is_large))
+    if not powers.max() < np.inf:
+        raise errors.ArgumentError(f"beta must be smaller, or importance weights overflow, got {beta:g}")
+    return np.asarray(powers)
+
+
 class PrioritizedSampler(sampler.Sampler, is_checked=False):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 
@@ -36,7 +88,8 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             With 1 the weights undo the bias of the draws; values above 1 are allowed, and over-correct it.
         epsilon: Added to every priority, at least 0.
         weight_normalization: What the importance weights are divided by: the largest in the "batch", the largest of any
-            eligible anchor ("buffer"), or 1 ("none").
+            eligible anchor ("buffer"), or 1 ("none"). With "none" a draw or read raises ArgumentError if a weight is
+            beyond float64.
         stratified: Whether to draw one anchor from each of B equal shares of the weights, shuffled, instead of B
             independently.
 
@@ -206,27 +259,25 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         tree = self._current_tree
         return tree._leaves.take(slots) / (tree.total or 1.0)
 
-    def _importance_of(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer."""
-        if self._weight_normalization == "buffer" and (total := self._current_tree.total) > 0.0:
-            return probabilities / (self._tree.min / total)
-        return self.anchors.num.item(append.ELIGIBLE) * probabilities
+    def _importance_of(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[arrays.Floats, float]:
+        """Return masses [B] and a unit: their quotient is N P_i, or P_i / min_k P_k for "buffer".
 
-    def _importance_weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
-        """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is."""
-        if exponent is None:
-            exponent = self.beta
-        least = importance.item(importance.argmin()) if len(importance) else 0.0
-        if not least > 0.0:
-            weights, likely = np.zeros(len(importance)), importance > 0
-            if likely.any():
-                weights[likely] = self._importance_weights(importance[likely], exponent)
-            return weights
-        if self._weight_normalization == "batch":
-            # The least likely has the largest weight; dividing by it first prevents overflow.
-            importance = importance / least
-        relative: arrays.Floats = importance**-exponent
-        return relative
+        Masses come from the tree, since the smallest probabilities round to 0.
+        """
+        tree = self._current_tree
+        total = tree.total
+        masses = probabilities * total if self._is_checked else tree._leaves.take(slots)
+        if self._weight_normalization == "buffer" and total:
+            return masses, tree.min
+        masses *= self.anchors.num.item(append.ELIGIBLE)
+        return masses, total
+
+    def _importance_weights(
+        self, masses: arrays.Floats, units: arrays.Floats | float, exponent: float | None
+    ) -> arrays.Floats:
+        """Return (N P_i)^-beta [B], normalised; 0 where P_i is."""
+        exponent = self.beta if exponent is None else exponent
+        return importance_weights(masses, units, exponent, self._weight_normalization)
 
     def _exponent_of(self, beta: float | None) -> float | None:
         """Return beta, or the sampler's own if None; raise ArgumentError if it is not a finite number of at least 0."""
@@ -258,12 +309,9 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
         """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
-        sums = priorities + self._epsilon
-        if alpha <= 1:
+        with np.errstate(over="ignore"):
+            sums = priorities + self._epsilon
             weights: arrays.Floats = np.power(sums, alpha)
-        else:
-            with np.errstate(over="ignore"):
-                weights = np.power(sums, alpha)
         if alpha == 0:
             weights *= sums > 0
         if len(weights) and not weights.item(weights.argmax()) <= self._tree._heaviest:

@@ -1,10 +1,14 @@
+import decimal
 from typing import Any
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 import relive
 from relive import errors
+from relive.samplers import prioritized
 from relive.samplers import sampler_test
 
 FOUR = np.arange(4)
@@ -27,8 +31,12 @@ def rated(**settings: Any) -> relive.PrioritizedSampler:
 
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 def test_a_batch_of_nothing_likely_has_no_weights(normalization: Any) -> None:
-    sampler = rated(weight_normalization=normalization)
-    assert sampler._importance_weights(sampler._importance_of(np.zeros(2)), 0.4).tolist() == [0.0, 0.0]
+    sampler = attached(weight_normalization=normalization)
+    for priority in (0.0, 1.0):
+        sampler._set_priorities(FOUR[2:], np.full(2, priority))
+        sampler._set_priorities(FOUR[:2], np.zeros(2))
+        masses, unit = sampler._importance_of(FOUR[:2], np.zeros(2))
+        assert sampler._importance_weights(masses, unit, 0.4).tolist() == [0.0, 0.0]
 
 
 def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
@@ -275,4 +283,69 @@ def test_a_wrong_exponent_is_refused() -> None:
         with pytest.raises(errors.ArgumentError, match=rule):
             sampler._exponent_of(beta)
     assert rated()._exponent_of(0.0) == 0.0
-    assert rated()._importance_weights(np.zeros(0), 0.5).tolist() == []
+    assert rated()._importance_weights(np.zeros(0), 1.0, 0.5).tolist() == []
+
+
+# Importance weights of priorities that are far apart.
+
+EXTREME = [5e-324, 3e-310, 1e-200, 0.5, 1.0, 1.5, 1e200, 1.7e307]
+NORMALIZATIONS: list[prioritized.WeightNormalization] = ["batch", "buffer", "none"]
+
+
+def exact_weights(masses: list[float], keys: list[int], beta: float, normalization: str) -> list[decimal.Decimal]:
+    """Return the weights (N P)^-beta of some rows, with 40 digits; infinite if far beyond float64."""
+    with decimal.localcontext(decimal.Context(prec=40, traps=[])):
+        of_rows = [*map(decimal.Decimal, masses)]
+        units = {"batch": min(of_rows[key] for key in keys), "buffer": min(of_rows)}
+        unit = units.get(normalization, sum(of_rows, start=decimal.Decimal(0)) / len(of_rows))
+        return [(-decimal.Decimal(beta) * (of_rows[key] / unit).ln()).exp() for key in keys]
+
+
+@hypothesis.given(
+    st.lists(st.sampled_from(EXTREME), min_size=1, max_size=5),
+    st.one_of(st.sampled_from([0.0, 1e-3, 0.4, 1.0, 2.5, 40.0, 1e308]), st.floats(0.0, 5.0)),
+    st.sampled_from(NORMALIZATIONS),
+    st.data(),
+)
+def test_weights_are_exact_however_far_apart_priorities_are(
+    priorities: list[float], beta: float, normalization: prioritized.WeightNormalization, data: st.DataObject
+) -> None:
+    """With "none" a weight that float64 cannot hold is refused; the others are at most 1."""
+    settings: Any = {"alpha": 1.0, "epsilon": 0.0, "weight_normalization": normalization}
+    buffer = relive.PrioritizedReplayBuffer(len(priorities), seed=0, **settings)
+    keys = buffer.add_episode(range(len(priorities) + 1), priorities, np.zeros(len(priorities)), terminated=True)
+    buffer.update_priorities(keys, priorities)
+    chosen = data.draw(st.lists(st.sampled_from(keys.tolist()), min_size=1, max_size=6))
+    for of_batch in (chosen, keys.tolist()):
+        expected = exact_weights(priorities, of_batch, beta, normalization)
+        if max(expected) > 1.7e308:
+            with pytest.raises(errors.ArgumentError, match="^beta must be smaller, or importance weights overflow, "):
+                buffer.read(of_batch, beta=beta)
+        else:
+            weights = buffer.read(of_batch, beta=beta).weights
+            assert weights.tolist() == pytest.approx([*map(float, expected)], rel=1e-12, abs=1e-323)
+    drawn = [buffer.sample(3, beta=min(beta, 2.0)).weights for _ in range(2)]
+    assert np.isfinite(drawn).all()
+    if normalization != "none":
+        assert weights.max() == 1.0
+        assert max(map(np.max, drawn)) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("normalization", "expected"),
+    [("none", [3**-0.3, 2**-0.3, 1.0]), ("batch", [3**-0.3, 2**-0.3, 1.0]), ("buffer", [1e-120, 1e-60, 1.0])],
+)
+def test_weights_of_draws_in_rounds_are_exact_too(normalization: str, expected: list[float]) -> None:
+    """The heaviest of the rows that are left is drawn in each round, with probability 1."""
+    options: Any = {"alpha": 1.0, "epsilon": 0.0, "beta": 0.3, "weight_normalization": normalization}
+    buffer = relive.PrioritizedReplayBuffer(3, max_times_sampled=1, stratified=False, seed=0, **options)
+    keys = buffer.add_episode(range(4), range(3), range(3), terminated=True)
+    buffer.update_priorities(keys, [1e-200, 1.0, 1e200])
+    batch = buffer.sample(3)
+    assert batch.keys.tolist() == [2, 1, 0]
+    assert batch.weights.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_priority_that_overflows_with_epsilon_is_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match="^priority of row 0 must be smaller with alpha = 0.5, got 1.7e"):
+        attached(epsilon=1e308, alpha=0.5)._set_priorities(FOUR[:1], np.array([1.7e308]))

@@ -157,7 +157,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def _checked(self, draw: Draw, size: int) -> Draw:
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
         try:
-            slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
+            # Copies: contiguous, and the sampler's own arrays may change while a batch is read.
+            slots, probabilities = np.array(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:
             raise errors.SamplerError(f"_draw must return a Draw, got {validation.short_repr(draw)}") from error
         for name, array in (("slots", slots), ("probabilities", probabilities)):
@@ -211,18 +212,21 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
         return None
 
-    def _importance_of(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return what `_importance_weights` needs for anchors [B] with those probabilities, at the time of the draw."""
-        return probabilities
+    def _importance_of(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[arrays.Floats, float]:
+        """Return how likely anchors [B] with those probabilities are now, as masses [B] and their unit."""
+        return probabilities, 1.0
 
-    def _importance_weights(self, importance: arrays.Floats, exponent: float | None) -> arrays.Floats:
+    def _importance_weights(
+        self, masses: arrays.Floats, units: arrays.Floats | float, exponent: float | None
+    ) -> arrays.Floats:
         """Return the importance weights [B] of a batch; 1 without priorities.
 
         Args:
-            importance: What `_importance_of` returned when each of its rows was drawn [B].
+            masses: What `_importance_of` returned when each of its rows was drawn [B].
+            units: The unit of all of them, or of each [B].
             exponent: What `_exponent_of` returned, or None for its own.
         """
-        ones = np.empty(len(importance))
+        ones = np.empty(len(masses))
         ones.fill(1.0)
         return ones
 

@@ -63,7 +63,7 @@ class SumTree(arrays.Derived):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
-        self._kernel_name = choice.chosen()
+        self._kernels = choice.chosen()
         sizes = _sizes(self._capacity)
         with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
             self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
@@ -86,7 +86,6 @@ class SumTree(arrays.Derived):
         self._rederive()
 
     def _derive(self) -> None:
-        self._kernels = choice.named(self._kernel_name)
         self._leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
         """The weights, and zeros beyond them; who writes to them calls `_settle` before asking anything else."""
 

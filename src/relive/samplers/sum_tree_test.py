@@ -2,12 +2,12 @@ import bisect
 from collections.abc import Callable, Iterator
 import contextlib
 import copy
+import dataclasses
 import fractions
 import importlib.util
 import itertools
 import math
 import pickle
-import types
 from typing import Any
 from unittest import mock
 
@@ -38,7 +38,7 @@ KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is no
 @pytest.fixture(scope="module", autouse=True, params=KERNELS)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run every test on each kind of kernels."""
-    before = choice.chosen()
+    before = choice.chosen().name
     relive.use_kernels(request.param)
     yield
     relive.use_kernels(before)
@@ -755,8 +755,7 @@ def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> No
     for size in (1, 2, 3, 7, 10, 300):
         found: list[Floats] = []
         tree = tree_of([total])
-        kernels, found_by = tree._kernels, lambda *arguments, found=found: found.append(arguments[3])
-        tree._kernels = types.SimpleNamespace(settle=kernels.settle, stratify=kernels.stratify, find=found_by)
+        tree._kernels = dataclasses.replace(tree._kernels, find=lambda *given, found=found: found.append(given[3]))
         tree.stratified_sample(size, Constant(1 - 2**-53))
         (points,) = found
         assert points.max() < total
@@ -781,7 +780,7 @@ def test_a_copy_has_leaves_of_its_own() -> None:
 def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:
     """The fixture chose the kernels before this tree was made, and a tree keeps its kernels."""
     tree = relive.SumTree(3)
-    assert tree._kernels.name == choice.chosen()
+    assert tree._kernels.name == choice.chosen().name
     relive.use_kernels("numpy")
     assert relive.SumTree(3)._kernels.name == "numpy"
     name = tree._kernels.name

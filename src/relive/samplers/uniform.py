@@ -31,7 +31,7 @@ class UniformSampler(sampler.Sampler, is_checked=False):
         probabilities.fill(1.0 / count)
         if count * _SPARSE < rows:
             return sampler.Draw(anchors.listed().take((rng.random(size) * count).astype(np.int64)), probabilities)
-        draw_uniform = choice.named(self._kernels).draw_uniform
+        draw_uniform = self._kernels.draw_uniform
         parts: list[arrays.Ints] = []
         missing = size
         while missing:

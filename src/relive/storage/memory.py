@@ -216,7 +216,9 @@ class ColumnStorage(arrays.Derived):
     @property
     def _rewards(self) -> Array:
         """The rewards by slot [capacity], read-only."""
-        return self._columns["reward"]
+        rewards = self._columns["reward"].view()
+        rewards.flags.writeable = False
+        return rewards
 
     def _prepare(self) -> None:
         """Raise an error if rows cannot be written; if this returns, the next write cannot fail."""

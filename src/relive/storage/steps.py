@@ -38,6 +38,19 @@ Rule: TypeAlias = tuple[int, int, int, int]
 """What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 
 
+def rows_per_anchor(rule: Rule) -> int:
+    """Return how many rows there are for each anchor in the long run, at least: of the best lengths of episodes."""
+    _, lag, stride, pad = rule
+    return 1 if pad or lag <= 0 else min(lag + 1, stride)
+
+
+def most_anchors(rule: Rule, rows: int) -> int:
+    """Return how many anchors there can be at once in `rows` rows, at most; that many hold a window."""
+    _, lag, _, pad = rule
+    # The rows after the last anchor hold the rest of its window.
+    return rows if pad or lag <= 0 else max(rows - lag - 1, 0) // rows_per_anchor(rule) + 1
+
+
 class Journal(Protocol):
     """Receives the steps that are written to the storage."""
 
@@ -103,7 +116,7 @@ class StepStore(arrays_lib.Derived):
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
         self.capacity, self.streams, self._rule = capacity, streams, rule
         self._check_room = check_room
-        self._kernels = choice.chosen()
+        self.kernels = choice.chosen()
         self.num: arrays_lib.Ints = np.zeros(append.PAD + 1, np.int64)
         self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
         self.num[append.FREE] = _FIRST_ROOM
@@ -126,7 +139,6 @@ class StepStore(arrays_lib.Derived):
         self._rederive()
 
     def _derive(self) -> None:
-        self.kernels = choice.named(self._kernels)
         self.current, self.last, self.knows = self._of_streams
         of_rows = self.flags, self.following, self.places, self.back
         of_streams = self._recent, self.current, self.last, self.knows

@@ -82,7 +82,8 @@ class SampleToInsertRatio(RateLimiter):
     The same holds for the steps after the first of a call that adds several, such as `extend` or `add_episode`.
 
     Args:
-        ratio: Samples per insert, above 0: how many times each step is drawn on average.
+        ratio: Samples per insert, above 0: how many times each step is drawn on average. A buffer whose
+            `max_times_sampled` allows fewer refuses the limiter.
         min_size: Number of transitions required for sampling.
         error_buffer: How far samples and inserts may diverge, in samples: at least max(1, ratio).
 
@@ -173,13 +174,25 @@ class LimiterState:
         counts: The counts of the buffer; replaced if the buffer replaces them.
         limit_name: The buffer's name for its maximum number of transitions.
         limit: That number; None for no limit.
+        max_times_sampled: How many times a transition may be drawn; None for no limit.
+        steps_per_draw: How many steps there are for each of those that can be drawn, at least.
 
     Raises:
         ArgumentTypeError: `limiter` is not a RateLimiter.
-        ArgumentError: The limiter requires more transitions than the buffer can hold.
+        ArgumentError: The limiter requires more transitions than the buffer can hold, or more samples than can be
+            drawn of them.
     """
 
-    def __init__(self, limiter: RateLimiter | None, counts: Counts, limit_name: str, limit: int | None) -> None:
+    def __init__(
+        self,
+        limiter: RateLimiter | None,
+        counts: Counts,
+        limit_name: str,
+        limit: int | None,
+        *,
+        max_times_sampled: int | None = None,
+        steps_per_draw: int = 1,
+    ) -> None:
         if limiter is None:
             limiter = MinSize(1)
         if not isinstance(limiter, RateLimiter):
@@ -189,6 +202,8 @@ class LimiterState:
             raise errors.ArgumentError(
                 f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
             )
+        if max_times_sampled is not None:
+            _require_ratio(limiter, max_times_sampled, steps_per_draw)
         self.limiter = limiter
         self._may_hold_inserts = self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
@@ -246,3 +261,12 @@ class LimiterState:
         if most is not None and size > most:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")
         return size
+
+
+def _require_ratio(limiter: RateLimiter, max_times_sampled: int, steps_per_draw: int) -> None:
+    """Raise ArgumentError if a limiter asks for more samples of each step than can be drawn."""
+    most = max_times_sampled / steps_per_draw
+    if isinstance(limiter, SampleToInsertRatio) and limiter.ratio > most:
+        name = "max_times_sampled" if steps_per_draw == 1 else f"max_times_sampled / {steps_per_draw}"
+        rule = f"ratio must be at most {name} = {most:g}, or inserts stop for ever"
+        raise errors.ArgumentError(f"{rule}, got {limiter!r}")
