@@ -1,12 +1,13 @@
-"""A public call that raises has changed nothing, whatever it was that failed in it: semantics of every kind of buffer.
+"""A public call that raises has changed nothing, whatever failed in it; or it is done, where a warning is raised.
 
-A call of the zoo is made to fail at each point in turn, and then made without a failure. Calls that are done by then, as
-when memory runs out in the look for misuse at their end, count as made.
+The calls of the zoo are made to fail at each point in turn: at each array that numpy allocates, at each file call of a
+journal, at each hook of a sampler. A call that succeeds nevertheless, as when memory runs out in the look for misuse at
+its very end, is done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
-import copy
+import functools
 import os
 import pathlib
 import random
@@ -15,12 +16,11 @@ import sys
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 
 import relive
 from relive import errors
-from relive.persistence import journal as journal_lib
+from relive.common import arrays
 from relive.testing import allocations
 from relive.testing import zoo
 
@@ -41,38 +41,45 @@ Failing = Callable[[int], contextlib.AbstractContextManager[Any]]
 
 
 class FailingError(Exception):
-    """What a hook or a file call raises here."""
+    """What a hook raises here."""
 
 
 def kinds(names: Any) -> list[Any]:
-    """Return names of kinds as parameters; those that are not run by day are long."""
+    """Return names of kinds as parameters, most of them long."""
     return [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.long) for name in names]
 
 
+def has_failed(call: Callable[[], Any]) -> bool:
+    """Make a call, and return whether it failed for want of memory or disk, or in a hook."""
+    try:
+        call()
+    except (MemoryError, FailingError, errors.CheckpointError):
+        return True
+    except errors.ArgumentError as error:
+        if isinstance(error.__cause__, MemoryError):
+            return True
+        raise
+    return False
+
+
 def count_failures(buffer: Any, failing: Failing, state_of: Callable[[Any], Any], seeds: int) -> int:
-    """Make one call of each seed fail at each point; return how many calls failed, and have changed nothing."""
+    """Make a call of each seed fail at each point, and then succeed; return how many failed and changed nothing."""
     num_failed = 0
     for seed in range(seeds):
-        before = state_of(buffer)
-        for number in range(1, 10_000):
-            try:
-                with failing(number):
-                    zoo.work(buffer, random.Random(seed), 1)
-                break
-            except (MemoryError, FailingError, errors.CheckpointError):
+        before, number, fails = state_of(buffer), 0, True
+        while fails:
+            number += 1
+            with failing(number):
+                fails = has_failed(functools.partial(zoo.work, buffer, random.Random(seed), 1))
+            if fails:
                 num_failed += 1
                 assert state_of(buffer) == before, (seed, number)
                 zoo.check(buffer)
-            except errors.ArgumentError as error:
-                assert isinstance(error.__cause__, MemoryError)
-                num_failed += 1
-                assert state_of(buffer) == before, (seed, number)
     return num_failed
 
 
 @pytest.mark.parametrize("name", kinds(zoo.KINDS))
 def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
-    """Every array that numpy allocates in it is the one that does not fit."""
     buffer = zoo.worked(zoo.KINDS[name].make, count=40)
     assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=12) > 30
     zoo.work(buffer, random.Random("after"), 20)
@@ -82,17 +89,14 @@ def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", kinds(zoo.STORED))
 def test_a_load_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     state = zoo.worked(zoo.KINDS[name].make, seed=1, count=40).state_dict()
-    buffer, number, num_failed = zoo.worked(zoo.KINDS[name].make, count=40), 0, 0
+    buffer, number, num_failed, fails = zoo.worked(zoo.KINDS[name].make, count=40), 0, 0, True
     before = zoo.state_of(buffer)
-    while True:
+    while fails:
         number += 1 + number // 16
-        try:
-            with allocations.failing(number):
-                buffer.load_state_dict(state)
-            break
-        except (MemoryError, errors.ReplayError):
-            num_failed += 1
-            assert zoo.state_of(buffer) == before, number
+        with allocations.failing(number):
+            fails = has_failed(functools.partial(buffer.load_state_dict, state))
+        num_failed += fails
+        assert not fails or zoo.state_of(buffer) == before, number
     assert num_failed > 10
     zoo.check(buffer)
 
@@ -101,8 +105,8 @@ def test_a_load_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
 
 
 @contextlib.contextmanager
-def failing_file_call(number: int) -> Any:
-    """Let the file call of that number fail: each that a journal makes while it is written."""
+def failing_file_call(number: int) -> Iterator[None]:
+    """Let the file call of that number fail, of all that change a directory or a file."""
     count = 0
 
     def failing(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,30 +119,199 @@ def failing_file_call(number: int) -> Any:
 
         return made
 
-    names = ("open", "write", "rename", "replace", "mkdir", "unlink")
     with contextlib.ExitStack() as stack:
-        for name in names:
+        for name in ("open", "write", "rename", "replace", "mkdir", "unlink"):
             stack.enter_context(mock.patch.object(os, name, failing(getattr(os, name))))
         yield
-
-
-def journaled_state(buffer: Any, path: pathlib.Path) -> Any:
-    """Return the state of a buffer and what a reader finds in its journal."""
-    files = {file.name: file.read_bytes() for file in path.glob("segment*")}
-    newest = max(files)
-    return zoo.state_of(buffer), newest, files[newest]
 
 
 @pytest.mark.parametrize("name", kinds(zoo.JOURNALED))
 @pytest.mark.parametrize("failing", [failing_file_call, allocations.failing], ids=["disk", "memory"])
 def test_a_call_that_cannot_be_journaled_has_changed_nothing(name: str, failing: Any, tmp_path: pathlib.Path) -> None:
+    """Neither the buffer nor what the next records follow in the newest segment."""
+    path = tmp_path / "log"
+
+    def state_of(buffer: Any) -> Any:
+        newest = max(file.name for file in path.glob("segment*"))
+        return zoo.state_of(buffer), newest, (path / newest).read_bytes()
+
     buffer = zoo.worked(zoo.JOURNALED[name].make, count=40)
-    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+    with relive.Journal(path, fsync="never") as journal:
         buffer.attach(journal)
-        state_of = lambda buffer: journaled_state(buffer, tmp_path / "log")  # noqa: E731
         assert count_failures(buffer, failing, state_of, seeds=8) > 3
-        state = zoo.plain(buffer.state_dict())
+        expected = zoo.state_of(buffer)
         buffer.detach()
-    if name not in ("ring with its own storage",):
-        recovered: Any = relive.recover(tmp_path / "log")
+    if "its own storage" not in name:  # Which a recovered buffer does not have.
+        recovered: Any = relive.recover(path)
         zoo.check(recovered)
+        assert recovered.get_stats().appended == buffer.get_stats().appended, expected
+
+
+# Hooks, and memory maps.
+
+
+class Hooked(zoo.AmongNewest):
+    """A sampler whose hook of a number raises."""
+
+    fails_at = count = 0
+
+    def _added(self, slots: arrays.Slots) -> None:
+        self._call()
+        super()._added(slots)
+
+    def _removed(self, slots: arrays.Slots) -> None:
+        self._call()
+        super()._removed(slots)
+
+    def _call(self) -> None:
+        Hooked.count += 1
+        if Hooked.count == Hooked.fails_at:
+            raise FailingError
+
+
+class HookedPriorities(Hooked, relive.PrioritizedSampler):
+    """The same with priorities."""
+
+    _draw = relive.PrioritizedSampler._draw
+
+
+@contextlib.contextmanager
+def failing_hook(number: int) -> Iterator[None]:
+    Hooked.count, Hooked.fails_at = 0, number
+    yield
+    Hooked.fails_at = 0
+
+
+HOOKED: dict[str, Callable[..., Any]] = {
+    "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=Hooked(), seed=0),
+    "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=Hooked(), seed=0),
+    "priorities": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, n_step=2, sampler=HookedPriorities(), seed=0),
+    "sequences": lambda: relive.SequenceReplayBuffer(17, zoo.SCHEMA, length=3, pad=True, sampler=Hooked(), seed=0),
+    "joint": lambda: relive.JointReplayBuffer(9, zoo.SCHEMAS, agents=zoo.AGENTS, sampler=Hooked(), seed=0),
+    "a storage": lambda: relive.RingReplayBuffer(17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=Hooked(), seed=0),
+}
+
+
+@pytest.mark.parametrize("is_journaled", [False, True])
+@pytest.mark.parametrize("name", HOOKED)
+def test_a_call_whose_hook_raises_has_changed_nothing(name: str, is_journaled: bool, tmp_path: pathlib.Path) -> None:
+    buffer = HOOKED[name]()
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        if is_journaled:
+            buffer.attach(journal)
+        zoo.work(buffer, random.Random(0), 60)
+        num_records = journal.num_records
+        assert (
+            count_failures(buffer, failing_hook, lambda each: (zoo.state_of(each), journal.num_records), seeds=40) > 15
+        )
+        assert journal.num_records > num_records or not is_journaled
+        zoo.work(buffer, random.Random("after"), 20)
+        zoo.check(buffer)
+
+
+def test_a_write_to_a_memory_map_that_fails_has_changed_nothing(tmp_path: pathlib.Path) -> None:
+    with relive.MemmapStorage(tmp_path / "rows", zoo.SCHEMA, 17) as storage:
+        buffer = relive.PrioritizedReplayBuffer(17, storage=storage, frame_stack=2, seed=0)
+        zoo.work(buffer, random.Random(0), 40)
+        num_failed = 0
+        for seed in range(8):
+            storage.flush()  # The next write marks the map as dirty.
+            num_failed += count_failures(buffer, failing_file_call, zoo.state_of, seeds=1)
+            num_failed += count_failures(buffer, allocations.failing, zoo.state_of, seeds=seed)
+        assert num_failed > 100
+
+
+def test_a_draw_that_runs_out_of_memory_forgets_no_new_row() -> None:
+    """New rows get their priorities when the next draw needs them."""
+
+    def filled() -> relive.PrioritizedReplayBuffer:
+        buffer = relive.PrioritizedReplayBuffer(20, streams=2, alpha=1.0, seed=0)
+        for t in range(12):
+            buffer.extend([t, t], [0, 0], [0.0, 0.0], [t + 1, t + 1])
+        return buffer
+
+    expected, number, fails = filled().explain(23).probability, 0, True
+    while fails:
+        number, buffer = number + 1, filled()
+        with allocations.failing(number):
+            fails = has_failed(functools.partial(buffer.sample, 4))
+        buffer.check()
+        assert [buffer.explain(key).probability for key in buffer.eligible_keys()] == [expected] * 20
+    assert number > 20
+
+
+# Warnings that are errors.
+
+
+def add_steps(buffer: Any) -> None:
+    for t in range(300):
+        buffer.add(float(t % 7), 0, 1.0, float(t % 5))
+
+
+def add_joint_steps(buffer: Any) -> None:
+    for t in range(300):
+        of_agents = dict.fromkeys(buffer.agents, float(t % 7))
+        buffer.add(of_agents, dict.fromkeys(of_agents, 0), of_agents, dict.fromkeys(of_agents, float(t % 5)))
+
+
+@pytest.mark.parametrize(
+    ("make", "add"),
+    [
+        (lambda: relive.PrioritizedReplayBuffer(50, seed=0), add_steps),
+        (lambda: relive.RingReplayBuffer(50, sampler=Hooked(), seed=0), add_steps),
+        (lambda: relive.JointReplayBuffer(50, agents=["left", "right"], seed=0), add_joint_steps),
+    ],
+)
+def test_a_call_that_raises_a_warning_is_done(make: Callable[[], Any], add: Callable[[Any], None]) -> None:
+    """So it is also with a warning that is only shown."""
+    warned, other, warnings = make(), make(), 0
+    with pytest.warns(errors.MisuseWarning):
+        add(other)
+    original = warned.add
+
+    def add_or_warn(*arguments: Any, **options: Any) -> None:
+        nonlocal warnings
+        try:
+            original(*arguments, **options)
+        except errors.MisuseWarning:
+            warnings += 1
+
+    with mock.patch.object(warned, "add", add_or_warn):
+        add(warned)
+    assert warnings >= 1
+    assert zoo.state_of(warned) == zoo.state_of(other)
+    warned.check()
+
+
+# The address space of a process.
+
+PROGRAM = """
+import resource
+import numpy as np
+import relive
+
+buffer = relive.RingReplayBuffer(1 << 14, relive.Schema(relive.Field(1024, "int64"), relive.Field((), "int64")), seed=0)
+use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+_, most = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (use + (24 << 20), most))
+num_failed = 0
+for t in range(3_000):
+    step = np.full(1024, 2 * t), t, 0.0, np.full(1024, 2 * t + 1)
+    try:
+        buffer.add(*step, truncated=True)
+    except MemoryError:
+        num_failed += 1
+        assert len(buffer) == t
+        buffer.check()
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        buffer.add(*step, truncated=True)
+batch = buffer.read(np.arange(3_000))
+assert (batch.next_observation[:, 0] == 2 * np.arange(3_000) + 1).all()
+assert num_failed == 1, num_failed
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads its size from /proc")
+def test_memory_may_run_out_while_final_observations_are_added() -> None:
+    """P117: with a limit of the system on the address space."""
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})

@@ -352,6 +352,8 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     def check(self) -> None:
         """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""
         self._current_tree.check()
+        if self.anchors.has(append.FRESH, self.anchors.slots()).any():
+            raise errors.CorruptionError("an eligible anchor has no priority")
         weights = np.zeros(self.anchors.capacity)
         slots = self.anchors.slots()
         weights[slots] = self._weights_of(self._raw[slots], self._alpha)
