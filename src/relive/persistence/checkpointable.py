@@ -249,9 +249,9 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
             generators.check_kind(self._rng, rng)
         twin = self._twin()
         twin._load_state_dict(given, **options)
-        self._swap(twin)
-        if rng is not None:
+        if rng is not None:  # First, since it needs memory.
             self._rng.bit_generator.state = rng.bit_generator.state
+        self._swap(twin)
         self._restarted()
 
     def _restarted(self) -> Self:
