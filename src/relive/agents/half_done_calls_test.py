@@ -211,7 +211,7 @@ JOURNALED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("fails", [(os, "write"), (journal_lib, "sync_file")], ids=["write", "sync"])
 @pytest.mark.parametrize("name", JOURNALED)
-def test_a_file_call_that_fails_leaves_a_buffer_and_its_file_as_they_were(
+def test_a_file_call_that_fails_changes_neither_buffer_nor_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, fails: Any
 ) -> None:
     make, call = JOURNALED[name]
@@ -322,7 +322,7 @@ def test_what_failed_leaves_no_trace_in_what_follows() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: episodes(1), lambda: extras(1)])
-def test_a_save_that_runs_out_of_memory_leaves_the_older_checkpoint(tmp_path: pathlib.Path, make: Any) -> None:
+def test_a_save_without_memory_leaves_the_older_checkpoint(tmp_path: pathlib.Path, make: Any) -> None:
     buffer, number = make(), 0
     buffer.save(tmp_path / "saved")
     contents = contents_of(tmp_path / "saved")
@@ -342,7 +342,7 @@ def test_a_save_that_runs_out_of_memory_leaves_the_older_checkpoint(tmp_path: pa
 
 
 @pytest.mark.parametrize("make", [lambda: episodes(1), lambda: extras(1)])
-def test_a_recovery_that_runs_out_of_memory_leaves_the_journal(tmp_path: pathlib.Path, make: Any) -> None:
+def test_a_recovery_without_memory_leaves_the_journal(tmp_path: pathlib.Path, make: Any) -> None:
     buffer, number = make(), 0
     with relive.Journal(tmp_path / "journal") as journal:
         buffer.attach(journal)

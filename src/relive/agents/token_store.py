@@ -319,6 +319,12 @@ class TokenStore(duplicates.CopiedWhole):
         """
         rows, extras, count = self.rows, self.extras, len(joined.lengths)
         sizes, first = joined.lengths + joined.shared, self.inserted
+        counts = _counted(joined.columns, joined.lengths)
+        own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
+        own |= {"parents": joined.parents, "shared": joined.shared, **sequence_extras}
+        facts: dict[str, Any] = {"first_key": first, "rewards": joined.rewards, "mismatches": joined.mismatches}
+        facts |= _known(sizes, counts["oldest_version"])
+        of_tokens: tuple[ragged.RaggedColumns, ragged.NewRows] | None = None
         with self._room():
             if rows is None:
                 fields = self.fields(joined.columns["logprobs"].dtype)
@@ -326,25 +332,11 @@ class TokenStore(duplicates.CopiedWhole):
                 if self.token_extras:
                     options: Any = {"is_uneven": True, "allocate": self.allocate}  # Since such columns grow.
                     extras = ragged.RaggedColumns(MOST_EXTRAS, self.token_extras, **options)
-            rows.reserve(count)
+            of_sequences = rows, rows.planned(joined.columns, joined.lengths, own)
             if extras is not None:
-                extras.reserve(count, int(sizes.sum()))
-        counts = _counted(joined.columns, joined.lengths)
-        own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
-        own |= {"parents": joined.parents, "shared": joined.shared, **sequence_extras}
-        facts = {"first_key": first, "rewards": joined.rewards, "mismatches": joined.mismatches}
-        return Entry(
-            joined,
-            token_extras,
-            sequence_extras,
-            first_key,
-            first + np.arange(count),
-            {**facts, **_known(sizes, counts["oldest_version"])},
-            (rows, rows.planned(joined.columns, joined.lengths, own)),
-            None
-            if extras is None
-            else (extras, extras.planned(token_extras, np.repeat(sizes, len(self.token_extras)))),
-        )
+                of_tokens = extras, extras.planned(token_extras, np.repeat(sizes, len(self.token_extras)))
+        keys = first + np.arange(count)
+        return Entry(joined, token_extras, sequence_extras, first_key, keys, facts, of_sequences, of_tokens)
 
     def _shortened(self, joined: tokens.TokenEpisode, group_id: str | None) -> tokens.TokenEpisode:
         """Return an episode without what it shares."""

@@ -278,17 +278,6 @@ class RaggedColumns(duplicates.CopiedWhole):
         """Hold the rows again that were held at a position, since when rows were evicted and taken in, not written."""
         self._kept, self._oldest, self._next = position
 
-    def reserve(self, count: int, num_values: int = 0) -> None:
-        """Make room for `count` more rows of `num_values` values, so that `extend` needs no more memory for them.
-
-        Raises:
-            ArgumentError: This process is a fork, which must not write.
-        """
-        self._refuse_forks()
-        self._make_room(count)
-        if self._is_uneven:
-            self._columns = {name: self._with_room(name, num_values) for name in self._columns}
-
     def lengths_of(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many values the rows with those keys have [k], by their longest fields. O(k)."""
         places = self._places(keys)

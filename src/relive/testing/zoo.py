@@ -528,9 +528,15 @@ def rollout_so_far(buffer: Any) -> Any:
 
 
 def mixture_call(mixture: Any, rng: random.Random) -> Any:
-    """Draw from a mixture, and rate what was drawn."""
-    batch = mixture.sample(7)
-    return batch, mixture.update_priorities(batch.keys, [rng.random() for _ in batch.keys])
+    """Draw from a mixture, or rate some of its rows."""
+    if rng.random() < 0.5:
+        return mixture.sample(7)
+    number = len(mixture._buffers)
+    rows = [
+        key * number + place for place, each in enumerate(mixture._buffers) for key in each.eligible_keys().tolist()
+    ]
+    keys = rng.choices(rows, k=5)
+    return mixture.update_priorities(keys, [rng.random() for _ in keys])
 
 
 def mixture() -> Any:
