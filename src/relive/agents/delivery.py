@@ -16,8 +16,9 @@ A buffer has a queue if it has rules for admission or groups, or once one of the
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
@@ -214,7 +215,9 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission requires it.
 
         Without an Admission, a ticket is always available. Always yields to other tasks first. A task that has to wait
-        while it holds an open ticket with unused places gets a MisuseWarning: it may wait for itself.
+        while it holds an open ticket with unused places gets a MisuseWarning: it may wait for itself. If warnings are
+        errors, this one ends the wait, and no ticket is taken; so does that of actors and learner who wait for each
+        other, here and in `next_groups`.
 
         Args:
             count: Number of episodes, such as the size of a group: all are admitted together, or none.
@@ -283,6 +286,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         request = self._episode_request(count, max_lag, accept)
+        self._begin_line()
         return [episode for (episode,) in await self._next(self._waiters.episodes, request)]
 
     def next_episodes_nowait(
@@ -295,11 +299,13 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         """Do what `next_episodes` does, as a plain call; works on a closed buffer too.
 
         Raises:
-            NotReadyError: Too few episodes have ended or were accepted; those that `accept` refused stay dropped.
+            NotReadyError: Too few episodes have ended or were accepted; those that `accept` refused stay dropped, and a
+                first call counts as such.
         """
         request = self._episode_request(count, max_lag, accept)
-        units = self._next_nowait(request, "next_episodes", "episodes: end more of them")
-        return [episode for (episode,) in units]
+        with self._asking():
+            units = self._next_nowait(request, "next_episodes", "episodes: end more of them")
+            return [episode for (episode,) in units]
 
     async def next_groups(
         self,
@@ -561,10 +567,41 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         request = self._request(lambda: self._learner().singles_line(self._store), 1, count, max_lag, accept)
         if accept is not None:
             request.accept = lambda unit: accept(*unit)
+        return request
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Let the line of single episodes begin in a block, unless that raises before any of them was dropped.
+
+        The line begins where too few of them wait, too.
+        """
+        had_queue, queue = self._queue is not None, self._learner()
+        if queue.line is not None:
+            yield
+            return
+        drops = copy.deepcopy(queue.drops)
+        try:
+            try:
+                yield
+            except errors.NotReadyError:
+                if not queue.has_removed:
+                    self._write_later(queue_journal.DELIVER, [], [], "")
+                raise
+        except errors.NotReadyError:
+            raise
+        except BaseException:
+            if not queue.has_removed:
+                queue.forget_line(drops)
+                if not had_queue:
+                    self._store.listeners.remove(queue)
+                    self._queue = self._store.sums.queue = None
+            raise
+
+    def _begin_line(self) -> None:
+        """Let the line of single episodes begin, as the learner waits for them."""
         if self._learner().line is None:
             self._write_later(queue_journal.DELIVER, [], [], "")
-        request.line()
-        return request
+            self._learner().singles_line(self._store)
 
     def _group_request(self, call: str, count: object, max_lag: object, accept: Any) -> Request:
         """Return the checked request for the next groups."""
@@ -687,6 +724,7 @@ class Deliveries:
             request = buffer._group_request("next_groups", 1, max_lag, accept)
         else:
             request = buffer._episode_request(1, max_lag, accept)
+            buffer._begin_line()
         request.count = most
         ready = min(buffer._num_ready(request), most)
         request.count = number if number <= ready else 0

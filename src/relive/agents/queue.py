@@ -212,6 +212,17 @@ class LearnerQueue:
                     self.drops.count(reason, episode.agent_id)
         return self.line
 
+    @property
+    def has_removed(self) -> bool:
+        """Whether any single episode has left the line, of those that ever waited."""
+        return self.line is not None and self.line.num_removed > 0
+
+    def forget_line(self, drops: bias.Drops) -> None:
+        """Go back to before the line of single episodes began, given the drops then; nothing has left it."""
+        for unit in self.line or ():
+            del self.singles[unit.key]
+        self.line, self.drops = None, drops
+
     def groups_line(self) -> units.Line:
         """Return the line of complete groups; the queue must have groups."""
         assert self.groups is not None
@@ -249,7 +260,7 @@ class LearnerQueue:
     def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
         """Drop the units of those episodes that wait."""
         for episode in self._stored(store, episode_ids):
-            unit = self.unit_of(episode)
+            unit = self._unit_for(store, episode)
             if unit is not None and unit.is_pending:
                 self.drop(unit, reason)
 

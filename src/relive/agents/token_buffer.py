@@ -12,6 +12,7 @@ Invariant: an episode is joined and checked before anything is stored, and token
 from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Self
 import uuid
@@ -181,7 +182,6 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         if sampler is not None:
             validation.require_instance("sampler", sampler, sampler_lib.Sampler)
             self._draws = token_draws.TokenDraws(sampler)  # Last, since it cannot be attached again.
-            self._store.listeners.append(self._draws)
 
     @property
     def capacity(self) -> int:
@@ -286,15 +286,20 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         queue = self._queue if ticket is None else self._learner()
         if queue is not None:
             queue.check_start(names["group_id"], ticket, "add_episode")
-        entry = self._store.fitted(joined, of_tokens, names["group_id"])
         if self._journal is not None:
-            self._journal.add(names, entry, of_sequences)
-        if queue is not None:
-            queue.places.use(ticket, names["episode_id"])
-        episode = self._store.add(names, entry, of_sequences)
+            self._journal.prepare()
+        entry = self._store.fitted(joined, of_tokens, of_sequences, names["group_id"])
+
+        def record() -> None:
+            if self._journal is not None:
+                self._journal.add(names, entry)
+            if queue is not None:
+                queue.places.use(ticket, names["episode_id"])
+
+        self._store.add(names, entry, self._draws, record)
         if queue is not None:
             self._wake_ended()
-        return episode.keys
+        return entry.keys
 
     def update(self, keys: npt.ArrayLike, **extras: Any) -> int:
         """Write extras of sequences, and return how many of the keys were stored; others are ignored and counted.
@@ -326,15 +331,18 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
                 values[name] = np.concatenate([np.zeros((0, *field.shape), field.dtype), *rows])
             else:
                 values[name] = casting.cast_exact(name, given, (len(names),), field.dtype)
-        if self._journal is not None:
-            self._journal.update(names, lengths, values)
-        return store.update(names, lengths, values)
+        if self._journal is None:
+            return store.update(names, lengths, values)
+        self._journal.prepare()
+        return store.update(names, lengths, values, functools.partial(self._journal.update, names, lengths, values))
 
     def clear(self) -> None:
         """Remove every episode. Keys, counters, the random generator and the policy version are not reset."""
-        if self._journal is not None:
-            self._journal.clear()
-        self._store.clear()
+        if self._journal is None:
+            self._store.clear(self._draws)
+            return
+        self._journal.prepare()
+        self._store.clear(self._draws, self._journal.clear)
 
     def close(self) -> None:
         """Close the buffer: calls that wait now, and later calls that add or wait, raise ClosedError.
@@ -505,9 +513,10 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         if self._journal is not None:
             self._journal.set_priorities(names[alive], rated[alive], sampler)
         assert self._draws is not None
+        num_alive = int(alive.sum())
         sampler._set_priorities(self._draws.slots(names[alive]), rated[alive])
-        store.stale_keys += len(names) - int(alive.sum())
-        return int(alive.sum())
+        store.stale_keys += len(names) - num_alive
+        return num_alive
 
     def get_priorities(self, keys: npt.ArrayLike) -> arrays.Floats:
         """Return the raw priorities of the sequences with those keys [B].

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 import contextlib
 
 import numpy as np
+import numpy.typing as npt
 
 from relive import errors
 from relive.agents import token_store
@@ -33,6 +34,18 @@ class _Anchors(anchors_lib.Anchors):
         super().__init__(arrays_of, dict)
         self.rows: ragged.RaggedColumns | None = None
 
+    def restore(
+        self,
+        slots: arrays.Slots,
+        flags: npt.NDArray[np.uint8],
+        num: arrays.Ints,
+        rows: ragged.RaggedColumns | None,
+    ) -> None:
+        """Be as before, given what has changed since; the sampler looks at all slots then. It needs no memory."""
+        self.flags[slots], self.num[:], self.rows = flags, num, rows
+        self.num[append.CHANGED] = len(self._changed) + 1
+        self._num_changes += 1
+
     def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         if self.rows is None:
             raise errors.NotReadyError("read has no sequence yet: add an episode first")
@@ -44,7 +57,7 @@ class _Anchors(anchors_lib.Anchors):
 
 
 class TokenDraws:
-    """The draws of a sampler from the sequences of a store, of which it is a listener."""
+    """The draws of a sampler from the sequences of a store."""
 
     def __init__(self, sampler: sampler_lib.Sampler) -> None:
         self.sampler = sampler
@@ -60,24 +73,31 @@ class TokenDraws:
 
     # What happens in the store.
 
-    def started(self, store: token_store.TokenStore, episode: token_store.EpisodeFacts) -> None:
-        """Do nothing: an episode ends at once."""
+    @contextlib.contextmanager
+    def following(self, store: token_store.TokenStore, gone: arrays.Keys, come: arrays.Keys) -> Iterator[None]:
+        """Take in which sequences left the store and which came; if that or the block raises, nothing has changed.
 
-    def ended(self, store: token_store.TokenStore, episode: token_store.EpisodeFacts) -> None:
-        """Let in the sequences of an episode."""
-        if len(store) > self.anchors.capacity:
-            self._grow(store, _keys(store)[: len(store) - len(episode.keys)])
-        self._enter(store, episode.keys)
-        self._tell()
+        The sampler is told of both together, before the block. Of what was taken back it is told by the next call.
+        """
+        has_room = len(store) <= self.anchors.capacity
+        slots = self.slots(np.concatenate([gone, come])) if has_room else np.arange(self.anchors.capacity)
+        with self._all_or_nothing(slots):
+            self._leave(gone)
+            with contextlib.nullcontext() if has_room else self._grown(store, _keys(store)[: len(store) - len(come)]):
+                self._enter(store, come)
+                self._tell()
+                yield
 
-    def evicted(self, store: token_store.TokenStore, episode: token_store.EpisodeFacts) -> None:
-        """Take out the sequences of an episode; the sampler is told with those that come in their place."""
-        self._leave(episode.keys)
-
-    def cleared(self, store: token_store.TokenStore) -> None:
-        """Take out all sequences."""
-        self._leave(_keys(store))
-        self._tell()
+    @contextlib.contextmanager
+    def _all_or_nothing(self, slots: arrays.Slots) -> Iterator[None]:
+        """Put the anchors in `slots`, which may repeat, back if the block raises."""
+        anchors = self.anchors
+        flags, num, rows = anchors.flags[slots], anchors.num.copy(), anchors.rows
+        try:
+            yield
+        except BaseException:
+            anchors.restore(slots, flags, num, rows)
+            raise
 
     def _enter(self, store: token_store.TokenStore, keys: arrays.Keys) -> None:
         self.anchors.rows = store.rows
@@ -96,16 +116,26 @@ class TokenDraws:
         if self.sampler._has_hooks:
             self.sampler._catch_up()
 
-    def _grow(self, store: token_store.TokenStore, keys: arrays.Keys) -> None:
-        """Double the slots, where the sequences with those keys are."""
-        sampler = self.sampler
+    @contextlib.contextmanager
+    def _grown(self, store: token_store.TokenStore, keys: arrays.Keys) -> Iterator[None]:
+        """Double the slots, where the sequences with those keys are, unless the block raises."""
+        sampler, anchors = self.sampler, self.anchors
         sampler._catch_up()
         state = sampler.state_dict(self.slots(keys))
-        if sampler._has_hooks and len(self.anchors):
-            sampler._removed(self.anchors.slots())
-        del sampler.anchors
-        self._attach(2 * len(store))
-        self._restore(state_lib.StateReader(state, state["arrays"]), store, keys)
+        if sampler._has_hooks:
+            anchors.set(append.BARRED, anchors.slots())
+            sampler._catch_up()  # The sampler begins anew.
+        before = vars(sampler).copy()
+        try:
+            del sampler.anchors
+            self._attach(2 * len(store))
+            self._restore(state_lib.StateReader(state, state["arrays"]), store, keys)
+            yield
+        except BaseException:
+            self.anchors = anchors
+            vars(sampler).clear()
+            vars(sampler).update(before)
+            raise
 
     # Drawing.
 
@@ -114,6 +144,7 @@ class TokenDraws:
     ) -> tuple[arrays.Keys, arrays.Floats, arrays.Floats]:
         """Return the keys of `size` sequences, their probabilities and importance weights [size]."""
         sampler = self.sampler
+        self._tell()  # Of what a call that failed has taken back.
         slots, probabilities = sampler._draw_checked(size, rng)
         weights = sampler._importance_weights(*sampler._importance_of(slots, probabilities), beta)
         return self.anchors.keys(slots), probabilities, weights
@@ -129,15 +160,15 @@ class TokenDraws:
         """Let only those of the eligible sequences be drawn in a block."""
         slots = self.anchors.slots()
         others = slots[~np.isin(slots, self.slots(keys))]
-        try:
-            if len(others):
-                self.anchors.set(append.BARRED, others)
-                self._tell()
+        if not len(others):
             yield
-        finally:
-            if len(others):
-                self.anchors.set(append.BARRED, others, False)
-                self._tell()
+            return
+        with self._all_or_nothing(others):
+            self.anchors.set(append.BARRED, others)
+            self._tell()
+            yield
+            self.anchors.set(append.BARRED, others, False)
+            self._tell()
 
     # As a whole.
 
@@ -157,7 +188,6 @@ class TokenDraws:
         del self.sampler.anchors
         self._attach(capacity)
         self._restore(given, store, _keys(store))
-        store.listeners.append(self)
 
     def _restore(self, given: state_lib.StateReader, store: token_store.TokenStore, keys: arrays.Keys) -> None:
         """Load the state of a sampler, attached anew, for the sequences with those keys."""

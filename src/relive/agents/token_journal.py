@@ -7,8 +7,8 @@
     CLEAR       how many sequences were evicted so far
     PRIORITIES  a tuple: keys i64 [k] and raw priorities f64 [k]; only if the buffer is told to write them
 
-Payloads are written by a PlainCodec. Each record is written before its change is applied. Evictions follow from the
-additions. The records of the learner's queue are in `queue_journal`.
+Payloads are written by a PlainCodec. Each record is written when nothing else can fail, and its change is not made if
+that does. Evictions follow from the additions. The records of the learner's queue are in `queue_journal`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ COMMANDS: commands.Table = {
 
 
 class TokenJournal(commands.Writer):
-    """Writes the changes of a buffer to a journal, before they are applied; `begun` is that of the Replay, if any."""
+    """Writes the changes of a buffer to a journal; `begun` is that of the Replay, if any."""
 
     def __init__(
         self,
@@ -56,16 +56,18 @@ class TokenJournal(commands.Writer):
         """Prepare the journal; `base` returns the contents that its next segment begins with."""
         self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun)
 
-    def add(
-        self, names: Mapping[str, Any], entry: token_store.Entry, sequence_extras: Mapping[str, arrays.Array]
-    ) -> None:
-        """Journal an episode that is about to be stored."""
-        # Before the call that may fail.
-        self._journal._release(lambda next_key: next_key <= entry.rows.first_kept)
+    def prepare(self) -> None:
+        """Do what must precede a change: a segment that begins with the next record is without it."""
+        first_kept = 0 if self._store.rows is None else self._store.rows.first_kept
+        self._journal._release(lambda next_key: next_key <= first_kept)
+        self._journal._ready_segment()
+
+    def add(self, names: Mapping[str, Any], entry: token_store.Entry) -> None:
+        """Journal an episode that is being stored."""
         joined = entry.joined
         plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
         sizes = np.stack([joined.lengths, joined.parents, joined.shared])
-        extras = dict(entry.token_extras), dict(sequence_extras)
+        extras = dict(entry.token_extras), dict(entry.sequence_extras)
         self.write(ADD, plain, sizes, joined.columns, *extras, entry.first_key)
 
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> None:
@@ -106,7 +108,7 @@ class Replay(queue_journal.QueueReplay):
         """Remove every episode."""
         if evicted > self._store.inserted - len(self._store):
             raise errors.CheckpointError(f"counts {evicted} sequences as evicted, which cannot be")
-        self._store.clear()
+        self._store.clear(self._buffer._draws)
         # Sequences present when the segment began were counted as evicted, but were in fact cleared.
         self._store.evicted, self._store.cleared = evicted, self._store.inserted - evicted
 
@@ -135,12 +137,12 @@ class Replay(queue_journal.QueueReplay):
             token_store.check_tokens(columns)
             rewards = tuple(itertools.chain.from_iterable(token_store.step_rewards(columns, lengths)))
             joined = tokens.TokenEpisode(columns, logprobs.dtype, lengths, mismatches, rewards, parents, shared)
-            entry = store.entry(joined, token_extras, first_key)
+            entry = store.entry(joined, token_extras, sequence_extras, first_key)
             if first_key > store.inserted or not store.has_room(entry):
                 raise errors.ArgumentError("there is no room for it")
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
-        store.add(checked, entry, sequence_extras)
+        store.add(checked, entry, self._buffer._draws)
 
     def end(self) -> None:
         """Finish the replay: there are no more records.

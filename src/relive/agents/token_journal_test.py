@@ -166,7 +166,7 @@ CANNOT = "which cannot be with "
                     **cast(Any, {name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()}),
                 )
             ],
-            "adds an invalid episode: there is no room for it$",
+            "adds an invalid episode: lengths must sum to at most max_values = 150, got 200$",
         ),
         ([added(advantages=np.zeros(3))], "has other columns than the buffer$"),
         ([added(first_key=1)], "adds an invalid episode: there is no room for it$"),

@@ -11,11 +11,11 @@ when it is evicted, until they are.
 """
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 import contextlib
 import dataclasses
 import itertools
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -116,6 +116,11 @@ class EpisodeFacts:
         return self.first_key + np.arange(len(self.mismatches)) * self.key_step
 
     @property
+    def own_keys(self) -> range:
+        """Them, which needs no memory."""
+        return range(self.first_key, self.first_key + len(self.mismatches) * self.key_step, self.key_step)
+
+    @property
     def num_steps(self) -> int:
         """Number of its steps."""
         return len(self.rewards)
@@ -131,21 +136,37 @@ class EpisodeFacts:
 
 
 class Entry(NamedTuple):
-    """An episode that may be stored: all that is decided before it is.
+    """An episode that may be stored: all that is decided before it is, and all memory that it needs.
 
     Attributes:
         joined: The episode, without the beginnings that it shares.
         token_extras: The extras of its tokens, of whole sequences [N, ...].
-        rows: The columns, with room for it.
-        extras: Those of the extras of tokens, if there are any.
+        sequence_extras: Those of its sequences [S].
         first_key: The first sequence that is not evicted for it.
+        keys: The keys of its sequences [S].
+        facts: What EpisodeFacts has of it beside its names.
+        rows: The columns, and the rows for them.
+        extras: Those of the extras of tokens, if there are any.
     """
 
     joined: tokens.TokenEpisode
     token_extras: Mapping[str, arrays.Array]
-    rows: ragged.RaggedColumns
-    extras: ragged.RaggedColumns | None
+    sequence_extras: Mapping[str, arrays.Array]
     first_key: int
+    keys: arrays.Keys
+    facts: Mapping[str, Any]
+    rows: tuple[ragged.RaggedColumns, ragged.NewRows]
+    extras: tuple[ragged.RaggedColumns, ragged.NewRows] | None
+
+
+class Draws(Protocol):
+    """The draws of a sampler from the sequences of a store."""
+
+    def following(
+        self, store: "TokenStore", gone: arrays.Keys, come: arrays.Keys
+    ) -> contextlib.AbstractContextManager[None]:
+        """Take in which sequences left the store and which came; if that or the block raises, nothing has changed."""
+        ...
 
 
 class TokenStore(duplicates.CopiedWhole):
@@ -219,7 +240,7 @@ class TokenStore(duplicates.CopiedWhole):
 
     def __len__(self) -> int:
         """Return the number of stored sequences."""
-        return len(self.owners)
+        return 0 if self.rows is None else len(self.rows)
 
     @property
     def inserted(self) -> int:
@@ -241,11 +262,21 @@ class TokenStore(duplicates.CopiedWhole):
         return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
 
     def fitted(
-        self, joined: tokens.TokenEpisode, token_extras: Mapping[str, arrays.Array], group_id: str | None
+        self,
+        joined: tokens.TokenEpisode,
+        token_extras: Mapping[str, arrays.Array],
+        sequence_extras: Mapping[str, arrays.Array],
+        group_id: str | None,
     ) -> Entry:
         """Return an episode as it is to be stored.
 
         Its log-probabilities have the dtype of the others, what it shares is left out, and there is room for it.
+
+        Args:
+            joined: The episode.
+            token_extras: The extras of its tokens [N, ...].
+            sequence_extras: Those of its sequences [S].
+            group_id: Its group, if it has one.
 
         Raises:
             ArgumentError: It has more than max_tokens tokens, memory does not hold them, or this process is a fork.
@@ -266,20 +297,34 @@ class TokenStore(duplicates.CopiedWhole):
         if total > self.max_tokens:
             rule = f"at most max_tokens = {self.max_tokens} tokens when they are joined"
             raise errors.ArgumentError(f"steps must have {rule}, got {total}")
-        return self.entry(joined, token_extras, self._first_key_after(joined))
+        return self.entry(joined, token_extras, sequence_extras, self._first_key_after(joined))
 
-    def entry(self, joined: tokens.TokenEpisode, token_extras: Mapping[str, arrays.Array], first_key: int) -> Entry:
+    def entry(
+        self,
+        joined: tokens.TokenEpisode,
+        token_extras: Mapping[str, arrays.Array],
+        sequence_extras: Mapping[str, arrays.Array],
+        first_key: int,
+    ) -> Entry:
         """Return an episode as it is to be stored, with room for it.
 
         Args:
             joined: The episode, whose log-probabilities are in the dtype of the buffer, without what it shares.
             token_extras: The extras of its tokens, of whole sequences [N, ...].
+            sequence_extras: Those of its sequences [S].
             first_key: The first sequence that is not evicted for it.
 
         Raises:
             ArgumentError: It does not fit, or as in `fitted`.
         """
         rows, extras, count = self.rows, self.extras, len(joined.lengths)
+        sizes, first = joined.lengths + joined.shared, self.inserted
+        counts = _counted(joined.columns, joined.lengths)
+        own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
+        own |= {"parents": joined.parents, "shared": joined.shared, **sequence_extras}
+        facts: dict[str, Any] = {"first_key": first, "rewards": joined.rewards, "mismatches": joined.mismatches}
+        facts |= _known(sizes, counts["oldest_version"])
+        of_tokens: tuple[ragged.RaggedColumns, ragged.NewRows] | None = None
         with self._room():
             if rows is None:
                 fields = self.fields(joined.columns["logprobs"].dtype)
@@ -287,10 +332,11 @@ class TokenStore(duplicates.CopiedWhole):
                 if self.token_extras:
                     options: Any = {"is_uneven": True, "allocate": self.allocate}  # Since such columns grow.
                     extras = ragged.RaggedColumns(MOST_EXTRAS, self.token_extras, **options)
-            rows.reserve(count)
+            of_sequences = rows, rows.planned(joined.columns, joined.lengths, own)
             if extras is not None:
-                extras.reserve(count, int((joined.lengths + joined.shared).sum()))
-        return Entry(joined, token_extras, rows, extras, first_key)
+                of_tokens = extras, extras.planned(token_extras, np.repeat(sizes, len(self.token_extras)))
+        keys = first + np.arange(count)
+        return Entry(joined, token_extras, sequence_extras, first_key, keys, facts, of_sequences, of_tokens)
 
     def _shortened(self, joined: tokens.TokenEpisode, group_id: str | None) -> tokens.TokenEpisode:
         """Return an episode without what it shares."""
@@ -318,7 +364,7 @@ class TokenStore(duplicates.CopiedWhole):
 
     def has_room(self, entry: Entry) -> bool:
         """Return whether an episode fits once those before its `first_key` are evicted, which may be untrusted."""
-        rows = entry.rows
+        rows, _ = entry.rows
         first_key, parent = max(entry.first_key, rows.first_key), int(entry.joined.parents[0])
         kept = self._first_kept(rows.first_kept, first_key, parent)
         return rows.num_values_from(kept) + int(entry.joined.lengths.sum()) <= self.max_tokens
@@ -329,66 +375,88 @@ class TokenStore(duplicates.CopiedWhole):
             key += 1
         return key
 
-    def add(self, names: Mapping[str, Any], entry: Entry, sequence_extras: Mapping[str, arrays.Array]) -> EpisodeFacts:
-        """Store an episode of those names, evict the oldest for it, and return it."""
-        joined, rows, first = entry.joined, entry.rows, self.inserted
-        self.rows, self.extras, count = rows, entry.extras, len(joined.lengths)
-        while rows.first_key < entry.first_key:
-            self._evict(rows)
-        first_kept = self._first_kept(rows.first_kept, rows.first_key, int(joined.parents[0]))
-        for key in range(rows.first_kept, first_kept):
+    def add(
+        self,
+        names: Mapping[str, Any],
+        entry: Entry,
+        draws: Draws | None,
+        record: Callable[[], None] = lambda: None,
+    ) -> EpisodeFacts:
+        """Store an episode of those names, evict the oldest for it, and return it.
+
+        Args:
+            names: The names.
+            entry: The episode; nothing was stored since it was fitted.
+            draws: The draws, which learn first what comes and goes.
+            record: Called when nothing else can fail. If it raises, or a sampler does, nothing has changed.
+        """
+        joined, (rows, new), known = entry.joined, entry.rows, (self.rows, self.extras)
+        parent, position = int(joined.parents[0]), rows.position
+        leaving = list(itertools.takewhile(lambda each: each.first_key < entry.first_key, self))
+        count = sum(len(each.mismatches) for each in leaving)
+        gone = rows.first_key + np.arange(count)
+        episode = EpisodeFacts(**names, **entry.facts)
+        first_kept = self._first_kept(rows.first_kept, rows.first_key + count, parent)
+        rows.evict(count, first_kept)
+        rows.enter(new)
+        self.rows, self.extras = rows, entry.extras and entry.extras[0]
+        try:
+            with contextlib.nullcontext() if draws is None else draws.following(self, gone, entry.keys):
+                record()
+        except BaseException:
+            rows.go_back(position)
+            self.rows, self.extras = known
+            raise
+        # From here on, nothing can fail.
+        for each in leaving:
+            self._forget(each)
+        for key in range(position[0], first_kept):
             self._last_child.pop(key, None)
-        rows.evict(0, first_kept)
-        counts = _counted(joined.columns, joined.lengths)
-        own = {"returns": np.full(count, joined.total_reward), "is_exact": np.full(count, joined.is_exact), **counts}
-        own |= {"parents": joined.parents, "shared": joined.shared}
-        rows.extend(joined.columns, joined.lengths, own | dict(sequence_extras))
-        sizes = joined.lengths + joined.shared
+        rows.write(new)
         if entry.extras is not None:
-            entry.extras.extend(entry.token_extras, np.repeat(sizes, len(self.token_extras)))
+            extras, of_tokens = entry.extras
+            extras.evict(count)
+            extras.enter(of_tokens)
+            extras.write(of_tokens)
         self.episodes += 1
         self.inexact_episodes += not joined.is_exact
-        facts = {"first_key": first, "rewards": joined.rewards, "mismatches": joined.mismatches}
-        episode = self._register({**names, **facts}, sizes, counts["oldest_version"], int(joined.parents[0]))
+        self._register(episode, parent)
         for listener in self.listeners:
             listener.started(self, episode)
         for listener in self.listeners:
             listener.ended(self, episode)
         return episode
 
-    def _register(
-        self, facts: Mapping[str, Any], lengths: arrays.Ints, oldest: arrays.Ints, parent: int
-    ) -> EpisodeFacts:
+    def _register(self, episode: EpisodeFacts, parent: int) -> None:
         """Put an episode, whose sequences are stored, into the tables."""
-        version = min((version for version in oldest.tolist() if version >= 0), default=None)
-        episode = EpisodeFacts(**facts, policy_version=version, num_tokens=int(lengths.sum()))
         self._episodes[episode.episode_id] = episode
-        self.owners |= dict.fromkeys(episode.keys.tolist(), episode)
+        self.owners |= dict.fromkeys(episode.own_keys, episode)
         if self.rows is not None and parent >= self.rows.first_kept:  # In a replay it may be gone.
             self._last_child[parent] = episode.first_key + len(episode.mismatches) - 1
         elif parent < 0 and episode.group_id is not None:
             self._parents[episode.group_id] = episode.first_key
-        return episode
 
-    def _evict(self, rows: ragged.RaggedColumns) -> None:
-        """Evict the oldest episode."""
-        episode = next(iter(self._episodes.values()))
+    def _forget(self, episode: EpisodeFacts) -> None:
+        """Take an episode that is evicted out of the tables."""
         self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
             listener.evicted(self, episode)
-        rows.evict(len(episode.mismatches), rows.first_kept)
-        if self.extras is not None:
-            self.extras.evict(len(episode.mismatches))
         if episode.group_id is not None and self._parents.get(episode.group_id) == episode.first_key:
             del self._parents[episode.group_id]
         self.evicted += len(episode.mismatches)
         del self._episodes[episode.episode_id]
         self._drawn.discard(episode)
-        for key in episode.keys.tolist():
+        for key in episode.own_keys:
             del self.owners[key]
 
-    def clear(self) -> None:
-        """Remove every episode. Counters and the policy version are kept, and keys are not reused."""
+    def clear(self, draws: Draws | None, record: Callable[[], None] = lambda: None) -> None:
+        """Remove every episode. Counters and the policy version are kept, and keys are not reused.
+
+        `draws` and `record` are those of `add`.
+        """
+        gone = np.arange(self.inserted - len(self), self.inserted)
+        with contextlib.nullcontext() if draws is None else draws.following(self, gone, gone[:0]):
+            record()
         for episode in self:
             self.sums.add(episode, was_drawn=episode in self._drawn)
         for listener in self.listeners:
@@ -406,7 +474,7 @@ class TokenStore(duplicates.CopiedWhole):
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether the sequence of each key is stored [k]."""
         newest = self.inserted
-        return (keys >= newest - len(self.owners)) & (keys < newest)
+        return (keys >= newest - len(self)) & (keys < newest)
 
     def lengths(self, keys: arrays.Ints) -> arrays.Ints:
         """Return the number of tokens of the sequences with those keys [k].
@@ -451,16 +519,27 @@ class TokenStore(duplicates.CopiedWhole):
             owners = np.where(is_shared, rows.row_values("parents", owners), owners)
         return rows.values_at("tokens", owners, places - rows.row_values("shared", owners))
 
-    def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> int:
+    def update(
+        self,
+        keys: arrays.Ints,
+        lengths: arrays.Ints,
+        values: Mapping[str, arrays.Array],
+        record: Callable[[], None] = lambda: None,
+    ) -> int:
         """Overwrite extras of sequences, and return how many of the keys are stored; count the others.
 
-        `values` are in the dtypes of their fields: of tokens [sum of lengths, ...], of sequences [k, ...].
+        Args:
+            keys: The keys [k].
+            lengths: The lengths of the sequences [k].
+            values: In the dtypes of their fields: of tokens [sum of lengths, ...], of sequences [k, ...].
+            record: Called when nothing else can fail. If it raises, nothing has changed.
 
         Raises:
             ArgumentError: A stored sequence has another length. Nothing has changed.
         """
-        alive = self.are_stored(keys)
-        if alive.any():
+        alive, plan = self.are_stored(keys), list[Any]()
+        num_alive = int(alive.sum())
+        if num_alive:
             assert self.rows is not None
             kept = np.repeat(alive, lengths)
             of_tokens = {name: column[kept] for name, column in values.items() if name in self.token_extras}
@@ -469,10 +548,12 @@ class TokenStore(duplicates.CopiedWhole):
             for place in np.flatnonzero(stored != given):
                 rule = f"{stored[place]} for key {keys[alive][place]}, as stored"
                 raise errors.ArgumentError(f"lengths must be {rule}, got {given[place]}")
-            self.rows.update(keys[alive], {}, self.rows.lengths_of(keys[alive]), of_sequences)
+            plan += self.rows.planned_update(keys[alive], {}, self.rows.lengths_of(keys[alive]), of_sequences)
             if self.extras is not None:
-                self.extras.update(keys[alive], of_tokens, np.repeat(stored, len(self.token_extras)))
-        num_alive = int(alive.sum())
+                sizes = np.repeat(stored, len(self.token_extras))
+                plan += self.extras.planned_update(keys[alive], of_tokens, sizes)
+        record()
+        ragged.carry_out(plan)
         self.num_updates += 1
         self.stale_keys += len(keys) - num_alive
         return num_alive
@@ -504,8 +585,9 @@ class TokenStore(duplicates.CopiedWhole):
             raise errors.CorruptionError(f"episodes must have the {len(rewards)} sequences that are stored")
         for of_episode, is_drawn in zip(names, drawn, strict=True):
             own = slice(place, place + len(of_episode["mismatches"]))
-            facts = {"first_key": first_key + place, "rewards": tuple(itertools.chain.from_iterable(rewards[own]))}
-            episode = self._register({**of_episode, **facts}, lengths[own], oldest[own], int(parents[place]))
+            facts: Any = {"first_key": first_key + place, "rewards": tuple(itertools.chain.from_iterable(rewards[own]))}
+            episode = EpisodeFacts(**of_episode, **facts, **_known(lengths[own], oldest[own]))
+            self._register(episode, int(parents[place]))
             self._drawn.update([episode] if is_drawn else [])
             place = own.stop
         if len(self._episodes) != len(names):
@@ -614,6 +696,12 @@ def check_tokens(columns: Mapping[str, arrays.Array]) -> None:
     for rule, holds in rules.items():
         if not holds.all():
             raise errors.CorruptionError(rule)
+
+
+def _known(lengths: arrays.Ints, oldest: arrays.Ints) -> dict[str, Any]:
+    """Return what EpisodeFacts has of the lengths and oldest versions of the sequences of an episode."""
+    version = min((version for version in oldest.tolist() if version >= 0), default=None)
+    return {"policy_version": version, "num_tokens": int(lengths.sum())}
 
 
 def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:

@@ -71,9 +71,14 @@ class Unit:
 
 
 class Line:
-    """Complete units by key, in the order in which they wait. Each call but `find` costs O(1) or O(versions)."""
+    """Complete units by key, in the order in which they wait. Each call but `find` costs O(1) or O(versions).
+
+    Attributes:
+        num_removed: How many units were removed so far; not part of the state.
+    """
 
     def __init__(self) -> None:
+        self.num_removed = 0
         self._units: collections.OrderedDict[str, tuple[Unit, int | None]] = collections.OrderedDict()
         self._versions: collections.Counter[int | None] = collections.Counter()
 
@@ -97,6 +102,7 @@ class Line:
     def remove(self, unit: Unit) -> None:
         """Remove a unit, whose state the caller changes."""
         _, version = self._units.pop(unit.key)
+        self.num_removed += 1
         self._versions[version] -= 1
         if not self._versions[version]:
             del self._versions[version]

@@ -153,9 +153,9 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             is_kept = np.repeat(is_complete, lengths)
             rows = {name: array[is_kept] for name, array in rows.items()}
         sizes = [[len(rows[name]) for name in self._rows or rows]] if self._unit == "fragments" else kept
+        known = self._rows or {name: array[:0].copy() for name, array in arrays.items()}
         self._counts["evicted"] += items.extend(rows, sizes)
-        self._items = items
-        self._rows = self._rows or {name: array[:0].copy() for name, array in arrays.items()}
+        self._items, self._rows = items, known
         self._counts["added"] += len(kept)
         self._counts["dropped"] += len(lengths) - len(kept)
 

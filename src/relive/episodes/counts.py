@@ -5,8 +5,8 @@
     sums    0  2  5      5        units before each item, and before the next one
     units     a a b b b           unit 0 is a's first, unit 2 is b's first, unit 4 is b's last
 
-A finished episode never changes, so its sum is written once; removing on the left only moves the start of counting.
-Appending and removing cost O(1) amortised, finding k units O(k log items).
+A finished episode never changes, so its sum is written once, by the draw that needs it first; removing on the left only
+moves the start of counting. Appending and removing cost O(1), finding k units O(k log items), both amortised.
 """
 
 import bisect
@@ -127,16 +127,21 @@ class GrowingCounts(Generic[H]):
 
 Ints = npt.NDArray[np.int64]
 _SMALLEST = 64
+_NO_SUMS: Ints = np.zeros(1, np.int64)
 
 
 class CountedDeque(Generic[T]):
     """Items in order of arrival, each with a count of units."""
 
     def __init__(self) -> None:
-        # Live items are _items[_head:], and item i has _sums[i + 1] - _sums[i] units. Entries before _head are None.
+        # Live items are _items[_head:], with so many units each. Entries before _head are None.
         self._items: list[Any] = []
-        self._sums: Ints = np.zeros(_SMALLEST, np.int64)
+        self._counts: list[int] = []
         self._head = 0
+        # _sums[i] is how many units the first i items have together, up to _num_summed. Only `find` needs them, and
+        # makes them: so nothing else runs out of memory.
+        self._sums: Ints = _NO_SUMS
+        self._num_summed = 0
         self.total = 0
         """How many units the items have together."""
         self.num_empty = 0
@@ -156,11 +161,8 @@ class CountedDeque(Generic[T]):
 
     def append(self, item: T, count: int) -> None:
         """Append `item` with `count` >= 0 units."""
-        last = len(self._items)
-        if last + 1 == len(self._sums):
-            last = self._squeeze()
-        self._sums[last + 1] = self._sums[last] + count
         self._items.append(item)
+        self._counts.append(count)
         self.total += count
         self.num_empty += not count
 
@@ -172,11 +174,15 @@ class CountedDeque(Generic[T]):
         self._items[self._head] = None
         self._head += 1
         if self._head > max(_SMALLEST, 2 * len(self)):
-            self._squeeze()
+            del self._items[: self._head], self._counts[: self._head]
+            self._head = self._num_summed = 0
+            self._sums = _NO_SUMS
         return item
 
     def find(self, units: Ints) -> tuple[list[T], list[int]]:
         """Return, for each of `units` [k] in [0, total), its item [k] and its rank among that item's units [k]."""
+        if self._num_summed < len(self._items):
+            self._sum()
         sums = self._sums[self._head : len(self._items) + 1]
         absolute = units + sums[0]
         # The last item whose sum is not above the unit: items without units repeat a sum, and are passed over.
@@ -186,17 +192,16 @@ class CountedDeque(Generic[T]):
 
     def count(self, index: int) -> int:
         """Return how many units the item at `index` >= 0 has."""
-        return int(self._sums[self._head + index + 1] - self._sums[self._head + index])
+        return self._counts[self._head + index]
 
-    def _squeeze(self) -> int:
-        """Drop removed items, double the space, and return the number of items."""
-        live = self._sums[self._head : len(self._items) + 1]
-        sums = np.zeros(max(_SMALLEST, 2 * len(live)), np.int64)
-        sums[: len(live)] = live
-        self._sums = sums
-        del self._items[: self._head]
-        self._head = 0
-        return len(self._items)
+    def _sum(self) -> None:
+        """Sum the items that came since the last time, doubling the space where it does not suffice."""
+        known, count, sums = self._num_summed, len(self._items), self._sums
+        if count >= len(sums):
+            sums = np.zeros(max(_SMALLEST, 2 * count), np.int64)
+            sums[: known + 1] = self._sums[: known + 1]
+        sums[known + 1 : count + 1] = np.cumsum(self._counts[known:], dtype=np.int64) + sums[known]
+        self._sums, self._num_summed = sums, count
 
 
 class Pool(Generic[H]):

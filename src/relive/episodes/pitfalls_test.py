@@ -101,7 +101,7 @@ def test_p35_a_long_episode_is_only_long() -> None:
 def test_p50_counters_pass_two_to_the_31() -> None:
     """flashbax PR 58, dopamine's int32 keys: here the running sums are made to start high."""
     buffer = Buffer(max_transitions=50)
-    buffer._store.finished._sums[:] = 2**31 - 5
+    buffer._store.finished._sums = np.full(64, 2**31 - 5)
     for number in range(20):
         live(buffer, number, 7)
         buffer.check()

@@ -323,7 +323,7 @@ def break_finished_identity(store: Any) -> None:
         (lambda store: store.finished.append(store.finished[0], 2), "number of finished episodes must be 2, found 3"),
         (break_finished_identity, "episodes that are stored must be True, found False"),
         (
-            lambda store: store.finished._sums[1:2].__iadd__(1),
+            lambda store: store.finished._counts.__setitem__(0, 9),
             "transitions by policy version must be ",
         ),
         (lambda store: setattr(store.finished, "total", 6), "transitions by policy version must be "),

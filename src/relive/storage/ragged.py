@@ -14,7 +14,7 @@ double when it runs out of them.
 
 from collections.abc import Collection, Mapping
 import os
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,25 @@ from relive.storage import memory
 FieldLike: TypeAlias = schema.Field | npt.DTypeLike
 """A Field, or the dtype of one of shape []."""
 Allocate: TypeAlias = memory.Allocate
+Update: TypeAlias = list[tuple[arrays_lib.Array, arrays_lib.Ints, arrays_lib.Array]]
+"""Arrays, places in them, and what is to be written there, in the dtypes of the arrays."""
 _SMALLEST = 64
+
+
+class NewRows(NamedTuple):
+    """Rows for which there is room, in the dtypes of their columns.
+
+    Attributes:
+        values: The values of each field, row after row.
+        row_values: The value of each row field [k, ...].
+        ends: The offset of the end of each row [tracks, k].
+        size: The sum of their lengths.
+    """
+
+    values: Mapping[str, arrays_lib.Array]
+    row_values: Mapping[str, arrays_lib.Array]
+    ends: arrays_lib.Ints
+    size: int
 
 
 class RaggedColumns(duplicates.CopiedWhole):
@@ -121,7 +139,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         if total > max_values:
             raise given.refused("lengths", f"integers that sum to at most {max_values}", total)
         rows._base = rows._kept = rows._oldest = rows._next = first_key
-        rows._enter(table, totals)
+        rows._enter(rows._ends(table, totals))
         for name, column in rows._columns.items():
             values = given.column(f"values/{name}", column.dtype, (totals[name], *column.shape[1:]))
             for start, stop in state_lib.chunks(totals[name], column[: totals[name]].nbytes):
@@ -198,9 +216,30 @@ class RaggedColumns(duplicates.CopiedWhole):
             SchemaError: A value does not fit its field, or there is none.
             ArgumentError: A row is empty, or the rows have more than max_values values together.
         """
+        rows, leaving = self.planned(values, lengths, row_values), 0
+        excess = self.num_values + rows.size - self._max_values
+        if excess > 0:
+            held = self._held()[0]
+            leaving = int(held[1:].searchsorted(held[0] + excess)) + 1
+            self.evict(leaving)
+        self.enter(rows)
+        self.write(rows)
+        return leaving
+
+    def planned(
+        self,
+        values: Mapping[str, npt.ArrayLike],
+        lengths: npt.ArrayLike,
+        row_values: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> "NewRows":
+        """Return rows to be added by `enter` and `write`, which then cannot fail: it has the arguments of `extend`.
+
+        Raises:
+            SchemaError: As in `extend`. Nothing has changed.
+            ArgumentError: As in `extend`. Nothing has changed.
+        """
         self._refuse_forks()
         table = self._table(lengths)
-        count = len(table[0])
         total, totals = self._totals(table)
         if total > self._max_values:
             raise errors.ArgumentError(f"lengths must sum to at most max_values = {self._max_values}, got {total}")
@@ -210,27 +249,34 @@ class RaggedColumns(duplicates.CopiedWhole):
                 if name not in given:
                     raise errors.SchemaError(f"field {name} must have values, got none")
         columns = _fitted(self._columns, values, totals)
-        rows = _fitted(self._row_columns, row_values, dict.fromkeys(self._row_columns, count))
-        place, leaving = self._enter(table, totals, self.num_values + total - self._max_values)
-        for name, column in self._columns.items():
+        rows = _fitted(self._row_columns, row_values, dict.fromkeys(self._row_columns, len(table[0])))
+        return NewRows(columns, rows, self._ends(table, totals), total)
+
+    def enter(self, rows: "NewRows") -> None:
+        """Take in planned rows, but for the values of their fields, which must not be read before `write`."""
+        place = self._next - self._base
+        for name, column in rows.row_values.items():
+            self._row_columns[name][place : place + len(column)] = column
+        self._enter(rows.ends)
+
+    def write(self, rows: "NewRows") -> None:
+        """Write the values of the rows that were taken in last."""
+        place = self._next - self._base - rows.ends.shape[1]
+        for name, values in rows.values.items():
+            column = self._columns[name]
             begin = int(self._offsets[self._tracks[name], place]) % len(column)
             room = len(column) - begin
-            column[begin : begin + totals[name]] = columns[name][:room]
-            column[: max(totals[name] - room, 0)] = columns[name][room:]
-        for name, row_column in self._row_columns.items():
-            row_column[place : place + count] = rows[name]
-        return leaving
+            column[begin : begin + len(values)] = values[:room]
+            column[: max(len(values) - room, 0)] = values[room:]
 
-    def reserve(self, count: int, num_values: int = 0) -> None:
-        """Make room for `count` more rows of `num_values` values, so that `extend` needs no more memory for them.
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Which rows are held; see `go_back`."""
+        return self._kept, self._oldest, self._next
 
-        Raises:
-            ArgumentError: This process is a fork, which must not write.
-        """
-        self._refuse_forks()
-        self._make_room(count)
-        if self._is_uneven:
-            self._columns = {name: self._with_room(name, num_values) for name in self._columns}
+    def go_back(self, position: tuple[int, int, int]) -> None:
+        """Hold the rows again that were held at a position, since when rows were evicted and taken in, not written."""
+        self._kept, self._oldest, self._next = position
 
     def lengths_of(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many values the rows with those keys have [k], by their longest fields. O(k)."""
@@ -273,6 +319,18 @@ class RaggedColumns(duplicates.CopiedWhole):
             SchemaError: A value does not fit its field, or there is no such field. Nothing has changed.
             ArgumentError: A row has another length. Nothing has changed.
         """
+        num_alive = int(self._alive(validation.integers("keys", keys)).sum())
+        carry_out(self.planned_update(keys, values, lengths, row_values))
+        return num_alive
+
+    def planned_update(
+        self,
+        keys: npt.ArrayLike,
+        values: Mapping[str, npt.ArrayLike],
+        lengths: npt.ArrayLike,
+        row_values: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> "Update":
+        """Return what `carry_out` writes for an `update` with the same arguments, and raise the same exceptions."""
         self._refuse_forks()
         names, table = validation.integers("keys", keys), self._table(lengths)
         if len(table[0]) != len(names):
@@ -287,12 +345,11 @@ class RaggedColumns(duplicates.CopiedWhole):
             raise errors.ArgumentError(
                 f"lengths must be {held[track, row]} for key {names[alive][row]}, as stored, got {given[track, row]}"
             )
+        plan: Update = []
         for name, column in columns.items():
             stored = self._columns[name]
-            stored[slots[name] % len(stored)] = column[np.repeat(alive, table[self._tracks[name]])]
-        for name, column in rows.items():
-            self._row_columns[name][places] = column[alive]
-        return len(places)
+            plan.append((stored, slots[name] % len(stored), column[np.repeat(alive, table[self._tracks[name]])]))
+        return plan + [(self._row_columns[name], places, column[alive]) for name, column in rows.items()]
 
     def read(
         self, keys: npt.ArrayLike, fields: Collection[str] | None = None
@@ -432,24 +489,19 @@ class RaggedColumns(duplicates.CopiedWhole):
                 slots[track] = np.repeat(firsts, lengths[track]) + np.arange(offsets[track, -1])
         return {name: slots[self._tracks[name]] for name in names}, offsets
 
-    def _enter(self, table: arrays_lib.Ints, totals: Mapping[str, int], excess: int = 0) -> tuple[int, int]:
-        """Add rows of those lengths [tracks, k], whose values the caller writes.
-
-        Returns:
-            The place of the first one, and how many of the oldest rows left so that at least `excess` values are free.
-        """
-        count, leaving = table.shape[1], 0
+    def _ends(self, table: arrays_lib.Ints, totals: Mapping[str, int]) -> arrays_lib.Ints:
+        """Return the ends of further rows of those lengths [tracks, k], for which there is room from now on."""
         if self._is_uneven:
             self._columns = {name: self._with_room(name, totals[name]) for name in self._columns}
-        self._make_room(count)
-        if excess > 0:
-            held = self._held()[0]
-            leaving = int(held[1:].searchsorted(held[0] + excess)) + 1
-            self.evict(leaving)
-        place = self._next - self._base
-        self._offsets[:, place + 1 : place + 1 + count] = self._offsets[:, place, np.newaxis] + table.cumsum(axis=1)
+        self._make_room(table.shape[1])
+        ends: arrays_lib.Ints = self._offsets[:, self._next - self._base, np.newaxis] + table.cumsum(axis=1)
+        return ends
+
+    def _enter(self, ends: arrays_lib.Ints) -> None:
+        """Add rows with those ends [tracks, k], whose values the caller writes."""
+        place, count = self._next - self._base, ends.shape[1]
+        self._offsets[:, place + 1 : place + 1 + count] = ends
         self._next += count
-        return place, leaving
 
     def _with_room(self, name: str, count: int) -> arrays_lib.Array:
         """Return the column of a field with room for `count` more values: itself, or a larger copy."""
@@ -477,6 +529,12 @@ class RaggedColumns(duplicates.CopiedWhole):
             columns[name] = np.zeros((size, *column.shape[1:]), column.dtype)
             columns[name][:held] = column[first : first + held]
         self._offsets, self._row_columns, self._base = offsets, columns, self._kept
+
+
+def carry_out(update: Update) -> None:
+    """Write what was planned; this cannot fail."""
+    for array, places, values in update:
+        array[places] = values
 
 
 def _layout(count: int, field: FieldLike) -> tuple[tuple[int, ...], np.dtype[Any]]:

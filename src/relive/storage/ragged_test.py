@@ -333,7 +333,7 @@ def test_evicted_rows_keep_their_values_until_they_are_let_go() -> None:
         with pytest.raises(errors.UnknownKeyError, match="key 3 not found"):
             rows.read([3])
         rows.check()
-        rows.reserve(200)  # Moves what is known of the rows.
+        rows._make_room(200)  # Moves what is known of the rows.
     rows.extend({"token": [6] * 8}, lengths=[8], row_values={"number": [6]})
     assert rows.read([4, 5, 6])[0]["token"].tolist() == [4] * 3 + [5] * 3 + [6] * 8
     assert rows.values_at("token", np.array([2, 3]), np.array([2, 2])).tolist() == [2, 3]
