@@ -1,8 +1,8 @@
 """The kernels, compiled by numba: they write the same bits as those in numpy, beside which they are documented.
 
 It takes the extra `numba`, so nothing but `relive.kernels.choice` imports it. Numbers are added in the order in which
-numpy adds them, and `fastmath` is off. Arrays are C-contiguous and writable, and of the types that `compile_all` names:
-for each other one a kernel would be compiled again, when it is called.
+numpy adds them, and `fastmath` is off. Arrays are of the types that `compile_all` names, which say whether they are
+C-contiguous and writable: for each other type a kernel is compiled again, when it is called.
 
 What is compiled makes no arrays: numpy makes them in half the time. A kernel that returns some is a function that makes
 them, and another one, with an underscore, that fills them. No argument is a bool, or holds bools: what to do about
