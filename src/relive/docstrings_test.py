@@ -129,6 +129,13 @@ def test_arrays_of_copied_steps_are_read_only(twin: Any) -> None:
     assert copied.reward == 2.0
 
 
+def test_threads_may_share_a_rollout() -> None:
+    rollout = relive.ThreadSafeReplayBuffer(relive.RolloutBuffer(1))
+    rollout.add(0.0, 0, 1.0)
+    assert rollout.is_full
+    assert rollout.arrays()["reward"].tolist() == [1.0]
+
+
 @pytest.mark.parametrize("wrapper", [relive.AsyncReplayBuffer, relive.ThreadSafeReplayBuffer])
 def test_wrappers_lack_what_their_docstrings_say(wrapper: Any) -> None:
     ring = relive.RingReplayBuffer(4)

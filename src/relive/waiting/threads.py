@@ -140,7 +140,8 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             NotReadyError: The limiter held it back until the timeout.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        return self._when_ready(lambda: self._buffer.add(*step, **fields), self._buffer.can_insert)
+        may = getattr(self._buffer, "can_insert", None)  # A rollout has none: it never waits.
+        return self._when_ready(lambda: self._buffer.add(*step, **fields), may)
 
     def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
