@@ -129,6 +129,25 @@ def test_arrays_of_copied_steps_are_read_only(twin: Any) -> None:
     assert copied.reward == 2.0
 
 
+def test_an_episode_that_others_overtake_gets_older() -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](admission=relive.Admission(max_lag=1, episodes_per_version=1))
+
+    def started(version: int) -> str:
+        buffer.set_policy_version(version)
+        episode_id = buffer.start_episode_nowait("a", ticket=buffer.admit_nowait(), policy_version=version)
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
+        return episode_id
+
+    slow = started(0)
+    for version in range(4):
+        buffer.end_episode_nowait(started(version), 0)
+        assert buffer.next_episodes_nowait(1)[0].policy_version == version
+    buffer.end_episode_nowait(slow, 0)
+    buffer.end_episode_nowait(started(4), 0)
+    assert buffer.next_episodes_nowait(1, max_lag=1)[0].policy_version == 4
+    assert buffer.get_drops() == {"stale": {"a": 1}}  # The slow one.
+
+
 def test_threads_may_share_a_rollout() -> None:
     rollout = relive.ThreadSafeReplayBuffer(relive.RolloutBuffer(1))
     rollout.add(0.0, 0, 1.0)
