@@ -510,7 +510,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
 
         The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
-        one, complete, even after a crash. Everything is encoded twice; memory use is one chunk of 16 MiB.
+        one, complete, even after a crash. Everything is encoded twice; memory use is a few chunks of 16 MiB.
 
         Args:
             path: The directory: must be missing, empty, or a checkpoint.
