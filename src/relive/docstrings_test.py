@@ -16,7 +16,6 @@ from relive.common import validation
 from relive.storage import ragged
 from relive.testing import zoo
 
-HUGE = (np.array([2**63], np.uint64), [2**70])
 ROW = relive.Schema(relive.Field((), "S4"), relive.Field((), int))
 
 
@@ -50,10 +49,9 @@ def test_a_value_in_an_error_is_short_however_it_is_nested() -> None:
     assert text.endswith("...")
 
 
-@pytest.mark.parametrize("keys", HUGE)
-def test_an_integer_beyond_int64_is_refused_as_it_was_given(keys: Any) -> None:
-    with pytest.raises(errors.ArgumentError, match=rf"^keys must be integers of int64, got .*{int(keys[0])}"):
-        added(relive.PrioritizedReplayBuffer(4), 2).update_priorities(keys, [1.0])
+def test_an_integer_beyond_int64_is_not_said_to_be_none() -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=rf"^keys must be integers of int64, got \[{2**70}\]$"):
+        added(relive.PrioritizedReplayBuffer(4), 2).update_priorities([2**70], [1.0])
 
 
 def test_scalars_have_the_properties_of_the_classes_above() -> None:

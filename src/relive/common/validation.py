@@ -22,7 +22,6 @@ LARGEST_BATCH = 2**40
 """No memory holds the rows of more."""
 _NUMBERS = frozenset((bool, int, float))
 _LONGEST_REPR = 200
-_LARGEST_INT64 = np.iinfo(np.int64).max
 
 
 class _ShortRepr(reprlib.Repr):
@@ -211,8 +210,6 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
         # Integers of more than 64 bits are objects to numpy.
         kind = "integers of int64" if array is not None and array.dtype.hasobject else "integers"
         raise errors.ArgumentTypeError(f"{name} must be {kind}, got {short_repr(value)}")
-    if array.dtype.kind == "u" and array.size and array.max() > _LARGEST_INT64:
-        raise errors.ArgumentError(f"{name} must be integers of int64, got {array.max()}")
     return array.astype(np.int64, copy=False).reshape(-1)
 
 
