@@ -10,22 +10,23 @@
     │   ├── OutOfRangeError (IndexError)          an index names nothing there is
     │   └── SchemaError                           a value does not fit its field
     ├── NotReadyError (ValueError, RuntimeError)  what was asked for is not there yet
-    ├── ClosedError (RuntimeError)                the buffer was closed
+    ├── ClosedError (RuntimeError)                the buffer, journal or memory map was closed
     ├── EventLoopError (RuntimeError)             one buffer, two event loops
     ├── ShardLostError (ConnectionError)          a shard of a fleet does not return
     ├── SamplerError (RuntimeError)               a custom sampler drew what cannot be read
     ├── CorruptionError                           an invariant of a buffer does not hold
-    ├── CheckpointError                           a saved buffer cannot be read back
+    ├── CheckpointError                           a buffer cannot be saved, journaled or read back
     └── MissingExtraError (ImportError)           an optional library is not installed
 
 and MisuseWarning (UserWarning), for misuse that no single call shows.
 
-A message is one line that names the thing, the rule and the value. A call that raised has changed nothing.
+A message is one line that names the thing, the rule and the value. A call that raised has changed nothing,
+unless its docstring says otherwise; a MisuseWarning that a filter makes an error ends a call that is done.
 """
 
 
 class ReplayError(Exception):
-    """The base of every error that relive raises on purpose."""
+    """The base of every error that relive raises on purpose, but for those of Python itself, such as AttributeError."""
 
     def __str__(self) -> str:
         """Return the message, on one line whatever it quotes, and unquoted, which KeyError would quote."""
@@ -60,11 +61,11 @@ class SchemaError(ArgumentError):
 
 
 class NotReadyError(ReplayError, ValueError, RuntimeError):
-    """The data that was requested is not available yet; the awaited form of the same call waits for it."""
+    """The data that was requested is not available yet; the awaited form of the call, if there is one, waits for it."""
 
 
 class ClosedError(ReplayError, RuntimeError):
-    """The buffer is closed: it can no longer be written to or waited for."""
+    """The buffer, journal or memory map is closed: it can no longer be written to or waited for."""
 
 
 class EventLoopError(ReplayError, RuntimeError):
@@ -84,7 +85,7 @@ class CorruptionError(ReplayError):
 
 
 class CheckpointError(ReplayError):
-    """A saved buffer cannot be read back."""
+    """A buffer cannot be saved, journaled or read back."""
 
 
 class MissingExtraError(ReplayError, ImportError):
@@ -92,4 +93,4 @@ class MissingExtraError(ReplayError, ImportError):
 
 
 class MisuseWarning(UserWarning):
-    """A buffer appears to be misused: its steps do not follow each other, or resets are stored as steps."""
+    """A buffer appears to be misused, as where steps do not follow each other, or resets are stored as steps."""

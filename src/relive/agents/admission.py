@@ -1,14 +1,14 @@
-"""Admission: limits when episodes may start, so that none is too stale when the learner trains on it.
+"""Admission: limits when episodes may start, so that they are not too stale when the learner trains on them.
 
     learner's version   i                 moves on with each batch of B episodes
     admitted            N                 tickets given and not given back, used or not
     running             R                 open episodes, and unused tickets
     the rule            N <= (i - i0 + max_lag + 1) * B, and R <= max_running
 
-Episodes are trained on in order, B a version. So the N-th is trained on at version i0 + floor((N - 1) / B), and if it
-starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i - i0 + max_lag, equation 3 of AReaL (Fu et
-al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first version that the learner sets: a run that
-resumes at version 100 does not admit a hundred batches at once.
+Episodes that end in the order in which they started are trained on in it, B a version. So the N-th is trained on at
+version i0 + floor((N - 1) / B), and if it starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i -
+i0 + max_lag, equation 3 of AReaL (Fu et al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first
+version that the learner sets: a run that resumes at version 100 does not admit a hundred batches at once.
 
 Nothing here waits. A dropped episode gives its place back, since the learner will never train on it.
 """
@@ -29,10 +29,11 @@ from relive.persistence import registry
 
 
 class Admission(registry.Configurable):
-    """Limits the staleness of training data: no episode lags more than `max_lag` versions when it is trained on.
+    """Limits the staleness of training data: an episode lags at most `max_lag` versions when it is trained on.
 
     This holds if the learner takes `episodes_per_version` episodes for each version, in order, with `next_episodes` or
-    `next_groups`. If it takes fewer, episodes get older.
+    `next_groups`, and episodes end in the order in which they started. If the learner takes fewer, or others overtake
+    an episode, it gets older: `next_episodes(..., max_lag=)` drops it then. With a `max_lag` of 0 none is overtaken.
 
     Args:
         max_lag: Maximum number of policy updates between the start of an episode and its training; with 0, actors and

@@ -44,7 +44,7 @@ class TokenBatch(batches.Batch[batches.A]):
         lengths: Number of tokens in the row [B].
         keys: Keys of the sequences in the buffer; -1 for none [B].
         prefix_ids: The key of the sequence that the row begins like, its own if that is none; -1 for none [B].
-        prefix_lengths: For so many tokens; all of them for its own [B].
+        prefix_lengths: For so many tokens; all of them for its own, 0 for none [B].
         probabilities: The probability with which each was drawn, or would be now; NaN if unknown [B].
         weights: Importance weights; 1 without priorities [B].
         returns: Undiscounted return of the episode, including rewards in its other rows [B].

@@ -102,7 +102,8 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
 
     Args:
         max_tokens: Maximum number of stored tokens, over all sequences; the oldest episodes are evicted first, each as
-            a whole. What the prompts of a group, or of one episode, have in common at their beginning is stored once.
+            a whole. What the prompts of a group, or of one episode, have in common at their beginning is stored once,
+            from 64 tokens on, unless the first of them is far behind the newest.
         token_extras: Further values of each token, such as advantages, by name.
         sequence_extras: Further numbers of each sequence, such as a temperature, by name; of shape ().
         logprobs_dtype: The dtype of log-probabilities, float16, float32 or float64, to which lists are cast; None for
@@ -114,8 +115,8 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
         redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
         sampler: Draws the sequences of `sample`, such as a PrioritizedSampler; None to draw them uniformly.
-        allocate: Returns an array of zeros of a shape and dtype for each column of tokens, when the first episode is
-            added: np.zeros for memory, or a `TemporaryMaps` for more tokens than memory holds.
+        allocate: Returns a writable array of zeros of a shape and dtype for each column of tokens, when the first
+            episode is added: np.zeros for memory, or a `TemporaryMaps` for more tokens than memory holds.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:

@@ -10,7 +10,7 @@
 These cannot be reconstructed later: another tokenizer, chat template or policy gives other tokens and numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import copy
 import dataclasses
 import itertools
@@ -42,6 +42,8 @@ FLOATS = (np.float16, np.float32, np.float64)
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
 class TokenStep:
     """One response of a language model, token by token. Values are checked and copied; the arrays are read-only.
+
+    So are those of copies and pickles; a step that an EpisodeReplayBuffer returns has arrays of its own to write to.
 
     Attributes:
         prompt: All tokens that the model saw before the response, the entire context [P]; P may be 0.
@@ -114,6 +116,12 @@ class TokenStep:
         # Lists, whatever numbers are in them, and integers have no dtype to keep.
         is_weak = not hasattr(logprobs, "dtype") or np.asarray(logprobs).dtype.kind in "iu"
         object.__setattr__(self, "_is_weak", is_weak)
+
+    def __setstate__(self, state: Iterable[Any]) -> None:
+        for field, value in zip(dataclasses.fields(self), state, strict=True):
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            object.__setattr__(self, field.name, value)
 
     def __repr__(self) -> str:
         sizes = f"a prompt of {len(self.prompt)} tokens and a response of {len(self.response)}"

@@ -272,7 +272,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         streams: Any = None,
         **extras: Any,
     ) -> arrays.Keys:
-        """Add one step to every stream and return their keys [S]; equivalent to calling `add` for each stream.
+        """Add one step to every stream and return their keys [S]; stores what calls of `add` for each stream would.
 
         Args:
             observation: o_t of each stream [S, ...].
@@ -725,9 +725,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             progress: Called periodically with the number of bytes written so far and the total.
 
         Raises:
-            ArgumentError: `path` is something other than a checkpoint, `keep` is not an integer of at least 1, or the
-                rows are not to be copied and the storage is not a memory map.
-            CheckpointError: The checkpoint could not be written, another writer holds it, or something cannot be saved.
+            ArgumentError: `keep` is not an integer of at least 1, or the rows are not to be copied and the storage is
+                not a memory map.
+            CheckpointError: `path` is something other than a checkpoint, another writer holds it, it could not be
+                written, or something cannot be saved.
         """
         copy_rows = validation.boolean("copy_rows", copy_rows)
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)

@@ -76,7 +76,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             rows; column seq_lens says how long each is. "episodes": consecutive rows with equal eps_id; stored only if
             complete, that is, if the first t is 0 and the last row is terminated or truncated, else dropped and
             counted. "fragments": the batch as it is; its columns may differ in length.
-        allocate: Returns an array of zeros of a shape and dtype for each column: np.zeros for memory, or a
+        allocate: Returns a writable array of zeros of a shape and dtype for each column: np.zeros for memory, or a
             `TemporaryMaps` for more than memory holds.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 

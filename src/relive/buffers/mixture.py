@@ -132,11 +132,12 @@ class MixtureSampler(Generic[Batch]):
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
         sources = self.sources(keys)
+        for source, buffer in enumerate(self._buffers):
+            buffer._require_given_out(keys[sources == source] // len(self._buffers))
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:
             sampler = buffer._prioritized_sampler("update_priorities")
             sampler._check_priorities(np.where(sources == source, priorities, 0.0))
-            buffer._require_given_out(keys[sources == source] // len(self._buffers))
         alive = 0
         for source, buffer in prioritized:
             own = sources == source

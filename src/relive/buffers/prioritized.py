@@ -31,7 +31,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
         streams: Number of environments or actors that write in parallel.
         storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
-        alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform.
+        alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform over what weighs more than 0.
         beta: Exponent of the importance weights, at least 0: a number, or a schedule over the draws.
         epsilon: Added to every priority, at least 0; with 0, a priority of 0 is never drawn.
         weight_normalization: What the weights are divided by: the largest in the "batch", the largest of any eligible
@@ -97,7 +97,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
 
     @property
     def sampler(self) -> prioritized.PrioritizedSampler:
-        """The sampler, whose `alpha` and `beta` may be set at any time."""
+        """The sampler, whose `alpha` may be set at any time; `sample` takes another `beta`."""
         return self._prioritized_sampler("sampler")
 
     def _known_settings(self) -> dict[str, Any]:

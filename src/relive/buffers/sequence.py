@@ -26,8 +26,9 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
         length: Steps in a sequence, burn-in included.
         burn_in: Number of leading steps that are marked as burn-in, not for the loss.
         stride: Sequences start at every stride-th step of an episode.
-        pad: Whether a sequence may extend past the end of its episode, so that every step is in some sequence. Steps
-            past the end are zeros and masked.
+        pad: Whether a sequence may extend past the end of its episode. Steps past the end are zeros and masked. If
+            `stride` is at most `length`, every step whose next observation is known is in some sequence then, as long
+            as its episode is stored from the start.
         prioritized: Whether to sample by priority; the priority of a sequence is that of its first step.
         streams: Number of environments or actors that write in parallel.
         storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import enum
 import operator
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ Copier: TypeAlias = Callable[[Any, Memo], Any]
 
 
 def copied(value: T) -> T:
-    """Return `value` with copies of everything mutable in it."""
+    """Return `value` with copies of what the table says is copied, and all else shared."""
     copier = COPIERS[type(value)]
     return value if copier is None else cast("T", copier(value, {}))
 
@@ -132,6 +132,10 @@ class Copiers(collections.UserDict[type, Callable[[Any], Any]]):
     def __delitem__(self, kind: type) -> None:
         super().__delitem__(kind)
         COPIERS.clear()
+
+    def __ior__(self, others: Any) -> Self:  # type: ignore[misc, override]
+        self.update(others)  # Where UserDict writes past `__setitem__`.
+        return self
 
     def __repr__(self) -> str:
         return f"<copiers of {', '.join(kind.__name__ for kind in self) or 'no class'}>"

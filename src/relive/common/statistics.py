@@ -32,7 +32,8 @@ class Statistics:
         """
         own: Any = self
         names = [field.name for field in dataclasses.fields(own) if field.name not in self._BY_EPISODE]
-        names += [name for name, value in vars(type(self)).items() if isinstance(value, property)]
+        kinds = reversed(type(self).__mro__)
+        names += [name for kind in kinds for name, value in vars(kind).items() if isinstance(value, property)]
         found: dict[str, float] = {}
         for name in names:
             value = getattr(self, name)

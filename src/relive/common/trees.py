@@ -77,7 +77,7 @@ def nester(name: str, paths: Collection[str]) -> Callable[[Mapping[str, Any]], A
 
 
 def rows(tree: Any, places: Any) -> Any:
-    """Return copies of the rows of every leaf at those places, as a tree."""
+    """Return the rows of every leaf at those places, as a tree: copies, or views for a slice."""
     if isinstance(tree, Mapping):
         return {key: rows(child, places) for key, child in tree.items()}
     return np.asarray(tree)[places]

@@ -1,6 +1,7 @@
 """Argument checks: each returns the argument in a canonical type, or raises an error that names it.
 
-It is an ArgumentTypeError for a value of another type, and an ArgumentError for one that is not allowed.
+It is an ArgumentTypeError for a value of another type, and an ArgumentError for one that is not allowed, or that is
+none of a few choices.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ LARGEST = 2**62
 LARGEST_BATCH = 2**40
 """No memory holds the rows of more."""
 _NUMBERS = frozenset((bool, int, float))
+_LONGEST_REPR = 200
 
 
 class _ShortRepr(reprlib.Repr):
@@ -37,7 +39,8 @@ _SHORT_REPR = _ShortRepr()
 
 def short_repr(value: object) -> str:
     """Return the representation of `value` for an error message, on one short line."""
-    return " ".join(_SHORT_REPR.repr(value).split())
+    line = " ".join(_SHORT_REPR.repr(value).split())
+    return line if len(line) <= _LONGEST_REPR else f"{line[: _LONGEST_REPR - 3]}..."
 
 
 def shown(value: object) -> str:
@@ -204,7 +207,9 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     """Return `value` as a flat array of integers [k]."""
     array = array_of(value)
     if array is None or (array.dtype.kind not in "iu" and array.size):
-        raise errors.ArgumentTypeError(f"{name} must be integers, got {short_repr(value)}")
+        # Integers of more than 64 bits are objects to numpy.
+        kind = "integers of int64" if array is not None and array.dtype.hasobject else "integers"
+        raise errors.ArgumentTypeError(f"{name} must be {kind}, got {short_repr(value)}")
     return array.astype(np.int64, copy=False).reshape(-1)
 
 
@@ -218,7 +223,7 @@ def require_given_out(keys: npt.NDArray[np.int64], appended: int, what: str) -> 
 
 
 def flag(name: str, value: object) -> bool:
-    """Return a flag as a bool: True, False, or 0 or 1 of any type of number, alone or as an array of one element."""
+    """Return a flag as a bool: True, False, or an integer or float 0 or 1, alone or as an array of one element."""
     kind = type(value)
     if kind is np.bool_ or (kind in _NUMBERS and value in (0, 1)):
         return bool(value)
@@ -288,7 +293,7 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
 
 
 def array_of(value: Any) -> npt.NDArray[Any] | None:
-    """Return `value` as a numpy array; None if that fails, as for ragged rows, or would drop a mask."""
+    """Return `value` as a numpy array; None if that fails, as for ragged rows, or if it is masked."""
     if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
         return None
     try:

@@ -510,7 +510,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
 
         The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
-        one, complete, even after a crash. Everything is encoded twice; memory use is one chunk of 16 MiB.
+        one, complete, even after a crash. Everything is encoded twice; memory use is a few chunks of 16 MiB.
 
         Args:
             path: The directory: must be missing, empty, or a checkpoint.
@@ -519,9 +519,9 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             progress: Called periodically with the number of bytes written so far and the total.
 
         Raises:
-            ArgumentError: `path` is something other than a checkpoint, or `keep` is not an integer of at least 1.
-            CheckpointError: The checkpoint could not be written, another writer holds it, or something cannot be saved,
-                such as an object that the codec does not support.
+            ArgumentError: `keep` is not an integer of at least 1, or `path` is not a path.
+            CheckpointError: `path` is something other than a checkpoint, another writer holds it, it could not be
+                written, or something cannot be saved, such as an object that the codec does not support.
         """
         checkpoint.save(self._full_state(codec=codec_lib.checked(codec)), path, keep=keep, progress=progress)
 

@@ -98,7 +98,8 @@ def to_batches(buffer: AnyBuffer, *, fields: Iterable[str] | None = None) -> pya
     included: use `buffer.save` for those.
 
     Args:
-        buffer: The buffer to read; the reader raises ArgumentError if the buffer changes before the last batch.
+        buffer: The buffer to read; the reader raises ArgumentError if the buffer changes after the first batch and
+            before the last.
         fields: Paths of the fields to take, such as "reward" or "observation/state"; None for all.
 
     Raises:

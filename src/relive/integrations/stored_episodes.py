@@ -80,7 +80,8 @@ def stored_episodes(
 ) -> Iterator[StoredEpisode]:
     """Yield every episode with stored steps, in the order of their first stored step.
 
-    Memory use is one episode, and a few numbers per step. Arrays are copies, with the dtypes of the schema.
+    Memory use is that of a few copies of one episode, and a few numbers per step. Arrays are copies, with the dtypes of
+    the schema.
 
     Args:
         buffer: The buffer to read.

@@ -156,8 +156,9 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
             progress: Called periodically with the number of bytes written so far and the total.
 
         Raises:
-            ArgumentError: `path` is something other than a checkpoint, or `keep` is not an integer of at least 1.
-            CheckpointError: The checkpoint could not be written, another writer holds it, or something cannot be saved.
+            ArgumentError: `keep` is not an integer of at least 1, or `path` is not a path.
+            CheckpointError: `path` is something other than a checkpoint, another writer holds it, it could not be
+                written, or something cannot be saved.
         """
         checkpoint.save(self._full_state(), path, keep=keep, progress=progress)
 

@@ -60,6 +60,7 @@ class Anchors:
         version = (self._num_changes, *counts)
         if self._listed is None or self._listed[0] != version:
             self._listed = version, self.slots()
+            self._listed[1].flags.writeable = False
         return self._listed[1]
 
     def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
@@ -77,7 +78,7 @@ class Anchors:
         return self._read_rows(slots, fields)
 
     def keys(self, slots: arrays.Slots) -> arrays.Keys:
-        """Return the keys of the rows in `slots`."""
+        """Return the keys of the rows in `slots`, which ascend in the order in which the rows were added."""
         return append.keys_of(self.num, slots, len(self.flags))
 
     def has(self, flag: int, slots: arrays.Slots) -> arrays.Bools:

@@ -80,10 +80,11 @@ def _scaled_weights(
 class PrioritizedSampler(sampler.Sampler, is_checked=False):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 
-    The raw priorities are stored, and alpha is applied when a weight is written. An anchor of weight 0 is never drawn.
+    The raw priorities are stored, and alpha is applied when a weight is written. An anchor of weight 0 is never drawn;
+    where priority and epsilon are 0, the weight is 0 for any alpha.
 
     Args:
-        alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform.
+        alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform over what weighs more than 0.
         beta: The exponent of the importance weights (N P_i)^-beta, at least 0: a number, or a schedule over the draws.
             With 1 the weights undo the bias of the draws; values above 1 are allowed, and over-correct it.
         epsilon: Added to every priority, at least 0.

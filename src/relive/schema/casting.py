@@ -1,7 +1,7 @@
 """Casting of values to fields: the shape must match, and a cast must not change any value.
 
-Where numpy would silently truncate, wrap, round or broadcast, an error names the field and shows the value. The one
-exception are Python floats, which have no dtype to lose: they are rounded to a narrower float field.
+Where numpy would silently truncate, wrap, round or broadcast, an error names the field and shows the value. Exceptions
+are Python floats and complex numbers, which have no dtype to lose, and rewards: they are rounded to a narrower field.
 """
 
 import functools
@@ -85,7 +85,7 @@ def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> er
 
 
 def as_array(name: str, value: object) -> arrays.Array:
-    """Return the array that numpy makes of `value`; raise SchemaError if it is of objects, or numbers became text."""
+    """Return the array that numpy makes of `value`; raise SchemaError if it is of objects, or text has changed."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -95,10 +95,14 @@ def as_array(name: str, value: object) -> arrays.Array:
     if array.dtype.hasobject or isinstance(value, np.ma.MaskedArray):
         raise _not_an_array(name, value)
     if array.dtype.kind in "US" and not hasattr(value, "dtype"):
-        # numpy writes the numbers of a mixed list as text.
-        text = str if array.dtype.kind == "U" else bytes
-        if not all(isinstance(leaf, text) for leaf in np.array(value, object).flat):
+        # numpy writes the numbers of a mixed list as text, and drops null characters at the end.
+        text, null = (str, "\0") if array.dtype.kind == "U" else (bytes, b"\0")
+        leaves = np.array(value, object).reshape(-1).tolist()
+        if not all(isinstance(leaf, text) for leaf in leaves):
             raise _not_an_array(name, value)
+        if any(leaf[-1:] == null for leaf in leaves):
+            rule = f"{name} must not end with a null character, which numpy drops"
+            raise errors.SchemaError(f"{rule}, got {validation.short_repr(value)}")
     return array
 
 

@@ -283,7 +283,10 @@ def stream_number(num_streams: int, stream: Any) -> int:
 
 
 def stream_numbers(num_streams: int, streams: Any) -> arrays.Ints:
-    """Return the checked, distinct numbers of streams [k], as a copy; None for all, in order."""
+    """Return the checked, distinct numbers of streams [k], which may be shared, but not with the caller's array.
+
+    None stands for all, in order.
+    """
     if streams is None:
         return _all_streams(num_streams)
     numbers = np.array(validation.integers("streams", streams))
@@ -298,5 +301,5 @@ def stream_numbers(num_streams: int, streams: Any) -> arrays.Ints:
 
 @functools.lru_cache(maxsize=16)
 def _all_streams(num_streams: int) -> arrays.Ints:
-    """Return the numbers of all streams, read-only."""
+    """Return the numbers of all streams: one array for all calls, not to be written to."""
     return np.arange(num_streams, dtype=np.int64)

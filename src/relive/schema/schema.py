@@ -150,7 +150,7 @@ class Schema(registry.Described):
     ) -> None:
         """Create a schema from a field, or a tree of fields, for each part.
 
-        Infinite rewards and NaN are refused. With `check_finite`, so is a step with one among its floats and complex
+        Infinite rewards and NaN are refused. With `check_finite`, so is a step with one in a field of floats or complex
         numbers, by a SchemaError that names the field and the place.
 
         Raises:
@@ -252,7 +252,7 @@ class Schema(registry.Described):
 
     @property
     def reward(self) -> Field:
-        """The field of the reward."""
+        """The field of the reward, of shape () and a float dtype."""
         return self._fields["reward"]
 
     @property

@@ -147,7 +147,7 @@ class MemmapStorage(memory.ColumnStorage):
 
     @property
     def was_dirty(self) -> bool:
-        """The value of `is_dirty` when the files were opened: True if their writer was killed."""
+        """The value of `is_dirty` when the files were opened: True if their writer was killed, or writes now."""
         return self._was_dirty
 
     def _prepare(self) -> None:
@@ -239,13 +239,14 @@ class TemporaryMaps:
         Raises:
             CheckpointError: The file cannot be created.
         """
-        size = math.prod(shape) * dtype.itemsize
+        size, named = math.prod(shape) * dtype.itemsize, files.named(self._directory)
+        if size > memory.MOST_BYTES:
+            raise errors.CheckpointError(f"{named} cannot hold {size} bytes: no process can address them")
         try:
             with tempfile.TemporaryFile(dir=self._directory) as stream:
                 stream.truncate(max(size, 1))
                 return np.ndarray(shape, dtype, mmap.mmap(stream.fileno(), max(size, 1)))
         except OSError as error:
-            named = files.named(self._directory)
             raise errors.CheckpointError(f"{named} cannot hold {size} bytes: {files.reason(error)}") from error
 
     def __repr__(self) -> str:

@@ -171,7 +171,7 @@ class ColumnStorage(arrays.Derived):
             schema: The schema of a row.
             capacity: Number of slots.
             allocate: Returns a C-contiguous array of a shape and dtype, such as a memory map; called once for each
-                field, in order.
+                field, in order. Rows can be written if it is writable.
 
         Raises:
             ArgumentTypeError: `capacity` is not an integer.

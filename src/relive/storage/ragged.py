@@ -64,7 +64,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         row_fields: What the value of each row field is.
         is_uneven: Whether the fields of a row may differ in length. Then `lengths` below are [k, fields], a row is as
             long as its longest field, and the memory of a field grows with its stored values.
-        allocate: Returns an array of zeros of a shape and dtype for the values of a field, such as
+        allocate: Returns a writable array of zeros of a shape and dtype for the values of a field, such as
             `memmap.TemporaryMaps`. A fork must not write to those that share memory with its parent. Copies are in
             memory.
 
@@ -95,9 +95,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         validation.require_function("allocate", allocate)
         self._is_uneven, self._allocate, self._process = is_uneven, allocate, os.getpid()
         count = 1 if is_uneven else self._max_values
-        self._columns = {
-            name: memory.allocated(name, allocate, *_layout(count, field)) for name, field in fields.items()
-        }
+        self._columns = {name: _allocated(name, allocate, *_layout(count, field)) for name, field in fields.items()}
         self._row_columns = {name: np.zeros(*_layout(_SMALLEST, field)) for name, field in (row_fields or {}).items()}
         # The offsets of the rows from key _base on; those before _oldest were evicted, and those from _kept on still
         # have their values. Value p is the p-th value ever added. Track 0 is for the lengths of the rows, and for
@@ -196,7 +194,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         return list(self._row_columns)
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of a field."""
+        """Return the dtype of a value of a field; of logprobs, what the first row decided."""
         return self._columns[name].dtype
 
     def extend(
@@ -511,7 +509,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         if needed <= len(column):
             return column
         shape = (min(2 * needed, self._max_values), *column.shape[1:])
-        larger = memory.allocated(name, self._allocate, shape, column.dtype)
+        larger = _allocated(name, self._allocate, shape, column.dtype)
         stored = np.arange(begin, end)
         larger[stored % len(larger)] = column[stored % len(column)]
         return larger
@@ -535,6 +533,14 @@ def carry_out(update: Update) -> None:
     """Write what was planned; this cannot fail."""
     for array, places, values in update:
         array[places] = values
+
+
+def _allocated(name: str, allocate: Allocate, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
+    """Do what `memory.allocated` does, but refuse an array that cannot be written to."""
+    column = memory.allocated(name, allocate, shape, dtype)
+    if not column.flags.writeable:
+        raise errors.ArgumentError(f"allocate must return a writable array for {name}, got a read-only one")
+    return column
 
 
 def _layout(count: int, field: FieldLike) -> tuple[tuple[int, ...], np.dtype[Any]]:

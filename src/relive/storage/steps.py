@@ -197,7 +197,7 @@ class StepStore(arrays_lib.Derived):
 
     @property
     def num_evicted(self) -> int:
-        """How many rows were evicted so far."""
+        """How many rows made room for newer ones so far; those that `clear` removed do not count."""
         return self.oldest_key - self.num_view[append.CLEARED]
 
     def keys(self, slots: arrays_lib.Ints) -> arrays_lib.Keys:

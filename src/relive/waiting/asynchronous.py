@@ -63,11 +63,12 @@ class AsyncBatches(duplicates.NeverCopied, Generic[Batch]):
 class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     """An asyncio wrapper that shares a buffer between the tasks of an event loop.
 
-    It has the methods of the wrapped buffer, with the same arguments and results. `add`, `extend`, `add_episode` and
-    `add_steps` are coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are coroutines
-    that wait until a batch is available: something is eligible, the limiter allows it, a priority is not 0, and
-    max_times_sampled leaves enough draws; the same holds for `async for` over `batches`. `save` is a coroutine that
-    writes in a thread. All other methods are plain calls and never wait.
+    It has the methods of the wrapped buffer, with the same arguments and results, but for `attach`, `detach`,
+    `can_insert`, `can_sample` and `rng`, which `buffer` has. `add`, `extend`, `add_episode` and `add_steps` are
+    coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are coroutines that wait until
+    a batch is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled
+    leaves enough draws; the same holds for `async for` over `batches`. `save` is a coroutine that writes in a thread.
+    All other methods are plain calls and never wait.
 
     Inserts and samples wait in separate queues, first come, first served. A cancelled call has either happened
     completely or not at all. Every draw, and one in 32 inserts, yields to other tasks first.
@@ -238,8 +239,9 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
             progress: Called in the thread with the bytes written so far and the bytes there are.
 
         Raises:
-            ArgumentError: `path` is something other than a checkpoint, or `keep` is not an integer of at least 1.
-            CheckpointError: The checkpoint could not be written, or an earlier call is still writing to the same path.
+            ArgumentError: `keep` is not an integer of at least 1, or `path` is not a path.
+            CheckpointError: `path` is something other than a checkpoint, it could not be written, or an earlier call is
+                still writing to it.
         """
         self._gate.bind_to_loop()
         state = self._buffer.state_dict()

@@ -72,10 +72,11 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
 class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     """A thread-safe wrapper that shares a buffer between threads.
 
-    It has the methods of the wrapped buffer, with the same arguments and results. `add`, `extend`, `add_episode` and
-    `add_steps` block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until
-    a batch is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled
-    leaves enough draws. All other calls wait only for the lock.
+    It has the methods of the wrapped buffer, with the same arguments and results, but for `attach`, `detach`,
+    `can_insert`, `can_sample` and `rng`, for which there is `locked`. `add`, `extend`, `add_episode` and `add_steps`
+    block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until a batch is
+    available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves enough
+    draws. All other calls wait only for the lock.
 
     Further methods of other buffers are available too. What such a buffer has as a plain call with the suffix
     `_nowait` blocks under the name without it: `sample_n_step`, `next_episodes`, `admit` and so on.
@@ -142,7 +143,8 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             NotReadyError: The limiter held it back until the timeout.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        return self._when_ready(lambda: self._buffer.add(*step, **fields), self._buffer.can_insert)
+        may = getattr(self._buffer, "can_insert", None)  # A rollout has none: it never waits.
+        return self._when_ready(lambda: self._buffer.add(*step, **fields), may)
 
     def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
@@ -288,7 +290,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     def locked(self) -> Iterator[Any]:
         """Hold the lock for a `with` block, and yield the wrapped buffer.
 
-        Use it for attributes that the wrapper does not have, such as `history`, and for calls that must be atomic
+        Use it for attributes that the wrapper does not have, such as `rng`, and for calls that must be atomic
         together. Calls of the wrapped buffer do not wait: they raise NotReadyError.
         """
         with self._changed:

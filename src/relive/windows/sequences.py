@@ -23,8 +23,9 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         length: Number of steps.
         burn_in: Number of leading steps that are marked as burn-in, not for the loss.
         stride: Anchors are every stride-th step of an episode.
-        pad: Whether a window may extend past the end of its episode, so that every step is in some window. Steps past
-            the end are zeros and masked.
+        pad: Whether a window may extend past the end of its episode. Steps past the end are zeros and masked. If
+            `stride` is at most `length`, every step whose next observation is known is in some window then, as long
+            as its episode is stored from the start.
     """
 
     length: int
