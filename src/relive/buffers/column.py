@@ -639,20 +639,30 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: A priority is invalid, the lengths differ, a key was never given out, or the buffer has no
                 priorities.
         """
+        return self._update_priorities(keys, priorities)
+
+    def _update_priorities(self, keys: Any, priorities: Any, then: Callable[[], None] | None = None) -> int:
+        """Do what `update_priorities` does; `then` is called when nothing but the record of a journal can fail."""
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
         alive, priorities = self._alive_of(keys, priorities)
         if alive is not keys:
             self._require_given_out(keys)
-        record = None
         if self._journal is not None:
             self._journal.prepare()
-            record = functools.partial(self._journal.set_priorities, alive, priorities)
-        sampler._set_priorities(self._store.slots(alive), priorities, record)
+            then = functools.partial(self._record_priorities, alive, priorities, then)
+        sampler._set_priorities(self._store.slots(alive), priorities, then)
         if alive is not keys:
             self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
+
+    def _record_priorities(
+        self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None
+    ) -> None:
+        if then is not None:
+            then()
+        self._journal.set_priorities(keys, priorities)
 
     def _require_given_out(self, keys: arrays.Keys) -> None:
         """Raise ArgumentError if one of the keys [k] is of no step that was ever added."""

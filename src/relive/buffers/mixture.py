@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import functools
 import math
 from typing import Any, Generic, TypeVar
 
@@ -138,11 +139,18 @@ class MixtureSampler(Generic[Batch]):
         for source, buffer in prioritized:
             sampler = buffer._prioritized_sampler("update_priorities")
             sampler._check_priorities(np.where(sources == source, priorities, 0.0))
-        alive = 0
-        for source, buffer in prioritized:
-            own = sources == source
-            alive += buffer.update_priorities(keys[own] // len(self._buffers), priorities[own])
-        return alive
+        numbers, num_alive = keys // len(self._buffers), 0
+
+        def update(first: int = 0) -> None:
+            """Update the buffers from one on: each once all after it are updated, or none."""
+            nonlocal num_alive
+            if first < len(prioritized):
+                source, buffer = prioritized[first]
+                own, then = sources == source, functools.partial(update, first + 1)
+                num_alive += buffer._update_priorities(numbers[own], priorities[own], then)
+
+        update()
+        return num_alive
 
 
 def _joined(parts: list[Batch]) -> Batch:

@@ -111,8 +111,9 @@ class Anchors:
         self.num[append.CHANGED] = 0
 
     def suspect_all(self) -> None:
-        """Let `changes` return all slots: it is not known which have changed."""
+        """Let `changes` return all slots, and list them anew: it is not known which have changed."""
         self.num[append.CHANGED] = len(self._changed) + 1
+        self._num_changes += 1
 
     def recount(self, slots: arrays.Slots) -> None:
         """Recount the eligible anchors among all rows, in `slots`, after their flags were written directly."""
