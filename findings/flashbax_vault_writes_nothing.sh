@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # flashbax 0.1.3: a Vault that is written each time the buffer was filled once stays empty.
 # Expected: steps that still are in the buffer, and were added since the last write, are written.
-# Seen: after exactly as many steps as the buffer holds, `write` returns 0 and writes nothing.
+# Seen: after exactly as many steps as the buffer holds, `write` returns 0 and writes nothing; only a line that the
+# constructor prints speaks of it.
 set -euo pipefail
 
 python3 -m venv "${WORK:=$(mktemp -d)}"
