@@ -139,7 +139,7 @@ def test_a_call_that_cannot_be_journaled_has_changed_nothing(name: str, failing:
     buffer = zoo.worked(zoo.JOURNALED[name].make, count=40)
     with relive.Journal(path, fsync="never") as journal:
         buffer.attach(journal)
-        assert count_failures(buffer, failing, state_of, seeds=4) > 3
+        assert count_failures(buffer, failing, state_of, seeds=4) > 0
         expected = zoo.state_of(buffer)
         buffer.detach()
     if "its own storage" not in name:  # Which a recovered buffer does not have.
