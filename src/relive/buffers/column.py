@@ -420,26 +420,24 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return num_spliced
 
     def end_episode(self, stream: int | None = None) -> bool:
-        """End the open episode of a stream as truncated after its newest step, and return whether there was one.
+        """End the open episode of a stream as truncated, and return whether there was one.
 
         Call this when an environment is reset before its episode has ended. Otherwise the episode continues if the next
         step happens to begin with the next_observation of the last one.
+
+        The episode is truncated after its newest step, or before it if what was observed after that is not known: the
+        step is stored, but never drawn, and windows of earlier steps end at it with a bootstrap from its observation.
 
         Args:
             stream: The environment or actor; required if there are several.
 
         Raises:
-            ArgumentError: There is no such stream, or its newest step was added without a next observation.
+            ArgumentError: There is no such stream.
         """
         store = self._store
         stream = encoding.stream_number(store.streams, stream)
         if not store.is_open(stream):
             return False
-        if not store.is_announced(stream):
-            raise errors.ArgumentError(
-                f"end_episode needs the observation after the newest step of stream {stream}: "
-                "add that step with next_observation"
-            )
         with self._changing((stream,)):
             self._end_episode(stream)
             if self._journal is not None:

@@ -154,8 +154,6 @@ class Replay:
     def _end(self, stream: int) -> None:
         if stream >= self._store.streams or not self._store.is_open(stream):
             raise errors.CheckpointError(f"ends an episode of stream {stream}, where none is open")
-        if not self._store.is_announced(stream):
-            raise errors.CheckpointError(f"ends an episode of stream {stream}, whose last observation is not known")
         self._buffer._end_episode(stream)
 
     def _set_priorities(self, payload: bytes, count: int) -> None:

@@ -62,7 +62,7 @@ def steps_frame(buffer: "column.ColumnReplayBuffer[Any]", *, fields: Iterable[st
         field = schema.fields[path]
         following = columns[f"next_{path}"] = np.roll(columns[path], -1, axis=0)
         following[~columns["has_next_observation"]] = np.zeros(field.shape, field.dtype)
-        following[rows.has_final] = history.behind[path].take(rows.episodes[rows.has_final], axis=0)
+        following[rows.has_final] = step_columns.final_observations(history, rows, path, rows.has_final)
     return _frame(columns)
 
 

@@ -37,6 +37,7 @@ class Rows(NamedTuple):
         episodes: Episode numbers in the store [N].
         is_last: Whether each is the last of its episode [N].
         has_final: Whether a final observation follows each [N].
+        final_slots: Slots of the steps that were left out, before which the episode was truncated; -1 for none [N].
         marks: Key, stream, episode and so on, by name [N].
     """
 
@@ -44,12 +45,13 @@ class Rows(NamedTuple):
     episodes: arrays.Ints
     is_last: arrays.Bools
     has_final: arrays.Bools
+    final_slots: arrays.Ints
     marks: dict[str, arrays.Array]
 
 
 def rows_of(history: steps.StepStore) -> Rows:
     """Return the steps of a store; about eighty bytes for each."""
-    slots = slots_by_episode(history)
+    slots, final_slots = slots_by_episode(history)
     episodes, keys = history.episodes_of(slots), history.keys(slots)
     is_last = np.diff(episodes, append=-1) != 0
     lengths, ends = np.diff(np.flatnonzero(is_last), prepend=-1), history.episodes[append.END][episodes]
@@ -61,14 +63,38 @@ def rows_of(history: steps.StepStore) -> Rows:
         "terminated": is_last & (ends == append.TERMINATED),
         "truncated": is_last & (ends == append.TRUNCATED),
     }
-    return Rows(slots, episodes, is_last, is_last & history.is_known(episodes), marks)
+    has_final = is_last & (history.is_known(episodes) | (final_slots >= 0))
+    return Rows(slots, episodes, is_last, has_final, final_slots, marks)
 
 
-def slots_by_episode(history: steps.StepStore) -> arrays.Ints:
-    """Return the slots of all steps, episode by episode in the order of their first steps."""
+def slots_by_episode(history: steps.StepStore) -> tuple[arrays.Ints, arrays.Ints]:
+    """Return the slots of all steps, episode by episode in the order of their first steps, but for those left out.
+
+    And for each the slot of the step that was left out after it; -1 for none.
+    """
     slots = history.alive_slots()
     _, first_rows, episodes = np.unique(history.episodes_of(slots), return_index=True, return_inverse=True)
-    return slots[np.argsort(first_rows[episodes], kind="stable")]
+    slots = slots[np.argsort(first_rows[episodes], kind="stable")]
+    is_left_out = history.is_left_out(slots)
+    later = np.append(is_left_out, False)[1:] & (np.diff(history.episodes_of(slots), append=-1) == 0)
+    final_slots = np.where(later[: len(slots)], np.append(slots, -1)[1:], -1)
+    return slots[~is_left_out], final_slots[~is_left_out]
+
+
+def final_observations(history: steps.StepStore, rows: Rows, path: str, where: arrays.Array) -> arrays.Array:
+    """Return a field of the final observations of episodes, in the order of their last steps.
+
+    Args:
+        history: The store.
+        rows: Its rows.
+        path: The path of the field.
+        where: Which of the rows count, as a mask or by place; each of them has a final observation.
+    """
+    finals = history.behind[path].take(rows.episodes[where], axis=0)
+    slots = rows.final_slots[where]
+    if (slots >= 0).any():
+        finals[slots >= 0] = history.storage.read(slots[slots >= 0], (path,))[path]
+    return finals
 
 
 def in_turn(

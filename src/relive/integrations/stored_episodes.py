@@ -107,21 +107,23 @@ def stored_episodes(
 
 
 def _episodes(history: steps.StepStore, progress: state.Progress | None) -> Iterator[StoredEpisode]:
-    slots = step_columns.slots_by_episode(history)
+    slots, final_slots = step_columns.slots_by_episode(history)
+    left_out = dict(zip(slots[final_slots >= 0].tolist(), final_slots[final_slots >= 0].tolist(), strict=True))
     starts = np.flatnonzero(np.diff(history.episodes_of(slots))) + 1
     groups = np.split(slots, starts) if len(slots) else []
     for rows in step_columns.in_turn("stored_episodes", history, groups, progress):
         episode = history.episodes_of(rows[:1])
-        has_final, length = bool(history.is_known(episode)[0]), int(history.lengths_of(episode)[0])
+        has_final, later = bool(history.is_known(episode)[0]), left_out.get(rows.item(-1))
         columns = history.storage.read(rows)
-        if has_final:
-            for path, final in history.behind.items():
-                seen = columns[path]
-                columns[path] = np.concatenate([seen, final.take(episode, axis=0)], dtype=seen.dtype)
+        finals = {path: final.take(episode, axis=0) for path, final in history.behind.items()}
+        if later is not None:
+            has_final, finals = True, history.storage.read(np.array([later]), history.observation_paths)
+        for path, final in finals.items() if has_final else ():
+            columns[path] = np.concatenate([columns[path], final], dtype=final.dtype)
         yield StoredEpisode(
             keys=history.keys(rows),
             stream=int(history.episodes[append.STREAM][episode[0]]),
-            start_step=length - len(rows),
+            start_step=int(history.steps_of(rows[:1])[0]),
             status=_STATUSES[history.episodes[append.END][episode[0]]],
             observations=trees.nested("observation", columns),
             actions=trees.nested("action", columns),

@@ -596,10 +596,6 @@ class StepStore(arrays_lib.Derived):
         """Return whether an episode is open in a stream, or in each of several [k]."""
         return self.last[streams] != append.NONE
 
-    def is_announced(self, streams: Any) -> Any:
-        """Return whether an episode is open and the observation after its newest step is known."""
-        return self.knows[streams] > 0
-
     def episodes_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the numbers of the episodes of the rows in `slots`."""
         return self.places.take(slots) >> append.EPISODE
@@ -621,6 +617,14 @@ class StepStore(arrays_lib.Derived):
         has_terminated = self.episodes[append.END][episodes] == append.TERMINATED
         complete: arrays_lib.Ints = self.lengths_of(episodes) - ~(self.is_known(episodes) | has_terminated)
         return complete
+
+    def is_left_out(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
+        """Return whether the episode of each of the rows in `slots` [k] was truncated before it.
+
+        That is so where it ended and nobody knows what was observed after its newest step.
+        """
+        is_waiting = (self.flags.take(slots) & append.COMPLETE) == 0
+        return np.asarray(is_waiting & (self.episodes[append.END].take(self.episodes_of(slots)) != append.OPEN))
 
     def is_known(self, episodes: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the observation after the newest step of each of those episodes is known."""

@@ -89,6 +89,8 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         ends = store.episodes[append.END][store.episodes_of(last[where])]
         terminated[where, span[where] - 1] = ends == append.TERMINATED
         truncated[where, span[where] - 1] = ends == append.TRUNCATED
+        (goes_on,) = (links >= 0).nonzero()
+        truncated[goes_on, span[goes_on] - 1] = store.is_left_out(links[goes_on])
         return batches.SequenceBatch(
             observation=store.nest_observation(observations),
             action=store.nest_action(columns),
