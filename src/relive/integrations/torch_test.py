@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint import state_dict_saver
 from torch.utils import data
 
 import relive
@@ -283,14 +284,14 @@ def loader(dataset: Any, workers: int = 0, seed: int = 0) -> Any:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
 def test_a_distributed_checkpoint_needs_a_buffer_with_a_schema(tmp_path: pathlib.Path) -> None:
-    """It fills what there is in a state, and an empty buffer without a schema has no arrays of rows to be filled."""
+    """It fills the entries of a state, and that of an empty buffer without a schema has no arrays of rows."""
     buffer = relive.PrioritizedReplayBuffer(10, seed=0)
     buffer.add_episode(np.arange(8.0, dtype=np.float32).reshape(4, 2), [0, 1, 0], [1.0, 2.0, 3.0], terminated=True)
-    checkpoint.save({"buffer": buffer.state_dict()}, checkpoint_id=tmp_path)
+    state_dict_saver.save({"buffer": buffer.state_dict()}, checkpoint_id=tmp_path)
 
     def load_into(fresh: relive.PrioritizedReplayBuffer) -> None:
         state = {"buffer": fresh.state_dict()}
-        checkpoint.load(state, checkpoint_id=tmp_path)
+        state_dict_loader.load(state, checkpoint_id=tmp_path)
         fresh.load_state_dict(state["buffer"])
 
     fresh = relive.PrioritizedReplayBuffer(10, schema=buffer.schema, seed=1)
