@@ -4,7 +4,7 @@ returns          1.0   0.0   0.5   0.5   2.0
 group_ids        p0    p0    p1    p1    p1
 
 mean             0.5  -0.5  -0.5  -0.5   1.0      R - mean of the group
-mean_std         1.0  -1.0  -0.7  -0.7   1.4      that, divided by the standard deviation of the group
+mean_std         0.71 -0.71 -0.58 -0.58  1.15     that, divided by the sample standard deviation of the group
 leave_one_out    1.0  -1.0  -0.75 -0.75  1.5      R - mean of the others in the group
 """
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.common import words
 from relive.windows import returns as returns_lib
 
 Normalization: TypeAlias = Literal["mean", "mean_std", "leave_one_out"]
@@ -61,6 +62,7 @@ def group_advantages(
     group_ids: Iterable[Hashable],
     *,
     normalize: Normalization = "mean",
+    epsilon: float = 0.0,
     episode_ids: Iterable[Hashable] | None = None,
     by: Literal["episode"] = "episode",
 ) -> arrays.Floats: ...
@@ -72,6 +74,7 @@ def group_advantages(
     group_ids: Iterable[Hashable],
     *,
     normalize: Normalization = "mean",
+    epsilon: float = 0.0,
     episode_ids: Iterable[Hashable] | None = None,
     by: Literal["turn"],
 ) -> list[arrays.Floats]: ...
@@ -82,6 +85,7 @@ def group_advantages(
     group_ids: Iterable[Hashable],
     *,
     normalize: Normalization = "mean",
+    epsilon: float = 0.0,
     episode_ids: Iterable[Hashable] | None = None,
     by: Baseline = "episode",
 ) -> arrays.Floats | list[arrays.Floats]:
@@ -96,9 +100,11 @@ def group_advantages(
             each turn [T], such as `returns_to_go` gives. T may differ between rows.
         group_ids: The group of each sequence [B]; not None.
         normalize: The baseline: "mean" of the group (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783), "mean_std", which
-            also divides by the standard deviation of the group, that of the population (GRPO, Shao et al. 2024, arXiv
-            2402.03300), or "leave_one_out", the mean of the other members (RLOO, Ahmadian et al. 2024, arXiv
-            2402.14740; Kool et al. 2019).
+            also divides by the standard deviation of the group, that of the sample (n - 1; GRPO, Shao et al. 2024,
+            arXiv 2402.03300, as TRL and verl compute it), or "leave_one_out", the mean of the other members (RLOO,
+            Ahmadian et al. 2024, arXiv 2402.14740; Kool et al. 2019).
+        epsilon: Added to the standard deviation, a number of at least 0; for "mean_std" alone. TRL adds 1e-4, verl
+            1e-6.
         episode_ids: The episode of each sequence [B]: the sequences of one episode, which have one return, or by turn
             one row with all turns of the episode, then count as one member of the group. None if each sequence is an
             episode.
@@ -117,7 +123,10 @@ def group_advantages(
     >>> relive.group_advantages([[1.0, 1.0, 2.0], [0.0, 2.0]], ["p0", "p0"], by="turn")
     [array([ 0.5, -0.5,  0. ]), array([-0.5,  0.5])]
     """
-    validation.require_choice("normalize", normalize, get_args(Normalization))
+    validation.require_choice("normalize", normalize, get_args(Normalization), words.NORMALIZATIONS)
+    epsilon = validation.non_negative_float("epsilon", epsilon)
+    if epsilon and normalize != "mean_std":
+        raise errors.ArgumentError(f"epsilon must be 0 unless normalize is 'mean_std', got {epsilon}")
     validation.require_choice("by", by, get_args(Baseline))
     if by == "turn":
         given = enumerate(validation.items("returns", returns, "rows"))
@@ -137,7 +146,7 @@ def group_advantages(
         for turn, number in enumerate(value if by == "turn" else [value]):
             by_group.setdefault((group, turn), {})[member] = number
             turns.append(((group, turn), member))
-    advantages = {group: _relative(of_members, normalize) for group, of_members in by_group.items()}
+    advantages = {group: _relative(of_members, normalize, epsilon) for group, of_members in by_group.items()}
     result = np.array([advantages[group][member] for group, member in turns], np.float64)
     if not np.isfinite(result).all():
         raise errors.ArgumentError("returns must have sums and differences that a float holds, got larger ones")
@@ -196,19 +205,22 @@ def truncated_importance_weights(
         return np.where(is_used, np.minimum(np.exp(differences), limit), 0.0)
 
 
-def _relative(values: Mapping[Any, float], normalize: Normalization) -> dict[Any, float]:
+def _relative(values: Mapping[Any, float], normalize: Normalization, epsilon: float) -> dict[Any, float]:
     """Return the advantages of the members of one group."""
     count, numbers = len(values), list(values.values())
     if min(numbers) == max(numbers):  # The mean could be rounded to something else.
         return dict.fromkeys(values, 0.0)
     mean = returns_lib.total(numbers) / count
     differences = [number - mean for number in numbers]
-    factor = count / (count - 1) if normalize == "leave_one_out" else 1.0
+    if normalize == "leave_one_out":
+        differences = [difference * (count / (count - 1)) for difference in differences]
     if normalize == "mean_std":
-        largest = max(map(abs, differences))  # So that no square overflows, nor all of them become 0.
-        differences = [difference / largest for difference in differences]
-        factor = 1 / math.sqrt(returns_lib.total([difference**2 for difference in differences]) / count)
-    return {member: difference * factor for member, difference in zip(values, differences, strict=True)}
+        # A power of two rounds nothing, and keeps the squares from overflowing or all becoming 0.
+        scale = 2.0 ** -max(math.frexp(max(map(abs, differences)))[1], -1000)
+        differences = [difference * scale for difference in differences]
+        deviation = math.sqrt(returns_lib.total([difference**2 for difference in differences]) / (count - 1))
+        differences = [difference / (deviation + epsilon * scale) for difference in differences]
+    return dict(zip(values, differences, strict=True))
 
 
 def _floats(name: str, value: Any) -> arrays.Floats:

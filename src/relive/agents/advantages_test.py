@@ -29,8 +29,8 @@ def naive(returns: list[float], group_ids: list[Any], place: int, normalize: str
     mean = sum(group) / len(group)
     if normalize == "mean":
         return own - mean
-    variance = sum((each - mean) ** 2 for each in group) / len(group)
-    return float(own - mean) / math.sqrt(variance) if variance else 0.0
+    squares = sum((each - mean) ** 2 for each in group)
+    return float(own - mean) / math.sqrt(squares / (len(group) - 1)) if squares else 0.0
 
 
 @pytest.mark.parametrize("normalize", ["mean", "mean_std", "leave_one_out"])
@@ -64,8 +64,35 @@ def test_equal_returns_give_zeros_however_means_round(normalize: Any) -> None:
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
 def test_the_deviation_neither_overflows_nor_vanishes(scale: float) -> None:
-    found = relive.group_advantages([scale, -scale, scale, -scale], ["g"] * 4, normalize="mean_std")
-    assert found.tolist() == [1.0, -1.0, 1.0, -1.0]
+    found = relive.group_advantages([scale, 0.0, 0.0, 0.0], ["g"] * 4, normalize="mean_std")
+    assert found.tolist() == [1.5, -0.5, -0.5, -0.5]
+
+
+def test_epsilon_is_added_to_the_deviation_of_the_sample() -> None:
+    def of(returns: list[float], epsilon: float) -> list[float]:
+        found = relive.group_advantages(returns, ["g"] * len(returns), normalize="mean_std", epsilon=epsilon)
+        return list(found.tolist())
+
+    assert of([1, 0, 0, 0], 0.0) == [1.5, -0.5, -0.5, -0.5]
+    assert of([1, 0, 0, 0], 0.5) == [0.75, -0.25, -0.25, -0.25]
+    assert of([3e-300, 1e-300, 2e-300], 1.0) == pytest.approx([1e-300, -1e-300, 0.0], rel=1e-15, abs=0)
+    assert of([5e-324, 0.0], 1e300) == [0.0, 0.0]
+    assert of([1e308, 0.0, 0.0, 0.0], 1e308) == pytest.approx([0.5, -1 / 6, -1 / 6, -1 / 6], rel=1e-15)
+    assert of([0.7] * 3, 1e-4) == [0.0] * 3
+    assert of([2.5], 1e-4) == [0.0]
+    turns = relive.group_advantages([[1, 1], [0], [0], [0]], ["g"] * 4, normalize="mean_std", epsilon=0.5, by="turn")
+    assert [row.tolist() for row in turns] == [[0.75, 0.0], [-0.25], [-0.25], [-0.25]]
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-6])
+def test_advantages_are_those_of_torch_with_its_deviation(epsilon: float) -> None:
+    """TRL and verl divide by `torch.std` and an epsilon, which they add in the same way."""
+    torch = pytest.importorskip("torch")
+    rewards = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + epsilon)
+    groups = [number for number in range(3) for _ in range(8)]
+    found = relive.group_advantages(rewards.flatten(), groups, normalize="mean_std", epsilon=epsilon)
+    np.testing.assert_allclose(found, expected.flatten(), rtol=1e-12)
 
 
 def test_the_sequences_of_an_episode_count_as_one() -> None:
@@ -182,7 +209,16 @@ def test_arguments_of_advantages_by_turn_are_checked(arguments: dict[str, Any], 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"normalize": "std"}, "normalize must be 'mean' or 'mean_std' or 'leave_one_out', got 'std'"),
+        ({"normalize": "std"}, "normalize must be 'mean' or .*, got 'std': say 'mean_std'"),
+        ({"normalize": "grpo"}, "normalize must be 'mean' or .*, got 'grpo': say 'mean_std'"),
+        ({"normalize": "dr_grpo"}, "normalize must be 'mean' or .*, got 'dr_grpo': say 'mean'"),
+        ({"normalize": "rloo"}, "normalize must be 'mean' or .*, got 'rloo': say 'leave_one_out'"),
+        ({"normalize": "batch"}, "normalize must be 'mean' or 'mean_std' or 'leave_one_out', got 'batch'"),
+        ({"normalize": ["std"]}, r"normalize must be 'mean' or 'mean_std' or 'leave_one_out', got \['std'\]"),
+        ({"epsilon": 1e-4}, "epsilon must be 0 unless normalize is 'mean_std', got 0.0001"),
+        ({"epsilon": -1e-4, "normalize": "mean_std"}, "epsilon must be at least 0, got -0.0001"),
+        ({"epsilon": math.inf}, "epsilon must be a finite real number, got inf"),
+        ({"epsilon": "x"}, "epsilon must be a finite real number, got 'x'"),
         ({"returns": ["x", "y"]}, r"returns must be real numbers, got \['x', 'y'\]"),
         ({"returns": [[1.0], [1.0, 2.0]]}, "returns must be real numbers, got .*"),
         ({"returns": [True, False]}, r"returns must be real numbers, got \[True, False\]"),

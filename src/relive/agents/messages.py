@@ -17,6 +17,7 @@ from relive import errors
 from relive.agents import tokens
 from relive.common import validation
 
+_OTHER = "another text"
 _AROUND = 12
 """How many tokens, or characters, an error shows before and after a difference."""
 
@@ -50,7 +51,8 @@ def steps_from_messages(
 
     Args:
         messages: Mappings with a "role", in time order; at least one has the role "assistant".
-        tokenizer: Its `apply_chat_template` is called twice for each assistant message.
+        tokenizer: Its `apply_chat_template` is called twice for each assistant message, and twice for the first that
+            has content as if it had none.
         policy_version: The policy version that generated the messages of the assistant, an integer of at least 0, or
             one for each of them.
         logprobs: The log-probabilities of each response [A], a row for each assistant message. None for zeros, which
@@ -60,8 +62,9 @@ def steps_from_messages(
     Raises:
         ArgumentTypeError: A message is not a mapping with a role, the tokenizer has no `apply_chat_template`, this
             does not return a row of integers, or an argument has the wrong type.
-        ArgumentError: There is no assistant message, the template of one does not begin with its prompt, its response
-            is empty, or an argument has another length or is invalid. The error has the number of the message, from 0.
+        ArgumentError: There is no assistant message, the template of one raises, does not begin with its prompt or
+            leaves out its content, as templates for lists of parts do with a text, its response is empty, or an
+            argument has another length or is invalid. The error has the number of the message, from 0.
 
     >>> import relive
     >>> class Bytes:
@@ -90,10 +93,18 @@ def steps_from_messages(
     is_single = single is not None and single.ndim == 0
     versions = [policy_version] * len(numbers) if is_single else _for_each("policy_version", policy_version, numbers)
     rows: list[Any] = [None] * len(numbers) if logprobs is None else _for_each("logprobs", logprobs, numbers)
-    steps = []
+    steps: list[tokens.TokenStep] = []
+    without: list[tokens.Tokens] = []
     for number, version, row in zip(numbers, versions, rows, strict=True):
         try:
             prompt, response = _turn(given[: number + 1], tokenizer, tools)
+            content = given[number].get("content")
+            if isinstance(content, str) and content.strip() not in ("", _OTHER):
+                without = without or _responses_without_text(given[:number], tokenizer, tools)
+                if any(np.array_equal(response, each) for each in without):
+                    rule = "the template must render the content of the message of the role 'assistant', got nothing of"
+                    remedy = "some templates take a list of parts, [{'type': 'text', 'text': ...}], and no text"
+                    raise errors.ArgumentError(f"{rule} {validation.short_repr(content)}: {remedy}")
             values = [0.0] * len(response) if logprobs is None else row
             steps.append(tokens.TokenStep(prompt=prompt, response=response, logprobs=values, policy_version=version))
         except errors.ArgumentError as error:
@@ -115,7 +126,13 @@ def _turn(messages: list[Any], tokenizer: Any, tools: Any) -> tuple[tokens.Token
 
     def template(count: int, add_generation_prompt: bool, tokenize: bool = True) -> Any:
         options = {"tokenize": tokenize, "add_generation_prompt": add_generation_prompt, "tools": tools}
-        return tokenizer.apply_chat_template(messages[:count], **options)
+        try:
+            return tokenizer.apply_chat_template(messages[:count], **options)
+        except Exception as error:
+            number = _refused(messages[:count], tokenizer, tools, error)
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            rule = f"the template must render message {number} of the role {messages[number]['role']!r}"
+            raise errors.ArgumentError(f"{rule}, got {text}") from error
 
     def token_ids(count: int, add_generation_prompt: bool) -> tokens.Tokens:
         found = template(count, add_generation_prompt)
@@ -139,6 +156,25 @@ def _turn(messages: list[Any], tokenizer: Any, tools: Any) -> tuple[tokens.Token
     if isinstance(end, int) and end in response:
         response = response[: np.flatnonzero(response == end)[-1] + 1]
     return prompt, response
+
+
+def _responses_without_text(messages: list[Any], tokenizer: Any, tools: Any) -> list[tokens.Tokens]:
+    """Return what a response is that has lost its text: an end token alone, or what it would be with another text."""
+    responses = [np.array([getattr(tokenizer, "eos_token_id", None)])]
+    with contextlib.suppress(errors.ArgumentError):
+        responses.append(_turn([*messages, {"role": "assistant", "content": _OTHER}], tokenizer, tools)[1])
+    return responses
+
+
+def _refused(messages: list[Any], tokenizer: Any, tools: Any, error: Exception) -> int:
+    """Return the number of the first message with which the template raises this error."""
+    for count in range(1, len(messages)):
+        try:
+            tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=False, tools=tools)
+        except Exception as other:
+            if (type(other), str(other)) == (type(error), str(error)):
+                return count - 1
+    return len(messages) - 1
 
 
 def _difference(first: Any, second: Any) -> tuple[int, Any, Any]:

@@ -206,6 +206,83 @@ def test_tokenizers_may_return_mappings_and_arrays(function: Any) -> None:
     assert texts(steps) == texts(relive.steps_from_messages(messages, Plain(), policy_version=0))
 
 
+class Parts(ChatML):
+    """A template that takes lists of parts alone, and renders nothing of a text; as of some models with images."""
+
+    def rendered(self, messages: list[Any], tools: Any) -> str:
+        def text(content: Any) -> str:
+            assert content  # They look at the first part.
+            return "".join(each["text"] for each in content if isinstance(each, dict))
+
+        return super().rendered([{**each, "content": " " + text(each["content"])} for each in messages], tools)
+
+
+class Strict(Parts):
+    """One that raises for a text, and for a conversation without a user."""
+
+    def rendered(self, messages: list[Any], tools: Any) -> str:
+        if all(each["role"] != "user" for each in messages):
+            raise ValueError("no user")
+        if any(isinstance(each["content"], str) for each in messages):
+            raise KeyError("text\nof a str")
+        return super().rendered(messages, tools)
+
+
+def parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+@pytest.mark.parametrize(("end", "count"), [(END, 3), (None, 4)])
+def test_content_that_a_template_leaves_out_is_refused(end: Any, count: int) -> None:
+    tokenizer = Parts()
+    tokenizer.eos_token_id = end
+    messages: list[Any] = [*say("user: u"), {"role": "assistant", "content": parts("a")}, *say("user: v")]
+    assert texts(relive.steps_from_messages(messages, tokenizer, policy_version=0))[0][1][:2] == " a"
+    rule = "the template must render the content of the message of the role 'assistant', got nothing of 'bc': some .*"
+    with pytest.raises(errors.ArgumentError, match=f"^message 3: {rule}$"):
+        relive.steps_from_messages([*messages, *say("assistant: bc")], tokenizer, policy_version=0)
+    with pytest.raises(errors.ArgumentError, match=f"^message 3: {rule}$"):
+        relive.steps_from_messages(
+            [*messages, *say("assistant: bc")], tokenizer, policy_version=0, logprobs=[[-1.0] * count, []]
+        )
+
+
+class Removing(ChatML):
+    """A template that removes all reasoning."""
+
+    def rendered(self, messages: list[Any], tools: Any) -> str:
+        return re.sub("{.*}", "", super().rendered(messages, tools))
+
+
+def test_a_response_that_lost_its_content_is_refused_in_any_turn() -> None:
+    messages = say("user: u", "assistant: a", "user: v", "assistant: {hm}")
+    with pytest.raises(errors.ArgumentError, match="^message 3: the template must render .*, got nothing of '{hm}': "):
+        relive.steps_from_messages(messages, Removing(), policy_version=0)
+
+
+@pytest.mark.parametrize("content", [" ", [{"type": "image", "text": ""}]])
+def test_a_message_without_content_may_be_an_end_token(content: Any) -> None:
+    messages = [*say("user: u"), {"role": "assistant", "content": content}]
+    [step] = relive.steps_from_messages(messages, Parts(), policy_version=0)
+    assert step.response.tolist() == [ord(" "), END]
+
+
+@pytest.mark.parametrize(("text", "number"), [("user: s", 0), ("tool: t", 2), ("assistant: a", 3)])
+def test_an_error_of_a_template_names_the_message(text: str, number: int) -> None:
+    messages: list[Any] = [{"role": role, "content": parts("x")} for role in ("system", "user", "user", "assistant")]
+    [messages[number]] = say(text)
+    role = messages[number]["role"]
+    rule = f"the template must render message {number} of the role '{role}', got KeyError: .text.nof a str."
+    with pytest.raises(errors.ArgumentError, match=rf"^message 3: {rule}$") as caught:
+        relive.steps_from_messages(messages, Strict(), policy_version=0)
+    assert isinstance(caught.value.__cause__.__cause__, KeyError)  # type: ignore[union-attr]
+
+
+def test_an_error_of_a_whole_conversation_names_its_end() -> None:
+    with pytest.raises(errors.ArgumentError, match="^message 0: .* of the role 'assistant', got ValueError: no user$"):
+        relive.steps_from_messages(say("assistant: a"), Strict(), policy_version=0)
+
+
 def test_messages_may_be_any_iterable_of_mappings() -> None:
     messages = say("user: u", "assistant: a")
     [step] = relive.steps_from_messages(iter(messages), Plain(), policy_version=np.int64(2), logprobs=iter([[-0.5]]))

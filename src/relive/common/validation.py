@@ -4,7 +4,7 @@ It is an ArgumentTypeError for a value of another type, and an ArgumentError for
 none of a few choices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 import numbers
 import operator
@@ -162,15 +162,17 @@ def boolean(name: str, value: object) -> bool:
     return bool(value)
 
 
-def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise ArgumentError if `value` is none of the choices."""
+def require_choice(name: str, value: object, choices: Sequence[str], meant: Mapping[str, str] = {}) -> None:
+    """Raise ArgumentError if `value` is none of the choices; `meant` has those that other words mean."""
+    remedy = ""
     try:
         if value in {*choices}:
             return
+        remedy = f": say {meant[value]!r}" if isinstance(value, str) and value in meant else ""
     except TypeError:  # It has no hash, as arrays: one of them is equal to a word in each of its entries.
         pass
     rule = " or ".join(map(repr, choices)) if len(choices) < 4 else f"one of {', '.join(choices)}"
-    raise errors.ArgumentError(f"{name} must be {rule}, got {short_repr(value)}")
+    raise errors.ArgumentError(f"{name} must be {rule}, got {short_repr(value)}{remedy}")
 
 
 def require_function(name: str, value: object) -> None:

@@ -80,6 +80,13 @@ METHODS: Table = {
 }
 """The attributes of buffers."""
 
+NORMALIZATIONS: Mapping[str, str] = {
+    **dict.fromkeys(("grpo", "std", "zscore", "z_score"), "mean_std"),
+    **dict.fromkeys(("dr_grpo", "drgrpo"), "mean"),
+    **dict.fromkeys(("rloo", "loo"), "leave_one_out"),
+}
+"""The normalizations of `group_advantages`, each of which means one of ours."""
+
 
 def meant(table: Table, word: str, has: Collection[str]) -> list[str]:
     """Return what another library's word may mean, among the names that there are; empty if nothing."""

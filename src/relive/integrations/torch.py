@@ -6,7 +6,7 @@ loader = data_loader(buffer, 256, num_batches=1_000, num_workers=2)
 td = as_tensordict(token_buffer.sample(256), nested=True)       and back with from_tensordict(td)
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 import dataclasses
 import importlib
 import inspect
@@ -35,6 +35,17 @@ if TYPE_CHECKING:
 
 Dtype: TypeAlias = "torch.dtype | Literal['default'] | None"
 """What floats become: that dtype, `torch.get_default_dtype()`, or None for what they are."""
+
+_EXTRAS = "extras/"
+"""What the names of extras begin with in a TensorDict: verl and TransferQueue lose one TensorDict in another."""
+_LISTS = ("episode_ids", "agent_ids", "group_ids", "mismatches", "metadata")
+_OF_TOKENS = (*tokens.FIELDS, "attention_mask")
+_FLOATS = ("logprobs", "rewards", "probabilities", "weights", "returns")
+_KINDS = {
+    **dict.fromkeys(("attention_mask", "loss_mask", "is_exact"), ("bools", torch.bool)),
+    "steps": ("integers, torch.int32", torch.int32),
+}
+"""Of fields that are neither floats nor 64-bit integers."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -127,8 +138,8 @@ def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = F
     """Convert a batch of tokens to a TensorDict of the same names on the CPU, of batch size [B].
 
     Fields of tokens are padded [B, L, ...], or nested by `cu_seqlens`, in the jagged layout of torch; then `padding`
-    has for each row the token that would pad it, and L [B, 2]. Extras are a TensorDict; names and mismatches are
-    non-tensor data, one for each row. All dtypes are kept, and memory is shared as by `as_tensors`.
+    has for each row the token that would pad it, and L [B, 2]. Extras are entries `extras/NAME`; names and mismatches
+    are non-tensor data, one for each row. All dtypes are kept, and memory is shared as by `as_tensors`.
 
     Raises:
         ArgumentTypeError: `batch` is not a TokenBatch of numpy, or `nested` is neither True nor False.
@@ -148,80 +159,137 @@ def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = F
     library = _tensordict()
     validation.require_instance("batch", batch, packing.TokenBatch)
     batch._require_numpy("as_tensordict")
-    is_nested, mask, size = validation.boolean("nested", nested), batch.attention_mask, [len(batch)]
+    is_nested, mask = validation.boolean("nested", nested), batch.attention_mask
     offsets = torch.from_numpy(np.cumsum(np.append(0, batch.lengths)))
 
     def entry(path: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return library.TensorDict({name: entry(f"{path}/{name}", each) for name, each in value.items()}, size)
         if not isinstance(value, np.ndarray):
             return library.NonTensorStack(*[library.NonTensorData(each) for each in value])
         if is_nested and value.ndim > 1:
             return torch.nested.nested_tensor_from_jagged(_tensor(path, value[mask]), offsets)
         return _tensor(path, value)
 
-    fields = {field.name: entry(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)}
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    fields |= {_EXTRAS + name: each for name, each in fields.pop("extras").items()}
+    entries = {path: entry(path, value) for path, value in fields.items()}
     if is_nested:
         pad_token_id = int(batch.tokens.max(where=~mask, initial=0))
-        fields["padding"] = torch.tensor([pad_token_id, mask.shape[1]]).repeat(len(batch), 1)
-    return library.TensorDict(fields, size)
+        entries["padding"] = torch.tensor([pad_token_id, mask.shape[1]]).repeat(len(batch), 1)
+    return library.TensorDict(entries, [len(batch)])
 
 
 def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arrays.Array]":
     """Convert a TensorDict from `as_tensordict`, or some of its rows, back to a batch of tokens, equal bit for bit.
 
-    In the padding of a nested one are the values that a buffer pads with. Tensors on the CPU share memory with the
-    batch if it was padded. Other entries of the TensorDict are ignored.
+    A padded one may have become jagged meanwhile, as in a queue that stores rows. Where rows have several lengths, in
+    the padding of the batch are the values that a buffer pads with. Tensors on the CPU share memory with the batch if
+    it was padded. Other entries of the TensorDict are ignored.
 
     Raises:
         ArgumentTypeError: `td` is not a TensorDict.
-        ArgumentError: A field is missing or has other lengths than `tokens`, the batch size is not [B], or numpy does
-            not have a dtype.
+        ArgumentError: A field is missing, has another dtype than `as_tensordict` gives it, as after `td.half()`, or
+            another shape than goes with `tokens`; the batch size is not [B]; `extras` are nested; numpy cannot read a
+            tensor; or `td` is a lazy stack of rows of several lengths.
         MissingExtraError: tensordict is not installed.
     """
     library = _tensordict()
     validation.require_instance("td", td, library.TensorDictBase)
-    names = [field.name for field in dataclasses.fields(packing.TokenBatch)]
-    first = td.get("tokens", None)
-    is_nested = isinstance(first, torch.Tensor) and first.is_nested
-    held = {*td.keys()}
-    missing = [name for name in [*names, *["padding"] * is_nested] if name not in held]
-    if missing:
-        raise errors.ArgumentError(f"td must have all fields of a TokenBatch, but has no {', '.join(missing)}")
     if td.batch_dims != 1:
         raise errors.ArgumentError(f"td must have a batch size of [B], got {list(td.batch_size)}")
-
-    def extent(tensor: Any) -> list[int]:
-        return tensor.offsets().tolist() if is_nested else [*tensor.shape]
-
-    for name in (*tokens.FIELDS, "attention_mask"):
-        each = td.get(name)
-        is_like = isinstance(each, torch.Tensor) and (each.ndim, each.is_nested) == (2, is_nested)
-        if not is_like or extent(each) != extent(first):
-            raise errors.ArgumentError(f"{name} must be [B, L], as tokens, got {validation.short_repr(each)}")
-
-    def value(path: str, entry: Any) -> Any:
-        if library.is_non_tensor(entry):
-            return entry.tolist()
-        if isinstance(entry, library.TensorDictBase):
-            return {name: value(f"{path}/{name}", each) for name, each in entry.items()}
-        try:
-            return (entry.values() if entry.is_nested else entry).detach().cpu().numpy()
-        except TypeError as error:
-            raise errors.ArgumentError(f"{path} must be of a dtype that numpy has, got {entry.dtype}") from error
-
-    fields = {name: value(name, td.get(name)) for name in names}
-    fields["metadata"] = tuple(fields["metadata"])
+    held = [*td.keys()]
+    widths = _widths(_entry(td, "tokens")) if "tokens" in held else []
+    names = [field.name for field in dataclasses.fields(packing.TokenBatch) if field.name != "extras"]
+    missing = [name for name in [*names, *["padding"] * (len({*widths}) > 1)] if name not in held]
+    if missing:
+        raise errors.ArgumentError(f"td must have all fields of a TokenBatch, but has no {', '.join(missing)}")
+    if "extras" in held:
+        raise errors.ArgumentError('td must have extras as entries extras/NAME, got extras: call td.flatten_keys("/")')
+    extras = [name for name in held if name.startswith(_EXTRAS)]
+    entries = {name: _entry(td, name) for name in [*names, *extras, "padding"] if name in held}
+    of_rows: dict[str, Any] = {}
+    for name in _LISTS:
+        each = entries.pop(name)
+        of_rows[name] = each.tolist() if library.is_non_tensor(each) else each
+        if not (isinstance(of_rows[name], list) and len(of_rows[name]) == len(td)):
+            shown = validation.short_repr(of_rows[name])
+            raise errors.ArgumentError(f"{name} must be non-tensor data, one for each row, got {shown}")
+    of_rows["metadata"] = tuple(of_rows["metadata"])
+    # A queue may have made a dict of a dataclass.
+    of_rows["mismatches"] = [
+        tokens.TokenMismatch(**each) if isinstance(each, dict) else each for each in of_rows["mismatches"]
+    ]
+    for name, each in entries.items():
+        _check_entry(name, each, widths)
+    is_nested = "padding" in entries
+    shape = [sum(widths)] if is_nested else [len(widths), max(widths, default=0)]
+    columns: dict[str, Any] = {name: _numpy(name, each) for name, each in entries.items() if each.ndim > 1}
+    of_rows |= {name: _numpy(name, each) for name, each in entries.items() if each.ndim == 1}
+    padding = columns.pop("padding", np.empty(0))
+    for name in columns:
+        if is_nested or entries[name].is_nested:
+            columns[name] = columns[name].reshape(*shape, *entries[name].shape[2:])
+    of_sequences = {name.removeprefix(_EXTRAS): of_rows.pop(name) for name in extras if name in of_rows}
+    of_tokens = {name.removeprefix(_EXTRAS): columns.pop(name) for name in extras if name in columns}
     if not is_nested:
-        return packing.TokenBatch(**fields)
-    of_rows = {name: each for name, each in fields.items() if name not in (*tokens.FIELDS, "attention_mask", "lengths")}
-    of_sequences = of_rows.pop("extras")
-    columns = {name: fields[name] for name in tokens.FIELDS}
-    columns |= {name: of_sequences.pop(name) for name, each in td.get("extras").items() if each.is_nested}
-    pad_token_id, width = value("padding", td.get("padding")).max(axis=0, initial=0).tolist()
-    return packing.TokenBatch.of(
-        columns, np.diff(extent(first)), of_sequences, (pad_token_id, max(width, 1)), **of_rows
-    )
+        return packing.TokenBatch(**columns, **of_rows, extras=of_tokens | of_sequences)
+    mask = columns.pop("attention_mask")
+    del of_rows["lengths"]
+    lengths = np.diff(np.cumsum(np.append(False, mask))[np.cumsum([0, *widths])])
+    columns = {name: each[mask] for name, each in (columns | of_tokens).items()}
+    pad_token_id, width = padding.reshape(-1, 2).max(axis=0, initial=0).tolist()
+    return packing.TokenBatch.of(columns, lengths, of_sequences, (pad_token_id, max(width, 1)), **of_rows)
+
+
+def _entry(td: Any, name: str) -> Any:
+    """Return an entry of a TensorDict; nested tensors are jagged, without holes."""
+    try:
+        entry: Any = td.get(name)
+    except RuntimeError as error:
+        remedy = "call td.densify(layout=torch.jagged)"
+        raise errors.ArgumentError(f"td must have rows that stack, got other shapes of {name}: {remedy}") from error
+    if isinstance(entry, torch.Tensor) and entry.is_nested:
+        if entry.layout is not torch.jagged:
+            return torch.nested.as_nested_tensor([*entry.unbind()], layout=torch.jagged)
+        return entry if entry.lengths() is None else entry.contiguous()  # type: ignore[attr-defined]
+    return entry
+
+
+def _widths(entry: Any) -> list[int]:
+    """Return the number of tokens in each row of a tensor [B, L, ...], padded or jagged; nothing if it is none."""
+    if not isinstance(entry, torch.Tensor) or entry.ndim < 2:
+        return []
+    if not entry.is_nested:
+        return [entry.shape[1]] * entry.shape[0]
+    offsets: torch.Tensor = entry.offsets()  # type: ignore[attr-defined]
+    return offsets.diff().tolist() if len(entry.values()) == offsets[-1] else []
+
+
+def _check_entry(path: str, entry: Any, widths: list[int]) -> None:
+    """Raise ArgumentError if an entry has another shape than goes with rows of those widths [B], or another dtype."""
+    is_extra, is_tensor = path.startswith(_EXTRAS), isinstance(entry, torch.Tensor)
+    if path in _OF_TOKENS:
+        rule, is_shaped = "[B, L], as tokens", is_tensor and entry.ndim == 2 and _widths(entry) == widths
+    elif path == "padding":
+        rule, is_shaped = "[B, 2]", _widths(entry) == [2] * len(widths)
+    elif is_extra:
+        rule, is_shaped = "[B] or [B, L, ...], as tokens", is_tensor and (entry.ndim == 1 or _widths(entry) == widths)
+    else:
+        rule, is_shaped = "[B]", is_tensor and entry.ndim == 1
+    if not is_shaped:
+        raise errors.ArgumentError(f"{path} must be {rule}, got {validation.short_repr(entry)}")
+    kind, dtype = _KINDS.get(path, ("integers, torch.int64", torch.int64))
+    if not is_extra and not (entry.is_floating_point() if path in _FLOATS else entry.dtype == dtype):
+        raise errors.ArgumentError(f"{path} must be {'floats' if path in _FLOATS else kind}, got {entry.dtype}")
+
+
+def _numpy(path: str, entry: "torch.Tensor") -> arrays.Array:
+    """Return the values of a tensor [B, ...], or of a jagged one [N, ...]."""
+    try:
+        return (entry.values() if entry.is_nested else entry).detach().cpu().numpy()
+    except TypeError as error:
+        raise errors.ArgumentError(f"{path} must be of a dtype that numpy has, got {entry.dtype}") from error
+    except RuntimeError as error:
+        raise errors.ArgumentError(f"{path} must be a tensor that numpy can read, got one on {entry.device}") from error
 
 
 def _tensordict() -> Any:

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 import itertools
+import pathlib
 import types
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint import state_dict_saver
 from torch.utils import data
 
 import relive
@@ -277,6 +280,30 @@ def loader(dataset: Any, workers: int = 0, seed: int = 0) -> Any:
     generator = torch.Generator()
     generator.manual_seed(seed)
     return data.DataLoader(dataset, batch_size=None, num_workers=workers, generator=generator)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
+def test_a_distributed_checkpoint_needs_a_buffer_with_a_schema(tmp_path: pathlib.Path) -> None:
+    """It fills the entries of a state, and that of an empty buffer without a schema has no arrays of rows."""
+    buffer = relive.PrioritizedReplayBuffer(10, seed=0)
+    buffer.add_episode(np.arange(8.0, dtype=np.float32).reshape(4, 2), [0, 1, 0], [1.0, 2.0, 3.0], terminated=True)
+    state_dict_saver.save({"buffer": buffer.state_dict()}, checkpoint_id=tmp_path)
+
+    def load_into(fresh: relive.PrioritizedReplayBuffer) -> None:
+        state = {"buffer": fresh.state_dict()}
+        state_dict_loader.load(state, checkpoint_id=tmp_path)
+        fresh.load_state_dict(state["buffer"])
+
+    fresh = relive.PrioritizedReplayBuffer(10, schema=buffer.schema, seed=1)
+    load_into(fresh)
+    assert fresh.sample(5).reward.tolist() == buffer.sample(5).reward.tolist()
+    empty = relive.PrioritizedReplayBuffer(10, seed=1)
+    text = (
+        "^state must be all that state_dict returned, but array .* is missing: what fills .* a buffer with the schema"
+    )
+    with pytest.raises(errors.CheckpointError, match=text):
+        load_into(empty)
+    assert len(empty) == 0
 
 
 def test_a_dataset_without_workers_draws_as_its_buffer() -> None:

@@ -250,7 +250,12 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         if rng is not None:
             generators.check_kind(self._rng, rng)
         twin = self._twin()
-        twin._load_state_dict(given, **options)
+        try:
+            twin._load_state_dict(given, **options)
+        except state_lib.MissingArrayError as error:
+            rule = "state must be all that state_dict returned"
+            remedy = "what fills a state in place needs a buffer with the schema, or the bytes of a file"
+            raise errors.CheckpointError(f"{rule}, but {error}: {remedy}") from error
         with randomness.Unmoved(self._rng) if self._DRAWS else contextlib.nullcontext():
             if rng is not None:
                 self._rng.bit_generator.state = rng.bit_generator.state

@@ -83,6 +83,10 @@ def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, rows)
 
 
+class MissingArrayError(errors.CheckpointError):
+    """A state has no array of a name."""
+
+
 class StateReader:
     """Reads an untrusted state, or the part at a path of one: each method validates what it returns."""
 
@@ -155,7 +159,7 @@ class StateReader:
         """Return an array of that dtype and shape as a column; None stands for any length."""
         path = self._path + name
         if path not in self._arrays:
-            raise errors.CheckpointError(f"array {path} is missing")
+            raise MissingArrayError(f"array {path} is missing")
         column = self._arrays[path]
         is_column = isinstance(column, np.ndarray) or callable(getattr(column, "read", None))
         found = (column.dtype, column.shape) if is_column else (None, ())
