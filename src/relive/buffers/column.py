@@ -397,27 +397,27 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
-        key, num_spliced = self._store.next_key, self._append(steps)
-        # Last, since a warning may be raised: the steps are stored by then.
-        if num_spliced or type(steps.streams) is not tuple or self._counters.finals:
-            self._counters.record(steps, num_spliced, self._store)
+        key, written = self._store.next_key, self._append(steps)
+        if written is not steps_lib.CONTINUED:
+            # Last, since a warning may be raised: the steps are stored by then.
+            self._counters.warn(steps, written, self._store)
         return key
 
-    def _append(self, steps: encoding.Steps) -> int:
-        """Write steps, and return how many episodes were spliced; if it raises, nothing has changed."""
+    def _append(self, steps: encoding.Steps) -> steps_lib.Written:
+        """Write steps, and return what was found out about them; if it raises, nothing has changed."""
         store, counters, draws = self._store, self._counters, self._draws
         count = len(steps.streams)
         if not count:
-            return 0
+            return steps_lib.CONTINUED
         if self._gathers.ends:
             self._gathers.finish()
-        num_spliced = store.append(steps, journal=self._journal, tell=draws.tell)
+        written = store.append(steps, journal=self._journal, tell=draws.tell)
         counters.inserted += count
-        if num_spliced:
-            counters.spliced_episodes += num_spliced
         if draws.max_times_sampled is not None:
             draws.count_anew(store.next_key - count, count)
-        return num_spliced
+        if written is not steps_lib.CONTINUED:
+            counters.record(steps, written)
+        return written
 
     def end_episode(self, stream: int | None = None) -> bool:
         """End the open episode of a stream as truncated, and return whether there was one.
@@ -448,6 +448,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _end_episode(self, stream: int) -> None:
         self._gathers.finish()
         self._store.cut(stream)
+        self._counters.ends += 1
         if self._draws.tell is not None:
             self._draws.tell()
 
@@ -655,9 +656,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._counters.stale_keys += len(keys) - len(alive)
         return len(alive)
 
-    def _record_priorities(
-        self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None
-    ) -> None:
+    def _record_priorities(self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None) -> None:
         if then is not None:
             then()
         self._journal.set_priorities(keys, priorities)

@@ -919,6 +919,7 @@ def test_stats_say_what_is_there_and_what_happened() -> None:
         cleared=0,
         spliced_episodes=0,
         suspected_resets=0,
+        continued_truncations=0,
         stale_keys=0,
         spent=0,
     )

@@ -15,7 +15,15 @@ from relive.storage import steps as steps_lib
 
 _POLICY_VERSION = "extras/policy_version"
 """The field that says by which version of the policy a step was made."""
-_COUNTS = ("inserted", "sampled", "spliced_episodes", "suspected_resets", "stale_keys")
+_COUNTS = (
+    "inserted",
+    "sampled",
+    "spliced_episodes",
+    "suspected_resets",
+    "continued_truncations",
+    "stale_keys",
+    "ends",
+)
 
 
 class Counters(misuse.Watch):
@@ -25,14 +33,13 @@ class Counters(misuse.Watch):
         anchors: The anchors.
         inserted: Steps added.
         sampled: Anchors drawn.
-        spliced_episodes: Episodes closed because the next step did not follow.
         stale_keys: Keys whose step was no longer stored.
     """
 
     def __init__(self, anchors: anchors_lib.Anchors) -> None:
         super().__init__()
         self.anchors = anchors
-        self.inserted = self.sampled = self.spliced_episodes = self.stale_keys = 0
+        self.inserted = self.sampled = self.stale_keys = 0
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
@@ -74,9 +81,12 @@ class ColumnBufferStats(statistics.Statistics):
         evicted: Steps overwritten so far.
         cleared: Steps that `clear` forgot so far.
         spliced_episodes: Episodes closed as truncated because the next step began with a different observation than
-            expected: an unreported reset. Counted since the start, as are the next three.
-        suspected_resets: Steps of `extend` that lead from the final observation of a terminated episode to a new one:
-            probably an environment reset that was stored as a step.
+            expected: an unreported reset. Counted since the start, as are the next four.
+        suspected_resets: Steps of `add` and `extend` that lead from the final observation of an episode to another
+            one, with a reward of exactly 0, and go on: an environment reset that was stored as a step, if most other
+            steps have other rewards.
+        continued_truncations: Steps of `add` and `extend` that begin with the final observation of an episode that was
+            truncated: a task that goes on, or the first observation of an episode given as the final one of the last.
         stale_keys: Keys whose step was no longer stored when its priority or eligibility was set.
         spent: Anchors retired after max_times_sampled draws.
     """
@@ -96,6 +106,7 @@ class ColumnBufferStats(statistics.Statistics):
     cleared: int
     spliced_episodes: int
     suspected_resets: int
+    continued_truncations: int
     stale_keys: int
     spent: int
 
@@ -120,6 +131,7 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
     counts = counters.state_dict()
+    del counts["ends"]
     return ColumnBufferStats(
         size=len(store),
         capacity=store.capacity,

@@ -1,9 +1,13 @@
-"""Detection of misuse that no single call shows; each cause is warned of once.
+"""Detection of misuse that no single call shows; each cause is warned of once, at the very end of a call.
 
 spliced steps     a step that does not begin where the one before it ended: a shuffled stream, a wrong stream=
+isolated splices  a few of them, where no end was ever reported: flags that were forgotten
 repeated steps    a spliced step that equals the one before it: stored by a recorder, and by the program once more
-reset steps       a step from the final observation of an episode that terminated to the first of the next one:
-a vector environment that resets in a separate step, which is not a transition
+reset steps       a step from the final observation of an episode to the first of the next one: a vector environment
+                  that resets in a separate step, which is not a transition
+stacks            observations that are stacks of frames, in a buffer that stacks them once more
+
+A warning must not fire on a program whose learner reads right numbers: `misuse_test` has those that were tried.
 """
 
 import collections
@@ -16,48 +20,62 @@ import warnings
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import trees
 from relive.schema import encoding
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
 
 _LAST_STEPS = 200
-_FEWEST_RESETS = 10
+_FEWEST = 10
+"""So many resets, isolated splices or stacks in a row are no accident."""
 _MOST_ENVIRONMENTS = 64
+_FRAMES = range(2, 17)
+"""How many frames a stack may have."""
 
 
 class Watch:
     """Counts what looks like misuse of one buffer.
 
     Attributes:
-        suspected_resets: Steps of `extend` that look like resets.
-        finals: The final observations, field by field, of the streams whose newest step `extend` added and terminated.
+        spliced_episodes: Episodes closed because the next step did not follow.
+        suspected_resets: Steps that look like resets.
+        continued_truncations: Steps that begin with the final observation of an episode that was truncated.
+        ends: Ends of episodes that were reported.
     """
 
     def __init__(self) -> None:
-        self.suspected_resets = 0
-        self.finals: dict[int, list[bytes]] = {}
-        self._num_ends = 0
+        self.spliced_episodes = self.suspected_resets = self.continued_truncations = self.ends = 0
+        self._resets_looked_at = _FEWEST - 1
+        self._num_isolated = 0
+        self._num_stacks = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
         self._last_repeat = -1
         self._warned: set[str] = set()
 
-    def record(self, steps: encoding.Steps, num_spliced: int, store: steps_lib.StepStore) -> None:
-        """Record steps that were stored, of which some were spliced; it may raise a MisuseWarning."""
+    def record(self, steps: encoding.Steps, written: steps_lib.Written) -> None:
+        """Count steps that were stored."""
+        self.spliced_episodes += written.num_spliced
+        self.ends += written.num_ends
+        self.continued_truncations += len(written.after_truncation)
+        for place in (*written.after_termination, *written.after_truncation):
+            self.suspected_resets += _is_reset(steps, place)
+
+    def warn(self, steps: encoding.Steps, written: steps_lib.Written, store: steps_lib.StepStore) -> None:
+        """Warn of what the steps that were stored just now show; the MisuseWarning may be raised."""
         try:
-            if type(steps.streams) is not tuple and not steps.is_run:
-                self.record_round(steps)
-            elif self.finals:
-                self.finals.pop(steps.streams[0], None)  # It was written to other than by `extend`.
-            if num_spliced:
-                self.record_splices(num_spliced, len(steps.streams), store)
+            if written.num_spliced:
+                self._look_at_splices(steps, written.num_spliced, store)
+            if written.after_termination or written.after_truncation:
+                self._look_at_resets(store)
+            if len(store.back) and "stacks" not in self._warned:
+                self._look_at_stacks(len(steps.streams), store)
         except MemoryError:
             pass  # The steps are stored: a look at them is all that is left out.
 
-    def record_splices(self, count: int, added: int, store: steps_lib.StepStore) -> None:
-        """Record that `count` of the `added` newest steps were spliced."""
-        inserted = store.next_key
+    def _look_at_splices(self, steps: encoding.Steps, count: int, store: steps_lib.StepStore) -> None:
+        inserted, added = store.next_key, len(steps.streams)
         if not self._warned & {"splices", "repeats"} and _is_repeated(store, added):
             if self._last_repeat != inserted - added:  # Twice, and not over and over.
                 self._repeats.extend([inserted] * count)
@@ -75,34 +93,54 @@ class Watch:
                 f"more than half of the last {_LAST_STEPS} steps did not begin where the one before them ended: "
                 + _cause_of_splices(store),
             )
+        if not steps.is_run:
+            self._num_isolated += count
+            if self._num_isolated >= _FEWEST and 5 * self._num_isolated < inserted and not self.ends:
+                self._warn(
+                    "ends",
+                    f"{self._num_isolated} of {inserted} steps did not begin where the one before them ended, and no "
+                    "end of an episode was ever reported: say it with terminated= and truncated= (terminations= and "
+                    "truncations= of joint steps), or with end_episode",
+                )
 
-    def record_round(self, steps: encoding.Steps) -> None:
-        """Record a step for each of some streams, as `extend` adds them."""
-        next_rows, events = steps.next_rows, bytes(steps.events)
-        if not self.finals and not events.strip(b"\0"):
+    def _look_at_resets(self, store: steps_lib.StepStore) -> None:
+        count = self.suspected_resets
+        if count <= self._resets_looked_at or 2 * count <= self.ends or "resets" in self._warned:
             return
-        streams = np.asarray(steps.streams).tolist()
-        places = {stream: place for place, stream in enumerate(streams)} if self.finals else {}
-        for stream in self.finals.keys() & places:
-            place, final = places[stream], self.finals.pop(stream)
-            if next_rows is not None and _observation(steps, steps.rows, place) == final:
-                self.suspected_resets += _observation(steps, next_rows, place) != final
-        for place in np.flatnonzero(steps.events).tolist():
-            self._num_ends += 1
-            if next_rows is not None and events[place] & encoding.TERMINATED:
-                self.finals[streams[place]] = _observation(steps, next_rows, place)
-        if self.suspected_resets >= _FEWEST_RESETS and 2 * self.suspected_resets > self._num_ends:
+        # Where most rewards are 0, so are those of right steps. All are read: the less often, the more there are.
+        rewards = store.rewards.take(store.alive_slots())
+        num_stored = min(count, len(rewards))
+        if 2 * int(np.count_nonzero(rewards)) > len(rewards) - num_stored:
             self._warn(
                 "resets",
-                f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "
-                "observation: the environment resets by a step, which must not be stored "
-                "(VectorRecorder leaves it out), or what was given as the final observation was the first of the next "
-                "episode (give that of infos['final_obs'])",
+                f"{count} steps go from the final observation of an episode to another observation, with a reward of "
+                "0: the environment resets by a step, which must not be stored (VectorRecorder leaves it out), or "
+                "what was given as the final observation was the first of the next episode (give that of "
+                "infos['final_obs'])",
+            )
+        self._resets_looked_at = count + count // 8
+
+    def _look_at_stacks(self, count: int, store: steps_lib.StepStore) -> None:
+        fields = {path: store.schema.fields[path] for path in store.observation_paths}
+        axes = {path: _axes_of_frames(field.shape) for path, field in fields.items()}
+        if not any(axes.values()):
+            return
+        slots = store.alive_slots()[-count:]
+        slots = slots[store.back.take(slots) >= 0]
+        newer, older = store.observations(slots), store.observations(store.back.take(slots).astype(np.int64))
+        are_shifted = [_are_shifted(older[path], newer[path], axis) for path, some in axes.items() for axis in some]
+        is_stack = np.logical_or.reduce(are_shifted)
+        self._num_stacks = self._num_stacks + len(is_stack) if is_stack.all() else 0
+        if self._num_stacks >= _FEWEST:
+            self._warn(
+                "stacks",
+                f"each of the last {self._num_stacks} observations holds the newer frames of the one before it and one "
+                "more: they are stacks of frames already, so store the newest frame of each alone, or leave "
+                "frame_stack out",
             )
 
     def forget_steps(self) -> None:
         """Forget the steps; counts and warnings are kept."""
-        self.finals.clear()
         self._splices.clear()
         self._repeats.clear()
 
@@ -173,10 +211,34 @@ def _are_mostly_equal(these: list[bytes], those: list[bytes]) -> bool:
     return bool(2 * sum(map(operator.eq, these, those)) > len(these) > 0)
 
 
-def _observation(steps: encoding.Steps, rows: encoding.Row, place: int) -> list[bytes]:
-    """Return the bytes of the observation at a place among those of some steps, field by field."""
-    sizes = [len(field) // len(steps.streams) for field in rows[: len(steps.schema._observation_paths)]]
-    return [rows[field][place * size : (place + 1) * size] for field, size in enumerate(sizes)]
+def _is_reset(steps: encoding.Steps, place: int) -> bool:
+    """Return whether a step that begins with a final observation leads elsewhere, goes on, and has a reward of 0."""
+    rows, next_rows = steps.rows, steps.next_rows
+    if next_rows is None or steps.events[place]:
+        return False
+    reward = _part(steps, rows, [*steps.schema.fields].index("reward"), place)
+    if np.frombuffer(reward, steps.schema.reward.dtype).item():
+        return False
+    fields = range(len(steps.schema._observation_paths))
+    return any(_part(steps, next_rows, field, place) != _part(steps, rows, field, place) for field in fields)
+
+
+def _part(steps: encoding.Steps, rows: encoding.Row, field: int, place: int) -> bytes:
+    """Return the bytes of a field of one of some steps."""
+    size = len(rows[field]) // len(steps.streams)
+    return bytes(rows[field][place * size : (place + 1) * size])
+
+
+def _axes_of_frames(shape: tuple[int, ...]) -> list[int]:
+    """Return the axes of an observation that may be those of a stack of frames."""
+    return [axis for axis in (0, -1) if len(shape) > 1 and shape[axis] in _FRAMES]
+
+
+def _are_shifted(older: arrays.Array, newer: arrays.Array, axis: int) -> arrays.Bools:
+    """Return whether the newer frames of an observation are the older ones of the next, whose newest is another [k]."""
+    before, after = np.moveaxis(older, axis + (axis >= 0), 1), np.moveaxis(newer, axis + (axis >= 0), 1)
+    is_shifted = np.logical_not(steps_lib.differ(before[:, 1:], after[:, :-1]))
+    return np.asarray(is_shifted & steps_lib.differ(before[:, -1:], after[:, -1:]))
 
 
 def _is_ours(name: str) -> bool:

@@ -1,5 +1,6 @@
 """Misuse that no single call shows: splices and stored resets are counted, and warned about once."""
 
+import itertools
 from typing import Any
 import warnings
 
@@ -11,7 +12,7 @@ from relive import errors
 from relive.buffers import misuse
 
 
-def environments(count: int, *, stores_resets: bool, ends: str = "terminated") -> Any:
+def environments(count: int, *, stores_resets: bool, ends: str = "terminated", reward: float = 1.0) -> Any:
     """Yield rounds of vector environments with episodes of 5 steps that reset in a separate step (NEXT_STEP)."""
     observation = np.zeros((count, 2))
     for t in range(200):
@@ -23,7 +24,7 @@ def environments(count: int, *, stores_resets: bool, ends: str = "terminated") -
             yield {
                 "observation": observation,
                 "action": np.zeros(count, int),
-                "reward": np.zeros(count),
+                "reward": np.full(count, 0.0 if is_reset else reward),
                 "next_observation": following,
                 ends: flags,
             }
@@ -37,18 +38,23 @@ def caught(call: Any) -> list[warnings.WarningMessage]:
     return found
 
 
-@pytest.mark.parametrize("spelling", ["arrays", "lists", "streams"])
+@pytest.mark.parametrize("ends", ["terminated", "truncated"])
+@pytest.mark.parametrize("spelling", ["arrays", "lists", "streams", "add"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -> None:
+def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str, ends: str) -> None:
     buffer = relive.RingReplayBuffer(1000, streams=count)
     rounds = 0
 
     def fill() -> None:
         nonlocal rounds
-        for step in environments(count, stores_resets=True):
+        for step in environments(count, stores_resets=True, ends=ends):
+            rounds += 1
+            if spelling == "add":
+                for stream in range(count):
+                    buffer.add(**{name: value[stream] for name, value in step.items()}, stream=stream)
+                continue
             given = step if spelling == "arrays" else {name: value.tolist() for name, value in step.items()}
             buffer.extend(**given, streams=np.arange(count) if spelling == "streams" else None)
-            rounds += 1
 
     (warning,) = caught(fill)
     assert warning.category is errors.MisuseWarning
@@ -56,43 +62,22 @@ def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -
     assert "VectorRecorder" in str(warning.message)
     stats = buffer.get_stats()
     assert (stats.suspected_resets, stats.spliced_episodes) == (33 * count, 0)
+    assert stats.continued_truncations == (33 * count if ends == "truncated" else 0)
     assert len(buffer) == rounds * count
     assert relive.RingReplayBuffer.from_state(buffer.state_dict()).get_stats().suspected_resets == 33 * count
 
 
-@pytest.mark.parametrize(
-    ("stores_resets", "ends"), [(False, "terminated"), (True, "truncated")], ids=["without resets", "truncations"]
-)
-def test_right_steps_are_not_warned_of(stores_resets: bool, ends: str) -> None:
-    """A task that goes on after a truncation begins with the last observation."""
-    buffer = relive.RingReplayBuffer(1000, streams=2)
-    assert not caught(
-        lambda: [buffer.extend(**step) for step in environments(2, stores_resets=stores_resets, ends=ends)]
-    )
-    assert buffer.get_stats().suspected_resets == 0
-
-
-def test_a_bandit_is_not_warned_of_resets() -> None:
-    buffer = relive.RingReplayBuffer(1000, streams=2)
-    same = np.zeros((2, 1))
-    step = same, np.zeros(2, int), np.zeros(2), same
-    assert not caught(lambda: [buffer.extend(*step, terminated=[True, True]) for _ in range(100)])
-
-
-@pytest.mark.parametrize("way", ["add", "add_steps", "add_episode"])
-def test_calls_other_than_extend_do_not_warn_of_resets(way: str) -> None:
+@pytest.mark.parametrize("way", ["add_steps", "add_episode"])
+def test_runs_of_steps_are_not_suspected_of_resets(way: str) -> None:
     buffer = relive.RingReplayBuffer(1000)
 
     def fill() -> None:
         for number in range(60):
             final, first = 10.0 * number, 10.0 * (number + 1)
-            if way == "add":
-                buffer.add(final, 0, 0.0, first)
-                buffer.add(first, 0, 0.0, first, terminated=True)
-            elif way == "add_steps":
-                buffer.add_steps([final, first, first], [0, 0], [0.0, 0.0], terminated=True)
+            if way == "add_steps":
+                buffer.add_steps([final, first, first], [0, 0], [0.0, 1.0], terminated=True)
             else:
-                buffer.add_episode([final, first, first], [0, 0], [0.0, 0.0], terminated=True)
+                buffer.add_episode([final, first, first], [0, 0], [0.0, 1.0], terminated=True)
 
     assert not caught(fill)
     assert buffer.get_stats().suspected_resets == 0
@@ -137,7 +122,7 @@ def test_nine_resets_do_not_warn() -> None:
 
     def reset(times: int) -> None:
         for _ in range(times):
-            buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
+            buffer.extend([0.0], [0], [0.5], [1.0], terminated=[True])
             buffer.extend([1.0], [0], [0.0], [0.0])
 
     assert not caught(lambda: reset(9))
@@ -149,10 +134,10 @@ def test_resets_of_less_than_half_of_the_ends_do_not_warn() -> None:
 
     def mixed() -> None:
         for number in range(30):
-            buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
+            buffer.extend([0.0], [0], [0.5], [1.0], terminated=[True])
             if number % 3 == 0:
                 buffer.extend([1.0], [0], [0.0], [0.0])
-                buffer.extend([0.0], [0], [0.0], [5.0], truncated=[True])
+                buffer.extend([0.0], [0], [0.5], [5.0], truncated=[True])
 
     assert not caught(mixed)
     assert buffer.get_stats().suspected_resets == 10
@@ -302,3 +287,198 @@ def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch
     assert len(caught(lambda: [buffer.add(float(t), 0, 0.0, t + 0.5) for t in range(500)])) == 1
     assert len(looked) == 1
     assert buffer.get_stats().spliced_episodes == 499
+
+
+# Right programs, none of which is warned of.
+
+
+def loop(buffer: Any, reset: Any, step: Any, *, num_steps: int = 600, most: int = 20, **told: Any) -> None:
+    """Run the usual loop: an episode ends after `most` steps, as truncated unless `step` says that it terminated."""
+    rng = np.random.default_rng(0)
+    observation, t = reset(rng), 0
+    for _ in range(num_steps):
+        following, reward, terminated = step(observation, rng)
+        truncated, t = t + 1 == most and not terminated, t + 1
+        buffer.add(observation, 0, reward, following, terminated=terminated, truncated=truncated)
+        observation = following
+        if terminated or truncated:
+            observation, t = reset(rng), 0
+
+
+def walk(observation: Any, rng: np.random.Generator) -> Any:
+    return observation + rng.normal(size=2), float(rng.normal()), bool(rng.random() < 0.05)
+
+
+def anywhere(rng: np.random.Generator) -> Any:
+    return rng.normal(size=2)
+
+
+def continuing(buffer: Any, *, reward: float) -> None:
+    """A task that goes on after each truncation."""
+    for t in range(600):
+        buffer.add([t, 0.0], 0, reward * (t % 3 > 0), [t + 1, 0.0], truncated=t % 5 == 4)
+
+
+def bandit(buffer: Any, *, has_context: bool) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        context = rng.integers(3, size=2) if has_context else np.zeros(2)
+        buffer.add(context, 0, 1.0, context, terminated=True)
+
+
+def cleanrl(buffer: Any, *, reward: float) -> None:
+    """The reset observation stands behind a terminated step, where nothing reads it."""
+    rng = np.random.default_rng(0)
+    observation = anywhere(rng)
+    for t in range(600):
+        following, terminated = observation + 1.0, t % 7 == 6
+        if terminated:
+            following = anywhere(rng)
+        buffer.add(observation, 0, reward * (rng.random() < 0.8), following, terminated=terminated)
+        observation = following
+
+
+def in_random_order(buffer: Any) -> None:
+    for t in np.random.default_rng(0).permutation(90):
+        buffer.add([t, 0.0], 0, 1.0, [t + 1, 0.0])
+
+
+def lazily(buffer: Any) -> None:
+    """Without next observations, and with an end of the episode wherever the environment is reset."""
+    for t in range(600):
+        if t % 20 == 19:
+            buffer.end_episode()
+        buffer.add([t, t % 20], 0, 1.0)
+
+
+PROGRAMS: dict[str, Any] = {
+    "episodes": lambda buffer: loop(buffer, anywhere, walk),
+    "time limits alone": lambda buffer: loop(buffer, anywhere, lambda o, rng: (*walk(o, rng)[:2], False)),
+    "sparse rewards": lambda buffer: loop(buffer, anywhere, lambda o, rng: (o + 1, float(rng.random() < 0.02), False)),
+    "no rewards": lambda buffer: loop(buffer, anywhere, lambda o, rng: (o + 1, 0.0, False)),
+    "the same start": lambda buffer: loop(buffer, lambda rng: np.zeros(2), lambda o, rng: (o + 1, 1.0, False)),
+    "a constant observation": lambda buffer: loop(buffer, lambda rng: np.zeros(2), lambda o, rng: (o, 1.0, False)),
+    "a continuing task": lambda buffer: continuing(buffer, reward=1.0),
+    "a continuing task without rewards": lambda buffer: continuing(buffer, reward=0.0),
+    "a bandit": lambda buffer: bandit(buffer, has_context=False),
+    "a contextual bandit": lambda buffer: bandit(buffer, has_context=True),
+    "a loop in the style of CleanRL": lambda buffer: cleanrl(buffer, reward=1.0),
+    "the same without rewards": lambda buffer: cleanrl(buffer, reward=0.0),
+    "transitions in random order": in_random_order,
+    "steps without next observations": lazily,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("make", [relive.RingReplayBuffer, relive.PrioritizedReplayBuffer])
+def test_a_right_program_is_not_warned_of(make: Any, name: str) -> None:
+    buffer = make(500, seed=0)
+    assert not caught(lambda: PROGRAMS[name](buffer))
+    buffer.check()
+
+
+def test_a_task_that_goes_on_looks_like_a_final_observation_that_is_the_next_start() -> None:
+    buffer = relive.RingReplayBuffer(500)
+    continuing(buffer, reward=1.0)
+    assert buffer.get_stats().continued_truncations == 119
+
+
+# Flags that were forgotten.
+
+
+def forgetful(buffer: Any, length: int, count: int = 300, stream: int = 0) -> None:
+    """Reset an environment every `length` steps, and do not tell the buffer."""
+    for t in range(count):
+        start = 100.0 * (t // length)
+        buffer.add(start + t % length, 0, 1.0, start + t % length + 1, stream=stream)
+
+
+@pytest.mark.parametrize("length", [6, 20])
+def test_flags_that_were_forgotten_are_warned_of_once(length: int) -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    assert not caught(lambda: forgetful(buffer, length, 10 * length))
+    (warning,) = caught(lambda: forgetful(buffer, length, 10 * length))
+    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
+    assert "terminated= and truncated=" in str(warning.message)
+    assert str(warning.message).startswith(f"10 of {10 * length + 1} steps did not begin")
+
+
+def test_more_than_a_fifth_of_the_steps_may_be_spliced() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    assert not caught(lambda: forgetful(buffer, 4))
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated", "end_episode", "add_episode", "another life"])
+def test_who_reports_an_end_has_not_forgotten_the_flags(end: str) -> None:
+    buffer = relive.RingReplayBuffer(1000, streams=2)
+    if end == "end_episode":
+        buffer.add(0.0, 0, 0.0, 1.0, stream=1)
+        buffer.end_episode(stream=1)
+    elif end == "add_episode":
+        buffer.add_episode([0.0, 1.0], [0], [0.0], terminated=False, stream=1)
+    else:
+        buffer.add(0.0, 0, 0.0, 1.0, stream=1, **{"terminated" if end == "another life" else end: True})
+    if end == "another life":
+        buffer = relive.RingReplayBuffer.from_state(buffer.state_dict())
+    assert not caught(lambda: forgetful(buffer, 20))
+
+
+def test_steps_of_runs_are_not_isolated() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    assert not caught(lambda: [buffer.add_steps(range(100 * n, 100 * n + 21), [0] * 20, [0.0] * 20) for n in range(30)])
+
+
+# Stacks of stacks.
+
+
+def frames(kind: str, t: int) -> Any:
+    """Return an observation of three frames, or what looks alike."""
+    if kind == "first axis":
+        return np.array([[s, s] for s in (t - 2, t - 1, t)], np.int16)
+    if kind == "last axis":
+        return frames("first axis", t).T
+    if kind == "a constant":
+        return np.ones((3, 2), np.int16)
+    if kind == "a walking one-hot":
+        return np.roll(np.eye(12, dtype=np.int16)[:, :2], -t, axis=0)
+    if kind == "lag features":
+        return np.array([t - 2, t - 1, t], np.int16)
+    if kind == "one frame":
+        return np.full((1, 2), t, np.int16)
+    return np.full((3, 2), t, np.int16)
+
+
+@pytest.mark.parametrize("way", ["add", "extend", "add_steps", "add_episode"])
+@pytest.mark.parametrize("kind", ["first axis", "last axis"])
+def test_a_stack_of_stacks_is_warned_of_once(kind: str, way: str) -> None:
+    buffer = relive.RingReplayBuffer(1000, frame_stack=3, streams=2 if way == "extend" else 1)
+
+    def play() -> None:
+        for start in range(5, 40, 5):
+            seen = [frames(kind, t) for t in range(start, start + 6)]
+            if way == "add":
+                for now, then in itertools.pairwise(seen):
+                    buffer.add(now, 0, 1.0, then)
+            elif way == "extend":
+                for now, then in itertools.pairwise(seen):
+                    buffer.extend([now, now], [0, 0], [1.0, 1.0], [then, then])
+            elif way == "add_steps":
+                buffer.add_steps(seen, [0] * 5, [1.0] * 5)
+            else:
+                buffer.add_episode(seen, [0] * 5, [1.0] * 5, terminated=True)
+
+    (warning,) = caught(play)
+    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
+    assert "stacks of frames already" in str(warning.message)
+
+
+@pytest.mark.parametrize("kind", ["a constant", "a walking one-hot", "lag features", "one frame", "frames"])
+def test_a_stack_of_frames_is_not_warned_of(kind: str) -> None:
+    buffer = relive.RingReplayBuffer(1000, frame_stack=3)
+    assert not caught(lambda: [buffer.add(frames(kind, t), 0, 1.0, frames(kind, t + 1)) for t in range(60)])
+
+
+def test_stacks_are_no_misuse_without_a_frame_stack() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    stacks = [frames("first axis", t) for t in range(61)]
+    assert not caught(lambda: buffer.add_steps(stacks, [0] * 60, [1.0] * 60))

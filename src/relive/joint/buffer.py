@@ -30,6 +30,7 @@ from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
+from relive.storage import steps as steps_lib
 from relive.waiting import rate_limiters
 
 Batch = TypeVar("Batch", bound=column.AnyBatch)
@@ -161,11 +162,11 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
         raise errors.ArgumentError("add_episode cannot add joint steps: use add or extend")
 
-    def _append(self, steps: encoding.Steps) -> int:
+    def _append(self, steps: encoding.Steps) -> steps_lib.Written:
         record = self._rows.recording(steps)
-        num_spliced = super()._append(steps)
+        written = super()._append(steps)
         record()
-        return num_spliced
+        return written
 
     # As a whole.
 

@@ -9,10 +9,10 @@ So an episode of T steps takes T + 1 observations: the next observation of a ste
 one stored behind the episode. Successors and episodes of rows are kept in the flat arrays of `kernels.append`.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 import functools
 import types
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,26 @@ class Journal(Protocol):
 
     def write(self, steps: encoding.Steps) -> None:
         """Journal steps that are stored; if it raises, they are taken back."""
+
+
+class Written(NamedTuple):
+    """What was found out about steps that were written.
+
+    Attributes:
+        num_spliced: How many open episodes were truncated because the next step did not follow.
+        num_ends: How many of the steps end their episodes.
+        after_termination: Which steps, by place, begin with the final observation of an episode that terminated.
+        after_truncation: Which of them begin with that of an episode that was truncated.
+    """
+
+    num_spliced: int
+    num_ends: int
+    after_termination: Sequence[int]
+    after_truncation: Sequence[int]
+
+
+CONTINUED = Written(0, 0, (), ())
+"""A step that goes on."""
 
 
 def _read_row_by_row(schema: schema_lib.Schema) -> None:
@@ -295,10 +315,8 @@ class StepStore(arrays_lib.Derived):
         *,
         journal: Journal | None = None,
         tell: Callable[[], None] | None = None,
-    ) -> int:
-        """Write steps, and return how many open episodes were truncated because the next step did not follow.
-
-        If anything raises, all is as it was before.
+    ) -> Written:
+        """Write steps, and return what was found out about them; if anything raises, all is as it was before.
 
         Args:
             steps: The steps.
@@ -311,7 +329,7 @@ class StepStore(arrays_lib.Derived):
         if encoder is self.encoder:
             is_next = len(streams) == 1 and journal is None and not events[0]
             if is_next and self._append_next(streams[0], rows, next_rows, tell):
-                return 0
+                return CONTINUED
             return self._append(steps, journal, tell)
         self._check_room(encoder.schema)
         storage = memory.ColumnStorage(encoder.schema, self.capacity)
@@ -325,13 +343,14 @@ class StepStore(arrays_lib.Derived):
             self._rederive()
             raise
 
-    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None) -> int:
+    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None) -> Written:
         """Do what `append` does with steps of the schema that is known."""
         _, streams, events, rows, next_rows, is_run = steps
         num, count, num_spliced = self.num_view, len(streams), 0
         key, capacity = num[append.NEXT_KEY], self.capacity
         if self.is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
             events, num_spliced = self._with_cuts(steps)
+        num_ends, resumed = _num_ends(events), ((), ()) if is_run else self._resumed(steps)
         heads = streams[:1] if is_run else streams
         num_heads = 1 if is_run else count
         if num[append.FREE] < num_heads:
@@ -380,7 +399,7 @@ class StepStore(arrays_lib.Derived):
             self.current.take(heads, out=episodes, mode="clip")  # Without a buffer, which "raise" would need.
             for field, records in self._behind_records:
                 records[episodes] = np.frombuffer(next_rows[field], records.dtype)
-        return num_spliced
+        return Written(num_spliced, num_ends, *resumed)
 
     def _blank(self, streams: Any, events: Any) -> None:
         """Store zeros behind the episodes that terminated without a known next observation."""
@@ -474,6 +493,42 @@ class StepStore(arrays_lib.Derived):
                 if arrays_lib.any_set(differs & (self.knows.take(steps.streams) > 0)):
                     return True
         return False
+
+    def _resumed(self, steps: encoding.Steps) -> tuple[Sequence[int], Sequence[int]]:
+        """Return which steps begin with the final observation of the newest episode of their stream, which has ended.
+
+        First those of episodes that terminated, and then of those that were truncated; while a row of them is stored.
+        """
+        if type(steps.streams) is tuple:
+            return self._resumed_by(steps.streams[0], steps.rows)
+        streams = np.asarray(steps.streams)
+        newest = self.last.take(streams)
+        if newest.item(newest.argmin()) != append.NONE:
+            return (), ()
+        (places,) = (newest == append.NONE).nonzero()
+        streams = streams[places]
+        episodes = self.current.take(streams)
+        table = self.episodes.take(episodes, axis=1)
+        is_there = (table[append.STREAM] == streams) & (table[append.KNOWN] > 0) & (table[append.OLDEST] >= 0)
+        for field, records in self._behind_records:
+            rows = np.frombuffer(steps.rows[field], records.dtype)
+            is_there &= records[episodes] == rows[places]
+        ends = table[append.END] * is_there
+        after_termination, after_truncation = (places[ends == end] for end in (append.TERMINATED, append.TRUNCATED))
+        return after_termination.tolist(), after_truncation.tolist()
+
+    def _resumed_by(self, stream: int, row: encoding.Row) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the same for one step."""
+        _, _, _, _, _, current, last, _, episodes, _, _, _ = self._views
+        episode = current[stream]
+        if last[stream] != append.NONE or episodes[append.STREAM, episode] != stream:
+            return (), ()
+        if not episodes[append.KNOWN, episode] or episodes[append.OLDEST, episode] < 0:
+            return (), ()
+        for field, behind, size in self._behind_bytes:
+            if behind[episode * size : episode * size + size].tobytes() != row[field]:
+                return (), ()
+        return ((0,), ()) if episodes[append.END, episode] == append.TERMINATED else ((), (0,))
 
     def _with_cuts(self, steps: encoding.Steps) -> tuple[Any, int]:
         """Return the events of steps of which one does not follow, with CUT where that is so, and the number of those.
@@ -585,6 +640,7 @@ class StepStore(arrays_lib.Derived):
         self.flags.fill(0)
         self.last.fill(append.NONE)
         self.knows.fill(0)
+        self.episodes[append.OLDEST].fill(-1)
         self.free[:] = free[::-1]
         num = self.num_view
         num[append.CLEARED] += len(slots)
@@ -782,7 +838,8 @@ class StepStore(arrays_lib.Derived):
             array[:count] = value
         (is_open,) = (kept.end == append.OPEN).nonzero()
         streams = kept.stream[is_open]
-        self.current[streams], self.last[streams] = is_open, newest[is_open]
+        self.current[kept.stream] = np.arange(count)  # The newest of each: they are in the order of time.
+        self.last[streams] = newest[is_open]
         self.knows[streams] = kept.has_tail[is_open]
         width = self._recent.shape[1]
         if width:
@@ -832,6 +889,14 @@ class StepStore(arrays_lib.Derived):
         for fault, is_found in is_wrong.items():
             if is_found:
                 raise errors.CorruptionError(fault)
+
+
+def _num_ends(events: Any) -> int:
+    """Return how many of some events [k] end an episode."""
+    return bytes(events).translate(_ENDS).count(1)
+
+
+_ENDS = bytes(event & append.ENDS > 0 for event in range(256))
 
 
 def _is_own(storage: memory.Storage, call: str) -> bool:
