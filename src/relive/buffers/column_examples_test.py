@@ -981,3 +981,86 @@ def test_observations_may_be_any_mapping(mapping: Callable[[Any], Any], streams:
         buffer.add(one, 7, 1.0, two, stream=0)
         buffer.add(two, 8, 1.0, stream=0)
     assert zoo.state_of(buffers[1]) == zoo.state_of(buffers[0])
+
+
+# The end of a recording, after which nobody knows the observation.
+
+
+def test_windows_end_before_a_step_whose_next_observation_is_never_known() -> None:
+    buffer = relive.PrioritizedReplayBuffer(20, n_step=3, gamma=1.0, seed=0)
+    buffer.add(0.0, 0, 1.0)
+    buffer.add(1.0, 0, 1.0)
+    assert buffer.end_episode()
+    assert not buffer.end_episode()
+    batch = buffer.read([0])
+    assert (batch.reward.item(), batch.steps.item(), batch.next_observation.item()) == (1.0, 1, 1.0)
+    assert (batch.next_discount.item(), batch.is_terminal.item()) == (1.0, False)
+    assert (len(buffer), buffer.num_eligible) == (2, 1)
+    assert buffer.set_eligible([1], True) == 1
+    assert buffer.update_priorities([1], [50.0]) == 1
+    assert buffer.get_priorities([1]).tolist() == [50.0]
+    assert {*buffer.sample(50).keys.tolist()} == {0}
+    with pytest.raises(relive.ArgumentError, match="^keys must be of steps that a window can start from, got 1$"):
+        buffer.read([1])
+    buffer.add(1.0, 0, 5.0, 2.0)
+    assert buffer.read([0]).reward.item() == 1.0, "the next step begins another episode"
+    assert buffer.explain(2).step == 0
+    stats = buffer.get_stats()
+    assert (stats.truncated_episodes, stats.open_episodes, stats.spliced_episodes) == (1, 1, 0)
+    for each in (buffer, relive.PrioritizedReplayBuffer.from_state(buffer.state_dict())):
+        each.check()
+        assert each.eligible_keys().tolist() == [0, 2]
+
+
+def test_a_lone_step_whose_next_observation_is_never_known_is_stored() -> None:
+    buffer = relive.RingReplayBuffer(2, seed=0)
+    buffer.add(0.0, 0, 1.0)
+    assert buffer.end_episode()
+    assert (len(buffer), buffer.num_eligible) == (1, 0)
+    for t in range(3):
+        buffer.add(float(t), 0, 1.0, t + 1.0)
+        buffer.check()
+    assert buffer.eligible_keys().tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("ends", ["end_episode", "add_episode"])
+@pytest.mark.parametrize("streams", [1, 2])
+def test_sequences_are_truncated_before_a_step_whose_next_observation_is_never_known(streams: int, ends: str) -> None:
+    """Also where add_episode ends what was open in its stream."""
+    buffer = relive.SequenceReplayBuffer(40, length=3, pad=True, streams=streams, seed=0)
+    for t in range(5):
+        for stream in range(streams):
+            buffer.add(10.0 * stream + t, t, float(t), stream=stream)
+    for stream in range(streams):
+        if ends == "end_episode":
+            assert buffer.end_episode(stream=stream)
+        else:
+            buffer.add_episode([90.0, 91.0], [0], [0.0], terminated=True, stream=stream)
+    assert [key for key in buffer.eligible_keys().tolist() if key < 5 * streams] == [*range(2 * streams)]
+    batch = buffer.read([0, streams])
+    assert batch.truncated.tolist() == [[False] * 3, [False, False, True]]
+    assert batch.observation.tolist() == [[0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]
+    assert batch.mask.all()
+    assert not batch.terminated.any()
+    buffer.check()
+
+
+def test_stacks_end_before_a_step_whose_next_observation_is_never_known() -> None:
+    buffer = relive.RingReplayBuffer(20, frame_stack=2, seed=0)
+    for t in range(3):
+        buffer.add([t], 0, 1.0)
+    buffer.end_episode()
+    buffer.add([9], 0, 1.0, [10])
+    batch = buffer.read([1, 3])
+    assert batch.next_observation[..., 0].tolist() == [[1, 2], [9, 10]]
+    assert batch.observation[..., 0].tolist() == [[0, 1], [0, 9]]
+
+
+async def test_shells_end_an_episode_whose_last_observation_is_not_known() -> None:
+    for shell in (relive.ThreadSafeReplayBuffer, relive.AsyncReplayBuffer):
+        shared: Any = shell(relive.RingReplayBuffer(20, seed=0))
+        for t in range(2):
+            added = shared.add(float(t), 0, 1.0)
+            await added if shell is relive.AsyncReplayBuffer else added
+        assert shared.end_episode()
+        assert shared.num_eligible == 1

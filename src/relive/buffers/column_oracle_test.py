@@ -108,7 +108,6 @@ class Oracle:
         episode = self.open[stream]
         if episode is None:
             return False
-        assert episode.tail is not None
         episode.end = "truncated"
         self.open[stream] = None
         return True
@@ -186,7 +185,7 @@ class Oracle:
         _, episode, step = self.rows[key]
         real = min(length, episode.complete - step)
         padding = length - real
-        stops = step + real == len(episode.actions)
+        stops = step + real == episode.complete
         last = [False] * (real - 1)
         return {
             "observation": [episode.observation(step + k) or 0 for k in range(real + 1)] + [0] * padding,

@@ -371,13 +371,6 @@ def test_flags_are_given_by_name_alone(call: str) -> None:
         getattr(relive.RingReplayBuffer(9), call)(0.0, 0, 0.0, 1.0, True)
 
 
-def test_an_end_whose_observation_is_not_known_is_refused() -> None:
-    buffer = relive.RingReplayBuffer(8)
-    buffer.add(0, 0, 0.0)
-    message = "^end_episode needs the observation after the newest step of stream 0: add that step with next_observatio"
-    assert_refused(buffer, "end_episode", {}, message, relive.ArgumentError)
-
-
 def test_a_limiter_holds_every_call_back() -> None:
     limiter = relive.SampleToInsertRatio(ratio=1.0, min_size=2, error_buffer=2.0)
     buffer = relive.RingReplayBuffer(8, limiter=limiter, seed=0)

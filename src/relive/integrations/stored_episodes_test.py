@@ -320,3 +320,17 @@ def test_arguments_of_stored_episodes_are_checked_at_once() -> None:
     wrong = 3
     with pytest.raises(errors.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
         stored_episodes.stored_episodes(relive.RingReplayBuffer(4), progress=wrong)
+
+
+def test_a_step_whose_next_observation_is_never_known_is_the_end_of_its_episode() -> None:
+    """It is left out, and what was observed at it is the final observation."""
+    buffer = relive.RingReplayBuffer(20, streams=2)
+    for t in range(3):
+        buffer.extend([t, 10 + t], [t, t], [1.0, 2.0])
+    buffer.end_episode(stream=0)
+    buffer.add(90, 0, 0.0, stream=0)
+    buffer.end_episode(stream=0)
+    (first, second) = stored_episodes.stored_episodes(buffer)
+    assert (first.status, first.observations.tolist(), first.actions.tolist()) == ("TRUNCATED", [0, 1, 2], [0, 1])
+    assert (first.truncated.tolist(), first.has_final_observation) == ([False, True], True)
+    assert (second.status, second.observations.tolist()) == ("IN_PROGRESS", [10, 11, 12])

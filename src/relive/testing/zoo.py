@@ -149,9 +149,8 @@ def column_call(buffer: Any, rng: random.Random) -> Any:
         keys = [max(0, end - rng.randrange(1, 20)) for _ in range(3)]
         return buffer.set_eligible(keys, rng.random() < 0.6)
     if action == 12:
-        with contextlib.suppress(errors.ArgumentError):  # The next observation of the last step is not known.
-            return buffer.end_episode(stream=stream)
-    elif action == 13 and rng.random() < 0.05:
+        return buffer.end_episode(stream=stream)
+    if action == 13 and rng.random() < 0.05:
         buffer.clear()
     return buffer.num_eligible
 
