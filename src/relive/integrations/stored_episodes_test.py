@@ -79,9 +79,13 @@ class Twin:
         return self.number()
 
     def end(self, stream: int, status: str) -> None:
-        """End the episode that is open in the stream, if one is."""
+        """End the episode that is open in the stream, if one is; before a step whose next observation is not known."""
         if stream in self.open:
-            self.open.pop(stream).status = status
+            episode = self.open.pop(stream)
+            episode.status = status
+            if status == "TRUNCATED" and episode.final is None:
+                episode.keys.pop()
+                episode.final = episode.observations.pop()
 
     def step(self, stream: int, observation: int, final: int | None, end: tuple[bool, bool]) -> None:
         """Note a step."""
@@ -148,10 +152,9 @@ class Twin:
         self.end(stream, "COMPLETED" if terminated else "TRUNCATED")
 
     def end_episode(self, stream: int) -> None:
-        """End what is open in a stream, if what comes after it is known."""
-        if stream not in self.open or self.open[stream].final is not None:
-            self.buffer.end_episode(stream=stream)
-            self.end(stream, "TRUNCATED")
+        """End what is open in a stream."""
+        self.buffer.end_episode(stream=stream)
+        self.end(stream, "TRUNCATED")
 
     def clear(self) -> None:
         """Forget everything."""
@@ -232,7 +235,8 @@ def test_the_twin_sees_every_kind_of_episode() -> None:
     for lazily in (True, False):
         for end in ((False, False), (True, False)):
             twin.add(0, not lazily, end, 1)
-    twin.add(1, False, (False, False), 1)
+    for _ in range(2):
+        twin.add(1, False, (False, False), 1)
     twin.add_episode(1, 2, False)
     twin.add(2, True, (False, False), 1)
     found = [shown(episode) for episode in stored_episodes.stored_episodes(twin.buffer)]
@@ -240,7 +244,7 @@ def test_the_twin_sees_every_kind_of_episode() -> None:
     assert [(episode["status"], episode["has_final_observation"]) for episode in found] == [
         ("COMPLETED", False),
         ("COMPLETED", True),
-        ("TRUNCATED", False),
+        ("TRUNCATED", True),
         ("TRUNCATED", True),
         ("IN_PROGRESS", True),
     ]
