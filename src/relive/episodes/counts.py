@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import duplicates
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -129,7 +130,7 @@ Ints = npt.NDArray[np.int64]
 _SMALLEST = 64
 
 
-class CountedDeque(Generic[T]):
+class CountedDeque(duplicates.CopiedWhole, Generic[T]):
     """Items in order of arrival, each with a count of units."""
 
     def __init__(self) -> None:
