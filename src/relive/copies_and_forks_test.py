@@ -41,8 +41,15 @@ def pickled(thing: Any) -> Any:
     return pickle.loads(pickle.dumps(thing))
 
 
+def sent(thing: Any) -> Any:
+    """Pickled with buffers out of band in memory that is read-only, as `ray.get` returns it."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[bytes(each) for each in buffers])
+
+
 plain = zoo.plain
-COPIED = pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+COPIED = pytest.mark.parametrize("copied", [copy.deepcopy, pickled, sent])
 
 
 def compare(thing: Any, first: Any, second: Any, use: Callable[[Any], Any]) -> None:
@@ -191,7 +198,7 @@ WHOLE = BUFFERS | PARTS
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled, sent])
 def test_copies_are_independent_of_the_original(name: str, copied: Callable[[Any], Any]) -> None:
     make, use = WHOLE[name]
     thing = make()

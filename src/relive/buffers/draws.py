@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
+from relive.common import duplicates
 from relive.common import validation
 from relive.kernels import append
 from relive.persistence import registry
@@ -30,7 +31,7 @@ _MOST_TIMES = 2**31 - 1
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
 
 
-class Draws:
+class Draws(duplicates.CopiedWhole):
     """The draws from one buffer, once the sampler is attached to `anchors`.
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import relive
+from relive.fleet import adapters
 
 Ratio = functools.partial(relive.SampleToInsertRatio, min_size=1, error_buffer=16.0)
 SEQUENCES = functools.partial(relive.SequenceReplayBuffer, length=4)
@@ -43,12 +44,34 @@ STUCK: list[tuple[Any, dict[str, Any], str]] = [
         "^limiter must ask for at most anchors in 10 steps = 7 transitions, ",
     ),
 ]
+OTHERS: list[tuple[Any, dict[str, Any], str]] = [
+    (
+        lambda most: relive.EpisodeReplayBuffer[int, int](max_transitions=most),
+        {"limiter": relive.MinSize(11)},
+        "^limiter must ask for at most max_transitions = 10 transitions, ",
+    ),
+    (relive.TokenReplayBuffer, {"limiter": relive.MinSize(11)}, "^limiter must ask for at most max_tokens = 10 trans"),
+]
 
 
 @pytest.mark.parametrize(("make", "settings", "message"), STUCK)
 def test_settings_under_which_a_buffer_stops_are_refused(make: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(relive.ArgumentError, match=message):
         make(10, **settings)
+
+
+@pytest.mark.parametrize(("make", "settings", "message"), [*STUCK, *OTHERS])
+def test_limiters_under_which_a_fleet_stops_are_refused(make: Any, settings: dict[str, Any], message: str) -> None:
+    """By the same rules, for the buffer of each shard; together they hold more."""
+    settings = dict(settings)
+    limiter = settings.pop("limiter")
+    described = adapters.adapter_of(make(10, **settings)).describe()
+    with pytest.raises(relive.ArgumentError, match=message):
+        described.check_limiter(limiter, 1)
+    if isinstance(limiter, relive.MinSize):
+        described.check_limiter(limiter, 2)
+        with pytest.raises(relive.ArgumentError, match="^limiter must ask for at most 7 times "):
+            described.check_limiter(relive.MinSize(7 * limiter.min_size), 7)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ _LEAST_BYTES = 2
 """The bytes of a step in the two columns that any rollout has."""
 
 
+class _NoValue(float):
+    """The value of a step that was added without one: a class of its own, as no other 0.0 is meant."""
+
+
+_NO_VALUE = _NoValue(0.0)
+
+
 class RolloutBuffer(checkpointable.Checkpointable):
     """Stores one rollout of one environment or of several parallel ones, and computes its advantages.
 
@@ -71,7 +78,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         memory.check_room("max_steps", self._max_steps, _LEAST_BYTES)
         self._schema: schema.Schema | None = None
         self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
-        self._value_dtype: np.dtype[Any] = np.dtype(np.float64)
+        self._has_values = False
         self._columns: dict[str, arrays_lib.Array] = {}
         self._size = 0
 
@@ -90,11 +97,11 @@ class RolloutBuffer(checkpointable.Checkpointable):
         observation: Any,
         action: Any,
         reward: Any,
-        value: npt.ArrayLike = 0.0,
+        value: npt.ArrayLike = _NO_VALUE,
         *others: Never,
         terminated: npt.ArrayLike = False,
         truncated: npt.ArrayLike = False,
-        next_value: npt.ArrayLike = 0.0,
+        next_value: npt.ArrayLike | None = None,
         **extras: Any,
     ) -> None:
         """Append one step. With S environments, a single number or bool applies to all of them.
@@ -103,17 +110,17 @@ class RolloutBuffer(checkpointable.Checkpointable):
             observation: o_t, an array or a tree of arrays: a mapping by name.
             action: a_t, the same.
             reward: r_t, a number; or an array [S], and then all other arguments have a leading axis S.
-            value: V(o_t).
+            value: V(o_t). A rollout in which none was ever given has no values: they are 0.
             others: None: the arguments below are given by name.
             terminated: Whether the task ended with this step: nothing is bootstrapped after it.
             truncated: Whether the episode was truncated after this step: next_value is bootstrapped.
-            next_value: V of the final observation after a truncated step; otherwise ignored. Termination takes
-                precedence over truncation.
+            next_value: V of the final observation after a truncated step: required there in a rollout with values,
+                otherwise ignored. Termination takes precedence over truncation.
             extras: Further arrays or trees of arrays, such as the log-probability of the action; the same names at
                 every step.
 
         Raises:
-            ArgumentError: The rollout is full.
+            ArgumentError: The rollout is full, or next_value is missing.
             SchemaError: A value has another shape than in the first add, or does not fit its dtype; an extra is missing
                 or unknown.
         """
@@ -123,8 +130,11 @@ class RolloutBuffer(checkpointable.Checkpointable):
             raise errors.ArgumentError(
                 f"add found the rollout full with max_steps = {self._max_steps} steps: learn from it and clear it first"
             )
-        known, lead, dtype = self._schema, self._lead, self._value_dtype
-        if known is None:
+        known, lead = self._schema, self._lead
+        has_values = self._has_values or value is not _NO_VALUE
+        if known is not None:
+            dtype = self._columns["value"].dtype
+        else:
             lead = casting.as_array("reward", reward).shape
             if len(lead) > 1:
                 raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(lead)}")
@@ -135,14 +145,21 @@ class RolloutBuffer(checkpointable.Checkpointable):
         rows["value"] = _spread("value", value, lead, dtype)
         rows["terminated"] = _spread("terminated", terminated, lead, _BOOL)
         rows["truncated"] = _spread("truncated", truncated, lead, _BOOL)
+        if next_value is None:
+            needed = np.argwhere(rows["truncated"] & ~rows["terminated"])
+            if has_values and len(needed):
+                where = f" at {needed[0].tolist()}" if lead else ""
+                rule = "next_value must be given with a truncated step once a value was: V of its final observation"
+                raise errors.ArgumentError(f"{rule}, got None{where}")
+            next_value = 0.0
         rows["next_value"] = _spread("next_value", next_value, lead, dtype)
         if self._schema is None:
             with memory.room_for("max_steps", self._max_steps, sum(row.nbytes for row in rows.values())):
                 self._columns = {path: np.zeros((self._max_steps, *row.shape), row.dtype) for path, row in rows.items()}
-            self._schema, self._lead, self._value_dtype = known, lead, dtype
+            self._schema, self._lead = known, lead
         for path, row in rows.items():
             self._columns[path][self._size] = row
-        self._size += 1
+        self._size, self._has_values = self._size + 1, has_values
 
     def arrays(self) -> dict[str, Any]:
         """Return the steps as fresh arrays [T, ...] by name, in time order.
@@ -203,7 +220,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         return advantages.astype(dtype), (advantages + value).astype(dtype)
 
     def clear(self) -> None:
-        """Remove every step; shapes and dtypes stay as they are."""
+        """Remove every step; shapes and dtypes stay as they are, and whether there are values."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -217,7 +234,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         return {
             "schema": settings.encoded(self._schema),
             "environments": self._lead[0] if self._lead else None,
-            "value_dtype": dtypes.described(self._value_dtype),
+            "value_dtype": dtypes.described(self._columns["value"].dtype) if self._has_values else None,
             "size": self._size,
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }
@@ -226,10 +243,12 @@ class RolloutBuffer(checkpointable.Checkpointable):
         value = given.value("schema")
         known = None if value is None else schema.Schema._from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)
-        dtype = npy.dtype_of(given.value("value_dtype"))
-        if dtype.kind != "f":
-            raise given.refused("value_dtype", "one of floats", given.value("value_dtype"))
         size = given.integer("size", 0, 0 if known is None else self._max_steps)
+        described = given.value("value_dtype")
+        dtype = np.dtype(np.float64) if described is None else npy.dtype_of(described)
+        if dtype.kind != "f" or (known is None and described is not None):
+            rule = "null before the first step" if known is None else "null or one of floats"
+            raise given.refused("value_dtype", rule, described)
         columns: dict[str, arrays_lib.Array] = {}
         if known is not None:
             shapes = {path: ((*lead, *field.shape), field.dtype) for path, field in known.fields.items()}
@@ -243,7 +262,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
                         column[start:stop] = rows.read(start, stop)
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"there is no memory for the steps: {error}") from error
-        self._schema, self._lead, self._value_dtype = known, lead, dtype
+        self._schema, self._lead, self._has_values = known, lead, described is not None
         self._columns, self._size = columns, size
 
     def _steps(self, call: str) -> dict[str, arrays_lib.Array]:

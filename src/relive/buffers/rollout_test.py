@@ -299,7 +299,7 @@ GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uin
         ({"reward": [1.0]}, r"^reward must be of shape \(\), got \(1,\)"),
         ({"reward": "1"}, "^reward must"),
         ({"value": [1.0]}, r"^value must be of shape \(\), got \(1,\)$"),
-        ({"next_value": None}, "^next_value must"),
+        ({"next_value": "high"}, "^next_value must"),
         ({"terminated": 2}, "^terminated must fit bool, got 2$"),
         ({"truncated": [False]}, r"^truncated must be of shape \(\), got \(1,\)$"),
         ({"log_prob": [0.5]}, r"log_prob.* must be of shape \(\), got \(1,\)$"),
@@ -363,6 +363,58 @@ def test_max_steps_is_an_integer_of_at_least_one(max_steps: Any) -> None:
         relive.RolloutBuffer(max_steps)
 
 
+CUT = r"^next_value must be given with a truncated step once a value was: V of its final observation, got None"
+
+
+@pytest.mark.parametrize("value", [0.0, 0, np.float32(0.5), np.zeros(())])
+@pytest.mark.parametrize("steps_before", [0, 1, 2])
+def test_a_truncated_step_with_values_needs_its_next_value(value: Any, steps_before: int) -> None:
+    """Also where a value was given earlier alone, before the rollout was cleared, or before it was saved."""
+    rollout = relive.RolloutBuffer(4)
+    for _ in range(steps_before):
+        rollout.add(**GOOD, value=value)
+    own = {"value": value} if steps_before < 2 else {}
+    for again in (rollout, relive.RolloutBuffer.from_state(rollout.state_dict())):
+        for _ in range(2):
+            before = plain(again.state_dict())
+            with pytest.raises(errors.ArgumentError, match=f"{CUT}$"):
+                again.add(**GOOD, **own, truncated=True)
+            assert plain(again.state_dict()) == before
+            again.clear()
+        again.add(**GOOD, **own, truncated=True, terminated=True)
+        again.add(**GOOD, **own, truncated=True, next_value=4.0)
+        assert again.arrays()["next_value"].tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("truncated", "terminated", "place"),
+    [
+        ([False, True, True], False, 1),
+        ([False, True, True], [False, True, False], 2),
+        (True, False, 0),
+        (True, [True, False, False], 1),
+    ],
+)
+def test_some_environments_that_are_truncated_need_next_values(truncated: Any, terminated: Any, place: int) -> None:
+    rollout = relive.RolloutBuffer(2)
+    step: dict[str, Any] = {"observation": np.zeros(3), "action": np.zeros(3), "reward": np.ones(3)}
+    with pytest.raises(errors.ArgumentError, match=rf"{CUT} at \[{place}\]$"):
+        rollout.add(**step, value=0.5, truncated=truncated, terminated=terminated)
+    assert len(rollout) == 0
+    rollout.add(**step, value=0.5, truncated=truncated, terminated=True)
+    rollout.add(**step, truncated=truncated, terminated=terminated, next_value=[1, 2, 3])
+
+
+def test_a_rollout_without_values_needs_no_next_value() -> None:
+    rollout = relive.RolloutBuffer(3)
+    for _ in range(2):
+        rollout.add(0.0, 0, 1.0, truncated=True)
+        rollout = relive.RolloutBuffer.from_state(rollout.state_dict())
+    assert rollout.advantages(0.5, 1.0)[1].tolist() == [1.0, 1.0]
+    rollout.clear()
+    rollout.add(0.0, 0, 1.0, truncated=True)
+
+
 # From one rollout to the next.
 
 
@@ -423,7 +475,8 @@ def worked(seed: int = 0, steps: int = 7) -> relive.RolloutBuffer:
         ({"schema": []}, "schema .*"),
         ({"environments": -1}, "environments must be an integer in .*, got -1"),
         ({"environments": 4}, r"array rows/observation/image must be .* shape \(7, 4, 2, 2\), got .*"),
-        ({"value_dtype": "<i8"}, "value_dtype must be one of floats, got '<i8'"),
+        ({"value_dtype": "<i8"}, "value_dtype must be null or one of floats, got '<i8'"),
+        ({"schema": None, "size": 0}, "value_dtype must be null before the first step, got '<f4'"),
         ({"value_dtype": "|O"}, "dtype must be a description of .*"),
         ({"generator": {"bit_generator": "PCG64"}}, "generator must be null, got .*"),
         ({"class": "Other"}, "the state is of a Other, and not of a RolloutBuffer: use Other"),

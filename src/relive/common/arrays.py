@@ -51,5 +51,5 @@ class Derived(duplicates.CopiedWhole, abc.ABC):
         return {name: value for name, value in vars(self).items() if name not in self._derived and name != "_derived"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        super().__setstate__(state)
         self._rederive()

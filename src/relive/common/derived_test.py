@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from relive.common import arrays
+from relive.common import duplicates
 
 
 class Numbers(arrays.Derived):
@@ -45,3 +46,23 @@ def test_a_class_without_a_derivation_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="_derive"):
         Silent()  # type: ignore[abstract]
+
+
+class Slotted(duplicates.CopiedWhole):
+    __slots__ = ("held",)
+    held: Any
+
+
+def test_what_is_unpickled_is_writable_and_shared_as_before() -> None:
+    first, second, whole = Slotted(), Numbers(), np.zeros(2)
+    first.held = {"a": [whole, (whole, "text")]}
+    first.other, second.all = whole, whole  # type: ignore[attr-defined, assignment]
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps([first, second], protocol=5, buffer_callback=buffers.append)
+    first, second = pickle.loads(data, buffers=[bytes(each) for each in buffers])
+    second.all[0] = 7
+    second.one[1] = 8
+    array, (again, _) = first.held["a"]
+    assert array is again is first.other is second.all
+    assert array.tolist() == [7, 8]
+    assert not duplicates._COPIES

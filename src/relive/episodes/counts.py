@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import duplicates
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -130,7 +131,7 @@ _SMALLEST = 64
 _NO_SUMS: Ints = np.zeros(1, np.int64)
 
 
-class CountedDeque(Generic[T]):
+class CountedDeque(duplicates.CopiedWhole, Generic[T]):
     """Items in order of arrival, each with a count of units."""
 
     def __init__(self) -> None:

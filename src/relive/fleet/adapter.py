@@ -16,6 +16,7 @@ Nothing is ever spliced.
 
 import abc
 from collections.abc import Hashable, Iterable, Mapping
+import contextlib
 import dataclasses
 import inspect
 from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
@@ -24,6 +25,7 @@ from relive import errors
 from relive.common import arrays
 from relive.samplers import prioritized
 from relive.samplers import schedules
+from relive.waiting import rate_limiters
 from relive.windows import batches
 
 Place: TypeAlias = tuple[Hashable, int]
@@ -75,20 +77,31 @@ class DrawnKeys(batches.Batch[arrays.Array]):
 class Description:
     """A description of the buffers of a fleet: the name of their class, and of the client's method for writers.
 
-    `beta` is None without priorities. Any part of a draw is a draw if samples are independent. A row that is drawn may
-    be drawn less often from then on if it is used up. `padding` is pad_token_id and pad_to_multiple_of.
+    `limits` are those of each buffer. `beta` is None without priorities. Any part of a draw is a draw if samples are
+    independent. `padding` is pad_token_id and pad_to_multiple_of.
     """
 
     kind: str
     writer: str
+    limits: rate_limiters.Limits
     has_columns: bool = False
     beta: float | schedules.Schedule | None = None
     weight_normalization: prioritized.WeightNormalization = "batch"
     is_stratified: bool = False
     is_independent: bool = False
-    is_used_up: bool = False
     has_groups: bool = False
     padding: tuple[int, int] = (0, 1)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether a row that is drawn may be drawn less often from then on."""
+        return self.limits.max_times_sampled is not None
+
+    def check_limiter(self, limiter: rate_limiters.RateLimiter, shards: int) -> None:
+        """Raise ArgumentError if a limiter would stop a fleet of that many shards for ever."""
+        name, most = self.limits.name, self.limits.transitions
+        most = None if most is None else shards * most
+        self.limits._replace(name=name if shards == 1 else f"{shards} times {name}", transitions=most).check(limiter)
 
 
 class Adapter(abc.ABC):
@@ -206,6 +219,10 @@ class Adapter(abc.ABC):
     def draw(self, count: int, options: Mapping[str, Any]) -> Any:
         """Return `count` samples, as the buffer's own `sample` does."""
         return self._sample(count, **options)
+
+    def counting_at_the_end(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block of draws, of which none is counted if one fails; of columns alone."""
+        return contextlib.nullcontext()
 
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws a schedule of beta has counted."""

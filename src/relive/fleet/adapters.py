@@ -1,6 +1,7 @@
 """The adapter of each kind of buffer."""
 
 from collections.abc import Callable, Iterable, Mapping
+import contextlib
 import functools
 import math
 from typing import Any, TypeAlias, TypeVar
@@ -59,18 +60,22 @@ class ColumnAdapter(adapter.Adapter):
 
     def describe(self) -> adapter.Description:
         """Describe the column buffer."""
-        is_used_up = self.buffer._draws.max_times_sampled is not None
+        limits = self.buffer._limited.limits
         return adapter.Description(
             kind=type(self.buffer).__name__,
             writer="joint_writer" if isinstance(self.buffer, joint_buffer.JointColumnBuffer) else "writer",
+            limits=limits,
             has_columns=True,
-            is_used_up=is_used_up,
-            **_described(self.buffer.sampler, is_used_up),
+            **_described(self.buffer.sampler, limits.max_times_sampled is not None),
         )
 
     def set_policy_version(self, version: int) -> None:
         """Raise ArgumentError: column buffers do not draw by policy version."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
+
+    def counting_at_the_end(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block of draws, of which none is counted if one fails."""
+        return self.buffer._counting_at_the_end()
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether the step of each key is stored [k]."""
@@ -165,7 +170,8 @@ class EpisodeAdapter(adapter.Adapter):
     def describe(self) -> adapter.Description:
         """Describe the episode buffer."""
         kind, has_groups = type(self.buffer).__name__, self.buffer.groups is not None
-        return adapter.Description(kind=kind, writer="episodes_writer", has_groups=has_groups)
+        limits = self.buffer._limited.limits
+        return adapter.Description(kind=kind, writer="episodes_writer", limits=limits, has_groups=has_groups)
 
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
         validation.positive_int("n", options["n"])
@@ -214,6 +220,7 @@ class TokenAdapter(adapter.Adapter):
         return adapter.Description(
             kind=type(self.buffer).__name__,
             writer="tokens_writer",
+            limits=self.buffer._limited.limits,
             has_groups=self.buffer.groups is not None,
             padding=self.buffer._padding,
             **_described(self.buffer.sampler, is_used_up=False),

@@ -236,7 +236,9 @@ class Shard:
             return nothing, [None] * len(request["counts"]), self._version
         weight = self._adapter.weight(request["options"])
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
-        parts = [self._part(count, request) for count in counts]
+        with self._adapter.counting_at_the_end():
+            parts = [self._part(count, request) for count in counts]
+        self._sampled += sum(count for count, part in zip(counts, parts, strict=True) if part is not None)
         self._adapter.set_ticks(max(weight.ticks, request["ticks"]) + request["begun"])
         return weight, parts, self._version
 
@@ -250,7 +252,6 @@ class Shard:
                 rows = self._adapter.draw(count, request["options"])
         except errors.NotReadyError:
             return None
-        self._sampled += count
         if not isinstance(rows, list) and self._first_key:
             rows._rename_keys(1, self._first_key)
         return rows

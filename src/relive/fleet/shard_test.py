@@ -21,6 +21,7 @@ from relive.fleet import local_test
 from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.persistence import checkpoint
+from relive.testing import zoo
 
 MEMBERS = replies.Members(version=1, active=(0,))
 W, V, U = b"w" * 16, b"v" * 16, b"u" * 16
@@ -469,6 +470,36 @@ async def test_independent_samples_of_several_batches_are_one_draw(make: Any, le
     put(shard, W, 0, whole(0, 5))
     _, parts, _ = shard.draw(request([3, 0, 4], {}))
     assert [part and len(part) for part in parts] == lengths
+
+
+class Tired(relive.UniformSampler):
+    """Fails at its second draw."""
+
+    draws = 0
+
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        self.draws += 1
+        if self.draws == 2:
+            raise MemoryError
+        return super()._draw(size, rng)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("most", [None, 2])
+@local_test.virtual
+async def test_a_draw_that_fails_at_its_second_batch_counts_none(most: int | None) -> None:
+    fleet = fleet_of(lambda: relive.RingReplayBuffer(9, sampler=Tired(), max_times_sampled=most, seed=0))
+    shard = fleet.shard(0)
+    put(shard, W, 0, whole(0, 5))
+    before = zoo.plain(shard._adapter.buffer.state_dict())
+    with pytest.raises(MemoryError):
+        shard.draw(request([3, 0, 4], {}))
+    assert zoo.plain(shard._adapter.buffer.state_dict()) == before
+    assert shard.stats().sampled == 0
+    shard.draw(request([3, 0, 4], {}))
+    assert shard.stats().sampled == shard._adapter.sampled == 7
 
 
 @local_test.virtual

@@ -194,8 +194,9 @@ class ShardedReplay(replay.Replay[Batch]):
                 Several processes that call this at the same time get one fleet.
 
         Raises:
-            ArgumentError: An argument is invalid, make_buffer returns an unsupported buffer, get_if_exists has no name,
-                or there is a fleet of that name without it.
+            ArgumentError: An argument is invalid, make_buffer returns an unsupported buffer or one under which the
+                limiter would stop the fleet for ever, get_if_exists has no name, or there is a fleet of that name
+                without it.
             CheckpointError: The directory cannot be read back, or has more shards.
             ShardLostError: The shards did not start in time.
             Exception: Any exception of make_buffer.
@@ -250,6 +251,8 @@ class ShardedReplay(replay.Replay[Batch]):
             handles, description = plan.start(_numbers(directory, shards))
             processes: dict[Any, Any] = dict(handles)
             with _killing_on_error(processes):
+                if limiter is not None:
+                    description.check_limiter(limiter, len(handles))
                 with _sending("limiter"):
                     processes[name] = actor.remote(plan, description, limiter)
                 members: Any = ray.get(processes[name].members.remote())

@@ -270,6 +270,14 @@ class Eager(relive.MinSize):
             marks=pytest.mark.long,
         ),
         pytest.param(
+            {
+                "make_buffer": lambda: relive.RingReplayBuffer(10, max_times_sampled=2),
+                "limiter": relive.SampleToInsertRatio(2.5, min_size=1, error_buffer=16.0),
+            },
+            r"ratio must be at most max_times_sampled = 2, or inserts stop for ever, got SampleToInsertRatio\(ratio=2.5",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             {"make_buffer": lambda: relive.EpisodeReplayBuffer(admission=relive.Admission(1, 2))},
             "make_buffer must return a buffer without admission, .*, got Admission",
             marks=pytest.mark.long,

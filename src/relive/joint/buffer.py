@@ -96,10 +96,10 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     ) -> int:
         """Add one joint step, given as dicts by agent as in PettingZoo, and return its key.
 
-        The agents in `actions` are present; entries of other agents in the other mappings are ignored. An agent that
-        was present in the previous step, has not ended and is absent now has left: its run is truncated after its last
-        step, and a new run begins when it acts again. The episode ends once every present agent has ended, or with
-        `end_episode`.
+        The agents in `actions` are present; entries of other agents in the other mappings are ignored, but a reward
+        other than 0 or an end of one is refused, since no step holds it. An agent that was present in the previous
+        step, has not ended and is absent now has left: its run is truncated after its last step, and a new run begins
+        when it acts again. The episode ends once every present agent has ended, or with `end_episode`.
 
         Args:
             observations: o_t of each agent. If it differs from the next observation that the previous step gave for an
@@ -115,7 +115,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
-            ArgumentError: Another argument is invalid.
+            ArgumentError: Another argument is invalid, or an absent agent has a reward or an end.
             NotReadyError: The limiter holds inserts back.
         """
         if others:
@@ -145,7 +145,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
-            ArgumentError: Another argument is invalid.
+            ArgumentError: Another argument is invalid, or an agent that is not in `actions` has a reward or an end.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         given = joint_rows.Given(observations, actions, rewards, next_observations, terminations, truncations, extras)
@@ -283,7 +283,7 @@ class JointReplayBuffer(  # pyright: ignore[reportIncompatibleMethodOverride]  #
     >>> for t in range(3):
     ...     actions = {agent: t for agent in observations}
     ...     next_observations = {agent: observation + 1.0 for agent, observation in observations.items()}
-    ...     rewards = {"walker": 1.0, "runner": 2.0}
+    ...     rewards = {agent: 1.0 if agent == "walker" else 2.0 for agent in actions}
     ...     terminations = {"walker": t == 2, "runner": t == 0}
     ...     key = buffer.add(observations, actions, rewards, next_observations, terminations=terminations)
     ...     observations = {agent: next_observations[agent] for agent in actions if not terminations[agent]}

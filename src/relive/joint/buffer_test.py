@@ -552,9 +552,38 @@ class TestEnds:
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA)
         rows = rows_of(0, 0, AGENTS)
         rows["actions"] = {"left": 0}
-        rows["rewards"] |= {"__all__": 1.0}
+        rows["rewards"] = {"left": 1.0, "right": 0, "tall": None, "__all__": np.float32(-0.0)}
+        rows["terminations"]["__all__"] = np.False_
         buffer.add(**rows)
         assert buffer.get_stats().agent_steps == {"left": 1, "right": 0, "tall": 0}
+
+    @pytest.mark.parametrize(
+        ("name", "value", "text"),
+        [
+            ("rewards", 1.0, "rewards must be 0 .*, got 1.0"),
+            ("rewards", np.float32(np.nan), r"rewards must be 0 .*, got np.float32\(nan\)"),
+            ("rewards", "1", "rewards must be 0 .*, got '1'"),
+            ("terminations", True, "terminations must be False .*, got True"),
+            ("truncations", np.True_, r"truncations must be False .*, got np.True_"),
+        ],
+    )
+    @pytest.mark.parametrize("agent", ["right", "__all__"])
+    def test_a_reward_or_an_end_of_an_absent_agent_is_refused(
+        self, name: str, value: Any, text: str, agent: str
+    ) -> None:
+        """In turns, the reward and the end of an agent come while another one acts."""
+        text = rf"^{text} of '{agent}'$".replace(".*", "for an agent that is not in actions")
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, streams=2)
+        before = plain(buffer.state_dict())
+        rows = rows_of(9, 0, ["left", "tall"])
+        with pytest.raises(errors.ArgumentError, match=text):
+            buffer.add(**{**rows, name: {**rows[name], agent: value}}, stream=1)
+        together = {key: {one: side_by_side([x, x]) for one, x in part.items()} for key, part in rows.items()}
+        with pytest.raises(errors.ArgumentError, match=f"^{name} must be .*, got .* of '{agent}'$"):
+            buffer.extend(**{**together, name: {**together[name], agent: [0, value]}})
+        assert plain(buffer.state_dict()) == before
+        buffer.extend(**{**together, name: {**together[name], agent: [0, 0]}})
+        assert len(buffer) == 2
 
     def test_flags_may_be_left_out(self) -> None:
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA)
@@ -821,11 +850,12 @@ def test_extend_stores_the_bytes_that_add_stores(kind: str) -> None:
             given: Rows = {"observations": steps[0], "actions": steps[1], "rewards": rewards}
             given |= {"next_observations": steps[2], "terminations": flags[0], "truncations": flags[1]}
             rounds.append({**given, "x": extras, "y": dict.fromkeys(extras, 1.0)})
-        for stream, (step, there) in enumerate(zip(rounds, present, strict=True)):
-            actions = {agent: step["actions"][agent] for agent in there}
-            one_by_one.add(**{**step, "actions": actions}, stream=stream)
         where = {agent: [agent in there for there in present] for agent in agents}
         together.extend(**side_by_side(rounds), present=where)
+        for stream, (step, there) in enumerate(zip(rounds, present, strict=True)):
+            for name in ("actions", "rewards", "terminations", "truncations"):
+                step[name] = {agent: step[name][agent] for agent in there}
+            one_by_one.add(**step, stream=stream)
         assert plain(together.state_dict()) == plain(one_by_one.state_dict())
 
 

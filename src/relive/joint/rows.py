@@ -57,10 +57,13 @@ class Given(NamedTuple):
     extras: Mapping[str, Any]
 
     def check(self, numbers: Mapping[str, int]) -> None:
-        """Raise ArgumentError unless they are mappings that have the agents in `actions`, which are in `numbers`."""
-        required = {"observations": self.observations, "rewards": self.rewards}
-        flags = {"terminations": self.terminations, "truncations": self.truncations}
-        required |= {name: mapping for name, mapping in flags.items() if mapping is not None}
+        """Raise ArgumentError unless they are mappings that have the agents in `actions`, which are in `numbers`.
+
+        No other agent has a reward or an end: it would be lost.
+        """
+        results = {"rewards": self.rewards, "terminations": self.terminations, "truncations": self.truncations}
+        results = {name: mapping for name, mapping in results.items() if mapping is not None or name == "rewards"}
+        required = {"observations": self.observations, **results}
         others = {"actions": self.actions, "next_observations": self.next_observations, **self.extras}
         for name, mapping in (required | others).items():
             if not (type(mapping) is dict or isinstance(mapping, Mapping)):
@@ -74,6 +77,11 @@ class Given(NamedTuple):
         for name, mapping in required.items():
             for agent in self.actions.keys() - mapping.keys():
                 raise errors.ArgumentError(f"{name} must have every agent in actions, got none of {agent!r}")
+        for name, mapping in results.items():
+            if len(mapping) > len(self.actions):
+                for agent in mapping:
+                    if agent not in self.actions:
+                        _require_nothing(name, agent, mapping[agent])
 
 
 class Group:
@@ -349,6 +357,15 @@ class JointRows:
                 raise errors.ArgumentError(f"{rule}, got none of {agent!r}")
             own = own._replace(next_rows=[bytes(len(part)) for part in own.rows])
         return own, here
+
+
+def _require_nothing(name: str, agent: Any, value: Any) -> None:
+    """Raise ArgumentError if an agent that is absent has a reward other than 0, or an end; None is none."""
+    array = None if value is None else validation.array_of(value)
+    is_number = array is not None and array.dtype.kind in "biufc"
+    if value is not None and (array is None or not is_number or array.any()):
+        rule = f"{name} must be {0 if name == 'rewards' else False} for an agent that is not in actions"
+        raise errors.ArgumentError(f"{rule}, got {validation.short_repr(value)} of {validation.short_repr(agent)}")
 
 
 def _path(own: str, key: str) -> str:

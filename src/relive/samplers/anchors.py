@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
+from relive.common import duplicates
 from relive.kernels import append
 
 
-class Anchors:
+class Anchors(duplicates.CopiedWhole):
     """The anchors in the slots of a ring; `len` is how many are eligible.
 
     Args:

@@ -148,7 +148,8 @@ class RaggedColumns(duplicates.CopiedWhole):
         return rows
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _allocate=np.zeros)
+        super().__setstate__(state)
+        self._allocate = np.zeros
 
     def __len__(self) -> int:
         """Return how many rows are held."""

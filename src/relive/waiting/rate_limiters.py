@@ -13,7 +13,7 @@ import abc
 from collections.abc import Callable
 import fractions
 import math
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from relive import errors
 from relive.common import validation
@@ -166,16 +166,48 @@ class Counts(Protocol):
         ...
 
 
+class Limits(NamedTuple):
+    """What there is to draw at most, in a buffer or in a fleet.
+
+    Attributes:
+        name: What `transitions` are called in errors.
+        transitions: Maximum number of transitions; None for no limit.
+        max_times_sampled: How many times a transition may be drawn; None for no limit.
+        steps_per_draw: How many steps there are for each of those that can be drawn, at least.
+    """
+
+    name: str
+    transitions: int | None
+    max_times_sampled: int | None = None
+    steps_per_draw: int = 1
+
+    def check(self, limiter: RateLimiter) -> None:
+        """Raise ArgumentError if a limiter asks for more transitions than can be held, or samples than can be drawn."""
+        if self.transitions is not None and limiter.min_size > self.transitions:
+            raise errors.ArgumentError(
+                f"limiter must ask for at most {self.name} = {self.transitions} transitions, got {limiter!r}"
+            )
+        if self.max_times_sampled is not None and isinstance(limiter, SampleToInsertRatio):
+            most, name = self.max_times_sampled / self.steps_per_draw, "max_times_sampled"
+            if limiter.ratio > most:
+                name = name if self.steps_per_draw == 1 else f"{name} / {self.steps_per_draw}"
+                rule = f"ratio must be at most {name} = {most:g}, or inserts stop for ever"
+                raise errors.ArgumentError(f"{rule}, got {limiter!r}")
+
+
 class LimiterState:
     """A limiter together with the counts of its buffer.
 
     Args:
         limiter: The limiter; MinSize(1) if None.
         counts: The counts of the buffer; replaced if the buffer replaces them.
-        limit_name: The buffer's name for its maximum number of transitions.
-        limit: That number; None for no limit.
-        max_times_sampled: How many times a transition may be drawn; None for no limit.
-        steps_per_draw: How many steps there are for each of those that can be drawn, at least.
+        limit_name: `name` of the limits, and so on.
+        limit: Their `transitions`.
+        max_times_sampled: As theirs.
+        steps_per_draw: As theirs.
+
+    Attributes:
+        limits: The limits of the buffer.
 
     Raises:
         ArgumentTypeError: `limiter` is not a RateLimiter.
@@ -198,12 +230,8 @@ class LimiterState:
         if not isinstance(limiter, RateLimiter):
             raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {validation.short_repr(limiter)}")
         validation.positive_int("limiter.min_size", limiter.min_size)
-        if limit is not None and limiter.min_size > limit:
-            raise errors.ArgumentError(
-                f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
-            )
-        if max_times_sampled is not None:
-            _require_ratio(limiter, max_times_sampled, steps_per_draw)
+        self.limits = Limits(limit_name, limit, max_times_sampled, steps_per_draw)
+        self.limits.check(limiter)
         self.limiter = limiter
         self._may_hold_inserts = self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
@@ -261,12 +289,3 @@ class LimiterState:
         if most is not None and size > most:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")
         return size
-
-
-def _require_ratio(limiter: RateLimiter, max_times_sampled: int, steps_per_draw: int) -> None:
-    """Raise ArgumentError if a limiter asks for more samples of each step than can be drawn."""
-    most = max_times_sampled / steps_per_draw
-    if isinstance(limiter, SampleToInsertRatio) and limiter.ratio > most:
-        name = "max_times_sampled" if steps_per_draw == 1 else f"max_times_sampled / {steps_per_draw}"
-        rule = f"ratio must be at most {name} = {most:g}, or inserts stop for ever"
-        raise errors.ArgumentError(f"{rule}, got {limiter!r}")
