@@ -815,7 +815,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             )
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
-        """Write every change to a journal from now on, just before it is applied, so that none is lost.
+        """Write every change to a journal from now on, in the call that makes it, so that none is lost.
 
         An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
         directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are

@@ -641,7 +641,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._follow(queue)
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Write every change to a journal from now on, just before it is applied.
+        """Write every change to a journal from now on, in the call that makes it.
 
         An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
         directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are

@@ -1,4 +1,4 @@
-"""Journal: an append-only log in which every change is recorded before it is applied.
+"""Journal: an append-only log in which every change is recorded by the call that makes it.
 
     base/checkpoint                                          the contents before the first record, if any
     segment-...42.relive.oldest                              what came before 42 was pruned
