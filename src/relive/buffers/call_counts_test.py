@@ -251,13 +251,13 @@ def counted(path: str) -> int:
 
 @pytest.mark.parametrize("call", ["add", "extend, 64 streams"])
 def test_spellings_of_a_call_cost_the_same(call: str) -> None:
-    """At most 1.5 times the cheapest, also where the ring wraps; and twice as much where an episode ends."""
+    """At most twice the cheapest, also where the ring wraps or a sampler has hooks; three times where an episode ends."""
     name = call.split(",")[0]
     counts = {path: counted(path) for path in HOT_PATHS if path.startswith(f"{name},") and "priorities" not in path}
     ends = counts.pop(f"{name}, an episode ends")
     cheapest = min(counts.values())
-    assert max(counts.values()) <= 1.5 * cheapest
-    assert ends <= 2 * cheapest
+    assert max(counts.values()) <= 2 * cheapest
+    assert ends <= 3 * cheapest
 
 
 def test_only_the_operations_of_relive_count() -> None:

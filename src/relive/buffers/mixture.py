@@ -147,7 +147,8 @@ class MixtureSampler(Generic[Batch]):
             if first < len(prioritized):
                 source, buffer = prioritized[first]
                 own, then = sources == source, functools.partial(update, first + 1)
-                num_alive += buffer._update_priorities(numbers[own], priorities[own], then)
+                own_alive = buffer._update_priorities(numbers[own], priorities[own], then)
+                num_alive += own_alive
 
         update()
         return num_alive
