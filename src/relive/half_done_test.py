@@ -87,6 +87,24 @@ def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     zoo.check(buffer)
 
 
+OF_MANY_STREAMS: dict[str, Callable[[], Any]] = {
+    "ring": lambda: relive.RingReplayBuffer(40, zoo.SCHEMA, streams=9, seed=0),
+    "prioritized": lambda: relive.PrioritizedReplayBuffer(40, zoo.SCHEMA, streams=9, n_step=2, seed=0),
+    "stacks": lambda: relive.RingReplayBuffer(40, zoo.SCHEMA, streams=9, frame_stack=2, seed=0),
+    "sequences": lambda: relive.SequenceReplayBuffer(40, zoo.SCHEMA, streams=9, length=2, seed=0),
+}
+
+
+@pytest.mark.parametrize("name", OF_MANY_STREAMS)
+def test_a_round_of_many_streams_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
+    """Of more than are written one by one."""
+    buffer = OF_MANY_STREAMS[name]()
+    zoo.work(buffer, random.Random(1), 40)
+    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=12) > 100
+    zoo.work(buffer, random.Random("after"), 20)
+    buffer.check()
+
+
 @pytest.mark.parametrize("name", kinds(zoo.STORED))
 def test_a_load_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     state = zoo.worked(zoo.KINDS[name].make, seed=1, count=40).state_dict()

@@ -335,6 +335,68 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
             finish(views, streams.item(i), bits[i])
 
 
+def append_round(rows: Rows, views: Rows, streams: arrays.Ints, events: Any) -> bool:
+    """Do what `append` does where that is simple, or return False, without a trace; it is simple in rounds of streams.
+
+    All that needs memory is made before anything changes. Rows must be of distinct streams whose next observations are
+    known, and either begin episodes or go on behind complete rows; no window may look back or at what comes later.
+    """
+    flags, following, places, _, _, _, last, knows, episodes, _, changed, num = rows
+    counts, capacity, count = views[-1], len(flags), len(streams)
+    key, alive = counts[NEXT_KEY], counts[ROWS]
+    slot = key % capacity
+    stop = slot + count
+    if stop > capacity or counts[OLDER] or counts[LAG] or counts[STRIDE] > 1:
+        return False
+    bits = events.tobytes()
+    has_events = bits.count(0) < count
+    if has_events and max(bits) >= CUT:
+        return False
+    slots, before, known = np.arange(slot, stop), last.take(streams), knows.take(streams)
+    begins: list[int] = []
+    if before.item(before.argmin()) < 0:
+        (alone,) = (before < 0).nonzero()
+        begins, known[alone] = alone.tolist(), np.ones(len(alone), np.int64)
+    if not known.item(known.argmin()):
+        return False
+    newest, earlier, later = places.take(before, mode="clip") + 1, before, slots.astype(np.int32)
+    if begins:
+        goes_on = before >= 0
+        earlier, later = before[goes_on], later[goes_on]
+    ends = (events & ENDS).nonzero()[0].tolist() if has_events else ()
+    surplus, leaving = alive + count - capacity, list[int]()
+    if surplus > 0:
+        old = slice(stop - surplus, stop)
+        links, numbers, eligible = following[old].astype(np.int64), places[old] >> EPISODE, are_eligible(flags[old])
+        lost = slots[count - surplus :][np.frombuffer(eligible, np.bool_)] if len(changed) else slots
+        if links.item(links.argmin()) < 0:
+            leaving = places[old][links < 0].tolist()
+            if any(episodes.item(END, place >> EPISODE) == OPEN for place in leaving):
+                return False
+    # From here on, nothing needs memory.
+    counts[NEXT_KEY], counts[ROWS] = key + count, min(alive + count, capacity)
+    if surplus > 0:
+        counts[ELIGIBLE] -= eligible.count(1)
+        note_many(changed, num, lost)
+        episodes[OLDEST][numbers] = links
+        for place in leaving:
+            leave(views, place)
+    run = slice(slot, stop)
+    for i in begins:
+        newest[i] = begin(views, streams.item(i), key + i, slot + i)
+        views[7][streams.item(i)] = 1
+    places[run], following[earlier], last[streams] = newest, later, slots
+    following[run].fill(-1)
+    flags[run].fill(COMPLETE | READABLE | FRESH if len(changed) else COMPLETE | READABLE)
+    counts[ELIGIBLE] += count
+    note_many(changed, num, slots)
+    for i in ends:
+        if bits[i] & TERMINATED:
+            views[0][slot + i] |= TERMINAL
+        finish(views, streams.item(i), bits[i])
+    return True
+
+
 def evict_many(rows: Rows, count: int) -> None:
     """Do what `evict` does, in calls of numpy."""
     flags, following, places, _, _, _, _, _, episodes, _, changed, num = rows

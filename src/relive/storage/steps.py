@@ -85,10 +85,6 @@ def _read_row_by_row(schema: schema_lib.Schema) -> None:
     """Raise nothing: there is memory for a row."""
 
 
-def _nothing() -> None:
-    """Take nothing back: nothing can fail."""
-
-
 _append: Any = append.append
 _close: Any = append.close
 
@@ -357,36 +353,20 @@ class StepStore(arrays_lib.Derived):
             self._make_room(num_heads)
         if num_heads > 1 and next_rows is not None:
             episodes = np.empty(num_heads, np.int64)
-        is_loop, announced = count < self.kernels.few, 0 if next_rows is None else 1
-        if is_loop and count > 1:
-            streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
         # Rows of a storage that cannot fail are written last, when nothing else can: none is overwritten in vain.
         own = self._own
         is_last = own is not None and tell is None
         if own is not None and not own._is_ready:
             own._prepare()
-        may_fail = journal is not None or tell is not None or not (is_loop or self.kernels.cannot_fail)
-        restore = self.keep(heads, key, count) if may_fail else _nothing
-        before: Columns | None = None
-        try:
-            if not is_last:
-                surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
-                kept = self.storage.read(surplus) if may_fail and len(surplus) else {}
-                self._write_rows(key % capacity, count, rows)
-                before = kept
-            if is_loop:
-                _append(self._views, streams, events, announced)
-            else:
-                self.kernels.append(self.rows, streams, events, announced)
-            if tell is not None:
-                tell()
-            if journal is not None:
-                journal.write(steps)
-        except BaseException:
-            restore()
-            if before:
-                self.storage.write(surplus, before)
-            raise
+        is_loop, is_alone = count < self.kernels.few, is_last and journal is None
+        if is_loop and count > 1:
+            streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
+        if is_alone and is_loop:
+            _append(self._views, streams, events, next_rows is not None)
+        elif is_alone and self.kernels.cannot_fail:
+            self.kernels.append(self.rows, streams, events, int(next_rows is not None))
+        elif is_run or is_loop or not is_alone or next_rows is None or not self._append_round(streams, events):
+            self._append_or_restore(steps._replace(streams=streams, events=events), journal, tell, is_last)
         if is_last:
             self._write_rows(key % capacity, count, rows)
         if next_rows is None:
@@ -407,6 +387,38 @@ class StepStore(arrays_lib.Derived):
             if event & append.TERMINATED:
                 for _, records in self._behind_records:
                     records[self._current_view[stream]] = bytes(records.itemsize)
+
+    def _append_round(self, streams: Any, events: Any) -> bool:
+        """Write the numbers of a round of streams where that is simple; return False, without a trace, elsewhere."""
+        return append.append_round(self.rows, self._views, streams, events)
+
+    def _append_or_restore(
+        self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None, is_last: bool
+    ) -> None:
+        """Write steps where something may fail: all is then as it was. With `is_last`, the caller writes their rows."""
+        _, streams, events, rows, next_rows, is_run = steps
+        count, key, capacity = len(streams), self.next_key, self.capacity
+        restore = self.keep(streams[:1] if is_run else streams, key, count)
+        surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
+        before = {} if is_last or not len(surplus) else self.storage.read(surplus)
+        has_written = False
+        try:
+            if not is_last:
+                self._write_rows(key % capacity, count, rows)
+                has_written = True
+            if type(streams) is np.ndarray:
+                self.kernels.append(self.rows, streams, events, int(next_rows is not None))
+            else:
+                _append(self._views, streams, events, next_rows is not None)
+            if tell is not None:
+                tell()
+            if journal is not None:
+                journal.write(steps)
+        except BaseException:
+            restore()
+            if has_written and before:
+                self.storage.write(surplus, before)
+            raise
 
     def _append_next(
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Callable[[], None] | None
