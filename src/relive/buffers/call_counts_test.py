@@ -251,7 +251,7 @@ def counted(path: str) -> int:
 
 @pytest.mark.parametrize("call", ["add", "extend, 64 streams"])
 def test_spellings_of_a_call_cost_the_same(call: str) -> None:
-    """At most twice the cheapest, also where the ring wraps or a sampler has hooks; three times where an episode ends."""
+    """At most twice the cheapest, also where the ring wraps or a sampler has hooks; three times with an end."""
     name = call.split(",")[0]
     counts = {path: counted(path) for path in HOT_PATHS if path.startswith(f"{name},") and "priorities" not in path}
     ends = counts.pop(f"{name}, an episode ends")

@@ -274,7 +274,7 @@ class Eager(relive.MinSize):
                 "make_buffer": lambda: relive.RingReplayBuffer(10, max_times_sampled=2),
                 "limiter": relive.SampleToInsertRatio(2.5, min_size=1, error_buffer=16.0),
             },
-            r"ratio must be at most max_times_sampled = 2, or inserts stop for ever, got SampleToInsertRatio\(ratio=2.5",
+            r"ratio must be at most max_times_sampled = 2, or inserts stop for ever, got SampleToInsertRatio",
             marks=pytest.mark.long,
         ),
         pytest.param(
