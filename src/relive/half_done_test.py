@@ -96,7 +96,7 @@ OF_MANY_STREAMS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", OF_MANY_STREAMS)
-def test_a_round_of_many_streams_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
+def test_a_round_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     """Of more than are written one by one."""
     buffer = OF_MANY_STREAMS[name]()
     zoo.work(buffer, random.Random(1), 40)

@@ -986,7 +986,7 @@ def test_observations_may_be_any_mapping(mapping: Callable[[Any], Any], streams:
 # The end of a recording, after which nobody knows the observation.
 
 
-def test_windows_end_before_a_step_whose_next_observation_is_never_known() -> None:
+def test_windows_end_before_a_step_that_stays_incomplete() -> None:
     buffer = relive.PrioritizedReplayBuffer(20, n_step=3, gamma=1.0, seed=0)
     buffer.add(0.0, 0, 1.0)
     buffer.add(1.0, 0, 1.0)
@@ -1012,7 +1012,7 @@ def test_windows_end_before_a_step_whose_next_observation_is_never_known() -> No
         assert each.eligible_keys().tolist() == [0, 2]
 
 
-def test_a_lone_step_whose_next_observation_is_never_known_is_stored() -> None:
+def test_a_lone_step_that_stays_incomplete_is_stored() -> None:
     buffer = relive.RingReplayBuffer(2, seed=0)
     buffer.add(0.0, 0, 1.0)
     assert buffer.end_episode()
@@ -1025,7 +1025,7 @@ def test_a_lone_step_whose_next_observation_is_never_known_is_stored() -> None:
 
 @pytest.mark.parametrize("ends", ["end_episode", "add_episode"])
 @pytest.mark.parametrize("streams", [1, 2])
-def test_sequences_are_truncated_before_a_step_whose_next_observation_is_never_known(streams: int, ends: str) -> None:
+def test_sequences_are_truncated_before_an_incomplete_step(streams: int, ends: str) -> None:
     """Also where add_episode ends what was open in its stream."""
     buffer = relive.SequenceReplayBuffer(40, length=3, pad=True, streams=streams, seed=0)
     for t in range(5):
@@ -1045,7 +1045,7 @@ def test_sequences_are_truncated_before_a_step_whose_next_observation_is_never_k
     buffer.check()
 
 
-def test_stacks_end_before_a_step_whose_next_observation_is_never_known() -> None:
+def test_stacks_end_before_a_step_that_stays_incomplete() -> None:
     buffer = relive.RingReplayBuffer(20, frame_stack=2, seed=0)
     for t in range(3):
         buffer.add([t], 0, 1.0)
@@ -1056,7 +1056,7 @@ def test_stacks_end_before_a_step_whose_next_observation_is_never_known() -> Non
     assert batch.observation[..., 0].tolist() == [[0, 1], [0, 9]]
 
 
-async def test_shells_end_an_episode_whose_last_observation_is_not_known() -> None:
+async def test_shells_end_an_episode_with_an_incomplete_step() -> None:
     for shell in (relive.ThreadSafeReplayBuffer, relive.AsyncReplayBuffer):
         shared: Any = shell(relive.RingReplayBuffer(20, seed=0))
         for t in range(2):

@@ -377,7 +377,7 @@ def test_a_right_program_is_not_warned_of(make: Any, name: str) -> None:
     buffer.check()
 
 
-def test_a_task_that_goes_on_looks_like_a_final_observation_that_is_the_next_start() -> None:
+def test_steps_that_go_on_from_a_truncation_are_counted() -> None:
     buffer = relive.RingReplayBuffer(500)
     continuing(buffer, reward=1.0)
     assert buffer.get_stats().continued_truncations == 119

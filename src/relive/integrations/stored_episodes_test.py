@@ -326,7 +326,7 @@ def test_arguments_of_stored_episodes_are_checked_at_once() -> None:
         stored_episodes.stored_episodes(relive.RingReplayBuffer(4), progress=wrong)
 
 
-def test_a_step_whose_next_observation_is_never_known_is_the_end_of_its_episode() -> None:
+def test_a_step_that_stays_incomplete_is_left_out() -> None:
     """It is left out, and what was observed at it is the final observation."""
     buffer = relive.RingReplayBuffer(20, streams=2)
     for t in range(3):

@@ -689,7 +689,7 @@ class StepStore(arrays_lib.Derived):
     def is_left_out(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the episode of each of the rows in `slots` [k] was truncated before it.
 
-        That is so where it ended and nobody knows what was observed after its newest step.
+        That is so where it ended and the observation after its newest step was never given.
         """
         is_waiting = (self.flags.take(slots) & append.COMPLETE) == 0
         return np.asarray(is_waiting & (self.episodes[append.END].take(self.episodes_of(slots)) != append.OPEN))
