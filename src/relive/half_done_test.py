@@ -169,7 +169,7 @@ def test_a_call_that_cannot_be_journaled_has_changed_nothing(name: str, failing:
 # Hooks, and memory maps.
 
 
-class Hooked(zoo.AmongNewest):
+class RaisingHooks(zoo.AmongNewest):
     """A sampler whose hook of a number raises."""
 
     fails_at = count = 0
@@ -183,12 +183,12 @@ class Hooked(zoo.AmongNewest):
         super()._removed(slots)
 
     def _call(self) -> None:
-        Hooked.count += 1
-        if Hooked.count == Hooked.fails_at:
+        RaisingHooks.count += 1
+        if RaisingHooks.count == RaisingHooks.fails_at:
             raise FailingError
 
 
-class HookedPriorities(Hooked, relive.PrioritizedSampler):
+class RaisingHooksAndPriorities(RaisingHooks, relive.PrioritizedSampler):
     """The same with priorities."""
 
     _draw = relive.PrioritizedSampler._draw
@@ -196,18 +196,24 @@ class HookedPriorities(Hooked, relive.PrioritizedSampler):
 
 @contextlib.contextmanager
 def failing_hook(number: int) -> Iterator[None]:
-    Hooked.count, Hooked.fails_at = 0, number
+    RaisingHooks.count, RaisingHooks.fails_at = 0, number
     yield
-    Hooked.fails_at = 0
+    RaisingHooks.fails_at = 0
 
 
 HOOKED: dict[str, Callable[..., Any]] = {
-    "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=Hooked(), seed=0),
-    "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=Hooked(), seed=0),
-    "priorities": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, n_step=2, sampler=HookedPriorities(), seed=0),
-    "sequences": lambda: relive.SequenceReplayBuffer(17, zoo.SCHEMA, length=3, pad=True, sampler=Hooked(), seed=0),
-    "joint": lambda: relive.JointReplayBuffer(9, zoo.SCHEMAS, agents=zoo.AGENTS, sampler=Hooked(), seed=0),
-    "a storage": lambda: relive.RingReplayBuffer(17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=Hooked(), seed=0),
+    "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=RaisingHooks(), seed=0),
+    "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=RaisingHooks(), seed=0),
+    "priorities": lambda: relive.RingReplayBuffer(
+        17, zoo.SCHEMA, n_step=2, sampler=RaisingHooksAndPriorities(), seed=0
+    ),
+    "sequences": lambda: relive.SequenceReplayBuffer(
+        17, zoo.SCHEMA, length=3, pad=True, sampler=RaisingHooks(), seed=0
+    ),
+    "joint": lambda: relive.JointReplayBuffer(9, zoo.SCHEMAS, agents=zoo.AGENTS, sampler=RaisingHooks(), seed=0),
+    "a storage": lambda: relive.RingReplayBuffer(
+        17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=RaisingHooks(), seed=0
+    ),
 }
 
 
@@ -277,7 +283,7 @@ def add_joint_steps(buffer: Any) -> None:
     ("make", "add"),
     [
         (lambda: relive.PrioritizedReplayBuffer(50, seed=0), add_steps),
-        (lambda: relive.RingReplayBuffer(50, sampler=Hooked(), seed=0), add_steps),
+        (lambda: relive.RingReplayBuffer(50, sampler=RaisingHooks(), seed=0), add_steps),
         (lambda: relive.JointReplayBuffer(50, agents=["left", "right"], seed=0), add_joint_steps),
     ],
 )

@@ -319,7 +319,7 @@ class StepStore(arrays_lib.Derived):
             journal: Also receives the steps, once they are stored; may be None.
             tell: Called before that, when the rows can be read; may be None.
         """
-        encoder, streams, events, rows, next_rows, _ = steps
+        encoder, streams, events, rows, next_rows, is_run = steps
         if journal is not None:
             journal.prepare()
         if encoder is self.encoder:
@@ -329,7 +329,7 @@ class StepStore(arrays_lib.Derived):
             return self._append(steps, journal, tell)
         self._check_room(encoder.schema)
         storage = memory.ColumnStorage(encoder.schema, self.capacity)
-        self._make_room(len(streams))
+        self._make_room(1 if is_run else len(streams))
         before = self._storage, self.encoder, self.behind
         self.begin(storage)
         try:
@@ -473,7 +473,7 @@ class StepStore(arrays_lib.Derived):
                 tell()
             except BaseException:
                 self.num[:], flags[slot], places[slot], knows[stream] = kept
-                last[stream], following[before], following[slot] = before, -1, link
+                last[stream], following[slot] = before, link
                 if self._width:
                     self._recent[stream] = kept_recent
                 self._work_out()
@@ -595,7 +595,7 @@ class StepStore(arrays_lib.Derived):
         """Return a function that takes back what is done to some rows and to the episodes of some streams.
 
         Args:
-            streams: The streams [k], or a slice of them.
+            streams: The streams [k].
             key: The key of the first row; rows of older ones may be evicted, too.
             count: The number of rows, at most the capacity.
         """
@@ -616,14 +616,16 @@ class StepStore(arrays_lib.Derived):
                 array[where] = values
             self._of_streams[:, some], self._recent[some], self.num[:] = of_streams, recent, num
             self.episodes[:, episodes] = of_episodes
-            self.following[self.last[self.last >= 0]] = -1
             self._work_out()
+            # Which of them have changed is not known any more.
+            self.num_view[append.CHANGED] = len(self._changed) + 1 if len(self._changed) else 0
 
         return restore
 
     def _work_out(self) -> None:
-        """Work out anew what follows from places, links, streams and ends: flags of rows, and what is free."""
+        """Work out anew what follows from places, links and episodes: flags of rows, the oldest ones, free numbers."""
         slots = self.alive_slots()
+        self.following[self.last[self.last >= 0]] = -1
         episodes, links = self.episodes_of(slots), self.following.take(slots)
         is_used = np.zeros(len(self.free), np.bool_)
         is_used[episodes] = is_used[self.current[self.last != append.NONE]] = True
@@ -640,8 +642,6 @@ class StepStore(arrays_lib.Derived):
         flags[(flags & append.READABLE) == 0] &= np.uint8(~append.FRESH & 0xFF)
         self.flags[slots] = flags
         self.flags[append.slots_from(self.next_key, self.capacity - len(slots), self.capacity)] = 0
-        # Which of them have changed is not known any more.
-        self.num_view[append.CHANGED] = len(self._changed) + 1 if len(self._changed) else 0
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
@@ -814,15 +814,12 @@ class StepStore(arrays_lib.Derived):
         self._unwritten = None
 
     def load_state_dict(self, kept: steps_state.StepsState) -> None:
-        """Restore rows and their episodes 0 .. E - 1 in an empty store; none is marked readable yet.
+        """Restore rows and their episodes 0 .. E - 1 in an empty store.
 
         Columns are read from the state until `settle`.
         """
         count, num = len(kept.stream), self.num_view
         self._make_room(count)
-        room = len(self.free)
-        self.free[: room - count] = np.arange(count, room)[::-1]
-        num[append.FREE] = room - count
         num[append.NEXT_KEY], num[append.ROWS] = kept.next_key, len(kept)
         num[append.CLEARED] = kept.next_key - len(kept) - kept.num_evicted
         slots = self.alive_slots()
@@ -838,15 +835,11 @@ class StepStore(arrays_lib.Derived):
             before = np.append(-1, rows[:-1])[: len(rows)]
             before[first] = -1
             self.back[rows] = before
-        is_terminated = kept.end == append.TERMINATED
-        flags = np.full(len(rows), append.COMPLETE, np.uint8)
-        flags[last] = (kept.has_tail | is_terminated)[episodes] * append.COMPLETE
-        flags[last] |= (is_terminated[episodes] * append.TERMINAL).astype(np.uint8)
-        self.flags[rows] = flags
-        oldest, newest = np.full(count, -1), np.full(count, -1)
-        oldest[episodes], newest[episodes] = rows[first], rows[last]
-        values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail, oldest)
-        for array, value in zip(self.episodes, values, strict=True):
+        self.flags[rows[last]] = (kept.end == append.TERMINATED)[episodes] * np.uint8(append.TERMINAL)
+        newest = np.full(count, append.GONE)
+        newest[episodes] = rows[last]
+        values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail)
+        for array, value in zip(self.episodes, values, strict=False):
             array[:count] = value
         (is_open,) = (kept.end == append.OPEN).nonzero()
         streams = kept.stream[is_open]
@@ -860,6 +853,7 @@ class StepStore(arrays_lib.Derived):
             self._recent[kept.stream[of_recent], steps % width] = kept.keys[is_recent]
         for path, column in kept.final.items():
             self.behind[path][np.flatnonzero(kept.has_tail)] = column
+        self._work_out()
         self._unwritten = kept if kept.columns else None
 
     def check(self) -> None:
