@@ -726,11 +726,11 @@ class Restarting(Scripted):
     final: Any = None
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, *numbers, info = super().step(action)
+        observation, *numbers, _ = super().step(action)
+        if not (numbers[1] or numbers[2]):
+            return observation, *numbers, self.final(np.full(3, -1))
         info = self.final(observation)
-        if numbers[1] or numbers[2]:
-            observation, _ = self.reset()
-        return observation, *numbers, info
+        return self.reset()[0], *numbers, info
 
 
 @pytest.mark.parametrize(
