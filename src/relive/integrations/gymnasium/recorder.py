@@ -119,13 +119,14 @@ class Recorder(_Wrapper):
         self._observation = None
         answer = self.env.step(action)
         observation, reward, terminated, truncated, info = answer
-        after = self._recording.observed(observation)
+        has_ended = terminated or truncated
+        after = self._recording.observed(recording.last_of(observation, info) if has_ended else observation)
         self._recording.frames.check_next(before, after)
         for extra, key in self._recording.infos.items():
             extras[extra] = recording.found(info, extra, key)
         ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
         self._recording.write(self.buffer.add, before, taken, reward, after, stream=self._stream, **ends, **extras)
-        if not (terminated or truncated):
+        if not has_ended:
             self._observation = after
         return answer
 
@@ -208,7 +209,8 @@ class EpisodeRecorder(_Wrapper):
         append: Any = functools.partial(self.buffer.append_observation_action_reward_nowait, *step)
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
-            following = copies.copied(observation)
+            has_ended = terminated or truncated
+            following = copies.copied(recording.last_of(observation, info) if has_ended else observation)
             # The limiter has been asked before the environment was stepped.
             self.buffer._limited.decided(True, lambda: append(reward, policy_version=policy_version))
         except BaseException:
@@ -217,7 +219,7 @@ class EpisodeRecorder(_Wrapper):
                 self._end("ABORTED")
             raise
         self._observation = following
-        if terminated or truncated:
+        if has_ended:
             self._end("COMPLETED" if terminated else "TRUNCATED")
         return observation, reward, terminated, truncated, info
 

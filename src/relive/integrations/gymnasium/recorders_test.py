@@ -484,14 +484,14 @@ def scripted(count: int, make: Callable[..., Any] = vector.SyncVectorEnv, **sett
     return make([functools.partial(Scripted, number) for number in range(count)], **settings)
 
 
-def drive(envs: Any, count: int, given: Callable[[Any], Any] = np.asarray) -> None:
+def drive(envs: Any, count: int, given: Callable[[Any], Any] = np.asarray, mode: Any = None) -> None:
     """Take that many steps in all environments, and reset those that have ended."""
     observations, _ = envs.reset(seed=0)
     for _ in range(count):
         actions = np.asarray(observations).sum(axis=1) % 7
         observations, _, terminated, truncated, _ = envs.step(given(actions), chosen=given(actions + 1))
         ended = np.asarray(terminated) | np.asarray(truncated)
-        if envs.metadata["autoreset_mode"] is vector.AutoresetMode.DISABLED and ended.any():
+        if (mode or envs.metadata["autoreset_mode"]) is vector.AutoresetMode.DISABLED and ended.any():
             observations, _ = envs.reset(options={"reset_mask": ended})
 
 
@@ -569,14 +569,59 @@ def test_a_native_vector_environment_is_recorded_like_others() -> None:
     assert rows[0] == rows[1]
 
 
+UNDECLARED = (
+    r"^env must declare how it resets: set env.metadata\['autoreset_mode'\] to a member of AutoresetMode, in a "
+)
+
+
+@pytest.mark.parametrize("where", ["metadata", "attribute"])
 @pytest.mark.parametrize("said", [None, "NextStep", 3])
-def test_an_unknown_autoreset_mode_is_not_guessed(said: Any) -> None:
-    envs = scripted(2)
-    envs.metadata = {} if said is None else {"autoreset_mode": said}
-    with pytest.raises(
-        errors.ArgumentError, match=r"^env must declare how it resets: set env.metadata\['autoreset_mode'\]"
-    ):
-        relive_gymnasium.VectorRecorder(envs, ring(2))
+def test_an_unknown_autoreset_mode_is_not_guessed(said: Any, where: str) -> None:
+    envs: Any = Batched(said, lambda time: (1.0, False, {}))
+    if where == "attribute":
+        envs.metadata, envs.autoreset_mode = {}, said
+    with pytest.raises(errors.ArgumentError, match=f"{UNDECLARED}dict of its own, got {said!r}$"):
+        relive_gymnasium.VectorRecorder(envs, relive.RingReplayBuffer(20, streams=2))
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize("shared", [vector.VectorEnv, gymnasium.Env])
+def test_a_mode_in_a_shared_dict_declares_nothing(
+    monkeypatch: pytest.MonkeyPatch, shared: Any, is_wrapped: bool
+) -> None:
+    """P144."""
+    monkeypatch.setitem(shared.metadata, "autoreset_mode", vector.AutoresetMode.NEXT_STEP)
+    envs: Any = Batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, False, {}))
+    envs.metadata, outer = shared.metadata, vector.VectorWrapper(envs) if is_wrapped else envs
+    with pytest.raises(errors.ArgumentError, match=f"{UNDECLARED}dict of its own, got None$"):
+        relive_gymnasium.VectorRecorder(outer, relive.RingReplayBuffer(20, streams=2))
+    outer.metadata = {"autoreset_mode": vector.AutoresetMode.NEXT_STEP}
+    relive_gymnasium.VectorRecorder(outer, relive.RingReplayBuffer(20, streams=2))
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_the_mode_of_the_environment_itself_counts(monkeypatch: pytest.MonkeyPatch, mode: Any) -> None:
+    """P144: whatever another one wrote into the dict that both share."""
+    for other in MODES:
+        monkeypatch.setitem(vector.VectorEnv.metadata, "autoreset_mode", other)
+        envs, buffer = scripted(2, autoreset_mode=mode), ring(2)
+        drive(relive_gymnasium.VectorRecorder(Sharing(envs), buffer, infos={"speed": "speed"}), 20, mode=mode)
+        steps = check_all(buffer)
+        assert [step for step in steps if step[0] == 1] == expected(mode, 1, 20)
+
+
+class Sharing(vector.VectorWrapper):
+    metadata: Any = vector.VectorEnv.metadata
+
+
+class Declaring(vector.VectorWrapper):
+    """Declares a mode, whatever the environment inside does."""
+
+    unwrapped: Any = property(lambda self: self)
+
+    def __init__(self, env: Any, mode: Any) -> None:
+        super().__init__(env)
+        self.metadata, self.autoreset_mode = {"autoreset_mode": mode}, mode
 
 
 @pytest.mark.parametrize("does", MODES, ids=lambda mode: f"does {mode.name}")
@@ -584,8 +629,7 @@ def test_an_unknown_autoreset_mode_is_not_guessed(said: Any) -> None:
 def test_an_environment_that_violates_its_mode_is_refused(says: Any, does: Any) -> None:
     if says is does:
         return
-    envs = scripted(2, autoreset_mode=does)
-    envs.metadata = {"autoreset_mode": says}
+    envs = Declaring(scripted(2, autoreset_mode=does), says)
     buffer = ring(2)
     recorder = relive_gymnasium.VectorRecorder(envs, buffer, infos={"speed": "speed"})
     if (says, does) == (vector.AutoresetMode.DISABLED, vector.AutoresetMode.NEXT_STEP):
@@ -650,14 +694,72 @@ def test_only_environments_in_the_reset_mask_begin_anew() -> None:
     assert envs.buffer.get_stats().open_episodes == 2
 
 
-def test_final_observations_may_be_arrays_of_all_environments() -> None:
-    infos = {"final_obs": {"time": np.array([7, 8]), "_time": np.array([True, True])}}
-    envs = batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, time == 2, infos if time == 2 else {}))
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("name", ["final_obs", "final_observation"])
+def test_final_observations_may_be_arrays_of_all_environments(name: str, is_masked: bool) -> None:
+    """P145: and may be there in every step."""
+    infos = {name: {"time": np.array([7, 8])} | ({"_time": np.array([True, True])} if is_masked else {})}
+    envs = batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, time == 2, infos))
     for _ in range(3):
         envs.step(ACTIONS)
     batch = envs.buffer.read(range(6))
     assert batch.next_observation["time"].tolist() == [1, 1, 7, 8, 3, 3]
     assert batch.observation["time"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["final_obs", "final_observation"])
+@pytest.mark.parametrize("mode", [vector.AutoresetMode.NEXT_STEP, vector.AutoresetMode.DISABLED])
+def test_a_final_observation_where_none_should_be_is_refused(mode: Any, name: str) -> None:
+    """P145."""
+    envs = batched(mode, lambda time: (1.0, time == 2, {name: {"time": np.array([7, 8])}}))
+    envs.step(ACTIONS)
+    with pytest.raises(
+        errors.ArgumentError, match=f"^env must reset by {mode.name}, but environment 0 gives a '{name}'$"
+    ):
+        envs.step(ACTIONS)
+    assert len(envs.buffer) == 2
+
+
+class Restarting(Scripted):
+    """Resets itself in the step that ends an episode, and puts the last observation into the info."""
+
+    final: Any = None
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *numbers, _ = super().step(action)
+        if not (numbers[1] or numbers[2]):
+            return observation, *numbers, self.final(np.full(3, -1))
+        info = self.final(observation)
+        return self.reset()[0], *numbers, info
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        lambda last: {"final_obs": last},
+        lambda last: {"final_observation": last},
+        lambda last: {"final_obs": None, "final_observation": last},
+        lambda last: {"final_obs": last, "final_observation": None},
+    ],
+)
+def test_an_environment_that_restarts_has_its_last_one_in_infos(final: Any) -> None:
+    """P145: it may be there in every step."""
+    episodes: relive.EpisodeReplayBuffer[Any, Any] = relive.EpisodeReplayBuffer()
+    inside, buffer = Restarting(1), relive.RingReplayBuffer(50)
+    inside.final = final
+    env = relive_gymnasium.Recorder(relive_gymnasium.EpisodeRecorder(inside, episodes, agent_id="a"), buffer)
+    for _ in range(3):
+        env.reset()
+        ended = False
+        while not ended:
+            *_, terminated, truncated, _ = env.step(0)
+            ended = terminated or truncated
+    batch = buffer.read(buffer.eligible_keys())
+    assert batch.observation[:, 0].tolist() == [1] * len(batch.keys)
+    assert (batch.next_observation - batch.observation).tolist() == [[0, 0, 1]] * len(batch.keys)
+    assert [[row.tolist() for row in each.observations] for each in episodes._store] == [
+        [[1, episode, step] for step in range(length_of(1, episode) + 1)] for episode in (0, 2, 4)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -864,6 +966,56 @@ def test_nested_observations_and_actions_are_stored(mode: Any) -> None:
     batch = single.read([0])
     assert batch.observation["hand"]["0"].item() == observation["hand"][0]
     assert (batch.action["0"].item(), batch.action["1"].tolist()) == (1, [[1, 2, 3]])
+
+
+VARIED = spaces.Sequence(BOX, stack=True)
+OTHER_SPACES = {
+    "OneOf": spaces.OneOf((spaces.Discrete(3), BOX)),
+    "Sequence": VARIED,
+    "Text": spaces.Text(5),
+    "Graph": spaces.Graph(BOX, None),
+}
+
+
+class Spaced(Constant):
+    """Observes what is in its space; refuses to step."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kind", OTHER_SPACES)
+@pytest.mark.parametrize("part", ["observation_space", "action_space"])
+def test_batches_of_other_spaces_require_a_schema(part: str, kind: str) -> None:
+    """P146: what is in them may have another shape in every step."""
+    given: Any = {"observation_space": BOX, "action_space": spaces.Discrete(2), part: OTHER_SPACES[kind]}
+    buffer = relive.RingReplayBuffer(9, streams=2)
+    with pytest.raises(errors.ArgumentError, match=f"^{part} must be made of Box, .* spaces, got {kind}$"):
+        relive_gymnasium.VectorRecorder(vector.SyncVectorEnv([lambda: Spaced(**given)] * 2), buffer)
+
+
+def test_values_that_make_no_array_are_refused_before_a_step() -> None:
+    """P146: with a schema, too."""
+    schema = relive.Schema(relive.Field((2, 3), int), relive.Field((2,), int))
+    lengths = iter([2, 3, 2, 2])
+
+    class Growing(Spaced):
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros((next(lengths), 3), int), {}
+
+    envs = vector.SyncVectorEnv([lambda: Growing(VARIED, OTHER_SPACES["OneOf"])] * 2)
+    recorder = relive_gymnasium.VectorRecorder(envs, relive.RingReplayBuffer(9, schema, streams=2))
+    with pytest.raises(errors.SchemaError, match="^observation must be an array of numbers, of text or of dates, got "):
+        recorder.reset()
+    recorder.reset()
+    with pytest.raises(errors.SchemaError, match="^action must be an array of numbers, of text or of dates, got "):
+        recorder.step(((0, 1), (1, np.zeros(3, int))))
 
 
 # Stacks of frames.
@@ -1123,8 +1275,8 @@ class Nested(Constant):
     ("actions", "said"),
     [
         ([0, 2], "^infos must hold the same keys in 'where' of every environment$"),
-        ([0, 3], r"^infos must hold 'where' of environment 1 for the extra 'where', got \['where'\]$"),
-        ([3, 3], r"^infos must hold 'where' of environment 0 for the extra 'where', got \['where'\]$"),
+        ([0, 3], r"^infos must hold 'where' of environment 1 for the extra 'where', got \[\]$"),
+        ([3, 3], r"^infos must hold 'where' of environment 0 for the extra 'where', got \[\]$"),
         ([4, 4], "^unknown extra 'where': the schema has extra 'where/x', extra 'where/y'$"),
     ],
 )
@@ -1138,6 +1290,77 @@ def test_nested_infos_are_recorded(actions: Any, said: str) -> None:
     with pytest.raises((errors.ArgumentError, errors.SchemaError), match=said):
         envs.step(np.array(actions))
     assert len(buffer) == 2
+
+
+class Informing(Constant):
+    """Has an info, and ends in every second step."""
+
+    def __init__(self, info: Any) -> None:
+        self.info, self.time = info, 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        self.time += 1
+        return 0, 1.0, self.time % 2 == 0, False, self.info
+
+
+def informed(infos: list[Any], mode: Any = vector.AutoresetMode.SAME_STEP, shape: Any = ()) -> Any:
+    """Return a recorder of environments with those infos, whose "x" is a float32 extra."""
+    schema = relive_gymnasium.from_env(Informing({}), extras={"x": relive.Field(shape, "float32")})
+    buffer = relive.RingReplayBuffer(20, schema, streams=len(infos))
+    makers: Any = [functools.partial(Informing, info) for info in infos]
+    envs = vector.SyncVectorEnv(makers, autoreset_mode=mode)
+    recorder = relive_gymnasium.VectorRecorder(envs, buffer, infos={"x": "x"})
+    recorder.reset()
+    return recorder
+
+
+@pytest.mark.parametrize(
+    ("infos", "said"),
+    [
+        ([{"x": None, "y": 1}, {"x": 1.5}], r"environment 0 for the extra 'x', got \['y'\]"),
+        ([{"x": 1.5}, {"y": 1}], r"environment 1 for the extra 'x', got \['y'\]"),
+        ([{"y": 1}, {"x": 1.5}], r"environment 0 for the extra 'x', got \['y'\]"),
+        ([{"x": {}}, {"x": {"a": 1}}], r"environment 0 for the extra 'x', got \[\]"),
+    ],
+)
+def test_the_environment_without_an_info_is_named(infos: Any, said: str) -> None:
+    """P147."""
+    recorder = informed(infos)
+    with pytest.raises(errors.ArgumentError, match=f"^infos must hold 'x' of {said}$"):
+        recorder.step(ACTIONS)
+    recorder = informed(infos)
+    for env in recorder.unwrapped.envs:
+        env.time = 1  # The first step ends, so that the infos are those in "final_info".
+    with pytest.raises(errors.ArgumentError, match=f"^infos must hold 'x' of {said} in 'final_info'$"):
+        recorder.step(ACTIONS)
+    assert len(recorder.buffer) == 0
+
+
+def test_an_info_of_none_is_refused() -> None:
+    """P147."""
+    env = relive_gymnasium.Recorder(Informing(None), relive.RingReplayBuffer(9), infos={"x": "x"})
+    env.reset()
+    with pytest.raises(errors.ArgumentError, match="^info must hold 'x' for the extra 'x', got None$"):
+        env.step(0)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_floats_of_infos_are_rounded_as_those_of_one_environment(mode: Any) -> None:
+    """P147: Gymnasium makes float64 of them."""
+    recorder = informed([{"x": 0.1}, {"x": 0.2}], mode)
+    recorder.step(ACTIONS)
+    recorder.step(ACTIONS)
+    assert recorder.buffer.read(range(4)).extras["x"].tolist() == np.array([0.1, 0.2] * 2, np.float32).tolist()
+    recorder = informed([{"x": 0.1}, {"x": 1e300}])
+    with pytest.raises(errors.SchemaError, match=r"^extras/x must fit float32, got 1e\+300$"):
+        recorder.step(ACTIONS)
+
+
+def test_float64_arrays_of_infos_are_refused() -> None:
+    """The environment itself made them."""
+    recorder = informed([{"x": np.array([0.1])}, {"x": np.array([0.2])}], shape=(1,))
+    with pytest.raises(errors.SchemaError, match="^extras/x must be of dtype float32, got float64: cast it with"):
+        recorder.step(ACTIONS)
 
 
 def test_infos_that_are_not_a_mapping_are_refused() -> None:

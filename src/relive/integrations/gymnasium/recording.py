@@ -72,6 +72,10 @@ class Recording:
                 raise errors.ArgumentError(f"{rule}, got {extra!r}")
             spaces.check_shapes("observation", observation_space, schema.observation, frame_stack)
             spaces.check_shapes("action", action_space, schema.action)
+        elif lead:
+            # Gymnasium's batches of other spaces are tuples, and the first step would set shapes that the next breaks.
+            for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+                spaces.fields_of(name, space)
 
     def observed(self, observation: Any) -> Any:
         """Return a copy of an observation, or of a batch of them, as a tree."""
@@ -111,10 +115,14 @@ class Recording:
 
 
 def _kept(name: str, tree: Any) -> Any:
-    """Return a copy of a tree, in which arrays of other libraries are numpy's."""
+    """Return a copy of a tree, in which arrays of other libraries are numpy's.
+
+    Numbers and lists stay, as they may be rounded to a field; SchemaError if they make no array.
+    """
     leaves = trees.flat(name, tree)
     for path, leaf in leaves.items():
-        leaves[path] = casting.as_array(path, leaf).copy() if hasattr(leaf, "__array__") else copies.copied(leaf)
+        array = casting.as_array(path, leaf)
+        leaves[path] = array.copy() if hasattr(leaf, "__array__") else copies.copied(leaf)
     return trees.nested(name, leaves)
 
 
@@ -154,12 +162,32 @@ def checked_infos(infos: Any) -> dict[str, str]:
     return dict(infos)
 
 
-def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
+def found(info: Any, extra: str, key: str) -> Any:
     """Return the value of a key in an info; raise ArgumentError if it is missing."""
-    if key not in info:
-        there = validation.short_repr(list(info))
+    is_mapping = isinstance(info, Mapping)
+    if not is_mapping or key not in info:
+        there = validation.short_repr(list(info) if is_mapping else info)
         raise errors.ArgumentError(f"info must hold {key!r} for the extra {extra!r}, got {there}")
     return info[key]
+
+
+def final_observation(get: Callable[[str], Any]) -> tuple[str, Any]:
+    """Return the name and the value of the last observation of an episode; the value is None if there is none.
+
+    Environments that reset in the step that ends an episode put it into the info: Gymnasium as "final_obs"; gymnax, and
+    Gymnasium before 1.0, as "final_observation".
+
+    Args:
+        get: Returns the value of a key in the info, or None.
+    """
+    names = ("final_obs", "final_observation")
+    return next(((name, value) for name in names if (value := get(name)) is not None), (names[0], None))
+
+
+def last_of(observation: Any, info: Any) -> Any:
+    """Return the last observation of an episode, given what the step that ended it returned."""
+    final = final_observation(info.get)[1] if isinstance(info, Mapping) else None
+    return observation if final is None else final
 
 
 class Frames:

@@ -1,6 +1,6 @@
 """VectorRecorder: records the steps of a vector environment, each environment into its own stream.
 
-What follows the end of an episode depends on the autoreset mode in the metadata of the vector environment:
+What follows the end of an episode depends on the autoreset mode that the vector environment declares:
 
     NEXT_STEP    step t ends; step t + 1 resets, ignores the action, and is not stored
     SAME_STEP    step t ends and resets: it returns the first observation, and the last one as infos["final_obs"]
@@ -13,6 +13,7 @@ Infos hold arrays over environments, and masks of where each is set:
 """
 
 from collections.abc import Mapping
+import functools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from relive.common import validation
 from relive.integrations.gymnasium import recording
 
 with imports.optional_dependency("gymnasium"):
+    import gymnasium
     from gymnasium import vector
 
 Infos: TypeAlias = Mapping[str, Any]
@@ -39,7 +41,8 @@ class VectorRecorder(vector.VectorWrapper):
     episode is truncated in the buffer at the last observation.
 
     Args:
-        env: The vector environment. Its metadata must give its autoreset mode, and it must behave accordingly.
+        env: The vector environment. It must declare its autoreset mode, as the attribute `autoreset_mode` or in
+            metadata of its own, and behave accordingly.
         buffer: The buffer to record into, with one stream per environment. If its limiter holds inserts back, `step`
             raises before the environments are stepped; a ThreadSafeReplayBuffer waits.
         frame_stack: Number of frames that each environment stacks along the first axis of its observation. Only the
@@ -47,7 +50,8 @@ class VectorRecorder(vector.VectorWrapper):
         infos: Maps names of extras to the keys of the infos that are stored in them.
 
     Raises:
-        ArgumentError: The metadata do not give the autoreset mode, or an argument is invalid.
+        ArgumentError: The environment does not declare its autoreset mode, or has spaces that no field can hold while
+            the buffer has no schema, or an argument is invalid.
 
     >>> import gymnasium
     >>> import relive
@@ -78,10 +82,7 @@ class VectorRecorder(vector.VectorWrapper):
             rule = f"buffer must have a stream for each of {env.num_envs} environments"
             raise errors.ArgumentError(f"{rule}, got streams={streams}")
         self.buffer = buffer
-        self._mode: Any = env.metadata.get("autoreset_mode")
-        if not isinstance(self._mode, vector.AutoresetMode):
-            rule = "env must declare how it resets: set env.metadata['autoreset_mode'] to a member of AutoresetMode"
-            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(self._mode)}")
+        self._mode = _declared_mode(env)
         self._observations: Any = None
         # Which environments have an open episode; None if all must be reset first.
         self._is_running: arrays.Bools | None = None
@@ -122,8 +123,8 @@ class VectorRecorder(vector.VectorWrapper):
 
         Raises:
             NotReadyError: An environment was not reset, or the limiter holds inserts back.
-            ArgumentError: An extra is given that `infos` also provides; or the environment does not behave as its
-                metadata say, the infos lack a key, or a frame stack does not continue the previous one.
+            ArgumentError: An extra is given that `infos` also provides; or the environment does not behave as it
+                declares, the infos lack a key, or a frame stack does not continue the previous one.
             SchemaError: A value does not fit its field.
         """
         is_step = self._checked_running()
@@ -133,15 +134,15 @@ class VectorRecorder(vector.VectorWrapper):
         observations, *numbers, infos = answer
         rewards, terminated, truncated = map(np.asarray, numbers)
         has_ended = np.logical_or(terminated, truncated)
-        self._check_mode(is_step, has_ended, infos)
+        finals = self._checked_finals(is_step, has_ended, infos)
         shown = after = self._recording.observed(observations)
         # Ended episodes were reset by SAME_STEP, are reset by NEXT_STEP in the next step, or wait for `reset`.
         is_first, goes_on = ~is_step, ~has_ended
         if self._mode is _SAME_STEP:
             is_first, goes_on = has_ended, is_step
-            after = copies.copied(shown) if has_ended.any() else shown
-            for row in has_ended.nonzero()[0].tolist():
-                trees.put(after, row, self._recording.observed(_value(infos, "final_obs", row)))
+            after = copies.copied(shown) if finals else shown
+            for row, final in finals.items():
+                trees.put(after, row, self._recording.observed(final))
         self._recording.frames.check_next(self._observations, after, is_step)
         self._recording.frames.check_first(shown, is_first)
         if is_step.any():
@@ -187,17 +188,40 @@ class VectorRecorder(vector.VectorWrapper):
             raise errors.NotReadyError(f"step needs episodes that are running: {remedy}")
         return self._is_running
 
-    def _check_mode(self, is_step: arrays.Bools, has_ended: arrays.Bools, infos: Any) -> None:
-        """Raise ArgumentError if environments do not follow their autoreset mode, as far as an end shows it."""
+    def _checked_finals(self, is_step: arrays.Bools, has_ended: arrays.Bools, infos: Any) -> dict[int, Any]:
+        """Return the last observations that the infos give, by environment.
+
+        Raises:
+            ArgumentError: Environments do not follow their autoreset mode, as far as an end shows it.
+        """
         if not isinstance(infos, Mapping):
             remedy = "put the recorder inside the wrapper that changes it"
             raise errors.ArgumentError(f"infos must be a mapping, got {validation.short_repr(infos)}: {remedy}")
+        finals = {}
         for row in has_ended.nonzero()[0].tolist():
             said = f"env must reset by {self._mode.name}, but environment {row}"
             if not is_step[row]:
                 raise errors.ArgumentError(f"{said} goes on in the step after an end")
-            if (_value(infos, "final_obs", row) is not None) is not (self._mode is _SAME_STEP):
-                raise errors.ArgumentError(f"{said} gives {'no' if self._mode is _SAME_STEP else 'a'} 'final_obs'")
+            name, final = recording.final_observation(functools.partial(_value, infos, row=row))
+            if (final is not None) is not (self._mode is _SAME_STEP):
+                raise errors.ArgumentError(f"{said} gives {'no' if final is None else 'a'} {name!r}")
+            finals[row] = final
+        return finals
+
+
+def _declared_mode(env: "vector.VectorEnv[Any, Any, Any]") -> vector.AutoresetMode:
+    """Return the autoreset mode that a vector environment declares itself; raise ArgumentError if it declares none.
+
+    The dicts of Gymnasium's own classes are those of every environment that has none of its own. Some write their mode
+    into it, as ale-py does, which is then read from all others.
+    """
+    mode: Any = getattr(env.unwrapped, "autoreset_mode", None)
+    if mode is None and not any(env.metadata is each.metadata for each in (vector.VectorEnv, gymnasium.Env)):
+        mode = env.metadata.get("autoreset_mode")
+    if not isinstance(mode, vector.AutoresetMode):
+        rule = "env must declare how it resets: set env.metadata['autoreset_mode'] to a member of AutoresetMode"
+        raise errors.ArgumentError(f"{rule}, in a dict of its own, got {validation.short_repr(mode)}")
+    return mode
 
 
 def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final: arrays.Bools) -> Any:
@@ -207,28 +231,29 @@ def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final
     """
     leaves: list[dict[str, Any]] = []
     for row in rows.tolist():
-        source = infos.get("final_info", {}) if is_final[row] else infos
-        value = _value(source, key, row)
+        final = _value(infos, "final_info", row) or {}
+        value = final.get(key) if is_final[row] else _value(infos, key, row)
         if value is None:
-            rule = f"infos must hold {key!r} of environment {row} for the extra {extra!r}"
-            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(_names(source))}")
+            there = f"{list(final)} in 'final_info'" if is_final[row] else validation.short_repr(list(_row(infos, row)))
+            raise errors.ArgumentError(
+                f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
+            )
         leaves.append(trees.flat(key, value))
         if leaves[0].keys() != leaves[-1].keys():
             raise errors.ArgumentError(f"infos must hold the same keys in {key!r} of every environment")
-    return trees.nested(key, {path: np.stack([np.asarray(each[path]) for each in leaves]) for path in leaves[0]})
+    # Lists of numbers, which may be rounded to a field: Gymnasium makes float64 of Python's floats.
+    return trees.nested(key, {path: [np.asarray(each[path])[()] for each in leaves] for path in leaves[0]})
 
 
 def _value(infos: Infos, key: str, row: int) -> Any:
-    """Return the value of a key for one environment; None if missing."""
+    """Return the value of a key for one environment; None if it is missing, or there for others alone."""
     if key not in infos or not infos.get(f"_{key}", {row: True})[row]:
         return None
     value = infos[key]
-    if not isinstance(value, Mapping):
-        return value[row]
-    parts = {name: _value(value, name, row) for name in _names(value)}
-    return {name: part for name, part in parts.items() if part is not None} or None
+    return (_row(value, row) or None) if isinstance(value, Mapping) else value[row]
 
 
-def _names(infos: Mapping[Any, Any]) -> list[str]:
-    """Return the keys of values, without masks and values that Gymnasium could not merge."""
-    return [name for name in infos if isinstance(name, str) and not name.startswith("_")]
+def _row(infos: Mapping[Any, Any], row: int) -> dict[str, Any]:
+    """Return what infos hold of one environment, without masks and values that Gymnasium could not merge."""
+    names = [name for name in infos if isinstance(name, str) and not name.startswith("_")]
+    return {name: part for name in names if (part := _value(infos, name, row)) is not None}
