@@ -19,6 +19,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.common import words
 from relive.windows import returns as returns_lib
 
 Normalization: TypeAlias = Literal["mean", "mean_std", "leave_one_out"]
@@ -117,7 +118,7 @@ def group_advantages(
     >>> relive.group_advantages([[1.0, 1.0, 2.0], [0.0, 2.0]], ["p0", "p0"], by="turn")
     [array([ 0.5, -0.5,  0. ]), array([-0.5,  0.5])]
     """
-    validation.require_choice("normalize", normalize, get_args(Normalization))
+    validation.require_choice("normalize", normalize, get_args(Normalization), words.NORMALIZATIONS)
     validation.require_choice("by", by, get_args(Baseline))
     if by == "turn":
         given = enumerate(validation.items("returns", returns, "rows"))

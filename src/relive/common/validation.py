@@ -3,11 +3,12 @@
 It is an ArgumentTypeError for a value of another type, and an ArgumentError for one that is not allowed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 import numbers
 import operator
 import reprlib
+import types
 from typing import Any
 
 import numpy as np
@@ -159,15 +160,19 @@ def boolean(name: str, value: object) -> bool:
     return bool(value)
 
 
-def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise ArgumentError if `value` is none of the choices."""
+def require_choice(
+    name: str, value: object, choices: Sequence[str], table: Mapping[Any, Sequence[str]] = types.MappingProxyType({})
+) -> None:
+    """Raise ArgumentError if `value` is none of the choices; `table` has other words for them."""
     try:
         if value in {*choices}:
             return
+        meant = table.get(value, ())
     except TypeError:  # It has no hash, as arrays: one of them is equal to a word in each of its entries.
-        pass
+        meant = ()
     rule = " or ".join(map(repr, choices)) if len(choices) < 4 else f"one of {', '.join(choices)}"
-    raise errors.ArgumentError(f"{name} must be {rule}, got {short_repr(value)}")
+    remedy = "".join(f": say {word!r}" for word in meant)
+    raise errors.ArgumentError(f"{name} must be {rule}, got {short_repr(value)}{remedy}")
 
 
 def require_function(name: str, value: object) -> None:

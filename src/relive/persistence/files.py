@@ -65,7 +65,10 @@ def raising(path: str, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise errors.CheckpointError(f"{named(path)} {what}: {reason(error)}") from error
+        folder = os.path.dirname(path)
+        is_missing = isinstance(error, FileNotFoundError) and not os.path.lexists(folder)
+        said = f"there is no directory {named(folder)}, make it first" if is_missing else reason(error)
+        raise errors.CheckpointError(f"{named(path)} {what}: {said}") from error
 
 
 def module(name: str) -> Any:
