@@ -213,7 +213,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
-        return f"<{type(self).__name__} of {size}{self._others_set('capacity', 'streams', 'schema')}>"
+        return f"<{type(self).__name__} of {size}{self._others_set('capacity', 'streams', 'schema')}{self._endless}>"
+
+    @property
+    def _endless(self) -> str:
+        """What a `repr` says last, where no episode has ended."""
+        said = column_stats.endless(self._store, self._counters.spliced_episodes)
+        return f", {said}" if said else ""
 
     def _described_fields(self) -> list[notebook.Row]:
         return [] if self.schema is None else notebook.fields("", self.schema.fields, self.capacity)

@@ -15,6 +15,8 @@ from relive.storage import steps as steps_lib
 
 _POLICY_VERSION = "extras/policy_version"
 """The field that says by which version of the policy a step was made."""
+_MANY = 1_000
+"""So many steps of a stream without an end are worth a word."""
 _COUNTS = ("inserted", "sampled", "spliced_episodes", "suspected_resets", "stale_keys")
 
 
@@ -113,6 +115,21 @@ class ColumnBufferStats(statistics.Statistics):
     def dropped(self) -> dict[str, int]:
         """Number of steps that are no longer stored, by reason."""
         return {"evicted": self.evicted, "cleared": self.cleared}
+
+
+def endless(store: steps_lib.StepStore, spliced_episodes: int) -> str:
+    """Return "no end in 5,000 steps" where no end was given with so many that it may be an oversight; or nothing.
+
+    That an episode was spliced is no end. Of steps that are gone, it is only known that none ended if all those that
+    were added belong to the episodes that are open.
+    """
+    is_open = store.last != append.NONE
+    count = store.next_key - store.num_view[append.CLEARED]
+    num_ended = len(store.free) - store.num_view[append.FREE] - np.count_nonzero(is_open)
+    is_endless = store.lengths_of(store.current[is_open]).sum() == count
+    if len(store) == store.next_key:
+        is_endless = num_ended == spliced_episodes
+    return f"no end in {count:,} steps" if is_endless and count >= _MANY * store.streams else ""
 
 
 def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -> ColumnBufferStats:
