@@ -142,7 +142,6 @@ NORMALIZATIONS: Table = {
     "grpo": ("mean_std",),
     **dict.fromkeys(("dr_grpo", "drgrpo"), ("mean",)),
     **dict.fromkeys(("rloo", "loo"), ("leave_one_out",)),
-    **dict.fromkeys(("std", "zscore"), ("mean_std",)),
 }
 """What advantages are normalised by."""
 

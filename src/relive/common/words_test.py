@@ -61,3 +61,11 @@ def test_a_copy_is_like_the_method() -> None:
     copy = vars(Fresh)["call"]
     assert (copy.__doc__, copy.__module__, copy.__name__) == ("Return its name.", __name__, "call")
     assert (copy.__code__, copy.__annotations__) == (Base.call.__code__, Base.call.__annotations__)
+
+
+def test_a_module_that_is_not_imported_yet_is_named() -> None:
+    error = words.missing_name("relive", "bench", ())
+    assert (type(error), str(error)) == (
+        AttributeError,
+        "module 'relive' has no attribute 'bench': import relive.bench first",
+    )
