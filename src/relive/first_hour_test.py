@@ -298,7 +298,7 @@ def test_an_error_is_one_line_with_a_remedy(
 
 @pytest.mark.parametrize("save", [lambda path: prioritized().save(path), lambda path: asyncio.run(save_async(path))])
 def test_a_missing_directory_is_named(save: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
-    said = f" cannot be locked: there is no directory {tmp_path}/runs, make it first$"
+    said = f"^{tmp_path}/runs/one cannot be locked: there is no directory {tmp_path}/runs, make it first$"
     with pytest.raises(errors.CheckpointError, match=said):
         save(tmp_path / "runs" / "one")
     assert not list(tmp_path.iterdir())

@@ -65,10 +65,7 @@ def raising(path: str, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        folder = os.path.dirname(path)
-        is_missing = isinstance(error, FileNotFoundError) and not os.path.lexists(folder)
-        said = f"there is no directory {named(folder)}, make it first" if is_missing else reason(error)
-        raise errors.CheckpointError(f"{named(path)} {what}: {said}") from error
+        raise errors.CheckpointError(f"{named(path)} {what}: {reason(error)}") from error
 
 
 def module(name: str) -> Any:
@@ -344,7 +341,11 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     path = absolute("path", path)
     label, place = named(path), beside(path, "lock")
     with raising(place, "cannot be locked"):
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | STRICT, 0o666)
+        try:
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | STRICT, 0o666)
+        except FileNotFoundError:
+            rule = f"there is no directory {named(os.path.dirname(place))}"
+            raise errors.CheckpointError(f"{label} cannot be locked: {rule}, make it first") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_LOCK_BYTES:
