@@ -24,7 +24,7 @@ def __getattr__(name: str) -> object:
     """Import and return a public name or module (PEP 562)."""
     module = _MODULES.get(name)
     if module is None:
-        raise AttributeError(f"module 'relive' has no attribute {name!r}")
+        raise importlib.import_module("relive.common.words").missing_name(__name__, name, _MODULES)
     if module == __name__:
         return importlib.import_module(f"relive.{name}")
     value = globals()[name] = getattr(importlib.import_module(module), name)

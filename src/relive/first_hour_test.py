@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+import contextlib
 import importlib
 import pathlib
 import re
+import subprocess
+import sys
 from typing import Any
 import warnings
 
@@ -13,6 +16,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.common import words
 
 HERE = np.zeros(4, np.float32)
 SCHEMA_OF_DICTS = relive.Schema({"speed": relive.Field((), float)}, relive.Field((), int))
@@ -21,6 +25,9 @@ SCHEMA = relive.Schema(relive.Field(4, "float32"), relive.Field((), "int64"), re
 
 def ring(**settings: Any) -> Any:
     return relive.RingReplayBuffer(1_000, seed=0, **settings)
+
+
+ring_class: Any = relive.RingReplayBuffer
 
 
 class Box:
@@ -39,6 +46,7 @@ class Env:
         return "<CartPole>"
 
 
+LOADER = "use sample, and relive.integrations.torch.data_loader for a DataLoader"
 FROM_ENV = "relive.integrations.gymnasium.from_env makes a schema of an environment"
 
 
@@ -162,6 +170,74 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "sample_n_step_nowait found no complete transition: append a step and the observation after it, or await "
         "sample_n_step",
     ),
+    "a function for beta": (
+        lambda: relive.PrioritizedReplayBuffer(9, beta=print),  # type: ignore[arg-type]
+        errors.ArgumentTypeError,
+        "beta must be a finite real number, got <built-in function print>: the constructor takes a Schedule, such as "
+        "LinearSchedule(0.4, 1.0, steps=100_000)",
+    ),
+    "a schedule for one draw": (
+        lambda: prioritized().sample(4, beta=relive.LinearSchedule(0.4, 1.0, 9)),
+        errors.ArgumentTypeError,
+        "got LinearSchedule(0.4, 1.0, 9): the constructor takes a Schedule, such as "
+        "LinearSchedule(0.4, 1.0, steps=100_000)",
+    ),
+    "as many observations as rewards": (
+        lambda: ring().add_episode({"x": np.zeros((3, 2))}, [0] * 3, [0.0] * 3, terminated=True),
+        errors.SchemaError,
+        "observations/x must be of shape (4, 2), got (3, 2): give the observation after the last step too",
+    ),
+    "one flag for all agents": (
+        lambda: joint().add({"a": 0}, {"a": 0}, {"a": 0.0}, {"a": 1}, terminated=True),
+        errors.SchemaError,
+        "unknown extra 'terminated': say terminations",
+    ),
+    "dones by agent": (
+        lambda: joint().extend({"a": [0]}, {"a": [0]}, {"a": [0.0]}, {"a": [1]}, dones={"a": [True]}),
+        errors.SchemaError,
+        "unknown extra 'dones': say terminations or truncations",
+    ),
+    "infos by agent": (
+        lambda: joint().add({"a": 0}, {"a": 0}, {"a": 0.0}, {"a": 1}, infos={"a": {}}),
+        errors.SchemaError,
+        "unknown extra 'infos': say the values that you need by their names",
+    ),
+    "the name of an algorithm": (
+        lambda: relive.group_advantages([1.0, 0.0], [0, 0], normalize="grpo"),  # type: ignore[call-overload]
+        errors.ArgumentError,
+        "normalize must be 'mean' or 'mean_std' or 'leave_one_out', got 'grpo': say 'mean_std'",
+    ),
+    "a buffer for replay_buffer_class": (
+        lambda: ring_class(100, Box(), Box(), device="auto", n_envs=1, optimize_memory_usage=False),
+        errors.ArgumentTypeError,
+        "RingReplayBuffer() got an unexpected keyword argument 'optimize_memory_usage': replay_buffer_class= of "
+        "Stable-Baselines3 takes relive.integrations.stable_baselines3.ReplayBuffer",
+    ),
+    "a plain with": (
+        lambda: entered(relive.EpisodeReplayBuffer[Any, Any]().episode("a")),
+        errors.ArgumentTypeError,
+        "episode needs `async with`: use episode_nowait for a plain `with`",
+    ),
+    "an async with": (
+        lambda: asyncio.run(entered_async(relive.EpisodeReplayBuffer[Any, Any]().episode_nowait("a"))),
+        errors.ArgumentTypeError,
+        "episode_nowait needs a plain `with`: use episode for `async with`",
+    ),
+    "a row by its number": (
+        lambda: prioritized()[0],
+        errors.ArgumentTypeError,
+        f"PrioritizedReplayBuffer is not indexed: {LOADER}",
+    ),
+    "a row of a shell": (
+        lambda: relive.ThreadSafeReplayBuffer(ring())[0],
+        errors.ArgumentTypeError,
+        f"ThreadSafeReplayBuffer is not indexed: {LOADER}",
+    ),
+    "an episode by its number": (
+        lambda: relive.EpisodeReplayBuffer[Any, Any]()[0],
+        errors.ArgumentTypeError,
+        "EpisodeReplayBuffer is not indexed: use sample_n_step",
+    ),
     "a file to save to": (
         lambda: ring().save("steps.npz"),
         errors.ArgumentError,
@@ -182,6 +258,26 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
+def prioritized() -> Any:
+    buffer = relive.PrioritizedReplayBuffer(1_000, seed=0)
+    buffer.add(HERE, 0, 1.0, HERE)
+    return buffer
+
+
+def joint() -> Any:
+    return relive.JointReplayBuffer(9, agents=["a"])
+
+
+def entered(block: Any) -> None:
+    with block:
+        raise AssertionError
+
+
+async def entered_async(block: Any) -> None:
+    async with block:
+        raise AssertionError
+
+
 def ring_of_integers() -> Any:
     buffer = ring()
     buffer.add([0, 0], 0, 1.0)
@@ -198,6 +294,30 @@ def test_an_error_is_one_line_with_a_remedy(
         call()
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("save", [lambda path: prioritized().save(path), lambda path: asyncio.run(save_async(path))])
+def test_a_missing_directory_is_named(save: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
+    said = f"^{tmp_path}/runs/one cannot be locked: there is no directory {tmp_path}/runs, make it first$"
+    with pytest.raises(errors.CheckpointError, match=said):
+        save(tmp_path / "runs" / "one")
+    assert not list(tmp_path.iterdir())
+
+
+async def save_async(path: pathlib.Path) -> None:
+    await relive.EpisodeReplayBuffer[Any, Any]().save_async(path)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_data_loader_of_a_buffer_names_ours(num_workers: int) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    said = f"RingReplayBuffer is not indexed: {LOADER}"
+    buffer = ring()
+    buffer.add_steps(np.zeros(9), [0] * 8, [0.0] * 8)
+    with pytest.raises(errors.ArgumentTypeError, match=said):
+        next(iter(data.DataLoader(buffer, batch_size=4, num_workers=num_workers)))
+    with pytest.raises(TypeError, match="'RingReplayBuffer' object is not iterable"):
+        iter(buffer)
 
 
 # Mistakes that a single call cannot show: one warning names the cause.
@@ -262,8 +382,100 @@ def test_stored_resets_are_noticed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "name", "remedy"),
+    [
+        ("relive", "ReplayBuffer", "use RingReplayBuffer"),
+        ("relive", "PrioritizedBuffer", "use PrioritizedReplayBuffer"),
+        ("relive", "EpisodeBuffer", "use EpisodeReplayBuffer"),
+        ("relive", "HerReplayBuffer", "use relabel"),
+        ("relive", "RingReplayBufer", "use RingReplayBuffer"),
+        ("relive", "prioritisedreplaybuffer", "use PrioritizedReplayBuffer"),
+        *(("relive", name, f"use relive.integrations.{name}") for name in ("torch", "minari", "gymnasium", "jax")),
+        ("relive", "sb3", "use relive.integrations.stable_baselines3"),
+        ("relive", "as_tensors", "use relive.integrations.torch.as_tensors"),
+        ("relive", "Recorder", "use relive.integrations.gymnasium.Recorder"),
+        ("relive.integrations", "sb3", "use relive.integrations.stable_baselines3"),
+        ("relive.integrations", "pyarrow", "use relive.integrations.arrow"),
+        ("relive.integrations", "data_loader", "use relive.integrations.torch.data_loader"),
+        ("relive.integrations", "gymnasiun", "use gymnasium"),
+    ],
+)
+def test_a_module_suggests_a_name(module: str, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute '{name}': {remedy}$"):
+        getattr(importlib.import_module(module), name)
+    assert not hasattr(importlib.import_module(module), name)
+    with pytest.raises(ImportError, match=f"^cannot import name '{name}' from '{module}': {remedy}$"):
+        exec(f"from {module} import {name}")
+
+
+def test_a_word_for_what_a_module_has_is_one() -> None:
+    for words_of in words.NAMES.values():
+        for word in words_of:
+            place, _, name = f"relive.{word.removeprefix('relive.')}".rpartition(".")
+            with contextlib.suppress(errors.MissingExtraError):  # The library may not be installed.
+                assert hasattr(importlib.import_module(place), name)
+
+
+def test_a_module_suggests_nothing_for_other_names() -> None:
+    for name in ("Trainer", "_ring", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"^module 'relive' has no attribute '{name}'$"):
+            getattr(relive, name)
+        with pytest.raises(ImportError, match=f"^cannot import name '{name}' from 'relive' "):
+            exec(f"from relive import {name}")
+
+
+def test_a_part_of_the_library_can_be_imported_by_its_name() -> None:
+    program = """
+import relive
+try:
+    relive.fleet
+except AttributeError as error:
+    print(error)
+from relive import fleet
+print(relive.fleet is fleet)
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    said = "module 'relive' has no attribute 'fleet': import relive.fleet first"
+    assert printed.splitlines() == [said, "True"]
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "said"),
+    [
+        (ring, "add", "RingReplayBuffer.add() missing 3 required positional arguments"),
+        (ring, "sample", "RingReplayBuffer.sample() missing 1 required positional argument: 'batch_size'"),
+        (ring, "load", "RingReplayBuffer.load() missing 1 required positional argument: 'path'"),
+        (ring, "load_state_dict", "RingReplayBuffer.load_state_dict() missing"),
+        (lambda: prioritized(), "sample", "PrioritizedReplayBuffer.sample() missing"),
+        (lambda: joint(), "sample", "JointReplayBuffer.sample() missing"),
+        (lambda: joint(), "add", "JointReplayBuffer.add() missing"),
+        (lambda: relive.SequenceReplayBuffer(9, length=2), "sample", "SequenceReplayBuffer.sample() missing"),
+        (lambda: relive.ItemReplayBuffer(9), "save", "ItemReplayBuffer.save() missing"),
+        (lambda: relive.TokenReplayBuffer(9), "reject", "TokenReplayBuffer.reject() missing"),
+        (lambda: relive.AsyncReplayBuffer(ring()), "read", "AsyncReplayBuffer.read() missing"),
+        (lambda: batch_of("sequences"), "to", "SequenceBatch.to() missing"),
+        (lambda: type("Mine", (relive.RingReplayBuffer,), {})(9), "sample", "Mine.sample() missing"),
+    ],
+)
+def test_errors_of_python_name_the_class(make: Callable[[], Any], call: str, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}"):
+        getattr(make(), call)()
+
+
+@pytest.mark.parametrize(
     ("make", "word", "said"),
     [
+        (relive.EpisodeReplayBuffer, "capacity", "say max_transitions"),
+        (relive.TokenReplayBuffer, "capacity", "say max_tokens"),
+        (relive.RolloutBuffer, "capacity", "say max_steps"),
+        (ring, "max_transitions", "say capacity"),
+        (relive.EpisodeReplayBuffer, "n_step", "leave it out, the call that discounts takes it, as advantages and "),
+        (relive.RolloutBuffer, "gamma", "leave it out, the call that discounts takes it, as advantages and "),
+        (ring, "discount", "say gamma"),
+        (ring, "alpha", "leave it out, PrioritizedReplayBuffer has priorities"),
+        (ring, "prioritized", "leave it out, PrioritizedReplayBuffer has priorities"),
+        (relive.PrioritizedReplayBuffer, "priority_exponent", "say alpha"),
+        (relive.JointReplayBuffer, "num_agents", "say agents"),
         (ring, "buffer_size", "say capacity"),
         (ring, "max_size", "say capacity"),
         (relive.EpisodeReplayBuffer, "buffer_size", "say max_transitions"),
@@ -353,6 +565,8 @@ BUFFERS: dict[str, Callable[[], Any]] = {
         ("full", ["is_full", "get_stats"]),
         ("sample_batch", ["sample", "sample_n_step", "arrays"]),
         ("update_priority", ["update_priorities"]),
+        ("add_trajectory", ["add_episode", "episode", "add"]),
+        ("finish_episode", ["end_episode"]),
         ("colour", []),
     ],
 )
@@ -363,7 +577,29 @@ def test_a_buffer_suggests_the_name_of_a_method(kind: str, word: str, methods: l
     with pytest.raises(AttributeError, match=rf"^'{type(buffer).__name__}' object has no attribute '{word}'{remedy}$"):
         getattr(buffer, word)
     assert not hasattr(buffer, word)
-    assert found or word in ("update_priority", "colour")
+    assert found or word in ("update_priority", "finish_episode", "colour")
+
+
+@pytest.mark.parametrize(
+    ("word", "method"),
+    [
+        ("start", "start_episode"), ("begin_episode", "start_episode"), ("end", "end_episode"),
+        ("add", "append_observation_action_reward"), ("step", "append_observation_action_reward"),
+        ("append_nowait", "append_observation_action_reward_nowait"), ("add_episode", "episode"),
+        ("sample", "sample_n_step"), ("get", "sample_n_step"), ("next_episode", "next_episodes"),
+    ],
+)  # fmt: skip
+def test_an_episode_buffer_suggests_its_calls(word: str, method: str) -> None:
+    with pytest.raises(AttributeError, match=f"^'EpisodeReplayBuffer' object has no attribute '{word}': use {method}$"):
+        getattr(relive.EpisodeReplayBuffer[Any, Any](), word)
+
+
+@pytest.mark.parametrize(("word", "method"), [("add", "append"), ("step", "append"), ("done", "end")])
+def test_a_writer_suggests_its_calls(word: str, method: str) -> None:
+    with relive.EpisodeReplayBuffer[Any, Any]().episode_nowait("a") as writer:
+        said = f"^'PlainEpisodeWriter' object has no attribute '{word}': use {method}$"
+        with pytest.raises(AttributeError, match=said):
+            getattr(writer, word)
 
 
 @pytest.mark.parametrize("kind", BUFFERS)

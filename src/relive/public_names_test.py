@@ -105,6 +105,6 @@ print(RingReplayBuffer.__name__, relabel.__name__)
 
 
 def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="^module 'relive' has no attribute 'ReplayBuffer'$"):
-        _ = relive.ReplayBuffer  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="^module 'relive' has no attribute 'Trainer'$"):
+        _ = relive.Trainer  # type: ignore[attr-defined]
     assert not hasattr(relive, "asyncio")

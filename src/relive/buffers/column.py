@@ -63,6 +63,8 @@ Answer = TypeVar("Answer")
 Use: TypeAlias = Callable[[steps_lib.StepStore, arrays.Ints, arrays.Floats, arrays.Floats], Answer]
 """Makes something of the slots of a draw, their probabilities and importance weights [B]."""
 
+_MANY = 1_000
+"""So many steps of a stream without an end are worth a word."""
 _BOOKKEEPING = 16
 """About how many bytes a step takes beside its fields."""
 MOST_STREAMS = 2**19
@@ -213,7 +215,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
-        return f"<{type(self).__name__} of {size}{self._others_set('capacity', 'streams', 'schema')}>"
+        return f"<{type(self).__name__} of {size}{self._others_set('capacity', 'streams', 'schema')}{self._endless}>"
+
+    @property
+    def _endless(self) -> str:
+        """What a `repr` says last, where no end was reported with so many steps that it may be an oversight."""
+        count = self.appended
+        is_endless = not self._counters.ends and count >= _MANY * self.streams
+        return f", no end in {count:,} steps" if is_endless else ""
 
     def _described_fields(self) -> list[notebook.Row]:
         return [] if self.schema is None else notebook.fields("", self.schema.fields, self.capacity)

@@ -189,7 +189,8 @@ def assert_refused(buffer: Any, call: str, arguments: dict[str, Any], message: s
 FLAG = "must be True, False, 0 or 1, got"
 NO_END = "^terminated or truncated must be True, and not both, got terminated=.* and truncated="
 STREAM = "^stream must be given where there are several, got none of 2$"
-FINITE = "^reward must be finite, got (nan|-?inf)$"
+ONE_MORE = ": give the observation after the last step too$"
+FINITE = "^reward must be finite, got (nan|-?inf)"
 ADD: dict[str, Any] = {"observation": 10.0, "action": 1, "reward": 0.0, "stream": 0}
 EXTEND: dict[str, Any] = {"observation": [1.0, 2.0], "action": [1, 1], "reward": [0.0, 0.0]}
 EPISODE: dict[str, Any] = {
@@ -218,7 +219,7 @@ CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("add", ADD, {"logp": 0.5}, "^unknown extra 'logp'"),
     ("add", ADD, {"done": True}, "^unknown extra 'done': say terminated or truncated$"),
     *(
-        ("add", ADD, {"reward": reward}, FINITE)
+        ("add", ADD, {"reward": reward}, f"{FINITE}$")
         for reward in (np.nan, np.inf, -np.inf, np.float32("nan"), np.array(np.inf), np.float64("nan"))
     ),
     *(
@@ -239,15 +240,21 @@ CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("extend", EXTEND, {"streams": [1]}, "^extend must have a step of each of 1 streams, got 2 rewards$"),
     ("extend", EXTEND, {"reward": [0.0]}, "^extend must have a step of each of 2 streams, got 1 rewards$"),
     ("extend", EXTEND, {"reward": 0.0}, "^reward must be a sequence, got 0.0$"),
-    ("extend", EXTEND, {"reward": [0.0, np.nan]}, FINITE),
-    ("extend", EXTEND, {"reward": np.array([np.inf, 0.0])}, FINITE),
+    ("extend", EXTEND, {"reward": [0.0, np.nan]}, rf"{FINITE} at \[1\]$"),
+    ("extend", EXTEND, {"reward": np.array([np.inf, 0.0])}, rf"{FINITE} at \[0\]$"),
     ("extend", EXTEND, {"observation": [0.0]}, r"^observation must be of shape \(2,\), got \(1,\)$"),
     ("add_episode", EPISODE, {"rewards": []}, "^an episode must have 1 to capacity = 8 steps, got 0$"),
     ("add_episode", EPISODE, {"rewards": np.zeros(9)}, "^an episode must have 1 to capacity = 8 steps, got 9$"),
     ("add_episode", EPISODE, {"rewards": 3.0}, "^rewards must be a sequence, got 3.0$"),
-    ("add_episode", EPISODE, {"rewards": [0.0, np.nan]}, FINITE),
-    ("add_episode", EPISODE, {"rewards": [0.0] * 3}, r"^observations must be of shape \(4,\), got \(3,\)$"),
-    ("add_episode", EPISODE, {"observations": [0.0, 1.0]}, r"^observations must be of shape \(3,\), got \(2,\)$"),
+    ("add_episode", EPISODE, {"rewards": [0.0, np.nan]}, rf"{FINITE} at \[1\]$"),
+    ("add_episode", EPISODE, {"rewards": [0.0] * 3}, rf"^observations must be of shape \(4,\), got \(3,\){ONE_MORE}"),
+    (
+        "add_episode",
+        EPISODE,
+        {"observations": [0.0, 1.0]},
+        rf"^observations must be of shape \(3,\), got \(2,\){ONE_MORE}",
+    ),
+    ("add_episode", EPISODE, {"observations": [0.0]}, r"^observations must be of shape \(3,\), got \(1,\)$"),
     ("add_episode", EPISODE, {"actions": [0]}, r"^action must be of shape \(2,\), got \(1,\)$"),
     *(
         ("add_episode", EPISODE, flags, NO_END)
@@ -266,7 +273,7 @@ CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("add_steps", STEPS, {"rewards": []}, "^add_steps must have 1 to capacity = 8 steps, got 0$"),
     ("add_steps", STEPS, {"rewards": [0.0] * 9}, "^add_steps must have 1 to capacity = 8 steps, got 9$"),
     ("add_steps", STEPS, {"actions": [0, 0.5]}, "^action must fit int64"),
-    ("add_steps", STEPS, {"rewards": [0.0, np.nan]}, FINITE),
+    ("add_steps", STEPS, {"rewards": [0.0, np.nan]}, rf"{FINITE} at \[1\]$"),
     ("add_steps", STEPS, {"stream": None}, STREAM),
     ("end_episode", {"stream": 2}, {}, "^stream must be below streams = 2, got 2$"),
     ("end_episode", {"stream": -1}, {}, "^stream must be at least 0, got -1$"),

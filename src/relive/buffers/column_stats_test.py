@@ -53,6 +53,45 @@ def test_statistics_of_an_unused_buffer_are_none() -> None:
     assert relive.PrioritizedReplayBuffer(10).get_stats().effective_sample_size == 0.0
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: relive.RingReplayBuffer(3_000),
+        lambda: relive.SequenceReplayBuffer(3_000, length=2),
+        lambda: relive.JointReplayBuffer(3_000, agents=["a"]),
+    ],
+)
+def test_a_repr_tells_that_no_episode_has_ended(make: Any) -> None:
+    buffer: Any = make()
+    is_joint = isinstance(buffer, relive.JointReplayBuffer)
+
+    def add(start: int, count: int, *, has_ended: bool = False) -> str:
+        for t in range(start, start + count):
+            given, ends = [t, 0, 0.0, t + 1], has_ended and t == start + count - 1
+            if is_joint:
+                buffer.add(*({"a": value} for value in given), terminations={"a": ends})
+            else:
+                buffer.add(*given, terminated=ends)
+        return repr(buffer)
+
+    assert "no end" not in add(0, 999)
+    assert add(999, 1).endswith(", no end in 1,000 steps>")
+    assert add(5_000, 1_500).endswith(", no end in 2,500 steps>"), "what was spliced has no end"
+    assert repr(type(buffer).from_state(buffer.state_dict())) == repr(buffer)
+    assert "no end" not in add(10_000, 3_500, has_ended=True)
+    assert "no end" not in add(13_500, 3_500), "one has ended, whether it is stored or not"
+
+
+def test_each_stream_may_have_a_thousand_steps_without_an_end() -> None:
+    buffer = relive.RingReplayBuffer(3_000, streams=2)
+    for stream in range(2):
+        assert "no end" not in repr(buffer)
+        buffer.add_steps(np.arange(1_001), [0] * 1_000, [0.0] * 1_000, stream=stream)
+    assert repr(buffer) == "<RingReplayBuffer of 2000 steps, capacity=3000, streams=2, no end in 2,000 steps>"
+    buffer.end_episode(0)
+    assert "no end" not in repr(buffer)
+
+
 def filled(buffer: Any, count: int) -> Any:
     for t in range(count):
         buffer.add(t, 0, 0.0, t + 1)

@@ -23,10 +23,12 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
+from relive.common import blocks
 from relive.common import copies
 from relive.common import imports
 from relive.common import randomness
 from relive.common import validation
+from relive.common import words
 from relive.episodes import episode as episode_lib
 from relive.episodes import samplers
 from relive.episodes import samples as samples_lib
@@ -341,7 +343,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         ABORTED and keeps the transitions whose next observation is known.
         """
         described = {"group_id": group_id, "policy_version": policy_version, "ticket": ticket, "metadata": metadata}
-        return self._episode(agent_id, **described)
+        rule = "episode needs `async with`: use episode_nowait for a plain `with`"
+        return blocks.AsyncBlock(self._episode(agent_id, **described), rule)
 
     @contextlib.asynccontextmanager
     async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
@@ -350,7 +353,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         with self._aborting(episode_id):
             yield EpisodeWriter(self, episode_id)
 
-    @contextlib.contextmanager
     def episode_nowait(
         self,
         agent_id: str,
@@ -359,7 +361,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Iterator["PlainEpisodeWriter[Obs, Act]"]:
+    ) -> contextlib.AbstractContextManager["PlainEpisodeWriter[Obs, Act]"]:
         """Do what `episode` does as a context manager for a plain `with`; the calls of its writer are plain.
 
         >>> import relive
@@ -370,8 +372,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         >>> len(buffer)
         1
         """
-        episode_id = self._start(agent_id, group_id, policy_version, ticket, metadata)
-        del ticket
+        described = {"group_id": group_id, "policy_version": policy_version, "ticket": ticket, "metadata": metadata}
+        rule = "episode_nowait needs a plain `with`: use episode for `async with`"
+        return blocks.PlainBlock(self._episode_nowait(agent_id, **described), rule)
+
+    @contextlib.contextmanager
+    def _episode_nowait(self, agent_id: str, **described: Any) -> Iterator["PlainEpisodeWriter[Obs, Act]"]:
+        episode_id = self._start(agent_id, **described)
+        del described
         with self._aborting(episode_id):
             yield PlainEpisodeWriter(self, episode_id)
 
@@ -824,6 +832,12 @@ class _Writer(Generic[Obs, Act]):
     def episode_id(self) -> str:
         """The id of the episode, a UUID."""
         return self._episode_id
+
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError that names the call meant, if `name` is another word for it."""
+            raise words.missing_attribute(self, name, dir(type(self)), words.METHODS, 1)
 
 
 class EpisodeWriter(_Writer[Obs, Act]):

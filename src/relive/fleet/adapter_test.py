@@ -244,7 +244,9 @@ def test_a_refused_step_truncates_its_episode_before_it() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
     wrong = columns(1, 3)._replace(actions=np.array([1.0, 2.5, 3.0]))
-    with pytest.raises(errors.SchemaError, match=r"action must fit int64, got 2\.5"):
+    with pytest.raises(
+        errors.SchemaError, match=r"^step 2 of episode 0 of the writer: action must fit int64, got 2\.5"
+    ):
         adapter.insert(W, wrong)
     assert adapter.inserted == 2
     # It goes on with what follows the refused step, as another episode.

@@ -110,14 +110,14 @@ class ColumnAdapter(adapter.Adapter):
 
     def _write(self, stream: int, chunk: chunks.ColumnChunk | chunks.JointChunk) -> None:
         if isinstance(chunk, chunks.JointChunk):
-            _make([functools.partial(self.buffer.add, **step, stream=stream) for step in chunk.steps])
+            _make(chunk, [functools.partial(self.buffer.add, **step, stream=stream) for step in chunk.steps])
             return
         try:
             self._add(stream, chunk)
         except errors.MisuseWarning:
             raise
         except Exception:  # One by one, those before the first wrong one are stored, or all if they were too many.
-            _make([functools.partial(self._add, stream, _step(chunk, t)) for t in range(chunk.rows)])
+            _make(chunk, [functools.partial(self._add, stream, _step(chunk, t)) for t in range(chunk.rows)])
 
     def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
         self.buffer.add_steps(
@@ -137,14 +137,19 @@ class ColumnAdapter(adapter.Adapter):
         return range(self.buffer.streams)
 
 
-def _make(calls: Iterable[Callable[[], object]]) -> None:
-    """Make calls in order, then raise the first MisuseWarning that was made an error: its call is done all the same."""
+def _make(chunk: chunks.ColumnChunk | chunks.JointChunk, calls: Iterable[Callable[[], object]]) -> None:
+    """Make the calls for the steps of a chunk in order; an argument that is refused is said to be of which.
+
+    The first MisuseWarning that was made an error is raised at the end: its call is done all the same.
+    """
     warned: errors.MisuseWarning | None = None
-    for call in calls:
+    for step, call in enumerate(calls, chunk.first):
         try:
             call()
         except errors.MisuseWarning as warning:
             warned = warned or warning
+        except errors.ArgumentError as error:
+            raise type(error)(f"step {step} of episode {chunk.episode} of the writer: {error}") from None
     if warned is not None:
         raise warned
 

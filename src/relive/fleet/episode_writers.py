@@ -8,6 +8,7 @@ import contextlib
 from typing import Any
 
 from relive.agents import tokens
+from relive.common import blocks
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
@@ -52,8 +53,7 @@ class EpisodesWriter(GroupWriter):
         self._chunk_steps = chunk_steps
         self._episodes: dict[int, OpenEpisode] = {}
 
-    @contextlib.asynccontextmanager
-    async def episode(
+    def episode(
         self,
         agent_id: str,
         *,
@@ -61,13 +61,32 @@ class EpisodesWriter(GroupWriter):
         policy_version: int | None = None,
         ticket: tickets_lib.FleetTicket | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator["OpenEpisode"]:
+    ) -> contextlib.AbstractAsyncContextManager["OpenEpisode"]:
         """Return an async context manager that starts an episode; the arguments are as in EpisodeReplayBuffer.episode.
 
         If the block is left without `end`, the episode ends as ABORTED and keeps the transitions whose next observation
         is known. With an admission, it needs a ticket from `ShardedReplay.admit`. If the episode ends as ABORTED or
         without a transition, the ticket admits another in its place.
         """
+        described: dict[str, Any] = {
+            "group_id": group_id,
+            "policy_version": policy_version,
+            "ticket": ticket,
+            "metadata": metadata,
+        }
+        rule = "episode needs `async with`: use that of a sync_writer for a plain `with`"
+        return blocks.AsyncBlock(self._episode(agent_id, **described), rule)
+
+    @contextlib.asynccontextmanager
+    async def _episode(
+        self,
+        agent_id: str,
+        *,
+        group_id: str | None,
+        policy_version: int | None,
+        ticket: tickets_lib.FleetTicket | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> AsyncIterator["OpenEpisode"]:
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
             group_id = validation.non_empty_string("group_id", group_id)

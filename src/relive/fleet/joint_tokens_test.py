@@ -114,7 +114,9 @@ def test_a_refused_joint_step_costs_no_other_step() -> None:
             for t in range(3):
                 await add(writer, t, "much" if t == 1 else 1.0, is_last=t == 2)
             await add(writer, 5)
-            with pytest.raises(errors.SchemaError, match="agent 'walker': reward must be"):
+            with pytest.raises(
+                errors.SchemaError, match="^step 1 of episode 0 of the writer: agent 'walker': reward must be"
+            ):
                 await writer.close()
             assert (writer.stored, writer.refused) == ((3, 1) if batch_steps == 2 else (2, 2))
             assert not await is_open(writer)

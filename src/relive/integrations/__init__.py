@@ -3,6 +3,8 @@
 import importlib
 import typing
 
+from relive.common import words
+
 if typing.TYPE_CHECKING:
     from relive.integrations import arrow as arrow
     from relive.integrations import gymnasium as gymnasium
@@ -19,7 +21,7 @@ else:  # Hidden from type checkers, which would otherwise accept any name.
         """Import and return an integration (PEP 562)."""
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise words.missing_name(__name__, name, _MODULES)
 
 
 _MODULES = (

@@ -273,8 +273,11 @@ def _add(
             f"buffer must have a capacity of at least {said.num_steps} steps, got {buffer.capacity}"
         )
     num_added, size = 0, said.schema.nbytes
-    for episode in _episodes(said.schema, batches, refusal, f"{label} is damaged"):
-        num_added += len(buffer.add_episode(**episode))
+    for number, episode in _episodes(said.schema, batches, refusal, f"{label} is damaged"):
+        try:
+            num_added += len(buffer.add_episode(**episode))
+        except errors.ArgumentError as error:
+            raise type(error)(f"{error} in episode {number}") from error
         if progress is not None:
             progress(num_added * size, said.num_steps * size)
     return num_added
@@ -282,8 +285,8 @@ def _add(
 
 def _episodes(
     schema: schema_lib.Schema, batches: Iterable[Any], refusal: type[errors.ReplayError], rule: str
-) -> Iterator[Columns]:
-    """Yield the arguments of `add_episode` for each episode, wherever batches begin and end."""
+) -> Iterator[tuple[int, Columns]]:
+    """Yield the number of each episode and its arguments for `add_episode`, wherever batches begin and end."""
     with _refusing(refusal, rule):
         for table in _tables(batches):
             yield from _episodes_of(schema, table)
@@ -307,8 +310,8 @@ def _tables(batches: Iterable[Any]) -> Iterator[Any]:
         yield pyarrow.Table.from_batches(rest)
 
 
-def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
-    """Yield the arguments of `add_episode` for each episode of a table.
+def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[tuple[int, Columns]]:
+    """Yield the number of each episode of a table, and its arguments for `add_episode`.
 
     Raises:
         CheckpointError: A value is missing, or the rows do not form episodes.
@@ -338,7 +341,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
         rows: Columns = {path: columns[path][start:stop] for path in schema.fields}
         # An array of another byte order keeps it.
         around = {path: np.concatenate([rows[path], after[path]], dtype=after[path].dtype) for path in seen}
-        yield {
+        arguments = {
             "observations": trees.nested("observation", around),
             "actions": trees.nested("action", rows),
             "rewards": rows["reward"],
@@ -346,6 +349,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[Columns]:
             "stream": int(columns["stream"][last]),
             **trees.nested("extras", rows),
         }
+        yield int(columns["episode"][last]), arguments
 
 
 # Files.

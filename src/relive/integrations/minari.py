@@ -133,8 +133,8 @@ def add_dataset(
         columns, extras = _columns_of(opened, episode), _extras_of(episode, names)
         try:
             buffer.add_episode(*columns, terminated=bool(episode.terminations[-1]), **extras)
-        except errors.SchemaError as error:
-            raise errors.SchemaError(f"episode {episode.id}: {error}") from error
+        except errors.ArgumentError as error:
+            raise type(error)(f"episode {episode.id}: {error}") from error
         added += len(episode)
         if progress is not None and buffer.schema is not None:
             progress(added * buffer.schema.nbytes, total * buffer.schema.nbytes)

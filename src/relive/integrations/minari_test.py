@@ -508,6 +508,12 @@ def test_an_episode_ends_once(name: str) -> None:
         relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
 
 
+def test_a_reward_that_is_not_finite_is_named() -> None:
+    of_minari([episode(2), episode(2, rewards=np.array([0.0, np.nan]))])
+    with pytest.raises(errors.ArgumentError, match=r"^episode 1: reward must be finite, got nan at \[1\]$"):
+        relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
+
+
 def test_data_that_do_not_fit_the_schema_are_named() -> None:
     """The episode and the field."""
     of_minari([episode(2, infos={"n": np.arange(3)}), episode(2, infos={"n": np.arange(3) + 0.5})])

@@ -1,6 +1,7 @@
 """PyTorch: batches as tensors or TensorDicts, and buffers as a DataLoader.
 
 batch = as_tensors(buffer.sample(256))                          on the CPU
+batch = as_tensors(buffer.sample(256), device="cuda")           on a GPU
 batch = as_tensors(buffer.sample(256)).pin_memory().to("cuda", non_blocking=True)
 loader = data_loader(buffer, 256, num_batches=1_000, num_workers=2)
 td = as_tensordict(token_buffer.sample(256), nested=True)       and back with from_tensordict(td)
@@ -46,6 +47,8 @@ _KINDS = {
     "steps": ("integers, torch.int32", torch.int32),
 }
 """Of fields that are neither floats nor 64-bit integers."""
+Device: TypeAlias = "torch.device | str | int | None"
+"""Where tensors are; None for the CPU."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -57,27 +60,29 @@ class _Mapped(Protocol[T_co]):
 
 
 @overload
-def as_tensors(batch: _Mapped[T_co], *, dtype: Dtype = "default") -> T_co: ...
+def as_tensors(batch: _Mapped[T_co], *, dtype: Dtype = "default", device: Device = None) -> T_co: ...
 
 
 @overload
 def as_tensors(
-    batch: list[samples.ReplaySample[Any, Any]], *, dtype: Dtype = "default"
+    batch: list[samples.ReplaySample[Any, Any]], *, dtype: Dtype = "default", device: Device = None
 ) -> "batches.TransitionBatch[torch.Tensor]": ...
 
 
 @overload
 def as_tensors(
-    batch: tuple[arrays.Array, arrays.Array], *, dtype: Dtype = "default"
+    batch: tuple[arrays.Array, arrays.Array], *, dtype: Dtype = "default", device: Device = None
 ) -> "tuple[torch.Tensor, torch.Tensor]": ...
 
 
 @overload
-def as_tensors(batch: dict[str, arrays.Array], *, dtype: Dtype = "default") -> "dict[str, torch.Tensor]": ...
+def as_tensors(
+    batch: dict[str, arrays.Array], *, dtype: Dtype = "default", device: Device = None
+) -> "dict[str, torch.Tensor]": ...
 
 
-def as_tensors(batch: Any, *, dtype: Dtype = "default") -> Any:
-    """Convert drawn data to tensors on the CPU, with floats in torch's default dtype.
+def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -> Any:
+    """Convert drawn data to tensors, with floats in torch's default dtype.
 
     Tensors share memory with the batch where possible, so modifying one modifies the other. Arrays are copied if they
     are floats of another dtype, not in native byte order, misaligned, reversed or read-only. Keys stay a numpy array.
@@ -87,9 +92,11 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default") -> Any:
             list of ReplaySamples, which become a TransitionBatch as with `TransitionBatch.from_samples`.
         dtype: The dtype of floats: "default" for `torch.get_default_dtype()`, a dtype such as torch.float64, or None to
             keep theirs. Everything else keeps its dtype.
+        device: Where the tensors are, such as "cuda": `as_tensors(batch, device="cuda")` is
+            `as_tensors(batch).to("cuda")`. None for the CPU.
 
     Raises:
-        ArgumentTypeError: `batch` is not drawn data, or `dtype` is not a torch float dtype.
+        ArgumentTypeError: `batch` is not drawn data, `dtype` is not a torch float dtype, or `device` is not a device.
         ArgumentError: A field has a dtype that torch does not support, such as text, or a finite number that would be
             infinite in `dtype`; or the samples cannot form a batch.
 
@@ -100,8 +107,21 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default") -> Any:
     >>> relive_torch.as_tensors(buffer.sample(4)).reward.dtype
     torch.float32
     """
-    floats = _float_dtype(dtype)
-    return batches.converted(batch, lambda path, array: _cast(path, _tensor(path, array), floats))
+    floats, place = _float_dtype(dtype), _device(device)
+
+    def convert(path: str, array: arrays.Array) -> "torch.Tensor":
+        tensor = _cast(path, _tensor(path, array), floats)
+        return tensor if place is None else tensor.to(place)
+
+    return batches.converted(batch, convert)
+
+
+def _device(device: Any) -> "torch.device | None":
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        rule = "device must be a device of torch, its name or None"
+        raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(device)}") from error
 
 
 def _float_dtype(dtype: Any) -> "torch.dtype | None":

@@ -262,6 +262,29 @@ def test_a_batch_goes_to_a_device(draw: Callable[[], Any]) -> None:
         assert getattr(there, name, None) is getattr(batch, name, None)
 
 
+@EVERY_KIND
+def test_tensors_are_made_on_a_device(draw: Callable[[], Any]) -> None:
+    batch = draw()
+    there = relive_torch.as_tensors(batch, device="meta")
+    assert repr(there) == repr(relive_torch.as_tensors(batch).to("meta"))
+    assert {tensor.device.type for tensor in leaves(there).values()} == {"meta"}
+    for device in (torch.device("cpu"), "cpu", None):
+        here = relive_torch.as_tensors(batch, device=device)
+        assert {tensor.device.type for tensor in leaves(here).values()} == {"cpu"}
+
+
+def test_a_dict_of_tensors_is_made_on_a_device() -> None:
+    rollout = relive.RolloutBuffer(1)
+    rollout.add([0.0], 0, 1.0)
+    assert relive_torch.as_tensors(rollout.arrays(), device="meta")["reward"].device.type == "meta"
+
+
+@pytest.mark.parametrize("wrong", ["gpu\n", object(), 0.5, ["cpu"]])
+def test_a_device_that_torch_does_not_know_is_refused(wrong: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="^device must be a device of torch, its name or None, got "):
+        relive_torch.as_tensors(ring().sample(2), device=wrong)
+
+
 def test_priorities_come_back_from_tensors() -> None:
     buffer = transitions()
     batch = relive_torch.as_tensors(buffer.sample(8))

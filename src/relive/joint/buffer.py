@@ -73,7 +73,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} of {len(self)} joint steps of {len(self.agents)} agents, "
-            f"capacity={self.capacity}, streams={self.streams}{self._others_set('capacity', 'streams')}>"
+            f"capacity={self.capacity}, streams={self.streams}{self._others_set('capacity', 'streams')}{self._endless}>"
         )
 
     def _described_fields(self) -> list[notebook.Row]:

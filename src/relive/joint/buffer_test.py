@@ -1128,3 +1128,10 @@ def test_settings_of_sequences_are_those_of_a_sequence_buffer() -> None:
         "stride": 2,
         "pad": False,
     }
+
+
+def test_a_schema_may_have_an_extra_of_another_librarys_name() -> None:
+    schema = relive.Schema(relive.Field((), int), relive.Field((), int), extras={"info": relive.Field((), float)})
+    buffer = Buffer(9, {"a": schema}, agents=["a"])
+    buffer.add({"a": 0}, {"a": 0}, {"a": 0.0}, {"a": 1}, info={"a": 0.5})
+    assert buffer.read([0]).agents["a"].extras["info"].tolist() == [0.5]

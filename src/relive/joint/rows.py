@@ -26,6 +26,7 @@ from relive import errors
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
+from relive.common import words
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
@@ -270,6 +271,10 @@ class JointRows:
             SchemaError: A value does not fit its field; the message names the agent.
             ArgumentError: Another argument is invalid.
         """
+        declared = {name for schema in self.schemas.values() for name in schema.extras}
+        for name in given.extras.keys() - declared if given.extras else ():
+            if name in words.JOINT_EXTRAS:
+                raise errors.SchemaError(f"unknown extra {name!r}: say {' or '.join(words.JOINT_EXTRAS[name])}")
         given.check(self.numbers)
         if present is not None and not isinstance(present, Mapping):
             rule = "present must be a mapping by agent"

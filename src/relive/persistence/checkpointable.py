@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -113,6 +113,13 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
     def __bool__(self) -> bool:
         """Raise ArgumentTypeError: an empty buffer would be False, so `buffer or other` would drop it."""
         raise validation.ambiguous_truth(self)
+
+    def __getitem__(self, place: Any) -> NoReturn:
+        """Raise ArgumentTypeError that names what returns steps: rows go by keys, and go away."""
+        raise words.no_rows(self)
+
+    __iter__: ClassVar[None] = None
+    """Not iterable: Python would otherwise ask for the rows 0, 1 and so on."""
 
     def _repr_html_(self) -> str:
         return notebook.table(repr(self), self._described_fields())

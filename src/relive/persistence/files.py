@@ -341,7 +341,11 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     path = absolute("path", path)
     label, place = named(path), beside(path, "lock")
     with raising(place, "cannot be locked"):
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | STRICT, 0o666)
+        try:
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | STRICT, 0o666)
+        except FileNotFoundError:
+            rule = f"there is no directory {named(os.path.dirname(place))}"
+            raise errors.CheckpointError(f"{label} cannot be locked: {rule}, make it first") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_LOCK_BYTES:

@@ -61,6 +61,7 @@ class Remembering:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        words.name_methods(cls)
         if "__init__" in vars(cls):
             cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
 

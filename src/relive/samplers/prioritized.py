@@ -57,6 +57,15 @@ _LARGEST_LOG = 709.0
 """Of a weight that float64 holds."""
 
 
+def _checked_beta(beta: object) -> float:
+    """Return an exponent of importance weights as a float of at least 0."""
+    if callable(beta) or isinstance(beta, schedules.Schedule):
+        rule = f"beta must be a finite real number, got {validation.short_repr(beta)}"
+        remedy = "the constructor takes a Schedule, such as LinearSchedule(0.4, 1.0, steps=100_000)"
+        raise errors.ArgumentTypeError(f"{rule}: {remedy}")
+    return validation.non_negative_float("beta", beta)
+
+
 def _scaled_weights(
     masses: arrays.Floats, units: arrays.Floats, beta: float, normalization: WeightNormalization
 ) -> arrays.Floats:
@@ -109,7 +118,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     ) -> None:
         self._alpha = validation.non_negative_float("alpha", alpha)
         self._epsilon = validation.non_negative_float("epsilon", epsilon)
-        self._beta = beta if isinstance(beta, schedules.Schedule) else validation.non_negative_float("beta", beta)
+        self._beta = beta if isinstance(beta, schedules.Schedule) else _checked_beta(beta)
         validation.require_choice("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
         self._weight_normalization: WeightNormalization = weight_normalization
         self._stratified = validation.boolean("stratified", stratified)
@@ -282,7 +291,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def _exponent_of(self, beta: float | None) -> float | None:
         """Return beta, or the sampler's own if None; raise ArgumentError if it is not a finite number of at least 0."""
-        return self.beta if beta is None else validation.non_negative_float("beta", beta)
+        return self.beta if beta is None else _checked_beta(beta)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         self._catch_up()

@@ -81,6 +81,8 @@ def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> er
         remedy = ": give the .item() of one element"
     elif name == "next_observation" and not found:
         remedy = ": the order is observation, action, reward, next_observation"
+    elif name.partition("/")[0] == "observations" and found and (found[0] + 1, *found[1:]) == shape:
+        remedy = ": give the observation after the last step too"
     return errors.SchemaError(f"{name} must be of shape {shape}, got {found}{remedy}")
 
 

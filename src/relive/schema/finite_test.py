@@ -117,8 +117,11 @@ def test_the_field_and_the_place_are_named(given: dict[str, Any], message: str) 
 @pytest.mark.parametrize("schema", [SCHEMA, UNCHECKED])
 def test_rewards_are_checked_alike_by_every_schema(schema: relive.Schema, call: str) -> None:
     buffer = relive.RingReplayBuffer(9, schema, streams=2)
-    with pytest.raises(errors.ArgumentError, match=r"^reward must be finite, got nan$") as caught:
-        write(buffer, call, step(call) | {"reward": np.full(LEADS[call], np.nan)})
+    lead = LEADS[call]
+    rewards = np.append(np.zeros(lead)[:-1], np.nan) if lead else np.nan
+    place = rf" at \[{lead[0] - 1}\]" if lead else ""
+    with pytest.raises(errors.ArgumentError, match=f"^reward must be finite, got nan{place}$") as caught:
+        write(buffer, call, step(call) | {"reward": rewards})
     assert type(caught.value) is errors.ArgumentError
 
 

@@ -496,9 +496,10 @@ def require_finite(rewards: Array) -> None:
     if not float(np.vdot(rewards, rewards)) <= _LARGEST_FLOAT:
         with np.errstate(over="ignore"):
             is_finite = np.isfinite(rewards.astype(np.float64))
-        for reward in rewards[~is_finite]:
+        for place in np.argwhere(~is_finite).tolist():
+            reward = rewards[tuple(place)]
             rule = "finite as float64" if np.isfinite(reward) else "finite"
-            raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}")
+            raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}{f' at {place}' if place else ''}")
 
 
 def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:

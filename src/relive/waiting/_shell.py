@@ -9,7 +9,7 @@ Each subclass defines what these two do besides the call: take a lock, or wake w
 import abc
 from collections.abc import Callable
 import functools
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from relive.buffers import column
 from relive.common import validation
@@ -51,6 +51,10 @@ class Shell(abc.ABC, Generic[Batch]):
 
     Further methods of the wrapped buffer are available too, and are made as changes.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        words.name_methods(cls)
 
     def __init__(self, buffer: Any) -> None:
         # Any other buffer has some of its methods, and the rest through `__getattr__`.
@@ -152,6 +156,12 @@ class Shell(abc.ABC, Generic[Batch]):
     def num_eligible(self) -> int:
         """Number of anchors that may be drawn now."""
         return self._look(lambda: self._buffer.num_eligible)
+
+    def __getitem__(self, place: Any) -> NoReturn:
+        """Raise ArgumentTypeError that names what returns steps."""
+        raise words.no_rows(self)
+
+    __iter__: ClassVar[None] = None
 
     def __bool__(self) -> bool:
         """Raise ArgumentTypeError: see Checkpointable."""

@@ -59,6 +59,10 @@ class Batch(Generic[A]):
     _KEYS: ClassVar[tuple[str, ...]] = ("keys",)
     """The fields that are keys."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        words.name_methods(cls)
+
     if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
 
         def __getattr__(self, name: str) -> Any:

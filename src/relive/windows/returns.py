@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.kernels import windows
 
@@ -61,7 +62,12 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
     5.23
     """
     gamma = validation.discount("gamma", gamma)
-    numbers = [validation.finite_number("reward", reward) for reward in validation.items("rewards", rewards, "numbers")]
+    numbers = []
+    for place, reward in enumerate(validation.items("rewards", rewards, "numbers")):
+        try:
+            numbers.append(validation.finite_number("reward", reward))
+        except errors.ArgumentError as error:
+            raise type(error)(f"{error} at [{place}]") from None
     return weighted_sum(numbers, discount_powers(gamma, len(numbers)))
 
 

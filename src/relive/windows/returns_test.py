@@ -45,7 +45,7 @@ def test_a_gamma_outside_its_range_is_refused(gamma: float) -> None:
 
 
 def test_a_reward_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(ValueError, match="reward must be a finite real number, got nan"):
+    with pytest.raises(ValueError, match=r"^reward must be a finite real number, got nan at \[1\]$"):
         relive.compute_discounted_return([1.0, math.nan], 0.9)
 
 
