@@ -32,8 +32,12 @@ class CopiedWhole:
 
     def __setstate__(self, state: Any) -> None:
         attributes, slots = state if isinstance(state, tuple) else (state, None)
-        for name, value in (attributes or {}).items():
-            vars(self)[sys.intern(name)] = _writable(value)
+        attributes = {sys.intern(name): _writable(value) for name, value in (attributes or {}).items()}
+        others: Any = super()
+        if hasattr(others, "__setstate__"):  # Those of another library.
+            others.__setstate__(attributes)
+        else:
+            vars(self).update(attributes)
         for name, value in (slots or {}).items():
             setattr(self, name, _writable(value))
 

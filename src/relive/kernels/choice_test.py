@@ -111,7 +111,8 @@ def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
 def test_both_modules_have_the_same_kernels() -> None:
     """With the same arguments."""
     of_numpy, of_numba = choice.named("numpy"), choice.named("numba")
-    for ours, theirs in [*zip(vars(of_numpy).values(), vars(of_numba).values(), strict=True)][2:]:
+    pairs = zip(vars(of_numpy).values(), vars(of_numba).values(), strict=True)
+    for ours, theirs in [pair for pair in pairs if callable(pair[0])]:
         assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
 
 

@@ -366,7 +366,7 @@ class StepStore(arrays_lib.Derived):
         elif is_alone and self.kernels.cannot_fail:
             self.kernels.append(self.rows, streams, events, int(next_rows is not None))
         elif is_run or is_loop or not is_alone or next_rows is None or not self._append_round(streams, events):
-            self._append_or_restore(steps._replace(streams=streams, events=events), journal, tell, is_last)
+            self._append_or_restore(steps, streams, events, journal, tell)
         if is_last:
             self._write_rows(key % capacity, count, rows)
         if next_rows is None:
@@ -393,11 +393,24 @@ class StepStore(arrays_lib.Derived):
         return append.append_round(self.rows, self._views, streams, events)
 
     def _append_or_restore(
-        self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None, is_last: bool
+        self,
+        steps: encoding.Steps,
+        streams: Any,
+        events: Any,
+        journal: Journal | None,
+        tell: Callable[[], None] | None,
     ) -> None:
-        """Write steps where something may fail: all is then as it was. With `is_last`, the caller writes their rows."""
-        _, streams, events, rows, next_rows, is_run = steps
-        count, key, capacity = len(streams), self.next_key, self.capacity
+        """Write steps, with events that have cuts, where something may fail: all is then as it was.
+
+        The caller writes their rows if it can do that without fail, and nothing reads them here.
+        """
+        _, _, _, rows, next_rows, is_run = steps
+        count, key, capacity, is_last = (
+            len(streams),
+            self.next_key,
+            self.capacity,
+            self._own is not None and tell is None,
+        )
         restore = self.keep(streams[:1] if is_run else streams, key, count)
         surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
         before = {} if is_last or not len(surplus) else self.storage.read(surplus)
@@ -686,7 +699,7 @@ class StepStore(arrays_lib.Derived):
         complete: arrays_lib.Ints = self.lengths_of(episodes) - ~(self.is_known(episodes) | has_terminated)
         return complete
 
-    def is_left_out(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
+    def is_left_out(self, slots: arrays_lib.Array) -> arrays_lib.Bools:
         """Return whether the episode of each of the rows in `slots` [k] was truncated before it.
 
         That is so where it ended and the observation after its newest step was never given.

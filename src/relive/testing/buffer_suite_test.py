@@ -189,11 +189,11 @@ def readable_by(window: Any, is_readable: Callable[[steps.StepStore, Any], Any])
             store: Any = self._store
             store.is_readable = lambda slots: is_readable(store, slots)
 
-        def _append(self, steps: encoding.Steps) -> int:
-            key = super()._append(steps)
+        def _append(self, steps: encoding.Steps) -> Any:
+            written = super()._append(steps)
             slots = self._store.alive_slots()
             self._draws.anchors.set(append.READABLE, slots[self._store.is_readable(slots)])
-            return key
+            return written
 
     return Lenient
 
