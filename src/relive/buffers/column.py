@@ -219,7 +219,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     @property
     def _endless(self) -> str:
-        """What a `repr` says last, where no end was reported with so many steps that it may be an oversight."""
+        """What a `repr` says last where no end was reported in 1,000 steps of a stream: it may be an oversight."""
         count = self.appended
         is_endless = not self._counters.ends and count >= _MANY * self.streams
         return f", no end in {count:,} steps" if is_endless else ""
