@@ -71,8 +71,10 @@ class Watch:
                 self._look_at_resets(store)
             if len(store.back) and "stacks" not in self._warned:
                 self._look_at_stacks(len(steps.streams), store)
-        except MemoryError:
-            pass  # The steps are stored: a look at them is all that is left out.
+        except errors.MisuseWarning:
+            raise
+        except Exception:
+            pass  # The steps are stored: a look at them is all that is left out, if memory or the storage fails.
 
     def _look_at_splices(self, steps: encoding.Steps, count: int, store: steps_lib.StepStore) -> None:
         inserted, added = store.next_key, len(steps.streams)

@@ -38,6 +38,10 @@ Rule: TypeAlias = tuple[int, int, int, int]
 """What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 
 
+Tell: TypeAlias = Callable[[], Callable[[], None]]
+"""Tells a sampler what may be drawn now, and returns a function that takes back the first priorities of rows."""
+
+
 def rows_per_anchor(rule: Rule) -> int:
     """Return how many rows there are for each anchor in the long run, at least: of the best lengths of episodes."""
     _, lag, stride, pad = rule
@@ -314,7 +318,7 @@ class StepStore(arrays_lib.Derived):
         steps: encoding.Steps,
         *,
         journal: Journal | None = None,
-        tell: Callable[[], None] | None = None,
+        tell: Tell | None = None,
     ) -> Written:
         """Write steps, and return what was found out about them; if anything raises, all is as it was before.
 
@@ -343,7 +347,7 @@ class StepStore(arrays_lib.Derived):
             self._rederive()
             raise
 
-    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None) -> Written:
+    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> Written:
         """Do what `append` does with steps of the schema that is known."""
         _, streams, events, rows, next_rows, is_run = steps
         num, count, num_spliced = self.num_view, len(streams), 0
@@ -365,24 +369,25 @@ class StepStore(arrays_lib.Derived):
         is_last = own is not None and tell is None
         if own is not None and not own._is_ready:
             own._prepare()
-        may_fail = journal is not None or tell is not None or not (is_loop or self.kernels.cannot_fail)
+        may_fail = journal is not None or tell is not None or own is None or not (is_loop or self.kernels.cannot_fail)
         restore = self.keep(heads, key, count) if may_fail else _nothing
         before: Columns | None = None
+        take_back = _nothing
         try:
             if not is_last:
                 surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
-                kept = self.storage.read(surplus) if may_fail and len(surplus) else {}
+                before = self.storage.read(surplus) if len(surplus) else None
                 self._write_rows(key % capacity, count, rows)
-                before = kept
             if is_loop:
                 _append(self._views, streams, events, announced)
             else:
                 self.kernels.append(self.rows, streams, events, announced)
             if tell is not None:
-                tell()
+                take_back = tell()
             if journal is not None:
                 journal.write(steps)
         except BaseException:
+            take_back()
             restore()
             if before:
                 self.storage.write(surplus, before)
@@ -408,9 +413,7 @@ class StepStore(arrays_lib.Derived):
                 for _, records in self._behind_records:
                     records[self._current_view[stream]] = bytes(records.itemsize)
 
-    def _append_next(
-        self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Callable[[], None] | None
-    ) -> bool:
+    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None) -> bool:
         """Append the step without an event that continues its episode; return False, without a trace, for any other.
 
         This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.
@@ -432,8 +435,14 @@ class StepStore(arrays_lib.Derived):
         if tell is not None:
             kept = self.num.copy(), flags[slot], places[slot], knows[stream]
             kept_recent = self._recent[stream].copy() if self._width else ()
-            old_row = self.read(np.array([slot])) if is_full else {}
-        self._write_rows(slot, 1, row)
+        # A storage of a user's own may fail in the middle of a row.
+        old_row = self.read(np.array([slot])) if is_full and (tell is not None or self._own is None) else {}
+        try:
+            self._write_rows(slot, 1, row)
+        except BaseException:
+            if old_row:
+                self.storage.write(np.array([slot]), old_row)
+            raise
         if is_full:
             episodes[append.OLDEST, places[slot] >> append.EPISODE] = link
             append.shut(flags, changed, num, slot)
