@@ -233,6 +233,18 @@ def test_a_record_that_fails_has_changed_no_priority(name: str, tmp_path: pathli
         assert count_failures(buffer, failing_file_call, zoo.state_of, seeds=60) > 20
 
 
+def test_priorities_of_a_mixture_that_are_not_written_change_none(tmp_path: pathlib.Path) -> None:
+    buffers = [zoo.worked(zoo.COLUMNS["prioritized"]) for _ in range(3)]
+    mixture = relive.MixtureSampler(buffers, [1, 1, 1])
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        buffers[0].attach(journal, priorities=True)
+        keys, before = mixture.sample(9).keys, zoo.state_of(mixture)
+        with failing_file_call(1), pytest.raises(errors.CheckpointError, match="No space left"):
+            mixture.update_priorities(keys, [3.0] * 9)
+        assert zoo.state_of(mixture) == before
+        assert mixture.update_priorities(keys, [3.0] * 9) == 9
+
+
 def test_an_episode_that_is_not_written_has_changed_no_priority(tmp_path: pathlib.Path) -> None:
     buffer = relive.TokenReplayBuffer(40, sampler=HookedPriorities(), seed=0)
     steps = [relive.TokenStep(prompt=[1, 2], response=[3, 4, 5], logprobs=[-1.0] * 3, policy_version=0)]
