@@ -233,7 +233,7 @@ def test_a_record_that_fails_has_changed_no_priority(name: str, tmp_path: pathli
         assert count_failures(buffer, failing_file_call, zoo.state_of, seeds=60) > 20
 
 
-def test_priorities_of_a_mixture_that_are_not_written_change_none(tmp_path: pathlib.Path) -> None:
+def test_priorities_of_a_mixture_not_written_change_none(tmp_path: pathlib.Path) -> None:
     buffers = [zoo.worked(zoo.COLUMNS["prioritized"]) for _ in range(3)]
     mixture = relive.MixtureSampler(buffers, [1, 1, 1])
     with relive.Journal(tmp_path / "log", fsync="never") as journal:
