@@ -22,6 +22,7 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import trees
+from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
@@ -47,7 +48,7 @@ class Watch:
     def __init__(self) -> None:
         self.spliced_episodes = self.suspected_resets = self.continued_truncations = self.ends = 0
         self._resets_looked_at = _FEWEST - 1
-        self._num_isolated = 0
+        self._num_isolated = self._isolated_from = 0
         self._num_stacks = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
@@ -96,8 +97,11 @@ class Watch:
                 + _cause_of_splices(store),
             )
         if not steps.is_run:
+            if not self._num_isolated:
+                self._isolated_from = inserted  # Steps before it may have been added otherwise, or loaded.
             self._num_isolated += count
-            if self._num_isolated >= _FEWEST and 5 * self._num_isolated < inserted and not self.ends:
+            num_steps = inserted - self._isolated_from
+            if self._num_isolated >= _FEWEST and 5 * self._num_isolated < num_steps and not self.ends:
                 self._warn(
                     "ends",
                     f"{self._num_isolated} of {inserted} steps did not begin where the one before them ended, and no "
@@ -127,7 +131,7 @@ class Watch:
         axes = {path: _axes_of_frames(field.shape) for path, field in fields.items()}
         if not any(axes.values()):
             return
-        slots = store.alive_slots()[-count:]
+        slots = append.slots_from(store.next_key - count, count, store.capacity)
         slots = slots[store.back.take(slots) >= 0]
         newer, older = store.observations(slots), store.observations(store.back.take(slots).astype(np.int64))
         are_shifted = [_are_shifted(older[path], newer[path], axis) for path, some in axes.items() for axis in some]

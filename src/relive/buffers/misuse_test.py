@@ -1,6 +1,7 @@
 """Misuse that no single call shows: splices and stored resets are counted, and warned about once."""
 
 import itertools
+import pathlib
 from typing import Any
 import warnings
 
@@ -406,6 +407,16 @@ def test_flags_that_were_forgotten_are_warned_of_once(length: int) -> None:
 def test_more_than_a_fifth_of_the_steps_may_be_spliced() -> None:
     buffer = relive.RingReplayBuffer(1000)
     assert not caught(lambda: forgetful(buffer, 4))
+
+
+@pytest.mark.parametrize("before", ["add_steps", "load"])
+def test_steps_in_random_order_forget_no_flags_later(before: str, tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(1000, seed=0)
+    buffer.add_steps(np.zeros((501, 2)), [0] * 500, [1.0] * 500)
+    if before == "load":
+        buffer.save(tmp_path / "saved")
+        buffer = relive.RingReplayBuffer.load(tmp_path / "saved")
+    in_random_order(buffer)
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated", "end_episode", "add_episode", "another life"])
