@@ -49,7 +49,7 @@ class Watch:
         self.spliced_episodes = self.suspected_resets = self.continued_truncations = self.ends = 0
         self._resets_looked_at = _FEWEST - 1
         self._num_isolated = self._isolated_from = 0
-        self._num_stacks = 0
+        self._num_stacks = self._num_frames = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
         self._last_repeat = -1
@@ -70,7 +70,8 @@ class Watch:
                 self._look_at_splices(steps, written.num_spliced, store)
             if written.after_termination or written.after_truncation:
                 self._look_at_resets(store)
-            if len(store.back) and "stacks" not in self._warned:
+            # To look costs more than to add an image, so it ends once enough of them were none.
+            if len(store.back) and self._num_frames < _LAST_STEPS and "stacks" not in self._warned:
                 self._look_at_stacks(len(steps.streams), store)
         except errors.MisuseWarning:
             raise
@@ -137,6 +138,7 @@ class Watch:
         are_shifted = [_are_shifted(older[path], newer[path], axis) for path, some in axes.items() for axis in some]
         is_stack = np.logical_or.reduce(are_shifted)
         self._num_stacks = self._num_stacks + len(is_stack) if is_stack.all() else 0
+        self._num_frames += int(np.count_nonzero(~is_stack))
         if self._num_stacks >= _FEWEST:
             self._warn(
                 "stacks",

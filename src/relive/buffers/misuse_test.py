@@ -3,6 +3,7 @@
 import itertools
 import pathlib
 from typing import Any
+from unittest import mock
 import warnings
 
 import numpy as np
@@ -487,6 +488,15 @@ def test_a_stack_of_stacks_is_warned_of_once(kind: str, way: str) -> None:
 def test_a_stack_of_frames_is_not_warned_of(kind: str) -> None:
     buffer = relive.RingReplayBuffer(1000, frame_stack=3)
     assert not caught(lambda: [buffer.add(frames(kind, t), 0, 1.0, frames(kind, t + 1)) for t in range(60)])
+
+
+def test_stacks_are_looked_for_until_200_observations_were_none() -> None:
+    """An image with three channels may be a stack, too, and takes longer to compare than to store."""
+    buffer = relive.RingReplayBuffer(1000, frame_stack=3)
+    with mock.patch.object(misuse, "_are_shifted", wraps=misuse._are_shifted) as look:
+        for t in range(300):
+            buffer.add(np.full((20, 20, 3), t % 9), 0, 1.0, np.full((20, 20, 3), (t + 1) % 9))
+    assert look.call_count == 201  # The first has none before it.
 
 
 def test_stacks_are_no_misuse_without_a_frame_stack() -> None:
