@@ -166,7 +166,7 @@ def test_a_call_that_cannot_be_journaled_has_changed_nothing(name: str, failing:
         assert recovered.get_stats().appended == buffer.get_stats().appended, expected
 
 
-# Hooks, and memory maps.
+# Hooks, storages and memory maps.
 
 
 class RaisingHooks(zoo.AmongNewest):
@@ -202,6 +202,7 @@ def failing_hook(number: int) -> Iterator[None]:
 
 
 HOOKED: dict[str, Callable[..., Any]] = {
+<<<<<<< HEAD
     "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=RaisingHooks(), seed=0),
     "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=RaisingHooks(), seed=0),
     "priorities": lambda: relive.RingReplayBuffer(
@@ -214,6 +215,17 @@ HOOKED: dict[str, Callable[..., Any]] = {
     "a storage": lambda: relive.RingReplayBuffer(
         17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=RaisingHooks(), seed=0
     ),
+=======
+    "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=Hooked(), seed=0),
+    "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=Hooked(), seed=0),
+    "priorities": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, n_step=2, sampler=HookedPriorities(), seed=0),
+    "sequences": lambda: relive.SequenceReplayBuffer(17, zoo.SCHEMA, length=3, pad=True, sampler=Hooked(), seed=0),
+    "sequences with priorities": lambda: relive.SequenceReplayBuffer(
+        17, zoo.SCHEMA, length=2, stride=2, sampler=HookedPriorities(), seed=0
+    ),
+    "joint": lambda: relive.JointReplayBuffer(9, zoo.SCHEMAS, agents=zoo.AGENTS, sampler=Hooked(), seed=0),
+    "a storage": lambda: relive.RingReplayBuffer(17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=Hooked(), seed=0),
+>>>>>>> h-review
 }
 
 
@@ -232,6 +244,95 @@ def test_a_call_whose_hook_raises_has_changed_nothing(name: str, is_journaled: b
         assert journal.num_records > num_records or not is_journaled
         zoo.work(buffer, random.Random("after"), 20)
         zoo.check(buffer)
+
+
+def test_an_end_that_cannot_be_journaled_is_not_counted(tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(5, seed=0)
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        buffer.attach(journal)
+        buffer.add(0, 0, 0.0, 1)
+        before = zoo.state_of(buffer)
+        with failing_file_call(1), pytest.raises(errors.CheckpointError, match="No space left"):
+            buffer.end_episode()
+        assert zoo.state_of(buffer) == before
+
+
+@pytest.mark.parametrize("name", ["priorities", "sequences with priorities"])
+def test_a_record_that_fails_has_changed_no_priority(name: str, tmp_path: pathlib.Path) -> None:
+    buffer = HOOKED[name]()
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        buffer.attach(journal, priorities=True)
+        zoo.work(buffer, random.Random(0), 60)
+        assert count_failures(buffer, failing_file_call, zoo.state_of, seeds=60) > 20
+
+
+def test_priorities_of_a_mixture_not_written_change_none(tmp_path: pathlib.Path) -> None:
+    buffers = [zoo.worked(zoo.COLUMNS["prioritized"]) for _ in range(3)]
+    mixture = relive.MixtureSampler(buffers, [1, 1, 1])
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        buffers[0].attach(journal, priorities=True)
+        keys, before = mixture.sample(9).keys, zoo.state_of(mixture)
+        with failing_file_call(1), pytest.raises(errors.CheckpointError, match="No space left"):
+            mixture.update_priorities(keys, [3.0] * 9)
+        assert zoo.state_of(mixture) == before
+        assert mixture.update_priorities(keys, [3.0] * 9) == 9
+
+
+def test_an_episode_that_is_not_written_has_changed_no_priority(tmp_path: pathlib.Path) -> None:
+    buffer = relive.TokenReplayBuffer(40, sampler=HookedPriorities(), seed=0)
+    steps = [relive.TokenStep(prompt=[1, 2], response=[3, 4, 5], logprobs=[-1.0] * 3, policy_version=0)]
+    with relive.Journal(tmp_path / "log", fsync="never") as journal:
+        buffer.attach(journal)
+        for number in range(20):
+            buffer.add_episode(steps, agent_id="a")
+            buffer.update_priorities([number], [1.0 + number % 3])
+            before = zoo.state_of(buffer)
+            with failing_file_call(1), pytest.raises(errors.CheckpointError, match="No space left"):
+                buffer.add_episode(steps, agent_id="a")
+            assert zoo.state_of(buffer) == before
+
+
+class FailingStorage(zoo.OwnStorage):
+    """A custom storage whose write of a number fails in the middle of its rows, or which cannot be read."""
+
+    fails_at = count = 0
+    can_be_read = True
+
+    def read(self, slots: Any, fields: Any = None) -> dict[str, arrays.Array]:
+        if not self.can_be_read:
+            raise FailingError
+        return super().read(slots, fields)
+
+    def write(self, slots: Any, rows: Any) -> None:
+        FailingStorage.count += 1
+        some = [*rows][:: 2 if FailingStorage.count == FailingStorage.fails_at else 1]
+        super().write(slots, super().read(slots) | {path: rows[path] for path in some})
+        if len(some) < len(rows):
+            raise FailingError
+
+
+@contextlib.contextmanager
+def failing_write(number: int) -> Iterator[None]:
+    FailingStorage.count, FailingStorage.fails_at = 0, number
+    yield
+    FailingStorage.fails_at = 0
+
+
+@pytest.mark.parametrize("options", [{}, {"streams": 3}, {"sampler": Hooked()}])
+def test_a_storage_that_fails_in_a_write_has_its_rows_back(options: dict[str, Any]) -> None:
+    buffer = relive.RingReplayBuffer(17, storage=FailingStorage(zoo.SCHEMA, 17), seed=0, **options)
+    zoo.work(buffer, random.Random(0), 60)
+    assert count_failures(buffer, failing_write, zoo.state_of, seeds=40) > 15
+
+
+def test_a_look_for_misuse_that_fails_is_left_out() -> None:
+    """The step is stored by then."""
+    storage = FailingStorage(relive.Schema(relive.Field((), "int64"), relive.Field((), "int64")), 17)
+    buffer = relive.RingReplayBuffer(17, storage=storage, seed=0)
+    storage.can_be_read = False
+    for t in range(8):
+        buffer.add(2 * t, 0, 0.0, 2 * t + 1)
+    assert buffer.get_stats().spliced_episodes == 7
 
 
 def test_a_write_to_a_memory_map_that_fails_has_changed_nothing(tmp_path: pathlib.Path) -> None:

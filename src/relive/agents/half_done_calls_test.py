@@ -26,7 +26,7 @@ class BrokenError(Exception):
     """Something of the user's raised."""
 
 
-class Told(zoo.AmongNewest):
+class ToldOrRaising(zoo.AmongNewest):
     """A sampler whose hooks raise at the call of a number."""
 
     calls_left: float = np.inf
@@ -164,7 +164,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 def test_a_hook_that_raises_leaves_a_token_buffer_as_it_was(
     tmp_path: pathlib.Path, name: str, is_journaled: bool
 ) -> None:
-    sampler = Told()
+    sampler = ToldOrRaising()
     buffer = tokens(2, sampler=sampler)
     add(buffer, steps := 2)
     buffer.set_policy_version(1)
@@ -193,7 +193,7 @@ def test_a_hook_that_raises_leaves_a_token_buffer_as_it_was(
 
 
 JOURNALED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "a token episode": (lambda: tokens(9, sampler=Told()), lambda buffer: add(buffer, 4)),
+    "a token episode": (lambda: tokens(9, sampler=ToldOrRaising()), lambda buffer: add(buffer, 4)),
     "update of tokens": (lambda: extras(2), lambda buffer: buffer.update([1], weight=[1])),
     "clear of tokens": (lambda: extras(2), lambda buffer: buffer.clear()),
     "priorities of tokens": (
@@ -290,7 +290,7 @@ def test_a_codec_that_raises_leaves_an_episode_as_it_was(tmp_path: pathlib.Path)
 
 
 def test_a_ticket_is_unused_after_a_start_that_failed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = tokens(sampler=(sampler := Told()), admission=relive.Admission(0, 2))
+    buffer = tokens(sampler=(sampler := ToldOrRaising()), admission=relive.Admission(0, 2))
     with buffer.admit_nowait(2) as ticket:
         sampler.calls_left = 0
         with pytest.raises(BrokenError):
@@ -303,7 +303,7 @@ def test_a_ticket_is_unused_after_a_start_that_failed(tmp_path: pathlib.Path, mo
 
 def test_what_failed_leaves_no_trace_in_what_follows() -> None:
     """A buffer of tokens whose sampler raised now and then draws as one whose sampler never did."""
-    buffers = [tokens(sampler=Told()) for _ in range(2)]
+    buffers = [tokens(sampler=ToldOrRaising()) for _ in range(2)]
     broken, rng = buffers[0], random.Random(3)
     for _ in range(60):
         count = rng.randrange(1, 6)

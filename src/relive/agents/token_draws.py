@@ -7,7 +7,7 @@ An anchor is eligible if its sequence has a token to train on. How many sequence
 beforehand, so when there are more than slots, these are doubled: the sampler goes on as if it was saved and loaded.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 import contextlib
 
 import numpy as np
@@ -84,8 +84,12 @@ class TokenDraws:
             self._leave(gone)
             with contextlib.nullcontext() if has_room else self._grown(store, _keys(store)[: len(store) - len(come)]):
                 self._enter(store, come)
-                self._tell()
-                yield
+                take_back = self._tell()
+                try:
+                    yield
+                except BaseException:
+                    take_back()
+                    raise
 
     @contextlib.contextmanager
     def _all_or_nothing(self, slots: arrays.Slots) -> Iterator[None]:
@@ -110,10 +114,9 @@ class TokenDraws:
         self.anchors.flags[slots] = 0
         self.anchors.num[append.ROWS] -= len(keys)
 
-    def _tell(self) -> None:
-        """Tell a sampler with hooks at once what has changed."""
-        if self.sampler._has_hooks:
-            self.sampler._catch_up()
+    def _tell(self) -> Callable[[], None]:
+        """Tell a sampler with hooks at once what has changed; return what `_catch_up` does."""
+        return self.sampler._catch_up() if self.sampler._has_hooks else sampler_lib.nothing
 
     @contextlib.contextmanager
     def _grown(self, store: token_store.TokenStore, keys: arrays.Keys) -> Iterator[None]:

@@ -449,17 +449,17 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             return False
         with self._changing((stream,)):
             self._end_episode(stream)
-            if self._journal is not None:
-                self._journal.end_episode(stream)
         self._position = None
         return True
 
     def _end_episode(self, stream: int) -> None:
         self._gathers.finish()
         self._store.cut(stream)
-        self._counters.ends += 1
         if self._draws.tell is not None:
             self._draws.tell()
+        if self._journal is not None:
+            self._journal.end_episode(stream)
+        self._counters.ends += 1
 
     @contextlib.contextmanager
     def _changing(self, streams: Iterable[int], count: int = 0) -> Iterator[None]:

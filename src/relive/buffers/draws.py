@@ -60,7 +60,7 @@ class Draws(duplicates.CopiedWhole):
         self._has_hooks = sampler._has_hooks
 
     @property
-    def tell(self) -> Callable[[], None] | None:
+    def tell(self) -> steps_lib.Tell | None:
         """Calls the hooks of the sampler for all that has changed since they were last called; None if it has none."""
         return self.sampler._catch_up if self._has_hooks else None
 
@@ -82,6 +82,7 @@ class Draws(duplicates.CopiedWhole):
         """
         slots = np.unique(slots)
         changed = slots[self.anchors.has(append.BARRED, slots) != is_barred]
+        flags = self._store.flags.take(changed)
         self.anchors.set(append.BARRED, changed, is_barred)
         try:
             if self.tell is not None:
@@ -90,6 +91,7 @@ class Draws(duplicates.CopiedWhole):
                 record()
         except BaseException:
             self.anchors.set(append.BARRED, changed, not is_barred)
+            self._store.flags[changed] = flags  # Which have no first priority yet.
             raise
 
     def clear(self) -> None:

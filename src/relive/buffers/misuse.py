@@ -22,6 +22,7 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import trees
+from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
@@ -47,8 +48,8 @@ class Watch:
     def __init__(self) -> None:
         self.spliced_episodes = self.suspected_resets = self.continued_truncations = self.ends = 0
         self._resets_looked_at = _FEWEST - 1
-        self._num_isolated = 0
-        self._num_stacks = 0
+        self._num_isolated = self._isolated_from = 0
+        self._num_stacks = self._num_frames = 0
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
         self._last_repeat = -1
@@ -69,10 +70,13 @@ class Watch:
                 self._look_at_splices(steps, written.num_spliced, store)
             if written.after_termination or written.after_truncation:
                 self._look_at_resets(store)
-            if len(store.back) and "stacks" not in self._warned:
+            # To look costs more than to add an image, so it ends once enough of them were none.
+            if len(store.back) and self._num_frames < _LAST_STEPS and "stacks" not in self._warned:
                 self._look_at_stacks(len(steps.streams), store)
-        except MemoryError:
-            pass  # The steps are stored: a look at them is all that is left out.
+        except errors.MisuseWarning:
+            raise
+        except Exception:
+            pass  # The steps are stored: a look at them is all that is left out, if memory or the storage fails.
 
     def _look_at_splices(self, steps: encoding.Steps, count: int, store: steps_lib.StepStore) -> None:
         inserted, added = store.next_key, len(steps.streams)
@@ -94,8 +98,11 @@ class Watch:
                 + _cause_of_splices(store),
             )
         if not steps.is_run:
+            if not self._num_isolated:
+                self._isolated_from = inserted  # Steps before it may have been added otherwise, or loaded.
             self._num_isolated += count
-            if self._num_isolated >= _FEWEST and 5 * self._num_isolated < inserted and not self.ends:
+            num_steps = inserted - self._isolated_from
+            if self._num_isolated >= _FEWEST and 5 * self._num_isolated < num_steps and not self.ends:
                 self._warn(
                     "ends",
                     f"{self._num_isolated} of {inserted} steps did not begin where the one before them ended, and no "
@@ -125,12 +132,13 @@ class Watch:
         axes = {path: _axes_of_frames(field.shape) for path, field in fields.items()}
         if not any(axes.values()):
             return
-        slots = store.alive_slots()[-count:]
+        slots = append.slots_from(store.next_key - count, count, store.capacity)
         slots = slots[store.back.take(slots) >= 0]
         newer, older = store.observations(slots), store.observations(store.back.take(slots).astype(np.int64))
         are_shifted = [_are_shifted(older[path], newer[path], axis) for path, some in axes.items() for axis in some]
         is_stack = np.logical_or.reduce(are_shifted)
         self._num_stacks = self._num_stacks + len(is_stack) if is_stack.all() else 0
+        self._num_frames += int(np.count_nonzero(~is_stack))
         if self._num_stacks >= _FEWEST:
             self._warn(
                 "stacks",

@@ -1,7 +1,9 @@
 """Misuse that no single call shows: splices and stored resets are counted, and warned about once."""
 
 import itertools
+import pathlib
 from typing import Any
+from unittest import mock
 import warnings
 
 import numpy as np
@@ -408,6 +410,16 @@ def test_more_than_a_fifth_of_the_steps_may_be_spliced() -> None:
     assert not caught(lambda: forgetful(buffer, 4))
 
 
+@pytest.mark.parametrize("before", ["add_steps", "load"])
+def test_steps_in_random_order_forget_no_flags_later(before: str, tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(1000, seed=0)
+    buffer.add_steps(np.zeros((501, 2)), [0] * 500, [1.0] * 500)
+    if before == "load":
+        buffer.save(tmp_path / "saved")
+        buffer = relive.RingReplayBuffer.load(tmp_path / "saved")
+    in_random_order(buffer)
+
+
 @pytest.mark.parametrize("end", ["terminated", "truncated", "end_episode", "add_episode", "another life"])
 def test_who_reports_an_end_has_not_forgotten_the_flags(end: str) -> None:
     buffer = relive.RingReplayBuffer(1000, streams=2)
@@ -476,6 +488,15 @@ def test_a_stack_of_stacks_is_warned_of_once(kind: str, way: str) -> None:
 def test_a_stack_of_frames_is_not_warned_of(kind: str) -> None:
     buffer = relive.RingReplayBuffer(1000, frame_stack=3)
     assert not caught(lambda: [buffer.add(frames(kind, t), 0, 1.0, frames(kind, t + 1)) for t in range(60)])
+
+
+def test_stacks_are_looked_for_until_200_observations_were_none() -> None:
+    """An image with three channels may be a stack, too, and takes longer to compare than to store."""
+    buffer = relive.RingReplayBuffer(1000, frame_stack=3)
+    with mock.patch.object(misuse, "_are_shifted", wraps=misuse._are_shifted) as look:
+        for t in range(300):
+            buffer.add(np.full((20, 20, 3), t % 9), 0, 1.0, np.full((20, 20, 3), (t + 1) % 9))
+    assert look.call_count == 201  # The first has none before it.
 
 
 def test_stacks_are_no_misuse_without_a_frame_stack() -> None:

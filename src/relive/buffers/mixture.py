@@ -139,6 +139,8 @@ class MixtureSampler(Generic[Batch]):
         for source, buffer in prioritized:
             sampler = buffer._prioritized_sampler("update_priorities")
             sampler._check_priorities(np.where(sources == source, priorities, 0.0))
+        # Those with a journal last, whose record is then written before any buffer has changed.
+        prioritized.sort(key=lambda each: each[1]._journal is not None)
         numbers, num_alive = keys // len(self._buffers), 0
 
         def update(first: int = 0) -> None:
@@ -147,8 +149,13 @@ class MixtureSampler(Generic[Batch]):
             if first < len(prioritized):
                 source, buffer = prioritized[first]
                 own, then = sources == source, functools.partial(update, first + 1)
+<<<<<<< HEAD
                 own_alive = buffer._update_priorities(numbers[own], priorities[own], then)
                 num_alive += own_alive
+=======
+                updated = buffer._update_priorities(numbers[own], priorities[own], then)
+                num_alive += updated  # Not in one: `then` has counted others by now.
+>>>>>>> h-review
 
         update()
         return num_alive

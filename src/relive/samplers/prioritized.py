@@ -139,12 +139,13 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         """Whether it must be told which anchors became or ceased to be eligible: that changes their weights."""
         return True
 
-    def _rate(self, slots: arrays.Slots) -> None:
-        """Give rows that became eligible their first priority, and all of `slots` their weights."""
+    def _rate(self, slots: arrays.Slots) -> Callable[[], None]:
+        """Give rows that became eligible their first priority, and all of `slots` their weights; see Sampler."""
         flags = self.anchors.flags
         found = flags.take(slots)
         is_fresh = (found & append.FRESH) > 0
         raw = self._raw.take(slots)
+        fresh, before = slots[is_fresh], raw[is_fresh]
         raw[is_fresh] = self._running_maximum
         is_eligible = (found & append.ELIGIBILITY) == append.READABLE
         found ^= is_fresh * np.uint8(append.FRESH | append.RATED)
@@ -152,6 +153,12 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         # Which needs no memory any more.
         self._raw[slots] = raw
         flags[slots] = found
+
+        def take_back() -> None:
+            self._raw[fresh] = before
+            flags[fresh] &= np.uint8(~append.RATED & 0xFF)
+
+        return take_back
 
     @property
     def _current_tree(self) -> sum_tree.SumTree:

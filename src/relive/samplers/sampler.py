@@ -10,6 +10,7 @@ buffer.
 """
 
 import abc
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,6 +23,10 @@ from relive.kernels import append
 from relive.persistence import registry
 from relive.persistence import state as state_lib
 from relive.samplers import anchors as anchors_lib
+
+
+def nothing() -> None:
+    """Take nothing back: no row got its first priority."""
 
 
 class Draw(NamedTuple):
@@ -100,25 +105,30 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Whether the sampler must be told which anchors became or ceased to be eligible."""
         return self._has_hooks
 
-    def _catch_up(self) -> None:
+    def _catch_up(self) -> Callable[[], None]:
         """Take in which anchors became or ceased to be eligible since the last call; the hooks are called.
 
-        If anything raises, the next call does it again, except for hooks that have returned.
+        Return a function that takes back the first priorities of rows, for a call that fails later. If anything raises,
+        the next call does it again, except for hooks that have returned.
         """
         if not self.anchors.num.item(append.CHANGED):
-            return
+            return nothing
         slots = self.anchors.changes()
         self.anchors.forget_changes()  # Before the hooks, which may ask what makes the sampler catch up.
         try:
             if len(self._told):
                 self._tell(np.unique(slots))
-            self._rate(slots)
+            return self._rate(slots)
         except BaseException:
             self.anchors.suspect_all()
             raise
 
-    def _rate(self, slots: arrays.Slots) -> None:
-        """Set the weights of the anchors in `slots`, which may repeat and of which only some may have changed."""
+    def _rate(self, slots: arrays.Slots) -> Callable[[], None]:
+        """Set the weights of the anchors in `slots`, which may repeat and of which only some may have changed.
+
+        Return a function that takes back the first priorities that some get; the next `_catch_up` sets weights anew.
+        """
+        return nothing
 
     def _tell(self, slots: arrays.Slots) -> None:
         """Call the hooks for those of the anchors in the distinct `slots` that have changed."""

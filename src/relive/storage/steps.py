@@ -38,6 +38,10 @@ Rule: TypeAlias = tuple[int, int, int, int]
 """What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 
 
+Tell: TypeAlias = Callable[[], Callable[[], None]]
+"""Tells a sampler what may be drawn now, and returns a function that takes back the first priorities of rows."""
+
+
 def rows_per_anchor(rule: Rule) -> int:
     """Return how many rows there are for each anchor in the long run, at least: of the best lengths of episodes."""
     _, lag, stride, pad = rule
@@ -310,7 +314,7 @@ class StepStore(arrays_lib.Derived):
         steps: encoding.Steps,
         *,
         journal: Journal | None = None,
-        tell: Callable[[], None] | None = None,
+        tell: Tell | None = None,
     ) -> Written:
         """Write steps, and return what was found out about them; if anything raises, all is as it was before.
 
@@ -339,7 +343,7 @@ class StepStore(arrays_lib.Derived):
             self._rederive()
             raise
 
-    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Callable[[], None] | None) -> Written:
+    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> Written:
         """Do what `append` does with steps of the schema that is known."""
         _, streams, events, rows, next_rows, is_run = steps
         num, count, num_spliced = self.num_view, len(streams), 0
@@ -358,6 +362,7 @@ class StepStore(arrays_lib.Derived):
         is_last = own is not None and tell is None
         if own is not None and not own._is_ready:
             own._prepare()
+<<<<<<< HEAD
         is_loop, is_alone = count < self.kernels.few, is_last and journal is None
         if is_loop and count > 1:
             streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
@@ -367,6 +372,31 @@ class StepStore(arrays_lib.Derived):
             self.kernels.append(self.rows, streams, events, int(next_rows is not None))
         elif is_run or is_loop or not is_alone or next_rows is None or not self._append_round(streams, events):
             self._append_or_restore(steps, streams, events, journal, tell)
+=======
+        may_fail = journal is not None or tell is not None or own is None or not (is_loop or self.kernels.cannot_fail)
+        restore = self.keep(heads, key, count) if may_fail else _nothing
+        before: Columns | None = None
+        take_back = _nothing
+        try:
+            if not is_last:
+                surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
+                before = self.storage.read(surplus) if len(surplus) else None
+                self._write_rows(key % capacity, count, rows)
+            if is_loop:
+                _append(self._views, streams, events, announced)
+            else:
+                self.kernels.append(self.rows, streams, events, announced)
+            if tell is not None:
+                take_back = tell()
+            if journal is not None:
+                journal.write(steps)
+        except BaseException:
+            take_back()
+            restore()
+            if before:
+                self.storage.write(surplus, before)
+            raise
+>>>>>>> h-review
         if is_last:
             self._write_rows(key % capacity, count, rows)
         if next_rows is None:
@@ -388,6 +418,7 @@ class StepStore(arrays_lib.Derived):
                 for _, records in self._behind_records:
                     records[self._current_view[stream]] = bytes(records.itemsize)
 
+<<<<<<< HEAD
     def _append_round(self, streams: Any, events: Any) -> bool:
         """Write the numbers of a round of streams where that is simple; return False, without a trace, elsewhere."""
         return append.append_round(self.rows, self._views, streams, events)
@@ -436,6 +467,9 @@ class StepStore(arrays_lib.Derived):
     def _append_next(
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Callable[[], None] | None
     ) -> bool:
+=======
+    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None) -> bool:
+>>>>>>> h-review
         """Append the step without an event that continues its episode; return False, without a trace, for any other.
 
         This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.
@@ -457,8 +491,14 @@ class StepStore(arrays_lib.Derived):
         if tell is not None:
             kept = self.num.copy(), flags[slot], places[slot], knows[stream]
             kept_recent = self._recent[stream].copy() if self._width else ()
-            old_row = self.read(np.array([slot])) if is_full else {}
-        self._write_rows(slot, 1, row)
+        # A storage of a user's own may fail in the middle of a row.
+        old_row = self.read(np.array([slot])) if is_full and (tell is not None or self._own is None) else {}
+        try:
+            self._write_rows(slot, 1, row)
+        except BaseException:
+            if old_row:
+                self.storage.write(np.array([slot]), old_row)
+            raise
         if is_full:
             episodes[append.OLDEST, places[slot] >> append.EPISODE] = link
             append.shut(flags, changed, num, slot)
@@ -654,7 +694,6 @@ class StepStore(arrays_lib.Derived):
         flags |= self.is_readable(slots) * np.uint8(append.READABLE)
         flags[(flags & append.READABLE) == 0] &= np.uint8(~append.FRESH & 0xFF)
         self.flags[slots] = flags
-        self.flags[append.slots_from(self.next_key, self.capacity - len(slots), self.capacity)] = 0
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
