@@ -202,7 +202,6 @@ def failing_hook(number: int) -> Iterator[None]:
 
 
 HOOKED: dict[str, Callable[..., Any]] = {
-<<<<<<< HEAD
     "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=RaisingHooks(), seed=0),
     "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=RaisingHooks(), seed=0),
     "priorities": lambda: relive.RingReplayBuffer(
@@ -211,21 +210,13 @@ HOOKED: dict[str, Callable[..., Any]] = {
     "sequences": lambda: relive.SequenceReplayBuffer(
         17, zoo.SCHEMA, length=3, pad=True, sampler=RaisingHooks(), seed=0
     ),
+    "sequences with priorities": lambda: relive.SequenceReplayBuffer(
+        17, zoo.SCHEMA, length=2, stride=2, sampler=RaisingHooksAndPriorities(), seed=0
+    ),
     "joint": lambda: relive.JointReplayBuffer(9, zoo.SCHEMAS, agents=zoo.AGENTS, sampler=RaisingHooks(), seed=0),
     "a storage": lambda: relive.RingReplayBuffer(
         17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=RaisingHooks(), seed=0
     ),
-=======
-    "ring": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, streams=3, frame_stack=2, sampler=Hooked(), seed=0),
-    "times": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, max_times_sampled=2, sampler=Hooked(), seed=0),
-    "priorities": lambda: relive.RingReplayBuffer(17, zoo.SCHEMA, n_step=2, sampler=HookedPriorities(), seed=0),
-    "sequences": lambda: relive.SequenceReplayBuffer(17, zoo.SCHEMA, length=3, pad=True, sampler=Hooked(), seed=0),
-    "sequences with priorities": lambda: relive.SequenceReplayBuffer(
-        17, zoo.SCHEMA, length=2, stride=2, sampler=HookedPriorities(), seed=0
-    ),
-    "joint": lambda: relive.JointReplayBuffer(9, zoo.SCHEMAS, agents=zoo.AGENTS, sampler=Hooked(), seed=0),
-    "a storage": lambda: relive.RingReplayBuffer(17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=Hooked(), seed=0),
->>>>>>> h-review
 }
 
 
@@ -279,7 +270,7 @@ def test_priorities_of_a_mixture_not_written_change_none(tmp_path: pathlib.Path)
 
 
 def test_an_episode_that_is_not_written_has_changed_no_priority(tmp_path: pathlib.Path) -> None:
-    buffer = relive.TokenReplayBuffer(40, sampler=HookedPriorities(), seed=0)
+    buffer = relive.TokenReplayBuffer(40, sampler=RaisingHooksAndPriorities(), seed=0)
     steps = [relive.TokenStep(prompt=[1, 2], response=[3, 4, 5], logprobs=[-1.0] * 3, policy_version=0)]
     with relive.Journal(tmp_path / "log", fsync="never") as journal:
         buffer.attach(journal)
@@ -318,7 +309,7 @@ def failing_write(number: int) -> Iterator[None]:
     FailingStorage.fails_at = 0
 
 
-@pytest.mark.parametrize("options", [{}, {"streams": 3}, {"sampler": Hooked()}])
+@pytest.mark.parametrize("options", [{}, {"streams": 3}, {"sampler": RaisingHooks()}])
 def test_a_storage_that_fails_in_a_write_has_its_rows_back(options: dict[str, Any]) -> None:
     buffer = relive.RingReplayBuffer(17, storage=FailingStorage(zoo.SCHEMA, 17), seed=0, **options)
     zoo.work(buffer, random.Random(0), 60)

@@ -149,13 +149,8 @@ class MixtureSampler(Generic[Batch]):
             if first < len(prioritized):
                 source, buffer = prioritized[first]
                 own, then = sources == source, functools.partial(update, first + 1)
-<<<<<<< HEAD
-                own_alive = buffer._update_priorities(numbers[own], priorities[own], then)
-                num_alive += own_alive
-=======
                 updated = buffer._update_priorities(numbers[own], priorities[own], then)
                 num_alive += updated  # Not in one: `then` has counted others by now.
->>>>>>> h-review
 
         update()
         return num_alive

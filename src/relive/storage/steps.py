@@ -362,7 +362,6 @@ class StepStore(arrays_lib.Derived):
         is_last = own is not None and tell is None
         if own is not None and not own._is_ready:
             own._prepare()
-<<<<<<< HEAD
         is_loop, is_alone = count < self.kernels.few, is_last and journal is None
         if is_loop and count > 1:
             streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
@@ -372,31 +371,6 @@ class StepStore(arrays_lib.Derived):
             self.kernels.append(self.rows, streams, events, int(next_rows is not None))
         elif is_run or is_loop or not is_alone or next_rows is None or not self._append_round(streams, events):
             self._append_or_restore(steps, streams, events, journal, tell)
-=======
-        may_fail = journal is not None or tell is not None or own is None or not (is_loop or self.kernels.cannot_fail)
-        restore = self.keep(heads, key, count) if may_fail else _nothing
-        before: Columns | None = None
-        take_back = _nothing
-        try:
-            if not is_last:
-                surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
-                before = self.storage.read(surplus) if len(surplus) else None
-                self._write_rows(key % capacity, count, rows)
-            if is_loop:
-                _append(self._views, streams, events, announced)
-            else:
-                self.kernels.append(self.rows, streams, events, announced)
-            if tell is not None:
-                take_back = tell()
-            if journal is not None:
-                journal.write(steps)
-        except BaseException:
-            take_back()
-            restore()
-            if before:
-                self.storage.write(surplus, before)
-            raise
->>>>>>> h-review
         if is_last:
             self._write_rows(key % capacity, count, rows)
         if next_rows is None:
@@ -418,7 +392,6 @@ class StepStore(arrays_lib.Derived):
                 for _, records in self._behind_records:
                     records[self._current_view[stream]] = bytes(records.itemsize)
 
-<<<<<<< HEAD
     def _append_round(self, streams: Any, events: Any) -> bool:
         """Write the numbers of a round of streams where that is simple; return False, without a trace, elsewhere."""
         return append.append_round(self.rows, self._views, streams, events)
@@ -429,47 +402,41 @@ class StepStore(arrays_lib.Derived):
         streams: Any,
         events: Any,
         journal: Journal | None,
-        tell: Callable[[], None] | None,
+        tell: Tell | None,
     ) -> None:
         """Write steps, with events that have cuts, where something may fail: all is then as it was.
 
         The caller writes their rows if it can do that without fail, and nothing reads them here.
         """
         _, _, _, rows, next_rows, is_run = steps
-        count, key, capacity, is_last = (
-            len(streams),
-            self.next_key,
-            self.capacity,
-            self._own is not None and tell is None,
-        )
+        count, key, capacity = len(streams), self.next_key, self.capacity
+        is_last = self._own is not None and tell is None
         restore = self.keep(streams[:1] if is_run else streams, key, count)
         surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
         before = {} if is_last or not len(surplus) else self.storage.read(surplus)
-        has_written = False
+        take_back: Callable[[], None] | None = None
         try:
             if not is_last:
                 self._write_rows(key % capacity, count, rows)
-                has_written = True
             if type(streams) is np.ndarray:
                 self.kernels.append(self.rows, streams, events, int(next_rows is not None))
             else:
                 _append(self._views, streams, events, next_rows is not None)
             if tell is not None:
-                tell()
+                take_back = tell()
             if journal is not None:
                 journal.write(steps)
         except BaseException:
+            if take_back is not None:
+                take_back()
             restore()
-            if has_written and before:
+            if before:
                 self.storage.write(surplus, before)
             raise
 
     def _append_next(
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Callable[[], None] | None
     ) -> bool:
-=======
-    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None) -> bool:
->>>>>>> h-review
         """Append the step without an event that continues its episode; return False, without a trace, for any other.
 
         This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.
