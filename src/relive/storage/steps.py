@@ -434,9 +434,7 @@ class StepStore(arrays_lib.Derived):
                 self.storage.write(surplus, before)
             raise
 
-    def _append_next(
-        self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Callable[[], None] | None
-    ) -> bool:
+    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None) -> bool:
         """Append the step without an event that continues its episode; return False, without a trace, for any other.
 
         This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.

@@ -395,7 +395,7 @@ class _Rows:
         steps = self.steps[:, np.newaxis] + np.arange(length + 1)
         is_there = (np.arange(length + 1) <= span) & ((steps < lengths) | self.has_tail[:, np.newaxis])
         expected = columns_of(numbers, steps)
-        mask, is_last = np.arange(length) < span, steps[:, :-1] == lengths - 1
+        mask, is_last = np.arange(length) < span, steps[:, :-1] == (self.steps + self.left)[:, np.newaxis] - 1
         _check("observation", batch.observation, np.where(is_there[..., np.newaxis], expected["observation"], 0))
         _check("mask", batch.mask, mask)
         _check("action", batch.action, np.where(mask, expected["action"][:, :-1], 0))
