@@ -104,12 +104,19 @@ def write_type(annotation: Any, mode: Any = "", written: Any = typing.stringify_
 typing.stringify_annotation = inspect.stringify_annotation = write_type
 
 
+def code_of(member: Any) -> Any:
+    """Return the code of a method as it is written; of anything else, that itself."""
+    return getattr(inspect.unwrap(getattr(member, "__func__", member)), "__code__", member)
+
+
 def skip_inherited(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
     """Leave out what is inherited from other libraries, or from a class that has an entry of its own."""
     place = app.env.current_document
     cls = getattr(importlib.import_module(place.autodoc_module), place.autodoc_class, None)
     bases = getattr(cls, "__mro__", (object,))
-    owner = next((base for base in bases if name in vars(base)), cls)
+    defined = [(base, code_of(vars(base)[name])) for base in bases if name in vars(base)]
+    # A class has copies of the methods that it inherits, of the same code.
+    owner = next((base for base, code in reversed(defined) if code is defined[0][1]), cls)
     is_elsewhere = any(base.__name__ in relive.__all__ and issubclass(base, owner) for base in bases[1:])
     return cls is None or is_elsewhere or not owner.__module__.startswith("relive") or None
 
@@ -122,7 +129,8 @@ def name_sources(app: Any, doctree: nodes.document) -> None:
             thing = functools.reduce(lambda it, name: getattr(it, name, None), names, sys.modules[signature["module"]])
             thing = getattr(thing, "fget", thing)
             if hasattr(thing, "__qualname__"):
-                signature["module"], signature["fullname"] = thing.__module__, thing.__qualname__
+                name = getattr(code_of(thing), "co_qualname", thing.__qualname__)
+                signature["module"], signature["fullname"] = thing.__module__, name
 
 
 def setup(app: Any) -> None:

@@ -365,30 +365,6 @@ def test_sb3_rows_casts_and_draws() -> None:
         buffers.NStepReplayBuffer(10, box, spaces.Discrete(2))
 
 
-def test_sb3_hindsight_draws_whole_episodes_and_keeps_done() -> None:
-    sb3, envs = (
-        peer("stable-baselines3", "stable_baselines3"),
-        peer("stable-baselines3", "stable_baselines3.common.envs"),
-    )
-    vec_env = peer("stable-baselines3", "stable_baselines3.common.vec_env")
-    env = vec_env.DummyVecEnv([lambda: envs.BitFlippingEnv(4, max_steps=6)])
-    buffer = sb3.HerReplayBuffer(10, env.observation_space, env.action_space, env=env)
-    now = env.reset()
-    for number in range(8):
-        if number == 3:
-            with pytest.raises(RuntimeError, match="Unable to sample before the end of the first episode"):
-                buffer.sample(1)
-        following, *rest = env.step(np.array([0]))
-        buffer.add(now, following, np.array([0]), *rest)
-        now = following
-    batch = buffer.sample(200)
-    assert float(batch.dones[batch.rewards == 0].sum()) == 0
-    for _ in range(4):
-        following, *rest = env.step(np.array([0]))
-        buffer.add(now, following, np.array([0]), *rest)
-    assert not buffer.ep_length[2:6].any()  # The rest of an episode whose start was evicted.
-
-
 def test_sb3_warns_of_ignored_n_steps_and_sbx_does_not(recwarn: pytest.WarningsRecorder) -> None:
     sb3, buffers = (peer("stable-baselines3", f"stable_baselines3{name}") for name in ("", ".common.buffers"))
     settings = {"n_steps": 3, "replay_buffer_class": buffers.ReplayBuffer, "buffer_size": 10}

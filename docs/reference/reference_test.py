@@ -62,10 +62,18 @@ def found(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+def code_of(member: object) -> object:
+    """Return the code of a method as it is written; of anything else, that itself."""
+    function: Any = getattr(member, "__func__", member)
+    return getattr(inspect.unwrap(function), "__code__", member)
+
+
 def members_to_document(cls: type) -> Iterator[str]:
     """Yield the public methods, properties and fields of a class, inherited ones too unless they have an entry."""
     for name in dir(cls):
-        owner = next((base for base in cls.__mro__ if name in vars(base)), cls)
+        # A class has copies of the methods that it inherits, of the same code.
+        defined = [(base, code_of(vars(base)[name])) for base in cls.__mro__ if name in vars(base)]
+        owner = next((base for base, code in reversed(defined) if code is defined[0][1]), cls)
         is_elsewhere = any(base.__name__ in relive.__all__ and issubclass(base, owner) for base in cls.__mro__[1:])
         if not (name.startswith(("_", "test_")) or is_elsewhere) and owner.__module__.startswith("relive"):
             yield name
