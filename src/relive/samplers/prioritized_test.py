@@ -8,6 +8,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.kernels import append
 from relive.samplers import prioritized
 from relive.samplers import sampler_test
 
@@ -349,3 +350,12 @@ def test_weights_of_draws_in_rounds_are_exact_too(normalization: str, expected: 
 def test_a_priority_that_overflows_with_epsilon_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match="^priority of row 0 must be smaller with alpha = 0.5, got 1.7e"):
         attached(epsilon=1e308, alpha=0.5)._set_priorities(FOUR[:1], np.array([1.7e308]))
+
+
+def test_an_eligible_row_without_a_priority_is_noticed() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4, seed=0)
+    buffer.add(0, 0, 0.0, 1)
+    buffer.sample(1)
+    buffer.sampler.anchors.flags[0] |= append.FRESH
+    with pytest.raises(errors.CorruptionError, match="^an eligible anchor has no priority$"):
+        buffer.check()
