@@ -16,6 +16,7 @@ import sys
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import relive
@@ -191,7 +192,8 @@ class RaisingHooks(zoo.AmongNewest):
 class RaisingHooksAndPriorities(RaisingHooks, relive.PrioritizedSampler):
     """The same with priorities."""
 
-    _draw = relive.PrioritizedSampler._draw
+    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
+        return relive.PrioritizedSampler._draw(self, size, rng)
 
 
 @contextlib.contextmanager

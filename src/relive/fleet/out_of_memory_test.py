@@ -153,6 +153,7 @@ async def test_a_shard_that_finds_no_memory_for_steps_refuses_them(
     kind: str, has_files: bool, tmp_path: pathlib.Path
 ) -> None:
     makes = {"columns": lambda: relive.RingReplayBuffer(1000, streams=4, seed=0), "episodes": trouble_test.episodes}
+    number = 0
     for number in itertools.count(1):
         fleet = local_test.LocalFleet(makes[kind], 1, directory=tmp_path / f"{number}" if has_files else None)
         shard: Any = fleet.shard(0)

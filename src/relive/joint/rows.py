@@ -62,8 +62,9 @@ class Given(NamedTuple):
 
         No other agent has a reward or an end: it would be lost.
         """
-        results = {"rewards": self.rewards, "terminations": self.terminations, "truncations": self.truncations}
-        results = {name: mapping for name, mapping in results.items() if mapping is not None or name == "rewards"}
+        flags = {"terminations": self.terminations, "truncations": self.truncations}
+        results: dict[str, Any] = {"rewards": self.rewards}
+        results |= {name: mapping for name, mapping in flags.items() if mapping is not None}
         required = {"observations": self.observations, **results}
         others = {"actions": self.actions, "next_observations": self.next_observations, **self.extras}
         for name, mapping in (required | others).items():

@@ -365,6 +365,7 @@ def append_round(rows: Rows, views: Rows, streams: arrays.Ints, events: Any) -> 
         earlier, later = before[goes_on], later[goes_on]
     ends = (events & ENDS).nonzero()[0].tolist() if has_events else ()
     surplus, leaving = alive + count - capacity, list[int]()
+    evicted: tuple[arrays.Ints, arrays.Ints, bytes, arrays.Ints] | None = None
     if surplus > 0:
         old = slice(stop - surplus, stop)
         links, numbers, eligible = following[old].astype(np.int64), places[old] >> EPISODE, are_eligible(flags[old])
@@ -373,9 +374,11 @@ def append_round(rows: Rows, views: Rows, streams: arrays.Ints, events: Any) -> 
             leaving = places[old][links < 0].tolist()
             if any(episodes.item(END, place >> EPISODE) == OPEN for place in leaving):
                 return False
+        evicted = links, numbers, eligible, lost
     # From here on, nothing needs memory.
     counts[NEXT_KEY], counts[ROWS] = key + count, min(alive + count, capacity)
-    if surplus > 0:
+    if evicted is not None:
+        links, numbers, eligible, lost = evicted
         counts[ELIGIBLE] -= eligible.count(1)
         note_many(changed, num, lost)
         episodes[OLDEST][numbers] = links

@@ -355,8 +355,7 @@ class StepStore(arrays_lib.Derived):
         num_heads = 1 if is_run else count
         if num[append.FREE] < num_heads:
             self._make_room(num_heads)
-        if num_heads > 1 and next_rows is not None:
-            episodes = np.empty(num_heads, np.int64)
+        episodes: Any = None if num_heads == 1 or next_rows is None else np.empty(num_heads, np.int64)
         # Rows of a storage that cannot fail are written last, when nothing else can: none is overwritten in vain.
         own = self._own
         is_last = own is not None and tell is None
@@ -453,6 +452,8 @@ class StepStore(arrays_lib.Derived):
         link = following[slot]
         if is_full and link < 0:
             return False
+        kept: Any = None
+        kept_recent: Any = None
         if tell is not None:
             kept = self.num.copy(), flags[slot], places[slot], knows[stream]
             kept_recent = self._recent[stream].copy() if self._width else ()

@@ -726,11 +726,11 @@ class Restarting(Scripted):
     final: Any = None
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, *numbers, _ = super().step(action)
-        if not (numbers[1] or numbers[2]):
-            return observation, *numbers, self.final(np.full(3, -1))
+        observation, reward, terminated, truncated, _ = super().step(action)
+        if not (terminated or truncated):
+            return observation, reward, terminated, truncated, self.final(np.full(3, -1))
         info = self.final(observation)
-        return self.reset()[0], *numbers, info
+        return self.reset()[0], reward, terminated, truncated, info
 
 
 @pytest.mark.parametrize(
