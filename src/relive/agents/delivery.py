@@ -367,11 +367,21 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         ids = validation.items("episode_ids", episode_ids, "strings")
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in ids]
         reason = validation.non_empty_string("reason", reason)
-        stored = [episode_id for episode_id in checked if self._store.find(episode_id) is not None]
+        found = [(episode_id, self._store.find(episode_id)) for episode_id in checked]
+        stored = [episode_id for episode_id, episode in found if episode is not None]
         if not stored:
             return 0
-        self._write_later(queue_journal.REJECT, stored, reason)
-        return self._learner().reject(self._store, stored, reason)
+        has_single = any(episode is not None and self._is_in_line(episode) for _, episode in found)
+        self._write_later(queue_journal.REJECT, has_single, stored, reason)
+        queue = self._learner()
+        if has_single:
+            queue.singles_line(self._store)
+        return queue.reject(self._store, stored, reason)
+
+    def _is_in_line(self, episode: Any) -> bool:
+        """Return whether an episode waits, or has waited, in the line of single episodes, once there is one."""
+        is_single = self._groups is None or episode.group_id is None
+        return is_single and episode.status != "IN_PROGRESS" and queue_lib.why_not(episode) is None
 
     def abort_open_episodes(self) -> int:
         """End what a crash left unfinished, and return how much it was: call it after `recover`, or `load`.
@@ -585,7 +595,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
                 yield
             except errors.NotReadyError:
                 if not queue.has_removed:
-                    self._write_later(queue_journal.DELIVER, [], [], "")
+                    self._write_later(queue_journal.DELIVER, True, [], [], "")
                 raise
         except errors.NotReadyError:
             raise
@@ -600,7 +610,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _begin_line(self) -> None:
         """Let the line of single episodes begin, as the learner waits for them."""
         if self._learner().line is None:
-            self._write_later(queue_journal.DELIVER, [], [], "")
+            self._write_later(queue_journal.DELIVER, True, [], [], "")
             self._learner().singles_line(self._store)
 
     def _group_request(self, call: str, count: object, max_lag: object, accept: Any) -> Request:
@@ -678,7 +688,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
                 if validation.boolean("what accept returns", accept(_copied(unit))):
                     request.accepted.add(unit)
                 elif unit in line:
-                    self._write_later(queue_journal.DELIVER, [], _ids([unit]), "rejected")
+                    self._write_later(queue_journal.DELIVER, not unit.is_group, [], _ids([unit]), "rejected")
                     self._learner().drop(unit, "rejected")
         return has_asked
 
@@ -686,8 +696,9 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         """Deliver what a request asks for, which must be ready."""
         fresh, stale = request.line().find(request.count, self._least_version(request), request.kept)
         answer = [_copied(unit) for unit in fresh]
-        self._write_later(queue_journal.DELIVER, _ids(fresh), _ids(stale), "stale" if stale else "")
         queue = self._learner()
+        are_single = request.line() is queue.line
+        self._write_later(queue_journal.DELIVER, are_single, _ids(fresh), _ids(stale), "stale" if stale else "")
         queue.deliver({unit: unit.episodes for unit in fresh}, self._store.policy_version)
         for unit in stale:
             queue.drop(unit, "stale")

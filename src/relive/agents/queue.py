@@ -251,7 +251,7 @@ class LearnerQueue:
         """
         found: dict[units.Unit, list[Episode]] = {}
         for episode in self._stored(store, episode_ids):
-            unit = self._unit_for(store, episode)
+            unit = self.unit_of(episode)
             if unit is None or not unit.is_pending or episode not in unit.episodes:
                 raise errors.CheckpointError(f"hands out episode {episode.episode_id}, which cannot be")
             found.setdefault(unit, []).append(episode)
@@ -260,7 +260,7 @@ class LearnerQueue:
     def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
         """Drop the units of those episodes that wait."""
         for episode in self._stored(store, episode_ids):
-            unit = self._unit_for(store, episode)
+            unit = self.unit_of(episode)
             if unit is not None and unit.is_pending:
                 self.drop(unit, reason)
 
@@ -272,7 +272,7 @@ class LearnerQueue:
         num_dropped = 0
         for episode in self._stored(store, episode_ids):
             self.pass_time()
-            unit = self._unit_for(store, episode)
+            unit = self.unit_of(episode)
             if unit is None or episode not in unit.episodes:
                 continue
             rejected = [episode]
@@ -479,13 +479,6 @@ class LearnerQueue:
     def _stored(self, store: Store, episode_ids: Iterable[str]) -> list[Episode]:
         found = [store.find(episode_id) for episode_id in episode_ids]
         return [episode for episode in found if episode is not None]
-
-    def _unit_for(self, store: Store, episode: Episode) -> units.Unit | None:
-        """Return the unit of an episode that the learner names, for which the line of single ones begins."""
-        is_single = self.groups is None or episode.group_id is None
-        if is_single and episode.status != "IN_PROGRESS" and why_not(episode) is None:
-            self.singles_line(store)
-        return self.unit_of(episode)
 
     def _line_up(self, line: units.Line, episode: Episode) -> None:
         unit = units.Unit(episode.episode_id, False, State.COMPLETE, [episode])

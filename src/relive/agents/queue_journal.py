@@ -1,13 +1,15 @@
 """The journal records of a learner's queue, which buffers of episodes and of tokens have in common.
 
     LEARN        the learner's policy version
-    DELIVER      the ids of the episodes that the learner was given, of those that were passed over, and the reason for
-                 these; with neither, that the learner asks for single episodes for the first time
+    DELIVER      whether the learner asks for single episodes; the ids of the episodes that it was given, of those that
+                 were passed over, and the reason for these
     ACKNOWLEDGE  the version before which all deliveries are acknowledged, and the ids of excepted episodes
     RESTART      nothing: what is not acknowledged waits again
     PUT_BACK     the ids of an episode, or of those of a group, that did not reach the learner: they wait again
-    REJECT       the ids of rejected episodes, and the reason
+    REJECT       whether any is a single episode, the ids of rejected episodes, and the reason
     ABANDON      the ids of groups that are given up; all open episodes end as ABORTED
+
+The line of single episodes begins with the first record that speaks of one, whether or not that is still stored.
 
 No call waits until DELIVER, PUT_BACK and REJECT are on disk: they are synced with the next record.
 """
@@ -20,11 +22,11 @@ from relive.persistence import commands
 LEARN, DELIVER, ACKNOWLEDGE, RESTART, PUT_BACK, REJECT, ABANDON = 9, 11, 12, 13, 14, 15, 16
 COMMANDS: commands.Table = {
     LEARN: ("learn", (commands.is_count,)),
-    DELIVER: ("deliver", (commands.is_texts, commands.is_texts, commands.is_text)),
+    DELIVER: ("deliver", (commands.is_bool, commands.is_texts, commands.is_texts, commands.is_text)),
     ACKNOWLEDGE: ("acknowledge", (commands.is_count, commands.is_texts)),
     RESTART: ("restart", ()),
     PUT_BACK: ("put_back", (commands.is_texts,)),
-    REJECT: ("reject", (commands.is_texts, commands.is_text)),
+    REJECT: ("reject", (commands.is_bool, commands.is_texts, commands.is_text)),
     ABANDON: ("abandon", (commands.is_texts,)),
 }
 
@@ -55,12 +57,12 @@ class QueueReplay:
             raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
         self._store.policy_version = version
 
-    def deliver(self, episode_ids: list[str], dropped: list[str], reason: str) -> None:
+    def deliver(self, are_single: bool, episode_ids: list[str], dropped: list[str], reason: str) -> None:
         """Deliver episodes, and drop those that were passed over."""
         if bool(dropped) != bool(reason):
             raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
         queue = self._buffer._learner()
-        if not episode_ids and not dropped:
+        if are_single:
             queue.singles_line(self._store)
         queue.deliver(queue.waiting(self._store, episode_ids), self._store.policy_version)
         queue.pass_over(self._store, dropped, reason)
@@ -77,11 +79,14 @@ class QueueReplay:
         """Let what did not reach the learner wait again."""
         self._buffer._learner().put_back(self._store, episode_ids)
 
-    def reject(self, episode_ids: list[str], reason: str) -> None:
+    def reject(self, has_single: bool, episode_ids: list[str], reason: str) -> None:
         """Drop episodes."""
         if not episode_ids or not reason:
             raise errors.CheckpointError("rejects no episodes, or without a reason")
-        self._buffer._learner().reject(self._store, episode_ids, reason)
+        queue = self._buffer._learner()
+        if has_single:
+            queue.singles_line(self._store)
+        queue.reject(self._store, episode_ids, reason)
 
     def abandon(self, group_ids: list[str]) -> None:
         """End all open episodes as ABORTED, and give up groups."""

@@ -55,6 +55,32 @@ def test_a_segment_may_begin_before_the_first_episode(tmp_path: pathlib.Path) ->
     assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
+def _ask(buffer: Any) -> None:
+    buffer.next_episodes_nowait(1)
+
+
+def _reject(buffer: Any) -> None:
+    assert buffer.reject([next(iter(buffer._store.finished)).episode_id]) == 1
+
+
+@pytest.mark.parametrize(("ask", "kind"), [(_ask, queue_journal.DELIVER), (_reject, queue_journal.REJECT)])
+def test_the_line_begins_though_what_was_asked_for_first_is_no_longer_in_the_journal(
+    ask: Any, kind: int, tmp_path: pathlib.Path
+) -> None:
+    buffer: Any = zoo.KINDS["tokens"].make()
+    with relive.Journal(tmp_path / "log", segment_bytes=2000) as journal:
+        buffer.attach(journal)
+        while len(recover_test.segments(tmp_path / "log")) < 2:
+            buffer.add_episode([step_of([1], [2])], agent_id="a")
+        ask(buffer)
+        while (tmp_path / "log" / journal_reader.segment_name(0)).exists():
+            buffer.add_episode([step_of([1], [2])], agent_id="a")
+    assert kind in {record.kind for record in journal_reader.records(tmp_path / "log")}
+    recovered: Any = relive.recover(tmp_path / "log")
+    assert recover_test.content(recovered) == recover_test.content(buffer)
+    assert [len(each._queue.line) for each in (recovered, buffer)] == [buffer._queue.num_waiting] * 2
+
+
 ONE = np.ones(1, np.int64)
 NAMES = ("e", "a", None, "COMPLETED", b"", (None,))
 
@@ -104,7 +130,7 @@ def test_records_of_tokens_are_as_documented(tmp_path: pathlib.Path) -> None:
         added(),
         updated(stale=4, **values),
         (queue_journal.LEARN, (7,)),
-        (queue_journal.DELIVER, (["e"], [], "")),
+        (queue_journal.DELIVER, (True, ["e"], [], "")),
     )
     batch = buffer.read([0])
     assert (batch.tokens.tolist(), batch.extras["advantages"].tolist()) == ([[1, 2]], [[1.0, 2.0]])
@@ -136,11 +162,12 @@ CANNOT = "which cannot be with "
         ([(12, (1, ["e", 1]))], f"calls acknowledge, {CANNOT}"),
         ([(14, (["e"], ["f"]))], f"calls put_back, {CANNOT}"),
         ([(14, ("e",))], f"calls put_back, {CANNOT}'e'$"),
-        ([added(), (11, (["e"], [], "")), (14, (["e", "e"],))], r"puts \['e', 'e'\] back, which cannot be$"),
-        ([added(), (11, (["e"], [], "")), (14, (["e", "f"],))], r"puts \['e', 'f'\] back, which cannot be$"),
+        ([added(), (11, (True, ["e"], [], "")), (14, (["e", "e"],))], r"puts \['e', 'e'\] back, which cannot be$"),
+        ([added(), (11, (True, ["e"], [], "")), (14, (["e", "f"],))], r"puts \['e', 'f'\] back, which cannot be$"),
+        ([(11, (1, ["e"], [], ""))], f"calls deliver, {CANNOT}1$"),
         ([(15, (["e"],))], f"calls reject, {CANNOT}"),
-        ([(15, (["e"], ""))], "rejects no episodes, or without a reason$"),
-        ([(15, ([], "ugly"))], "rejects no episodes, or without a reason$"),
+        ([(15, (True, ["e"], ""))], "rejects no episodes, or without a reason$"),
+        ([(15, (True, [], "ugly"))], "rejects no episodes, or without a reason$"),
         ([(13, ("x",))], f"calls restart, {CANNOT}"),
         ([added(names=None)], f"calls add, {CANNOT}None$"),
         ([added(names=("e",))], rf"an episode is one, {CANNOT}\('e',\)$"),
@@ -201,11 +228,14 @@ CANNOT = "which cannot be with "
         ([added(), updated(advantages=np.zeros(1))], "has other columns than the buffer$"),
         ([added(), updated(weight=np.zeros(1, np.float32))], "has other columns than the buffer$"),
         ([added(), updated(lengths=ONE, advantages=np.zeros(1))], "is an invalid update: lengths must be"),
-        ([(11, (["e"], 3, ""))], f"calls deliver, {CANNOT}3$"),
-        ([(11, ([3], [], ""))], rf"calls deliver, {CANNOT}\[3\]$"),
-        ([(11, ([], ["e"], ""))], "drops episodes without a reason"),
-        ([(11, ([], [], "why"))], "has a reason and drops none$"),
-        ([added(names=("e", "a", None, "ABORTED", b"", (None,))), (11, (["e"], [], ""))], "hands out episode e, which"),
+        ([(11, (True, ["e"], 3, ""))], f"calls deliver, {CANNOT}3$"),
+        ([(11, (True, [3], [], ""))], rf"calls deliver, {CANNOT}\[3\]$"),
+        ([(11, (True, [], ["e"], ""))], "drops episodes without a reason"),
+        ([(11, (True, [], [], "why"))], "has a reason and drops none$"),
+        (
+            [added(names=("e", "a", None, "ABORTED", b"", (None,))), (11, (True, ["e"], [], ""))],
+            "hands out episode e, which",
+        ),
     ],
 )
 def test_forged_records_of_tokens_are_refused(records: Any, text: str, tmp_path: pathlib.Path) -> None:

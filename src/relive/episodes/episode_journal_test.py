@@ -365,8 +365,8 @@ def carried(record: tuple[int, bytes]) -> tuple[int, bytes]:
     return episode_journal.CARRIED[record[0]], record[1]
 
 
-def handed(value: Any) -> tuple[int, bytes]:
-    return queue_journal.DELIVER, relive.PlainCodec().encode(tuple(value) if type(value) is list else value)
+def handed(*lists: Any) -> tuple[int, bytes]:
+    return queue_journal.DELIVER, commands.encoded(True, *lists)
 
 
 ABORTED = episode_journal.ABORT, commands.encoded(UUID)
@@ -375,17 +375,17 @@ FORGED: dict[str, list[tuple[int, bytes]]] = {
     "is of kind 10 with 1 bytes, which is not valid here": [(10, b"N")],
     r"calls clear, which cannot be with \(1,\)": [(episode_journal.CLEAR, commands.encoded(1))],
     r"calls clear, which cannot be with \[\]": [(episode_journal.CLEAR, relive.PlainCodec().encode([]))],
-    "calls deliver, which cannot be with 3": [handed(3)],
-    r"calls deliver, which cannot be with \[3\]": [handed([[3], [], ""])],
-    "calls deliver, which cannot be with None": [handed([[], [], None])],
-    "drops episodes without a reason, or has a reason and drops none": [handed([[], [UUID], ""])],
-    "drops episodes without a reason, or has a reason and drops none ": [handed([[], [], "stale"])],
-    f"hands out episode {UUID}, which cannot be": [started(), handed([[UUID], [], ""])],
-    f"hands out episode {UUID}, which cannot be ": [started(), appended(), ended(), *[handed([[UUID], [], ""])] * 2],
+    "calls deliver, which cannot be with 3": [(queue_journal.DELIVER, relive.PlainCodec().encode(3))],
+    r"calls deliver, which cannot be with \[3\]": [handed([3], [], "")],
+    "calls deliver, which cannot be with None": [handed([], [], None)],
+    "drops episodes without a reason, or has a reason and drops none": [handed([], [UUID], "")],
+    "drops episodes without a reason, or has a reason and drops none ": [handed([], [], "stale")],
+    f"hands out episode {UUID}, which cannot be": [started(), handed([UUID], [], "")],
+    f"hands out episode {UUID}, which cannot be ": [started(), appended(), ended(), *[handed([UUID], [], "")] * 2],
     f"hands out episode {UUID}, which cannot be  ": [
         *[started(), appended(), ended()],
-        (queue_journal.REJECT, relive.PlainCodec().encode(([UUID], "mine"))),
-        handed([[UUID], [], ""]),
+        (queue_journal.REJECT, commands.encoded(True, [UUID], "mine")),
+        handed([UUID], [], ""),
     ],
     r"calls evict, which cannot be with \(0, 1\)": [(episode_journal.EVICT, commands.encoded(0, 1))],
     "calls evict, which cannot be with -1": [evicted(-1)],
@@ -505,15 +505,15 @@ async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Pa
 
 
 def test_deliveries_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> None:
-    buffer = forged(tmp_path / "log", started(), appended(), ended(), handed([[UUID, OTHER], [], ""]))
+    buffer = forged(tmp_path / "log", started(), appended(), ended(), handed([UUID, OTHER], [], ""))
     buffer.check()
     assert buffer.get_training_bias().trained.episodes == 1
 
 
 def test_what_was_dropped_before_is_passed_over_without_effect(tmp_path: pathlib.Path) -> None:
     lived = [started(), appended(), ended()]
-    rejected = queue_journal.REJECT, commands.encoded([UUID], "mine")
-    buffer = forged(tmp_path / "log", *lived, rejected, handed([[], [UUID], "stale"]))
+    rejected = queue_journal.REJECT, commands.encoded(True, [UUID], "mine")
+    buffer = forged(tmp_path / "log", *lived, rejected, handed([], [UUID], "stale"))
     buffer.check()
     assert buffer.get_drops() == {"mine": {"agent": 1}}
 

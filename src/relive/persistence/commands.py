@@ -58,7 +58,7 @@ def is_a(*kinds: type) -> Check:
     return lambda value: type(value) in kinds
 
 
-is_text, is_bytes = is_a(str), is_a(bytes)
+is_text, is_bytes, is_bool = is_a(str), is_a(bytes), is_a(bool)
 
 
 def is_count(value: Any) -> bool:
