@@ -64,7 +64,7 @@ def _reject(buffer: Any) -> None:
 
 
 @pytest.mark.parametrize(("ask", "kind"), [(_ask, queue_journal.DELIVER), (_reject, queue_journal.REJECT)])
-def test_the_line_begins_though_what_was_asked_for_first_is_no_longer_in_the_journal(
+def test_the_line_begins_though_what_was_asked_for_first_is_gone(
     ask: Any, kind: int, tmp_path: pathlib.Path
 ) -> None:
     buffer: Any = zoo.KINDS["tokens"].make()
