@@ -97,7 +97,7 @@ class Mixture:
         ahead.append(next(batches))
         batches.close()
         for batch in ahead:
-            self.assert_equal(batch, [expected[key] for key in batch.keys.tolist()])
+            oracle_lib.assert_windows(batch, [expected[key] for key in batch.keys.tolist()])
 
     def copy(self) -> None:
         self.buffer = copy.deepcopy(self.buffer) if self.rng.random() < 0.5 else pickle.loads(pickle.dumps(self.buffer))
@@ -116,16 +116,12 @@ class Mixture:
         del fields["extra"]
         return fields
 
-    def assert_equal(self, batch: Any, expected: list[dict[str, Any]]) -> None:
-        for name in expected[0]:
-            assert getattr(batch, name).tolist() == [fields[name] for fields in expected], name
-
     def check(self) -> None:
         self.buffer.check()
         keys = self.oracle.transition_keys(self.stack)
         assert self.buffer.eligible_keys().tolist() == keys
         if keys:
-            self.assert_equal(self.buffer.read(keys), [self.expected(key) for key in keys])
+            oracle_lib.assert_windows(self.buffer.read(keys), [self.expected(key) for key in keys])
         stats = self.buffer.get_stats()
         assert (stats.appended, stats.size) == (len(self.oracle.rows), len(self.oracle.alive()))
         assert stats.spliced_episodes == self.oracle.spliced

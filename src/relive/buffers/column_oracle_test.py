@@ -10,6 +10,13 @@ Row = tuple[int, "OracleEpisode", int]
 """A key, its episode, and the step in it."""
 
 
+def assert_windows(batch: Any, windows: list[dict[str, Any]]) -> None:
+    """Assert that a batch is of those windows, as the twin reads them."""
+    for name in windows[0] if windows else ():
+        column = batch.extras[name] if name == "extra" else getattr(batch, name)
+        assert column.tolist() == [fields[name] for fields in windows], name
+
+
 @dataclasses.dataclass(eq=False)
 class OracleEpisode:
     """The steps of an episode, evicted ones too."""
@@ -136,18 +143,15 @@ class Oracle:
 
     def sequence_keys(self, length: int, stride: int = 1, pad: bool = False) -> list[int]:
         """Return the keys from which a sequence can be read."""
-        found = []
-        for key, episode, step in self.alive():
-            starts = [s for s in range(0, episode.complete, stride) if s + length <= episode.complete]
-            if pad:
-                starts = []
-                for s in range(0, episode.complete, stride):
-                    starts.append(s)
-                    if s + length >= episode.complete:
-                        break
-            if step in starts and key not in self.barred:
-                found.append(key)
-        return found
+
+        def starts(episode: OracleEpisode) -> list[int]:
+            every = list(range(0, episode.complete, stride))
+            whole = [start for start in every if start + length <= episode.complete]
+            # Padded ones follow while the steps up to the end are in no other.
+            is_covered = bool(whole) and whole[-1] + length == episode.complete
+            return every[: len(whole) + (pad and not is_covered)]
+
+        return [key for key, episode, step in self.alive() if step in starts(episode) and key not in self.barred]
 
     # Reading.
 

@@ -34,9 +34,7 @@ def test_padded_sequences_can_be_each_episode_once() -> None:
             keys = [key for key, _ in first]
             assert buffer.eligible_keys().tolist() == keys
             batch = buffer.read(keys)
-            expected = [oracle.sequence(key, longest) for key in keys]
-            for name in ("observation", "action", "reward", "terminated", "truncated", "mask", "start_step"):
-                assert getattr(batch, name).tolist() == [fields[name] for fields in expected], name
+            oracle_lib.assert_windows(batch, [oracle.sequence(key, longest) for key in keys])
             assert batch.mask.sum(axis=1).tolist() == [episode.complete for _, episode in first]
             num_running += sum(episode.end == "open" for _, episode in first)
     assert num_running > 50
