@@ -121,6 +121,9 @@ def test_a_horizon_beyond_the_end_is_the_return_to_the_end() -> None:
         assert batch.reward.tolist() == [10, 10, 9, 7, 4]
         assert batch.steps.tolist() == [5, 4, 3, 2, 1]
         assert storage.most <= 5 * 20
+    buffer = make_ring(99, n_step=40)
+    add_episode(buffer, 0, 60)
+    assert buffer.read([0, 30]).steps.tolist() == [40, 30]
 
 
 # Episodes.

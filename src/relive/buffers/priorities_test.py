@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 
 import relive
-from relive import testing
 from relive.kernels import append
 from relive.testing import zoo
 
@@ -36,25 +35,6 @@ def rated(priorities: Any, **settings: Any) -> Any:
     return buffer
 
 
-class Masses(np.random.Generator):
-    """A generator whose uniform numbers are all the same; otherwise like numpy's."""
-
-    value = 0.0
-
-    def random(self, *args: Any, **kwargs: Any) -> Any:
-        size = args[0] if args else kwargs.get("size")
-        return self.value if size is None else np.full(size, self.value)
-
-    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
-        return low + (high - np.asarray(low)) * self.random(size)
-
-
-def masses(value: float) -> Masses:
-    generator = Masses(np.random.PCG64(0))
-    generator.value = value
-    return generator
-
-
 # Probabilities and weights.
 
 
@@ -77,31 +57,6 @@ def test_priorities_one_to_four(alpha: float, beta: float, probabilities: list[f
         assert set(batch.keys.tolist()) == {0, 1, 2, 3}
         assert batch.probabilities == pytest.approx(np.array(probabilities)[batch.keys], abs=1e-6)
         assert batch.weights == pytest.approx(np.array(weights)[batch.keys], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("normalization", "weights"),
-    [("batch", [1, 0.75]), ("buffer", [1 / 3, 0.25]), ("none", [1 / 1.2, 1 / 1.6])],
-)
-def test_weights_are_normalised_as_asked(normalization: str, weights: list[float]) -> None:
-    batch = rated([1, 2, 3, 4], weight_normalization=normalization).read([2, 3])
-    assert batch.weights.tolist() == pytest.approx(weights, rel=1e-12)
-
-
-def test_the_buffer_normalisation_is_over_rows_that_can_be_drawn() -> None:
-    """A row of priority 0 has no weight, and an ineligible row does not count."""
-    buffer = rated([0, 1, 2, 4], weight_normalization="buffer")
-    buffer.set_eligible([1], False)
-    assert buffer.read([2, 3]).weights.tolist() == [1, 0.5]
-    assert buffer.read([0]).weights.tolist() == [0]
-
-
-def test_weights_are_over_that_of_the_smallest_priority() -> None:
-    """P44: reported elsewhere as a bug by mistake; this test keeps it from being changed."""
-    buffer = rated([4, 1, 2, 8], beta=0.7, weight_normalization="buffer")
-    expected = (np.array([4, 1, 2, 8.0]) / 1.0) ** -0.7
-    assert buffer.read(range(4)).weights == pytest.approx(expected, rel=1e-14)
-    assert buffer.read(range(4)).weights.max() == 1
 
 
 def test_raw_weights_with_beta_one_undo_the_priorities() -> None:
@@ -144,12 +99,6 @@ def test_beta_ticks_once_a_draw_whatever_its_size() -> None:
     assert buffer.sampler.beta == 1.0
 
 
-def test_a_linear_beta_is_linear_and_exact_at_its_end() -> None:
-    beta = relive.LinearSchedule(0.4, 1.0, 100_000)
-    values = [beta.value(tick) for tick in (0, 11, 50_000, 100_000, 100_001, 10**9)]
-    assert values == [0.4, 0.400066, 0.7, 1.0, 1.0, 1.0]
-
-
 def test_a_priority_belongs_to_the_anchor() -> None:
     """P15: steps of a sequence that start none have no say."""
     buffer = relive.SequenceReplayBuffer(100, length=3, prioritized=True, alpha=1.0, epsilon=0.0, beta=1.0)
@@ -171,14 +120,6 @@ def test_the_weight_of_a_row_that_retires_is_that_of_its_draw(normalization: str
     batch = next(batch for batch in batches if batch.keys[0] == 3)
     assert batch.probabilities.tolist() == [0.4]
     assert batch.weights.tolist() == pytest.approx([weight], rel=1e-12)
-
-
-@pytest.mark.parametrize("normalization", ["none", "buffer", "batch"])
-def test_the_weights_of_the_last_rows_that_retire_are_finite(normalization: str) -> None:
-    batch = rated([1, 2, 3, 4], weight_normalization=normalization, max_times_sampled=1).sample(4)
-    assert sorted(batch.keys.tolist()) == [0, 1, 2, 3]
-    assert np.isfinite(batch.weights).all()
-    assert batch.weights.min() > 0
 
 
 @pytest.mark.parametrize("path", [[1.0], [0.0, 0.5], [0.5, 0.0, 1.5, 0.6], [2.0, 0.0]])
@@ -235,39 +176,11 @@ def test_a_priority_noted_elsewhere_is_the_largest_so_far() -> None:
     buffer.check()
 
 
-def test_rows_that_are_never_drawn_weigh_nothing_beside_others() -> None:
-    for normalization, weights in (("batch", [0, 1, 1 / 3]), ("none", [0, 4 / 3, 4 / 9])):
-        batch = rated([0, 1, 3], weight_normalization=normalization).read(range(3))
-        assert batch.probabilities.tolist() == [0.0, 0.25, 0.75]
-        assert batch.weights.tolist() == pytest.approx(weights)
-
-
-def test_the_heaviest_weight_of_a_tree_is_accepted() -> None:
-    most = relive.SumTree(2)._heaviest
-    buffer = rated([1, 2])
-    assert buffer.update_priorities([0], [most]) == 1
-    assert buffer.get_priorities([0]).tolist() == [most]
-    with pytest.raises(relive.ArgumentError, match="^priority of row 0 must be"):
-        buffer.update_priorities([1], [np.nextafter(most, np.inf)])
-
-
 def test_a_sampler_says_its_weights_and_its_schedule() -> None:
     schedule = relive.LinearSchedule(0.5, 1.0, 10)
     sampler = rated([3, 0, 2, 4], beta=schedule).sampler
     assert (sampler._total_weight, sampler._least_weight, sampler.schedule) == (9.0, 2.0, schedule)
     assert (rated([0, 0]).sampler._least_weight, make(8, beta=0.25).sampler.schedule) == (0.0, 0.25)
-
-
-def test_extend_gives_new_rows_what_adds_give_them() -> None:
-    buffers = [make(4, streams=2) for _ in range(2)]
-    for buffer in buffers:
-        for _ in range(2):
-            buffer.extend([0, 0], [0, 0], [0.0, 0.0], [1, 1], terminated=[True, True])
-        buffer.update_priorities(range(4), [2, 50, 3, 4])
-    keys = buffers[0].extend([7, 8], [0, 0], [0.0, 0.0], [8, 9])
-    assert keys.tolist() == [buffers[1].add(7 + k, 0, 0.0, 8 + k, stream=k) for k in range(2)]
-    for buffer in buffers:
-        assert buffer.get_priorities(keys).tolist() == [50, 50]
 
 
 def test_a_waiting_row_gets_the_maximum_once_it_can_be_drawn() -> None:
@@ -285,15 +198,6 @@ def test_a_waiting_row_gets_the_maximum_once_it_can_be_drawn() -> None:
     assert buffer.eligible_keys().tolist() == [first, waiting, after]
     buffer.update_priorities([waiting], [9.0])
     assert buffer.get_priorities([after]).tolist() == [7.0], "what it got once stays"
-
-
-def test_a_row_not_eligible_yet_keeps_the_priority_it_is_given() -> None:
-    buffer = rated([1, 2, 3], capacity=10)
-    key = buffer.add(3, 9, 0.0)
-    assert buffer.update_priorities([key], [6]) == 1
-    assert buffer.read([0, 1, 2]).probabilities.tolist() == pytest.approx([1 / 6, 2 / 6, 3 / 6])
-    buffer.add(4, 9, 0.0)
-    assert buffer.read([0, 1, 2, key]).probabilities.tolist() == pytest.approx([1 / 12, 2 / 12, 3 / 12, 6 / 12])
 
 
 # Updates.
@@ -408,21 +312,6 @@ def test_priorities_of_several_streams_wrap_the_ring() -> None:
     assert make(3, streams=1).extend([0], [0], [0.0], [1]).shape == (1,)
 
 
-def test_priorities_over_sixteen_powers_of_ten_leave_no_drift() -> None:
-    """P39: probabilities after many updates are those of a buffer that saw the last ones alone, to the last bit."""
-    rng = np.random.default_rng(0)
-    used = rated(np.ones(64))
-    for _ in range(2000):
-        used.update_priorities(rng.integers(64, size=64), 10.0 ** rng.uniform(-8, 8, 64))
-    last = 10.0 ** rng.uniform(-8, 8, 64)
-    used.update_priorities(range(64), last)
-    probabilities = used.read(range(64)).probabilities
-    assert probabilities.tolist() == rated(last).read(range(64)).probabilities.tolist()
-    assert probabilities == pytest.approx(last / last.sum(), rel=1e-12)
-    used.update_priorities(range(64), np.full(64, 2.0**-26))
-    assert used.read(range(64)).probabilities.tolist() == [1 / 64] * 64
-
-
 @pytest.mark.parametrize("start", [2**31 - 2, 2**32 - 3, 2**53 - 2])
 def test_counters_are_of_64_bits(start: int) -> None:
     """P50: keys go on past 2^31 without overflow."""
@@ -462,16 +351,6 @@ def test_a_buffer_is_collected_with_its_columns() -> None:
 # Draws.
 
 
-@pytest.mark.parametrize("value", [0.0, 1 - 2**-53])
-@pytest.mark.parametrize("stratified", [True, False])
-@pytest.mark.parametrize("zeros", [[0], [4], [0, 4], [0, 1, 3, 4], [1, 2, 3], [0, 2, 4]])
-def test_a_priority_of_zero_is_never_drawn(zeros: list[int], stratified: bool, value: float) -> None:
-    buffer = rated([0.0 if k in zeros else 0.3 for k in range(5)], stratified=stratified, seed=masses(value))
-    for size in (1, 3, 5, 64):
-        assert not set(buffer.sample(size).keys.tolist()) & set(zeros)
-    assert buffer.read(zeros).probabilities.tolist() == [0] * len(zeros)
-
-
 def test_nothing_but_zeros_is_not_ready() -> None:
     buffer = rated([0, 0, 0])
     with pytest.raises(relive.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
@@ -479,61 +358,6 @@ def test_nothing_but_zeros_is_not_ready() -> None:
     assert buffer.get_stats().sampled == 0
     buffer.update_priorities([1], [1e-300])
     assert buffer.sample(4).keys.tolist() == [1] * 4
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 64])
-def test_stratified_is_exactly_one_draw_in_each_stratum(size: int) -> None:
-    priorities = [3.0, 0.5, 0.5, 2.0, 1.0, 0.0, 1.0, 2.0]
-    buffer = rated(priorities)
-    edges = np.concatenate([[0.0], np.cumsum(priorities)]) / 10
-    for _ in range(50):
-        keys = np.sort(buffer.sample_keys(size))
-        strata = np.arange(size)
-        # The j-th smallest key has an interval that meets the j-th stratum [j / size, (j + 1) / size).
-        assert np.all(edges[keys] < (strata + 1) / size + 1e-12)
-        assert np.all(edges[keys + 1] > strata / size - 1e-12)
-
-
-def test_a_stratified_batch_is_shuffled() -> None:
-    """So that every part of a batch is a draw from the whole."""
-    buffer = rated([1, 1, 1, 1])
-    firsts = [int(buffer.sample_keys(4)[0]) for _ in range(2000)]
-    testing.assert_frequencies(np.bincount(firsts, minlength=4).tolist(), [0.25] * 4)
-
-
-def test_without_strata_a_row_may_be_drawn_twice() -> None:
-    pairs = {tuple(rated([1] * 4, stratified=False, seed=seed).sample_keys(2).tolist()) for seed in range(100)}
-    assert any(one == other for one, other in pairs)
-
-
-@pytest.mark.parametrize("capacity", range(1, 66))
-def test_every_capacity_is_drawn_in_the_order_of_its_slots(capacity: int) -> None:
-    """P36: with equal priorities and one draw a stratum each row is drawn once, whatever the capacity."""
-    buffer = rated(np.ones(capacity), seed=masses(0.5))
-    assert np.sort(buffer.sample_keys(capacity)).tolist() == list(range(capacity))
-
-
-@pytest.mark.parametrize("capacity", [1, 2, 3, 5, 15, 16, 17, 33, 65])
-@pytest.mark.parametrize("value", [0.0, 1 - 2**-53])
-@pytest.mark.parametrize("stratified", [True, False])
-def test_a_mass_at_either_end_is_a_live_row(capacity: int, value: float, stratified: bool) -> None:
-    """P37: also in a ring that holds fewer rows than it may, with a total that is not a round number."""
-    for count in {1, capacity // 2, capacity} - {0}:
-        settings = {"capacity": capacity, "seed": masses(value), "stratified": stratified}
-        buffer = rated(np.linspace(0.1, 0.7, count), **settings)
-        for size in (1, 3, 7, 1000):
-            keys = buffer.sample(size).keys
-            assert keys.min() >= 0
-            assert keys.max() < count
-        edge = 0 if value == 0.0 else count - 1
-        assert buffer.sample(1).keys.tolist() == [edge]
-
-
-def test_a_mass_on_a_boundary_belongs_to_the_row_behind_it() -> None:
-    """P38: half-open intervals; whole priorities, drawn at the lower edge of each stratum, give exact counts."""
-    buffer = rated([1, 2, 3, 4], seed=masses(0.0))
-    assert np.bincount(buffer.sample_keys(10)).tolist() == [1, 2, 3, 4]
-    assert np.bincount(buffer.sample_keys(100)).tolist() == [10, 20, 30, 40]
 
 
 # Refused priorities and settings.
