@@ -149,10 +149,8 @@ def test_every_relabelled_transition_equals_the_naive_one(
         padding = "zeros" if capacity % 2 else "first"
         storage = relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
         settings: dict[str, Any] = {"frame_stack": stack, "stack_padding": padding, "streams": streams, "seed": rng}
-        buffer, oracle = (
-            WithGoals(capacity, gamma=0.5, storage=storage, **settings),
-            oracle_lib.Oracle(capacity, streams),
-        )
+        buffer = WithGoals(capacity, gamma=0.5, storage=storage, **settings)
+        oracle = oracle_lib.Oracle(capacity, streams)
         writer = column_grid_test.Writer(buffer, oracle, rng)
         for position in range(3 * capacity):
             writer.add()

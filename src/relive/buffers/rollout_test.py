@@ -58,7 +58,7 @@ def test_advantages_worked_out_by_hand() -> None:
     ]:
         answer, returns = rollout.advantages(0.5, lambda_, last_value=8.0)
         assert answer.tolist() == advantages
-        assert returns.tolist() == (answer + [0.5, 0.25, 4.0]).tolist()
+        assert returns.tolist() == (answer + np.array([0.5, 0.25, 4.0])).tolist()
 
 
 def test_next_value_of_a_step_that_was_not_truncated_is_not_read() -> None:
@@ -369,7 +369,7 @@ def test_the_next_rollout_sees_nothing_of_the_last() -> None:
     assert len(rollout) == 0
     rollout.add(9.0, 9, 0.5)
     assert all(rollout._columns[path] is column for path, column in columns.items())
-    zeros = dict.fromkeys(("value", "terminated", "truncated", "next_value"), [0])
+    zeros = {name: [0] for name in ("value", "terminated", "truncated", "next_value")}
     given = {"observation": [9.0], "action": [9], "reward": [0.5]}
     assert {name: array.tolist() for name, array in rollout.arrays().items()} == given | zeros
     with pytest.raises(errors.SchemaError, match="^action must fit int64, got 0.5: cast it yourself"):
