@@ -99,10 +99,10 @@ SETTINGS: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "settings", "message"), SETTINGS)
-def test_wrong_settings_of_column_buffers_are_refused(kind: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(relive.ArgumentError, match=message):
-        kind(**{"capacity": 8, **settings})
+def test_wrong_settings_of_column_buffers_are_refused(subtests: pytest.Subtests) -> None:
+    for kind, settings, message in SETTINGS:
+        with subtests.test(message), pytest.raises(relive.ArgumentError, match=message):
+            kind(**{"capacity": 8, **settings})
 
 
 def test_a_storage_may_bring_the_schema() -> None:
@@ -285,16 +285,15 @@ CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "arguments", "change", "message"), CALLS)
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_wrong_call_is_refused_and_changes_nothing(
-    call: str, arguments: dict[str, Any], change: dict[str, Any], message: str, is_empty: bool
-) -> None:
+def test_a_wrong_call_is_refused_and_changes_nothing(subtests: pytest.Subtests) -> None:
     """A first step that is refused leaves the buffer without a schema."""
-    if not is_empty:
-        assert_refused(with_steps(streams=2), call, arguments | change, message, relive.ReplayError)
-    elif not change.keys() & {"observation", "action", "logp", "gamma", "actions"} and call not in ("read", "sample"):
-        assert_refused(relive.RingReplayBuffer(8, streams=2), call, arguments | change, message, relive.ReplayError)
+    for call, arguments, change, message in CALLS:
+        with subtests.test(message):
+            wrong = arguments | change
+            assert_refused(with_steps(streams=2), call, wrong, message, relive.ReplayError)
+            needs_schema = change.keys() & {"observation", "action", "logp", "gamma", "actions"}
+            if not needs_schema and call not in ("read", "sample"):
+                assert_refused(ring(8, streams=2), call, wrong, message, relive.ReplayError)
 
 
 GOOD: dict[str, Any] = {
@@ -325,29 +324,28 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG)
-def test_a_value_that_does_not_fit_names_its_field(name: str, value: Any) -> None:
-    buffer = relive.RingReplayBuffer(4, SMALL)
-    buffer.add(**GOOD)
-    step = {key: part for key, part in {**GOOD, name: value}.items() if part is not ...}
-    assert_refused(buffer, "add", step, name, relive.SchemaError)
-    assert_refused(buffer, "extend", {key: [part] for key, part in step.items()}, name, relive.SchemaError)
-    assert buffer.add(**GOOD) == 1
-    assert buffer.get_stats().spliced_episodes == 0
+def test_a_value_that_does_not_fit_names_its_field(subtests: pytest.Subtests) -> None:
+    for name, value in WRONG:
+        with subtests.test(name):
+            buffer = relive.RingReplayBuffer(4, SMALL)
+            buffer.add(**GOOD)
+            step = {key: part for key, part in {**GOOD, name: value}.items() if part is not ...}
+            assert_refused(buffer, "add", step, name, relive.SchemaError)
+            assert_refused(buffer, "extend", {key: [part] for key, part in step.items()}, name, relive.SchemaError)
+            assert buffer.add(**GOOD) == 1
+            assert buffer.get_stats().spliced_episodes == 0
 
 
-@pytest.mark.parametrize("name", ["observation", "action", "next_observation"])
-def test_arrays_of_float64_are_refused_where_a_field_is_float32(name: str) -> None:
-    narrow = relive.Field((), "float32")
+def test_arrays_of_float64_are_refused_where_a_field_is_float32(subtests: pytest.Subtests) -> None:
+    narrow, rule = relive.Field((), "float32"), "must be of dtype float32, got float64: cast it with .astype"
     buffer = relive.RingReplayBuffer(9, relive.Schema(relive.Field(2, "float32"), narrow, reward=narrow))
     step: dict[str, Any] = {"observation": [0.0, 0.0], "action": 0.0, "reward": 0.0, "next_observation": [0.0, 0.0]}
-    wrong = {**step, name: np.zeros(2) if "observation" in name else np.float64(0.0)}
-    of_stream = {
-        key: np.array([part]) if isinstance(part, np.ndarray | np.generic) else [part] for key, part in wrong.items()
-    }
-    rule = r"must be of dtype float32, got float64: cast it with .astype\('float32'\), or declare the field float64$"
-    assert_refused(buffer, "add", wrong, f"^{name} {rule}", relive.SchemaError)
-    assert_refused(buffer, "extend", of_stream, f"^{name} {rule}", relive.SchemaError)
+    for name in ("observation", "action", "next_observation"):
+        with subtests.test(name):
+            wrong, of_stream = np.asarray(step[name], np.float64)[()], {key: [part] for key, part in step.items()}
+            message = f"^{name} {rule}.*, or declare the field float64$"
+            assert_refused(buffer, "add", step | {name: wrong}, message, relive.SchemaError)
+            assert_refused(buffer, "extend", of_stream | {name: wrong[np.newaxis]}, message, relive.SchemaError)
     buffer.add([np.float64(0.1), 0.2], 0.1, np.float64(0.1), [0.1, np.float64(0.2)])
     buffer.extend([[0.1, 0.2]], [0.1], np.array([0.1]), [[0.1, 0.2]])
     assert buffer.read([0, 1]).action.tolist() == [np.float32(0.1)] * 2
@@ -362,20 +360,21 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("remedy", "word"), [(say, word) for say, words in WORDS.items() for word in words.split()])
-def test_words_of_other_libraries_are_refused_with_ours(remedy: str, word: str) -> None:
-    step: dict[str, Any] = {"observation": 0.0, "action": 0, "reward": 0.0, "next_observation": 1.0, word: True}
-    for schema in (None, SCHEMA):
-        message = f"^unknown extra '{word}': {remedy}"
-        assert_refused(relive.RingReplayBuffer(9, schema), "add", step, message, relive.SchemaError)
-    own = relive.RingReplayBuffer(9, relive.Schema(NUMBER, INT, extras={word: relive.Field((), bool)}))
-    assert own.add(**step) == 0
+def test_words_of_other_libraries_are_refused_with_ours(subtests: pytest.Subtests) -> None:
+    for remedy, word in [(say, word) for say, words in WORDS.items() for word in words.split()]:
+        with subtests.test(word):
+            step: dict[str, Any] = {"observation": 0.0, "action": 0, "reward": 0.0, "next_observation": 1.0, word: True}
+            for schema in (None, SCHEMA):
+                message = f"^unknown extra '{word}': {remedy}"
+                assert_refused(relive.RingReplayBuffer(9, schema), "add", step, message, relive.SchemaError)
+            own = relive.RingReplayBuffer(9, relive.Schema(NUMBER, INT, extras={word: relive.Field((), bool)}))
+            assert own.add(**step) == 0
 
 
-@pytest.mark.parametrize("call", ["add", "extend", "add_episode", "add_steps"])
-def test_flags_are_given_by_name_alone(call: str) -> None:
-    with pytest.raises(TypeError, match="positional argument"):
-        getattr(relive.RingReplayBuffer(9), call)(0.0, 0, 0.0, 1.0, True)
+def test_flags_are_given_by_name_alone(subtests: pytest.Subtests) -> None:
+    for call in ["add", "extend", "add_episode", "add_steps"]:
+        with subtests.test(call), pytest.raises(TypeError, match="positional argument"):
+            getattr(relive.RingReplayBuffer(9), call)(0.0, 0, 0.0, 1.0, True)
 
 
 def test_a_limiter_holds_every_call_back() -> None:
@@ -415,9 +414,8 @@ def test_keys_that_are_not_readable_are_refused() -> None:
     assert buffer.read([]).reward.shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "message"),
-    [
+def test_a_buffer_without_priorities_says_so(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
         (
             "update_priorities",
             {"keys": [0], "priorities": [1.0]},
@@ -426,13 +424,13 @@ def test_keys_that_are_not_readable_are_refused() -> None:
         ("get_priorities", {"keys": [0]}, "^get_priorities needs a PrioritizedSampler, got UniformSampler$"),
         ("sample", {"batch_size": 1, "beta": 0.4}, "^beta must be left out without priorities, got 0.4$"),
         ("read", {"keys": [2], "beta": 0.4}, "^beta must be left out without priorities, got 0.4$"),
-    ],
-)
-def test_a_buffer_without_priorities_says_so(call: str, arguments: dict[str, Any], message: str) -> None:
-    for buffer in (with_steps(), filled(relive.SequenceReplayBuffer(8, length=2))):
-        assert not buffer.has_priorities
-        assert_refused(buffer, call, arguments, message, relive.ArgumentError)
-    assert relive.PrioritizedReplayBuffer(4).has_priorities
+    ]
+    for call, arguments, message in cases:
+        with subtests.test(message):
+            for buffer in (with_steps(), filled(relive.SequenceReplayBuffer(8, length=2))):
+                assert not buffer.has_priorities
+                assert_refused(buffer, call, arguments, message, relive.ArgumentError)
+            assert relive.PrioritizedReplayBuffer(4).has_priorities
 
 
 # Draws, and the schedules that they ask.

@@ -4,7 +4,8 @@ P32, P33: the goal is compared with what the next observation achieves, and deci
 """
 
 import itertools
-from typing import Any
+from typing import Any, Never
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -58,9 +59,11 @@ SCHEMA = relive.Schema({"achieved_goal": PAIR, "desired_goal": PAIR, "name": INT
 class WithGoals(relive.RingReplayBuffer):
     """A ring to which the numbers of observations are added."""
 
-    def add(self, observation: Any, action: Any, reward: Any, next_observation: Any = None, **more: Any) -> int:
+    def add(
+        self, observation: Any, action: Any, reward: Any, next_observation: Any = None, *others: Never, **more: Any
+    ) -> int:
         following = None if next_observation is None else tree_of(next_observation)
-        return super().add(tree_of(observation), action, reward, following, **more)
+        return super().add(tree_of(observation), action, reward, following, *others, **more)
 
 
 def newest_known(episode: oracle_lib.OracleEpisode) -> int:
@@ -437,9 +440,8 @@ def test_goals_must_be_in_the_observation() -> None:
         relive.relabel(unlike, unlike.sample(2), compute=reached)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_wrong_settings_of_relabel_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"share": 1.5}, r"^share must be at most 1, got 1.5$"),
         ({"share": -0.5}, r"^share must be at least 0, got -0.5$"),
         ({"share": float("nan")}, r"^share must be a finite real number, got nan$"),
@@ -452,14 +454,14 @@ def test_goals_must_be_in_the_observation() -> None:
         ({"achieved": "reached"}, f"^achieved {HAS} achieved_goal, desired_goal, got 'reached'$"),
         ({"desired": "wanted"}, f"^desired {HAS} achieved_goal, desired_goal, got 'wanted'$"),
         ({"desired": 3}, r"^desired must be an instance of str, got 3$"),
-    ],
-)
-def test_wrong_settings_of_relabel_are_refused(wrong: dict[str, Any], message: str) -> None:
-    buffer = fixed_buffer(n_step=2)
-    batch = buffer.read([0, 1])
-    settings: dict[str, Any] = {"compute": reached, **wrong}
-    with pytest.raises(relive.ArgumentError, match=message):
-        relive.relabel(buffer, batch, **settings)
+    ]
+    for wrong, message in cases:
+        with subtests.test(message):
+            buffer = fixed_buffer(n_step=2)
+            batch = buffer.read([0, 1])
+            settings: dict[str, Any] = {"compute": reached, **wrong}
+            with pytest.raises(relive.ArgumentError, match=message):
+                relive.relabel(buffer, batch, **settings)
 
 
 def test_only_transitions_of_a_ring_buffer_are_relabelled() -> None:
@@ -480,9 +482,8 @@ FINE = np.zeros(2)
 NO = np.zeros(2, np.bool_)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
+def test_results_of_compute_are_checked(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (FINE, r"^compute must return a tuple of rewards and terminated, got array\(\[0\., 0\.\]\)$"),
         ((FINE,), r"^compute must return a tuple of rewards and terminated, got \(array\(\[0\., 0\.\]\),\)$"),
         ((FINE[:1], NO), r"^rewards of compute must be of shape \(2,\), got \(1,\)$"),
@@ -494,12 +495,12 @@ NO = np.zeros(2, np.bool_)
         ((FINE, [0, 1]), r"^terminated of compute must be bools, got \[0, 1\]$"),
         ((FINE, None), r"^terminated of compute must be an array .*, got None"),
         ((NO, FINE), r"^terminated of compute must be bools, got array\(\[0\., 0\.\]\)$"),
-    ],
-)
-def test_results_of_compute_are_checked(answer: Any, message: str) -> None:
-    buffer = fixed_buffer()
-    batch = buffer.read([0, 1])
-    state = buffer.rng.bit_generator.state
-    with pytest.raises(relive.SchemaError, match=message):
-        relive.relabel(buffer, batch, compute=lambda achieved, goals: answer, share=1.0)
-    assert buffer.rng.bit_generator.state == state
+    ]
+    for answer, message in cases:
+        with subtests.test(message):
+            buffer = fixed_buffer()
+            batch = buffer.read([0, 1])
+            state = buffer.rng.bit_generator.state
+            with pytest.raises(relive.SchemaError, match=message):
+                relive.relabel(buffer, batch, compute=mock.Mock(return_value=answer), share=1.0)
+            assert buffer.rng.bit_generator.state == state

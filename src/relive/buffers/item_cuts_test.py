@@ -25,21 +25,6 @@ def test_seq_lens_says_how_long_sequences_are() -> None:
     assert cut("sequences", seq_lens=np.array([3], np.uint8), c=[1, 2, 3]) == ([3], [True])
 
 
-@pytest.mark.parametrize(
-    "lengths", [[1, 1], [1, 3], [], [0, 3], [4, -1], [2**63 - 1, 2**63 - 1, 5], np.array([2**64 - 1, 4], np.uint64)]
-)
-def test_seq_lens_must_sum_to_the_rows(lengths: Any) -> None:
-    text = "^column seq_lens must hold integers of at least 1 that sum to the 3 rows of the other columns, got "
-    with pytest.raises(errors.SchemaError, match=text):
-        cut("sequences", c=[1, 2, 3], seq_lens=np.asarray(lengths, getattr(lengths, "dtype", np.int64)))
-
-
-@pytest.mark.parametrize("lengths", [[1.0, 2.0], [[1, 2]], [True, True]])
-def test_seq_lens_must_be_integers_one_a_sequence(lengths: Any) -> None:
-    with pytest.raises(errors.SchemaError, match="^column seq_lens must hold an integer a sequence, got dtype"):
-        cut("sequences", c=[1, 2, 3], seq_lens=lengths)
-
-
 def test_episodes_are_cut_at_changes_of_eps_id() -> None:
     assert cut(
         "episodes",
@@ -59,52 +44,49 @@ def test_either_end_alone_will_do(end: str) -> None:
     assert cut("episodes", eps_id=["a", "b"], t=[0.0, 0.0], **{end: [1, 0]}) == ([1, 1], [True, False])
 
 
-EPISODES = {"eps_id": [1, 1], "t": [0, 1], "terminated": [False, True], "truncated": [False, False]}
+EPISODES: dict[str, Any] = {"eps_id": [1, 1], "t": [0, 1], "terminated": [False, True], "truncated": [False, False]}
+SUMS = "column seq_lens must hold integers of at least 1 that sum to the 3 rows of the other columns, got .*"
+LARGE = [2**63 - 1, 2**63 - 1, 5], np.array([2**64 - 1, 4], np.uint64)
+NAMED = "columns must include {} to be cut into {}, got {}"
+LENGTHS = "column b must have 2 rows as column a has, got 3"
+REFUSED: list[tuple[item_cuts.StorageUnit, dict[str, Any], str]] = [
+    *(
+        ("sequences", {"c": [1, 2, 3], "seq_lens": np.asarray(lengths, getattr(lengths, "dtype", np.int64))}, SUMS)
+        for lengths in ([1, 1], [1, 3], [], [0, 3], [4, -1], *LARGE)
+    ),
+    *(
+        ("sequences", {"c": [1], "seq_lens": wrong}, "column seq_lens must hold an integer a sequence, got dtype .*")
+        for wrong in ([1.0, 2.0], [[1, 2]], [True, True])
+    ),
+    ("sequences", {"c": [1]}, NAMED.format("seq_lens", "sequences", "c")),
+    ("sequences", {"seq_lens": [1]}, NAMED.format("a column of rows", "sequences", "seq_lens")),
+    *(
+        ("episodes", {name: EPISODES[name] for name in there}, NAMED.format(absent, "episodes", ", ".join(there)))
+        for absent, there in {
+            "eps_id": ("t", "terminated", "truncated"),
+            "t": ("eps_id", "terminated", "truncated"),
+            "terminated or truncated": ("eps_id", "t"),
+            "eps_id and t": ("terminated", "truncated"),
+        }.items()
+    ),
+    *(
+        ("episodes", EPISODES | {name: [[0], [1]]}, rf"column {name} must hold .* a row, got .* and shape \[2, 1\]")
+        for name in EPISODES
+    ),
+    *(
+        ("episodes", EPISODES | {name: ["True", "False"]}, f"column {name} must hold a number a row, got dtype <U5.*")
+        for name in ("t", "terminated", "truncated")
+    ),
+    ("timesteps", {"a": [1, 2], "b": [1, 2, 3]}, LENGTHS),
+    ("sequences", {"a": [1, 2], "seq_lens": [1, 1], "b": [1, 2, 3]}, LENGTHS),
+    ("episodes", {"a": [1, 2], **EPISODES, "b": [1, 2, 3]}, LENGTHS),
+]
 
 
-@pytest.mark.parametrize(
-    ("absent", "text"),
-    [
-        (["eps_id"], "^columns must include eps_id to be cut into episodes, got t, terminated, truncated$"),
-        (["t"], "^columns must include t to be cut into episodes, got eps_id, terminated, truncated$"),
-        (["terminated", "truncated"], "^columns must include terminated or truncated to be cut into episodes, got"),
-        (["eps_id", "t"], "^columns must include eps_id and t to be cut into episodes, got terminated, truncated$"),
-    ],
-)
-def test_missing_columns_of_episodes_are_named(absent: list[str], text: str) -> None:
-    with pytest.raises(errors.SchemaError, match=text):
-        cut("episodes", **{name: values for name, values in EPISODES.items() if name not in absent})
-
-
-def test_missing_columns_of_sequences_are_named() -> None:
-    with pytest.raises(errors.SchemaError, match="^columns must include seq_lens to be cut into sequences, got c$"):
-        cut("sequences", c=[1])
-    text = "^columns must include a column of rows to be cut into sequences, got seq_lens$"
-    with pytest.raises(errors.SchemaError, match=text):
-        cut("sequences", seq_lens=[1])
-
-
-@pytest.mark.parametrize("name", ["eps_id", "t", "terminated", "truncated"])
-def test_columns_that_episodes_are_cut_by_have_one_value_a_row(name: str) -> None:
-    with pytest.raises(
-        errors.SchemaError, match=rf"^column {name} must hold .* a row, got dtype .* and shape \[2, 1\]$"
-    ):
-        cut("episodes", **EPISODES | {name: np.array(EPISODES[name]).reshape(2, 1)})
-
-
-@pytest.mark.parametrize("name", ["t", "terminated", "truncated"])
-def test_times_and_ends_are_numbers(name: str) -> None:
-    with pytest.raises(errors.SchemaError, match=f"^column {name} must hold a number a row, got dtype <U5"):
-        cut("episodes", **EPISODES | {name: ["True", "False"]})
-
-
-@pytest.mark.parametrize("unit", ["timesteps", "sequences", "episodes"])
-def test_columns_have_equal_lengths(unit: item_cuts.StorageUnit) -> None:
-    columns = {"a": [1, 2], "seq_lens": [1, 1]} | EPISODES | {"b": [1, 2, 3]}
-    if unit == "timesteps":
-        columns["seq_lens"] = [2, 2]
-    with pytest.raises(errors.SchemaError, match="^column b must have 2 rows as column a has, got 3$"):
-        cut(unit, **columns)
+def test_columns_that_cannot_be_cut_are_refused(subtests: pytest.Subtests) -> None:
+    for unit, columns, message in REFUSED:
+        with subtests.test(message), pytest.raises(errors.SchemaError, match=f"^{message}$"):
+            cut(unit, **columns)
 
 
 def test_a_fragment_is_as_long_as_its_longest_column() -> None:

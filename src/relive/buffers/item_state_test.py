@@ -34,9 +34,8 @@ def test_item_state_keeps_names_dtypes_and_shapes() -> None:
     assert state["settings"] == {"capacity": 20, "storage_unit": "timesteps"}
 
 
-@pytest.mark.parametrize(
-    ("unit", "changes", "text"),
-    [
+def test_impossible_states_of_items_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (
             "timesteps",
             {"columns": None},
@@ -70,11 +69,10 @@ def test_item_state_keeps_names_dtypes_and_shapes() -> None:
         ),
         ("timesteps", {"counters": {"added": 3, "sampled": 0, "evicted": 0}}, "counters/dropped is missing"),
         ("timesteps", {"settings": {"capacity": 20, "storage_unit": "episodes"}}, "settings/storage_unit must be .*"),
-    ],
-)
-def test_impossible_states_of_items_are_refused(unit: Any, changes: dict[str, Any], text: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
-        Buffer(20, unit).load_state_dict(state_with(unit, **changes))
+    ]
+    for unit, changes, text in cases:
+        with subtests.test(text), pytest.raises(errors.CheckpointError, match=f"^{text}$"):
+            Buffer(20, unit).load_state_dict(state_with(unit, **changes))
 
 
 def test_a_negative_length_is_refused_whatever_the_sum() -> None:

@@ -4,6 +4,7 @@ A reward is finite as float64; a sum of them that is beyond its dtype is infinit
 """
 
 from collections.abc import Callable
+import itertools
 import math
 from typing import Any
 
@@ -72,12 +73,12 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.skipif(not IS_WIDE, reason="a long double is a double here")
-@pytest.mark.parametrize("reward", [HUGE, -HUGE])
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_reward_that_no_float64_holds_is_refused(write: Callable[[Any], Any], reward: Any) -> None:
-    rule = r"reward must be (finite as float64, got -?1e\+400|a finite real number, got -?np.longdouble)"
-    with pytest.raises(errors.ArgumentError, match=rule):
-        write(reward)
+def test_a_reward_that_no_float64_holds_is_refused(subtests: pytest.Subtests) -> None:
+    for reward, write in itertools.product([HUGE, -HUGE], WRITES.values()):
+        with subtests.test(str(reward)):
+            rule = r"reward must be (finite as float64, got -?1e\+400|a finite real number, got -?np.longdouble)"
+            with pytest.raises(errors.ArgumentError, match=rule):
+                write(reward)
 
 
 def test_the_largest_rewards_are_stored() -> None:

@@ -148,9 +148,8 @@ def unlike() -> relive.RingReplayBuffer:
     return buffer
 
 
-@pytest.mark.parametrize(
-    ("make", "other", "options", "refusal"),
-    [
+def test_a_refused_mixture_draws_from_no_buffer(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, dict[str, Any], type[Exception]]] = [
         (lambda: ring(2, frame_stack=2), None, {}, errors.ArgumentError),
         (unlike, None, {}, errors.ArgumentError),
         (lambda: sequences(2), lambda: sequences(3), {}, errors.ArgumentError),
@@ -161,18 +160,15 @@ def unlike() -> relive.RingReplayBuffer:
         (windowed, None, {"n_step": 2}, TypeError),
         (lambda: ring(2), None, {"no_such_option": 2}, TypeError),
         (lambda: ring(2), lambda: ring(1, sampler=relive.PrioritizedSampler()), {"beta": 1.0}, errors.ArgumentError),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
-)
-def test_a_refused_mixture_draws_from_no_buffer(
-    make: Any, other: Any, options: dict[str, Any], refusal: type[Exception]
-) -> None:
-    buffers = [ring(1) if other is None else other(), make()]
-    mixture = relive.MixtureSampler(buffers, [1, 1])
-    before = [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers]
-    with pytest.raises(refusal):
-        mixture.sample(4, **options)
-    assert [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers] == before
+    ]
+    for make, other, options, refusal in cases:
+        with subtests.test(f"{refusal} {options}"):
+            buffers = [ring(1) if other is None else other(), make()]
+            mixture = relive.MixtureSampler(buffers, [1, 1])
+            before = [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers]
+            with pytest.raises(refusal):
+                mixture.sample(4, **options)
+            assert [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers] == before
 
 
 def test_a_beta_is_checked_in_buffers_without_a_share_too() -> None:

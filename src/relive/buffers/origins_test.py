@@ -143,16 +143,14 @@ def test_explaining_changes_nothing() -> None:
     twins[0].check()
 
 
-@pytest.mark.parametrize("asked", [None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object()])
-def test_explain_refuses_what_is_no_key(asked: Any) -> None:
+def test_explain_refuses_what_is_no_key() -> None:
     buffer = relive.RingReplayBuffer(4)
     buffer.add(0, 0, 0.0, 1)
-    batch: Any = buffer.read([0])
-    for wrong in (asked, batch):
+    for wrong in (None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object(), buffer.read([0])):
         with pytest.raises(errors.ArgumentTypeError, match="^(explain must be given a key|keys must be integers)"):
-            buffer.explain(wrong)
-    with pytest.raises(errors.ArgumentTypeError, match="^sample must be an instance of ReplaySample, got "):
-        Episodes().explain(asked)
+            buffer.explain(wrong)  # type: ignore[arg-type]
+        with pytest.raises(errors.ArgumentTypeError, match="^sample must be an instance of ReplaySample, got "):
+            Episodes().explain(wrong)  # type: ignore[arg-type]
 
 
 def test_a_row_is_told_in_one_line() -> None:

@@ -38,9 +38,9 @@ def rated(priorities: Any, **settings: Any) -> Any:
 # Probabilities and weights.
 
 
-@pytest.mark.parametrize(
-    ("alpha", "beta", "probabilities", "weights"),
-    [
+def test_priorities_one_to_four(subtests: pytest.Subtests) -> None:
+    """With 64 draws all four rows are in the batch, so its largest weight is that of the least likely row."""
+    cases: list[tuple[float, float, list[float], list[float]]] = [
         (1.0, 1.0, [0.1, 0.2, 0.3, 0.4], [1, 0.5, 1 / 3, 0.25]),
         (1.0, 0.5, [0.1, 0.2, 0.3, 0.4], [1, 0.707107, 0.577350, 0.5]),
         (0.6, 0.4, [0.148230, 0.224674, 0.286555, 0.340542], [1, 0.846745, 0.768229, 0.716978]),
@@ -48,15 +48,14 @@ def rated(priorities: Any, **settings: Any) -> Any:
         (0.0, 1.0, [0.25] * 4, [1] * 4),
         (1.0, 0.0, [0.1, 0.2, 0.3, 0.4], [1] * 4),
         (0.6, 0.0, [0.148230, 0.224674, 0.286555, 0.340542], [1] * 4),
-    ],
-)
-def test_priorities_one_to_four(alpha: float, beta: float, probabilities: list[float], weights: list[float]) -> None:
-    """With 64 draws all four rows are in the batch, so its largest weight is that of the least likely row."""
-    buffer = rated([1, 2, 3, 4], alpha=alpha, beta=beta)
-    for batch in (buffer.read([0, 1, 2, 3]), buffer.sample(64)):
-        assert set(batch.keys.tolist()) == {0, 1, 2, 3}
-        assert batch.probabilities == pytest.approx(np.array(probabilities)[batch.keys], abs=1e-6)
-        assert batch.weights == pytest.approx(np.array(weights)[batch.keys], abs=1e-6)
+    ]
+    for alpha, beta, probabilities, weights in cases:
+        with subtests.test(f"alpha={alpha}, beta={beta}"):
+            buffer = rated([1, 2, 3, 4], alpha=alpha, beta=beta)
+            for batch in (buffer.read([0, 1, 2, 3]), buffer.sample(64)):
+                assert set(batch.keys.tolist()) == {0, 1, 2, 3}
+                assert batch.probabilities == pytest.approx(np.array(probabilities)[batch.keys], abs=1e-6)
+                assert batch.weights == pytest.approx(np.array(weights)[batch.keys], abs=1e-6)
 
 
 def test_raw_weights_with_beta_one_undo_the_priorities() -> None:
@@ -218,9 +217,8 @@ def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-@pytest.mark.parametrize(
-    ("keys", "priorities"),
-    [
+def test_updates_take_anything_that_is_an_array(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any]] = [
         ([0, 1, 2], [4, 5, 6]),
         ((0, 1, 2), (4.0, 5.0, 6.0)),
         (np.arange(3, dtype=np.int32), np.array([[4.0], [5.0], [6.0]])),
@@ -228,15 +226,15 @@ def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         (readonly(np.arange(3)), np.array([4, 5, 6], np.float16)),
         (np.arange(6)[::2] // 2, np.array([6, 5, 4], np.int8)[::-1]),
         (Tensor(np.arange(3)), Tensor(np.array([[4], [5], [6]], np.float32))),
-    ],
-)
-def test_updates_take_anything_that_is_an_array(keys: Any, priorities: Any) -> None:
-    buffer = rated([1, 2, 3])
-    assert buffer.update_priorities(keys, priorities) == 3
-    assert buffer.get_priorities([0, 1, 2]).tolist() == [4, 5, 6]
-    assert buffer.update_priorities(np.asarray(keys)[:1], np.asarray(priorities)[:1]) == 1
-    assert buffer.get_priorities([0]).shape == (1,)
-    assert buffer.update_priorities(np.zeros(0, np.int64), []) == 0
+    ]
+    for keys, priorities in cases:
+        with subtests.test(str(keys)):
+            buffer = rated([1, 2, 3])
+            assert buffer.update_priorities(keys, priorities) == 3
+            assert buffer.get_priorities([0, 1, 2]).tolist() == [4, 5, 6]
+            assert buffer.update_priorities(np.asarray(keys)[:1], np.asarray(priorities)[:1]) == 1
+            assert buffer.get_priorities([0]).shape == (1,)
+            assert buffer.update_priorities(np.zeros(0, np.int64), []) == 0
 
 
 def test_the_last_of_two_priorities_of_a_key_wins() -> None:
@@ -389,15 +387,16 @@ REFUSED: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "priorities", "message"), REFUSED)
-def test_a_wrong_update_is_refused_and_changes_nothing(keys: Any, priorities: Any, message: str) -> None:
-    buffer = rated([1, 2, 3], alpha=10.0)
-    before = zoo.state_of(buffer)
-    with pytest.raises(relive.ArgumentError, match=message):
-        buffer.update_priorities(keys, priorities)
-    assert zoo.state_of(buffer) == before
-    assert buffer.get_priorities([buffer.add(3, 9, 0.0, 10)]).tolist() == [3]
-    buffer.check()
+def test_a_wrong_update_is_refused_and_changes_nothing(subtests: pytest.Subtests) -> None:
+    for keys, priorities, message in REFUSED:
+        with subtests.test(message):
+            buffer = rated([1, 2, 3], alpha=10.0)
+            before = zoo.state_of(buffer)
+            with pytest.raises(relive.ArgumentError, match=message):
+                buffer.update_priorities(keys, priorities)
+            assert zoo.state_of(buffer) == before
+            assert buffer.get_priorities([buffer.add(3, 9, 0.0, 10)]).tolist() == [3]
+            buffer.check()
 
 
 def test_keys_of_steps_that_were_cleared_are_stale() -> None:

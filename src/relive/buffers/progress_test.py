@@ -54,24 +54,26 @@ OTHERS: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "settings", "message"), STUCK)
-def test_settings_under_which_a_buffer_stops_are_refused(make: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(relive.ArgumentError, match=message):
-        make(10, **settings)
+def test_settings_under_which_a_buffer_stops_are_refused(subtests: pytest.Subtests) -> None:
+    for make, settings, message in STUCK:
+        with subtests.test(message), pytest.raises(relive.ArgumentError, match=message):
+            make(10, **settings)
 
 
-@pytest.mark.parametrize(("make", "settings", "message"), [*STUCK, *OTHERS])
-def test_limiters_under_which_a_fleet_stops_are_refused(make: Any, settings: dict[str, Any], message: str) -> None:
+def test_limiters_under_which_a_fleet_stops_are_refused(subtests: pytest.Subtests) -> None:
     """By the same rules, for the buffer of each shard; together they hold more."""
-    settings = dict(settings)
-    limiter = settings.pop("limiter")
-    described = adapters.adapter_of(make(10, **settings)).describe()
-    with pytest.raises(relive.ArgumentError, match=message):
-        described.check_limiter(limiter, 1)
-    if isinstance(limiter, relive.MinSize):
-        described.check_limiter(limiter, 2)
-        with pytest.raises(relive.ArgumentError, match="^limiter must ask for at most 7 times "):
-            described.check_limiter(relive.MinSize(7 * limiter.min_size), 7)
+    cases: list[tuple[Any, dict[str, Any], str]] = [*STUCK, *OTHERS]
+    for make, settings, message in cases:
+        with subtests.test(message):
+            settings = dict(settings)
+            limiter = settings.pop("limiter")
+            described = adapters.adapter_of(make(10, **settings)).describe()
+            with pytest.raises(relive.ArgumentError, match=message):
+                described.check_limiter(limiter, 1)
+            if isinstance(limiter, relive.MinSize):
+                described.check_limiter(limiter, 2)
+                with pytest.raises(relive.ArgumentError, match="^limiter must ask for at most 7 times "):
+                    described.check_limiter(relive.MinSize(7 * limiter.min_size), 7)
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,8 @@ def test_a_rollout_is_full_with_max_steps() -> None:
 GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uint8(1), "reward": 1.0, "log_prob": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
+def test_a_step_unlike_the_first_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"observation": np.zeros(3, np.float32)}, r"^observation must be of shape \(2,\), got \(3,\)$"),
         ({"observation": np.full(2, 0.1)}, "^observation must be of dtype float32, got float64"),
         ({"observation": {"x": np.zeros(2)}}, "^observation must"),
@@ -255,16 +254,16 @@ GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uin
         ({"log_prob": [0.5]}, r"log_prob.* must be of shape \(\), got \(1,\)$"),
         ({"entropy": 0.5}, "entropy"),
         ({"log_prob": ...}, "log_prob.* missing"),
-    ],
-)
-def test_a_step_unlike_the_first_is_refused(change: dict[str, Any], text: str) -> None:
-    rollout = relive.RolloutBuffer(2)
-    rollout.add(**GOOD)
-    before = plain(rollout.state_dict())
-    with pytest.raises(errors.SchemaError, match=text):
-        rollout.add(**{name: value for name, value in (GOOD | change).items() if value is not ...})
-    assert plain(rollout.state_dict()) == before
-    rollout.add(**GOOD)
+    ]
+    for change, text in cases:
+        with subtests.test(text):
+            rollout = relive.RolloutBuffer(2)
+            rollout.add(**GOOD)
+            before = plain(rollout.state_dict())
+            with pytest.raises(errors.SchemaError, match=text):
+                rollout.add(**{name: value for name, value in (GOOD | change).items() if value is not ...})
+            assert plain(rollout.state_dict()) == before
+            rollout.add(**GOOD)
 
 
 def test_a_refused_first_step_fixes_nothing() -> None:
@@ -279,9 +278,8 @@ def test_a_refused_first_step_fixes_nothing() -> None:
     assert rollout.arrays()["observation"].tolist() == [[1, 2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("gamma", "lambda_", "text"),
-    [
+def test_factors_outside_their_range_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, str]] = [
         (0, 0.5, r"^gamma must be in \(0, 1\], got 0$"),
         (1.5, 0.5, r"^gamma must be in \(0, 1\], got 1.5$"),
         (math.nan, 0.5, r"^gamma must be in \(0, 1\], got nan$"),
@@ -289,11 +287,10 @@ def test_a_refused_first_step_fixes_nothing() -> None:
         (0.9, 1.1, r"^lambda_ must be in \[0, 1\], got 1.1$"),
         (0.9, math.nan, "^lambda_ must be a finite real number, got nan$"),
         (0.9, "x", "^lambda_ must be a finite real number, got 'x'$"),
-    ],
-)
-def test_factors_outside_their_range_are_refused(gamma: Any, lambda_: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        rollout_of([(1.0, 0.0, False, False, 0)]).advantages(gamma, lambda_)
+    ]
+    for gamma, lambda_, text in cases:
+        with subtests.test(text), pytest.raises(ValueError, match=text):
+            rollout_of([(1.0, 0.0, False, False, 0)]).advantages(gamma, lambda_)
 
 
 CUT = r"^next_value must be given with a truncated step once a value was: V of its final observation, got None"
@@ -385,9 +382,8 @@ def worked(seed: int = 0, steps: int = 7) -> relive.RolloutBuffer:
     return rollout
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
+def test_impossible_states_of_rollouts_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"size": 10}, r"size must be an integer in \[0, 8\], got 10"),
         ({"schema": None}, r"size must be an integer in \[0, 0\], got 7"),
         ({"schema": []}, "schema .*"),
@@ -399,14 +395,14 @@ def worked(seed: int = 0, steps: int = 7) -> relive.RolloutBuffer:
         ({"generator": {"bit_generator": "PCG64"}}, "generator must be null, got .*"),
         ({"class": "Other"}, "the state is of a Other, and not of a RolloutBuffer: use Other"),
         ({"settings": {"max_steps": 9}}, "settings/max_steps must be 8, as in this object, got 9"),
-    ],
-)
-def test_impossible_states_of_rollouts_are_refused(changes: dict[str, Any], text: str) -> None:
-    rollout = worked(1)
-    before = plain(rollout.state_dict())
-    with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
-        rollout.load_state_dict(worked().state_dict() | changes)
-    assert plain(rollout.state_dict()) == before
+    ]
+    for changes, text in cases:
+        with subtests.test(text):
+            rollout = worked(1)
+            before = plain(rollout.state_dict())
+            with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
+                rollout.load_state_dict(worked().state_dict() | changes)
+            assert plain(rollout.state_dict()) == before
 
 
 def test_rollout_states_beyond_memory_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Sizes that no memory holds are refused in one line, with the bytes of one and of all, before anything is stored."""
 
 from collections.abc import Callable
+import itertools
 import math
 from typing import Any
 
@@ -42,11 +43,10 @@ def rule(name: str) -> str:
     return rf"^{name} must fit in memory, got \d+ [a-z]+ of \d+ bytes each, [\d,.]+ GiB in all$"
 
 
-@pytest.mark.parametrize("size", [2**55, 2**60, 2**62])
-@pytest.mark.parametrize(("name", "make"), CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_a_size_that_no_machine_holds_is_refused(name: str, make: Callable[[int], Any], size: int) -> None:
-    with pytest.raises(errors.ArgumentError, match=rule(name)):
-        make(size)
+def test_a_size_that_no_machine_holds_is_refused(subtests: pytest.Subtests) -> None:
+    for size, (name, make) in itertools.product([2**55, 2**60, 2**62], CONSTRUCTORS.values()):
+        with subtests.test(name), pytest.raises(errors.ArgumentError, match=rule(name)):
+            make(size)
 
 
 def test_sequences_of_more_streams_than_fit_are_refused() -> None:
@@ -55,10 +55,10 @@ def test_sequences_of_more_streams_than_fit_are_refused() -> None:
         relive.SequenceReplayBuffer(2**20, length=2**20, streams=2**19)
 
 
-@pytest.mark.parametrize("unit", ["timesteps", "sequences", "episodes"])
-def test_items_that_no_machine_holds_are_refused(unit: Any) -> None:
-    with pytest.raises(errors.ArgumentError, match=rule("capacity")):
-        relive.ItemReplayBuffer(2**60, unit)
+def test_items_that_no_machine_holds_are_refused(subtests: pytest.Subtests) -> None:
+    for unit in ["timesteps", "sequences", "episodes"]:
+        with subtests.test(str(unit)), pytest.raises(errors.ArgumentError, match=rule("capacity")):
+            relive.ItemReplayBuffer(2**60, unit)
 
 
 def test_a_limit_of_fragments_takes_no_memory() -> None:
@@ -88,10 +88,10 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_machine")
-@pytest.mark.parametrize(("name", "make"), CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_a_size_that_this_machine_does_not_hold_is_refused(name: str, make: Callable[[int], Any]) -> None:
-    with pytest.raises(errors.ArgumentError, match=rule(name)):
-        make(2**31)
+def test_a_size_that_this_machine_does_not_hold_is_refused(subtests: pytest.Subtests) -> None:
+    for name, make in CONSTRUCTORS.values():
+        with subtests.test(name), pytest.raises(errors.ArgumentError, match=rule(name)):
+            make(2**31)
 
 
 B = np.zeros(100)
