@@ -48,24 +48,16 @@ def test_no_step_is_drawn_more_often_than_it_may(most: int, sizes: list[int], st
         buffer.check()
 
 
-def test_all_draws_that_are_left_can_be_had_at_once() -> None:
-    buffer = ring(5, 3)
-    assert collections.Counter(buffer.sample(15).keys.tolist()) == dict.fromkeys(range(5), 3)
-    with pytest.raises(
-        errors.NotReadyError,
-        match="^sample has nothing to draw: every anchor was made ineligible, or drawn max_times_sampled times$",
-    ):
-        buffer.sample(1)
-
-
 def test_the_number_of_draws_left_is_said() -> None:
     buffer = ring(2, 3)
-    buffer.sample(4)
-    with pytest.raises(
-        errors.NotReadyError,
-        match="^sample has 2 draws left with max_times_sampled = 3, and 3 were asked for: add steps first$",
-    ):
+    assert buffer.sample(4).probabilities[0] == 1 / 2
+    rule = "^sample has 2 draws left with max_times_sampled = 3, and 3 were asked for: add steps first$"
+    with pytest.raises(errors.NotReadyError, match=rule):
         buffer.sample(3)
+    buffer.sample(2)
+    rule = "^sample has nothing to draw: every anchor was made ineligible, or drawn max_times_sampled times$"
+    with pytest.raises(errors.NotReadyError, match=rule):
+        buffer.sample(1)
 
 
 def test_the_step_that_comes_to_a_slot_has_all_its_draws() -> None:
@@ -98,22 +90,13 @@ def test_draws_of_zero_priority_do_not_count_as_left() -> None:
     assert collections.Counter(buffer.sample(4).keys.tolist()) == {1: 2, 2: 2}
 
 
-def test_probabilities_are_those_of_the_moment_of_the_draw() -> None:
-    buffer = ring(3, 1)
-    probabilities = buffer.sample(3).probabilities
-    assert probabilities[0] == 1 / 3
-    assert set(probabilities.tolist()) <= {1 / 3, 1 / 2, 1.0}
-
-
 def test_check_finds_wrong_counts_of_draws() -> None:
     buffer = ring(2, 2)
     buffer._draws._times[0] = 3
     with pytest.raises(errors.CorruptionError, match="^an anchor was drawn more often than max_times_sampled = 2$"):
         buffer.check()
     buffer._draws._times[0] = 2
-    with pytest.raises(
-        errors.CorruptionError, match="^the anchors that count as spent are not those that were drawn so"
-    ):
+    with pytest.raises(errors.CorruptionError, match="^the anchors that count as spent are not those that were drawn"):
         buffer.check()
 
 

@@ -497,9 +497,3 @@ def test_stacks_are_looked_for_until_200_observations_were_none() -> None:
         for t in range(300):
             buffer.add(np.full((20, 20, 3), t % 9), 0, 1.0, np.full((20, 20, 3), (t + 1) % 9))
     assert look.call_count == 201  # The first has none before it.
-
-
-def test_stacks_are_no_misuse_without_a_frame_stack() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    stacks = [frames("first axis", t) for t in range(61)]
-    assert not caught(lambda: buffer.add_steps(stacks, [0] * 60, [1.0] * 60))

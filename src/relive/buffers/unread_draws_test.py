@@ -3,7 +3,6 @@
 import asyncio
 import collections
 from collections.abc import Callable
-import itertools
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 import relive
 from relive.buffers import hindsight
-from relive.storage import ragged
 from relive.testing import zoo
 
 SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
@@ -138,56 +136,6 @@ def test_a_mixture_draws_from_all_its_buffers_or_none(make: Callable[[], Any], s
     assert (first.get_stats().sampled, second.get_stats().sampled) == (4, 4)
 
 
-def test_joint_steps_that_cannot_be_read_are_not_drawn() -> None:
-    kinds: list[tuple[Any, dict[str, Any]]] = [
-        (relive.JointReplayBuffer, {}),
-        (relive.JointSequenceReplayBuffer, {"length": 2}),
-    ]
-    for kind, settings in kinds:
-        buffer = kind(8, agents=["a"], seed=0, **settings)
-        for t in range(6):
-            buffer.add({"a": t}, {"a": 0}, {"a": 1.0}, {"a": t + 1})
-        before, read = state_of(buffer), buffer._store.read
-        buffer._store.read = Fickle.read
-        Fickle.is_full = True
-        with pytest.raises(MemoryError, match="^no$"):
-            buffer.sample(4)
-        Fickle.is_full = False
-        buffer._store.read = read
-        assert state_of(buffer) == before
-
-
-def token_buffer() -> Any:
-    buffer = relive.TokenReplayBuffer(100, seed=0)
-    step = relive.TokenStep(prompt=[1], response=[2, 3], logprobs=[-0.5, -0.5], policy_version=0)
-    for _ in range(5):
-        buffer.add_episode([step], agent_id="a")
-    return buffer
-
-
-def item_buffer() -> Any:
-    buffer = relive.ItemReplayBuffer(100, seed=0)
-    buffer.add({"x": np.arange(9)})
-    return buffer
-
-
-@pytest.mark.parametrize("make", [token_buffer, item_buffer])
-def test_items_and_tokens_that_cannot_be_read_are_not_drawn(
-    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(self: Any, *arguments: Any) -> Any:
-        raise MemoryError("no")
-
-    buffer, twin = make(), make()
-    before = buffer.get_stats(), buffer.rng.bit_generator.state
-    with monkeypatch.context() as patch:
-        patch.setattr(ragged.RaggedColumns, "read", read)
-        with pytest.raises(MemoryError, match="^no$"):
-            buffer.sample(4)
-    assert (buffer.get_stats(), buffer.rng.bit_generator.state) == before
-    assert repr(buffer.sample(4)) == repr(twin.sample(4))
-
-
 class Uncopied:
     """An observation that there is no memory for a copy of, on request."""
 
@@ -234,24 +182,6 @@ def test_a_batch_gathered_ahead_raises_in_its_place() -> None:
     with pytest.raises(MemoryError, match="^no$"):
         next(draws)
     draws.close()
-
-
-def test_a_draw_that_cannot_be_counted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = relive.RingReplayBuffer(10, max_times_sampled=2, seed=0)
-    for t in range(8):
-        buffer.add(float(t), t, 1.0, t + 1.0)
-    before, calls = zoo.state_of(buffer), itertools.count()
-
-    def unique(values: Any, _unique: Any = np.unique) -> Any:
-        if next(calls) == 1:
-            raise MemoryError
-        return _unique(values)
-
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(np, "unique", unique)
-        buffer.sample(4)
-    assert zoo.state_of(buffer) == before
-    buffer.check()
 
 
 @pytest.mark.parametrize("name", zoo.STORED)
