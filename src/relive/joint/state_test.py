@@ -92,9 +92,8 @@ def state_of() -> State:
 JOINT = "the joint steps cannot be as they are: "
 
 
-@pytest.mark.parametrize(
-    ("values", "arrays", "text"),
-    [
+def test_impossible_states_of_joint_buffers_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[State, dict[str, Any], str]] = [
         (
             {},
             {"rows/extras/flags": [[4, 0, 0], [0, 0, 0], [4, 4, 0]]},
@@ -125,20 +124,20 @@ JOINT = "the joint steps cannot be as they are: "
         ({"next_episode": -1}, {}, r"next_episode must be an integer in \[0, .*"),
         ({"schema": None}, {}, "schema must be there where a row was written"),
         ({"schema": [["observation", "<i8", []]]}, {}, "schema cannot be made: .*"),
-    ],
-)
-def test_impossible_states_of_joint_buffers_are_refused(values: State, arrays: dict[str, Any], text: str) -> None:
-    state = state_of()
-    Buffer.from_state(copy.deepcopy(state)).check()
-    state |= values
-    for name, value in arrays.items():
-        array = state["arrays"][name]
-        state["arrays"][name] = np.array(value, array.dtype).reshape(-1, *array.shape[1:])
-    buffer = Buffer(6, SCHEMAS, agents=AGENTS)
-    before = plain(buffer.state_dict())
-    with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
-        buffer.load_state_dict(state)
-    assert plain(buffer.state_dict()) == before
+    ]
+    for values, arrays, text in cases:
+        with subtests.test(text):
+            state = state_of()
+            Buffer.from_state(copy.deepcopy(state)).check()
+            state |= values
+            for name, value in arrays.items():
+                array = state["arrays"][name]
+                state["arrays"][name] = np.array(value, array.dtype).reshape(-1, *array.shape[1:])
+            buffer = Buffer(6, SCHEMAS, agents=AGENTS)
+            before = plain(buffer.state_dict())
+            with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
+                buffer.load_state_dict(state)
+            assert plain(buffer.state_dict()) == before
 
 
 def test_an_episode_without_what_came_after_is_refused() -> None:
@@ -168,9 +167,8 @@ def test_two_episodes_of_one_number_are_refused() -> None:
         Buffer.from_state(state)
 
 
-@pytest.mark.parametrize(
-    ("path", "other"),
-    [
+def test_a_schema_of_other_rows_than_those_of_agents_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("observation/0,1", "observation/0,3"),
         ("observation/0,1", "observation/0,0"),
         ("observation/0,1", "observation/-1,1"),
@@ -181,31 +179,29 @@ def test_two_episodes_of_one_number_are_refused() -> None:
         ("extras/flags", "extras/flag"),
         ("observation/status", "observation/state"),
         ("observation/episode", "observation/number"),
-    ],
-)
-def test_a_schema_of_other_rows_than_those_of_agents_is_refused(path: str, other: str) -> None:
-    state = state_of()
-    state["schema"] = [[other if row[0] == path else row[0], *row[1:]] for row in state["schema"]]
-    with pytest.raises(
-        errors.CheckpointError, match=r"^schema must be (that of rows of 3 agents, got another|a list .*)$"
-    ):
-        Buffer.from_state(state)
+    ]
+    for path, other in cases:
+        with subtests.test(other):
+            state = state_of()
+            state["schema"] = [[other if row[0] == path else row[0], *row[1:]] for row in state["schema"]]
+            with pytest.raises(
+                errors.CheckpointError, match=r"^schema must be (that of rows of 3 agents, got another|a list .*)$"
+            ):
+                Buffer.from_state(state)
 
 
-@pytest.mark.parametrize(
-    ("agents", "text"),
-    [
+def test_agents_that_cannot_be_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (None, "agents must be a mapping, got None"),
         ([], r"agents must be a mapping, got \[\]"),
         ({}, "a JointReplayBuffer cannot be made of its settings: agents must be .*"),
         ({"left": "left"}, "agents/0 is missing"),
         ({"0": 3}, "agents/0 must be a string, got 3"),
         ({"0": "left"}, "schema must be that of rows of 1 agents, got another"),
-    ],
-)
-def test_agents_that_cannot_be_are_refused(agents: Any, text: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
-        Buffer.from_state(state_of() | {"agents": agents})
+    ]
+    for agents, text in cases:
+        with subtests.test(text), pytest.raises(errors.CheckpointError, match=f"^({text})$"):
+            Buffer.from_state(state_of() | {"agents": agents})
 
 
 def test_joint_states_beyond_memory_are_refused() -> None:

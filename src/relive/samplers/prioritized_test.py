@@ -40,12 +40,6 @@ def test_a_batch_of_nothing_likely_has_no_weights(normalization: Any) -> None:
         assert sampler._importance_weights(masses, unit, 0.4).tolist() == [0.0, 0.0]
 
 
-def test_alpha_can_be_set_before_the_sampler_has_a_buffer() -> None:
-    sampler = relive.PrioritizedSampler()
-    sampler.alpha = 0.2
-    assert sampler.alpha == 0.2
-
-
 def test_only_rows_above_0_are_drawable_and_zeros_weigh_nothing() -> None:
     sampler = rated()
     sampler._set_priorities(FOUR[1:2], np.zeros(1))
@@ -169,23 +163,6 @@ def test_a_subclass_is_told_of_added_rows() -> None:
     buffer.check()
 
 
-@pytest.mark.parametrize("streams", [1, 9])
-def test_hooks_of_its_own_take_nothing_from_the_weights(streams: int) -> None:
-    own, ours = (
-        relive.RingReplayBuffer(40, sampler=sampler, streams=streams, seed=0)
-        for sampler in (Heard(), relive.PrioritizedSampler())
-    )
-    for t in range(60):
-        now = np.full(streams, float(t))
-        for buffer in (own, ours):
-            buffer.extend(now, now, now, now + 1)
-            buffer.update_priorities([buffer.appended - 1 - t % 7], [t % 5])
-        if t % 3 == 0:
-            assert own.get_priorities([own.appended - 1]).tolist() == ours.get_priorities([own.appended - 1]).tolist()
-            assert own.sample(5).probabilities.tolist() == ours.sample(5).probabilities.tolist()
-        own.check()
-
-
 class Wrong(relive.PrioritizedSampler):
     """Draws a slot that is not eligible."""
 
@@ -197,15 +174,6 @@ def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
     sampler = sampler_test.attached(Wrong(), FOUR.tolist(), 9)
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
         sampler._draw_checked(3, np.random.default_rng(0))
-
-
-def test_a_priority_of_minus_zero_is_one_of_zero() -> None:
-    sampler = attached()
-    sampler._set_priorities(np.array([1]), np.array([-0.0]))
-    assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
-    for is_readable in (False, True):
-        sampler_test.change(sampler, [1, 2], is_readable)
-    assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
 
 
 def state_of_three(**settings: Any) -> dict[str, Any]:
@@ -225,9 +193,8 @@ def test_unrated_rows_are_saved_as_nan() -> None:
     assert state["sampler"] == {"ticks": 0, "running_maximum": 2.0}
 
 
-@pytest.mark.parametrize(
-    ("values", "priorities", "message"),
-    [
+def test_impossible_states_of_priorities_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], list[float], str]] = [
         ({}, [2.0, -1.0, np.nan], "^array sampler/priorities must hold finite numbers of at least 0, and NaN$"),
         ({}, [2.0, np.inf, np.nan], "^array sampler/priorities must hold finite numbers of at least 0, and NaN$"),
         ({}, [2.0, -0.0, np.nan], "^array sampler/priorities must hold finite numbers of at least 0, and NaN$"),
@@ -250,16 +217,14 @@ def test_unrated_rows_are_saved_as_nan() -> None:
             "^sampler cannot be as it was: priority of row 1 ",
         ),
         ({"ticks": -1}, [2.0, 1.0, 1.0], "^sampler/ticks must be an integer in"),
-    ],
-)
-def test_impossible_states_of_priorities_are_refused(
-    values: dict[str, Any], priorities: list[float], message: str
-) -> None:
-    state = state_of_three(alpha=2.0)
-    state["sampler"].update(values)
-    state["arrays"]["sampler/priorities"] = np.array(priorities)
-    with pytest.raises(errors.CheckpointError, match=message):
-        relive.PrioritizedReplayBuffer.from_state(state)
+    ]
+    for values, priorities, message in cases:
+        with subtests.test(message):
+            state = state_of_three(alpha=2.0)
+            state["sampler"].update(values)
+            state["arrays"]["sampler/priorities"] = np.array(priorities)
+            with pytest.raises(errors.CheckpointError, match=message):
+                relive.PrioritizedReplayBuffer.from_state(state)
 
 
 def test_a_restored_sampler_gives_new_rows_what_the_other_gives() -> None:

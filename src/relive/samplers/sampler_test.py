@@ -61,9 +61,8 @@ def test_results_of_draw_are_passed_on() -> None:
     assert wide._draw_checked(1, RNG).slots.dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
+def test_a_wrong_draw_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (None, "^_draw must return a Draw, got None$"),
         (([1],), r"^_draw must return a Draw, got \(\[1\],\)$"),
         (([1, 3], ["x", "y"]), "^_draw must return a Draw, got "),
@@ -76,12 +75,12 @@ def test_results_of_draw_are_passed_on() -> None:
         (([1, 3], [0.5, 0.0]), r"^_draw must return probabilities in \(0, 1\], got 0.0$"),
         (([1, 3], [0.5, 1.5]), r"^_draw must return probabilities in \(0, 1\], got 1.5$"),
         (([1, 3], [0.5, np.nan]), r"^_draw must return probabilities in \(0, 1\], got nan$"),
-    ],
-)
-def test_a_wrong_draw_is_refused(answer: Any, message: str) -> None:
-    sampler = attached(Fixed(answer), [1, 3])
-    with pytest.raises(errors.SamplerError, match=message):
-        sampler._draw_checked(2, RNG)
+    ]
+    for answer, message in cases:
+        with subtests.test(message):
+            sampler = attached(Fixed(answer), [1, 3])
+            with pytest.raises(errors.SamplerError, match=message):
+                sampler._draw_checked(2, RNG)
 
 
 def test_a_sampler_is_told_of_changes_alone() -> None:
@@ -125,17 +124,13 @@ def test_a_sampler_needs_draw_alone() -> None:
     sampler = attached(First(), [2, 5])
     assert sampler._draw_checked(3, RNG).slots.tolist() == [2, 2, 2]
     sampler.check()
-    assert sampler._drawable().tolist() == [2, 5]
+    assert (sampler.can_draw(), sampler._drawable().tolist()) == (True, [2, 5])
     assert np.isnan(sampler.probabilities(np.array([2, 5]))).all()
     buffer = relive.RingReplayBuffer(4, sampler=First(), seed=0)
     buffer.add(0.0, 0, 0.0, next_observation=1.0)
     assert buffer.sample(2).weights.tolist() == [1.0, 1.0]
     with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.4$"):
         buffer.read([0], beta=0.4)
-
-
-def test_a_sampler_that_does_not_say_otherwise_can_draw() -> None:
-    assert attached(First(), [2]).can_draw()
 
 
 class Forgetful(relive.UniformSampler):

@@ -13,12 +13,10 @@ from relive import errors
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@pytest.mark.parametrize(
-    ("tick", "value"),
-    [(0, 0.4), (1, 0.400006), (11, 0.400066), (50_000, 0.7), (99_999, 0.999994), (100_000, 1.0), (100_001, 1.0)],
-)
-def test_beta_goes_up_in_a_straight_line_and_stays(tick: int, value: float) -> None:
-    assert relive.LinearSchedule(0.4, 1.0, steps=100_000).value(tick) == value
+def test_beta_goes_up_in_a_straight_line_and_stays() -> None:
+    beta = relive.LinearSchedule(0.4, 1.0, steps=100_000)
+    values = [beta.value(tick) for tick in (0, 1, 11, 50_000, 99_999, 100_000, 10**9)]
+    assert values == [0.4, 0.400006, 0.400066, 0.7, 0.999994, 1.0, 1.0]
 
 
 @hypothesis.given(
@@ -35,11 +33,6 @@ def test_every_value_is_the_one_on_paper(start: float, end: float, steps: int, t
     assert values == sorted(values, reverse=start > end)
 
 
-def test_a_linear_schedule_can_go_down_or_stay() -> None:
-    assert [relive.LinearSchedule(1, 0, 4).value(tick) for tick in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
-    assert [relive.LinearSchedule(0.1, 0.1, 3).value(tick) for tick in range(5)] == [0.1] * 5
-
-
 def test_values_are_floats_whatever_the_numbers_are() -> None:
     steps: Any = np.int64(2)
     schedule = relive.LinearSchedule(np.float64(0.5), 1, steps)
@@ -53,32 +46,23 @@ def test_repr_of_a_linear_schedule() -> None:
     assert (schedule.start, schedule.end, schedule.steps) == (0.4, 1.0, 100_000)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "steps", "message"),
-    [
+def test_settings_that_make_no_line_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, Any, str]] = [
         (math.nan, 1.0, 10, "start must be a finite real number, got nan"),
         (0.4, math.inf, 10, "end must be a finite real number, got inf"),
         ("0.4", 1.0, 10, "start must be a finite real number, got '0.4'"),
         (0.4, 1.0, 0, "steps must be at least 1, got 0"),
         (0.4, 1.0, 1.5, "steps must be an integer of at least 1, got 1.5"),
-    ],
-)
-def test_settings_that_make_no_line_are_refused(start: Any, end: Any, steps: Any, message: str) -> None:
-    with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
-        relive.LinearSchedule(start, end, steps)
+    ]
+    for start, end, steps, message in cases:
+        with subtests.test(message), pytest.raises(errors.ArgumentError, match=f"^{message}$"):
+            relive.LinearSchedule(start, end, steps)
 
 
-@pytest.mark.parametrize(
-    ("tick", "message"),
-    [
-        (-1, "tick must be at least 0, got -1"),
-        (0.5, "tick must be an integer of at least 0, got 0.5"),
-        (True, "tick must be an integer of at least 0, got True"),
-    ],
-)
-def test_a_tick_that_is_no_count_is_refused(tick: Any, message: str) -> None:
-    with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
-        relive.LinearSchedule(0.4, 1.0, 10).value(tick)
+def test_a_tick_that_is_no_count_is_refused() -> None:
+    for tick in (-1, 0.5, True):
+        with pytest.raises(errors.ArgumentError, match=f"^tick must be .*at least 0, got {tick}$"):
+            relive.LinearSchedule(0.4, 1.0, 10).value(tick)  # type: ignore[arg-type]
 
 
 def test_a_schedule_of_your_own_is_a_subclass_with_one_method() -> None:

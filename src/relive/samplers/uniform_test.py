@@ -47,50 +47,12 @@ def test_draws_are_uniform_however_few_are_eligible(num_eligible: int, steps: in
     assert buffer.sample(3).probabilities.tolist() == [1 / num_eligible] * 3
 
 
-@pytest.mark.parametrize("num_eligible", [90, 40, 1])
-def test_draws_are_uniform_where_the_ring_begins_anywhere(num_eligible: int) -> None:
-    buffer = relive.RingReplayBuffer(100, seed=0)
-    for t in range(170):
-        buffer.add(t, 0, 0.0, t + 1)
-    buffer.clear()
-    for t in range(90):
-        buffer.add(t, 0, 0.0, t + 1)
-    buffer.set_eligible(range(170, 260 - num_eligible), False)
-    keys, counts = np.unique(buffer.sample_keys(6_000), return_counts=True)
-    assert keys.tolist() == list(range(260 - num_eligible, 260))
-    testing.assert_frequencies(counts.tolist(), [1 / num_eligible] * num_eligible)
-
-
 def test_draws_of_one_batch_are_independent() -> None:
     """Of three rows of which two are eligible, every pair is drawn alike."""
     buffer = ring(3, 3, [1])
     pairs = [tuple(buffer.sample_keys(2).tolist()) for _ in range(1_000)]
     counts = [pairs.count(pair) for pair in itertools.product([0, 2], repeat=2)]
     testing.assert_frequencies(counts, [1 / 4] * 4)
-
-
-@pytest.mark.parametrize("barred", [2, 150, 198])
-def test_after_every_change_draws_are_of_what_is_eligible_then(barred: int) -> None:
-    rng = np.random.default_rng(barred)
-    buffer = ring(200, 200, list(range(barred)))
-    for step in range(60):
-        change = step % 3
-        if change == 0:
-            buffer.add(step, 0, 0.0, step + 1)
-            buffer.set_eligible([buffer.appended - 1], bool(rng.random() < 0.5))
-        elif change == 1:
-            buffer.set_eligible(rng.integers(buffer.appended - 200, buffer.appended, 2), bool(rng.random() < 0.5))
-        else:
-            buffer.add(step, 0, 0.0)
-        if buffer.can_sample(1):
-            assert np.isin(buffer.sample_keys(50), buffer.eligible_keys()).all()
-    buffer.check()
-
-
-def test_one_anchor_is_certain() -> None:
-    sampler = sampler_test.attached(relive.UniformSampler(), [5])
-    assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
-    assert sampler._draw_checked(2, np.random.default_rng(0)).probabilities.tolist() == [1.0, 1.0]
 
 
 @hypothesis.given(

@@ -194,33 +194,29 @@ def test_samples_of_episodes_become_a_batch_of_transitions() -> None:
     assert batch.extras == {}
 
 
-@pytest.mark.parametrize(
-    ("observations", "error", "said"),
-    [
+def test_samples_that_are_no_batch_are_refused_by_name(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[Any], Any, str]] = [
         ([np.zeros(3), np.zeros(4), 0], errors.SchemaError, "observation must have one shape in all samples, got [3] "),
         ([{"a": 1.0}, {"b": 1.0}, 0], errors.ArgumentError, "observation must have the same keys in all samples, got "),
         ([{"a": 1.0}, 1.0, 0], errors.ArgumentError, "observation must have the same keys in all samples, got "),
         ([{"a": {"b": object()}}] * 3, errors.SchemaError, "observation/a/b must be an array of numbers, of text or "),
         ([1.0, 2.0, None], errors.SchemaError, "next_observation must be an array of numbers, of text or of dates"),
         ([{}, {}, 0], errors.ArgumentError, "observation must have at least one key, got {}"),
-    ],
-)
-def test_samples_that_are_no_batch_are_refused_by_name(observations: list[Any], error: Any, said: str) -> None:
-    with pytest.raises(error, match="^" + re.escape(said)):
-        relive.TransitionBatch.from_samples(samples_of(observations, [0, 1]))
+    ]
+    for observations, error, said in cases:
+        with subtests.test(said), pytest.raises(error, match="^" + re.escape(said)):
+            relive.TransitionBatch.from_samples(samples_of(observations, [0, 1]))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "said"),
-    [
+def test_other_than_lists_of_samples_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, str]] = [
         ([], errors.ArgumentError, "^samples must have at least 1 sample, got 0$"),
         (3, errors.ArgumentTypeError, "^samples must be an instance of Sequence, got 3$"),
         ([*samples_of([0, 1], [0]), 3], errors.ArgumentTypeError, "^sample 1 must be a ReplaySample, got 3$"),
-    ],
-)
-def test_other_than_lists_of_samples_are_refused(wrong: Any, error: Any, said: str) -> None:
-    with pytest.raises(error, match=said):
-        relive.TransitionBatch.from_samples(wrong)
+    ]
+    for wrong, error, said in cases:
+        with subtests.test(said), pytest.raises(error, match=said):
+            relive.TransitionBatch.from_samples(wrong)
 
 
 def test_actions_of_samples_may_have_names_too() -> None:
