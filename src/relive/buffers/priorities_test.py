@@ -243,6 +243,7 @@ def test_the_last_of_two_priorities_of_a_key_wins() -> None:
     buffer.update_priorities([1, 0, 1, 1, 0], [10, 20, 30, 5, 7])
     assert buffer.get_priorities([0, 1, 2]).tolist() == [7, 5, 3]
     assert buffer.read([0, 1, 2]).probabilities.tolist() == pytest.approx([7 / 15, 5 / 15, 3 / 15], rel=1e-15)
+    buffer.update_priorities([2, 2], [50, 1])
     fill(buffer, 17, first=3)
     assert buffer.get_priorities([3]).tolist() == [7]
     rng = np.random.default_rng(0)
