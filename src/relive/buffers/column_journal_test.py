@@ -17,7 +17,6 @@ from relive.common import arrays
 from relive.persistence import journal_reader
 from relive.persistence import recover_test
 from relive.persistence import settings
-from relive.storage import memory
 from relive.testing import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -92,23 +91,6 @@ def test_a_schema_that_was_not_written_is_not_kept(tmp_path: pathlib.Path, monke
     recovered: Any = relive.recover(tmp_path / "log")
     assert recovered.schema == buffer.schema
     assert recover_test.content(recovered) == recover_test.content(buffer)
-
-
-def test_rows_for_which_there_is_no_room_are_not_written(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_memory(*_: object) -> Any:
-        raise MemoryError
-
-    buffer = ring(schema=None)
-    with recover_test.opened(tmp_path / "log") as log:
-        buffer.attach(log)
-        with monkeypatch.context() as patch:
-            patch.setattr(memory, "ColumnStorage", no_memory)
-            with pytest.raises(MemoryError):
-                add(buffer)
-        assert log.num_records == 1
-        assert buffer.schema is None
 
 
 # Segments.
@@ -202,27 +184,6 @@ def test_the_first_step_without_a_schema_may_begin_a_segment(
             call(buffer)
             call(buffer)
         assert recover_test.content(relive.recover(path)) == recover_test.content(buffer)
-
-
-@pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
-def test_rounds_without_next_observations_are_recovered(schema: relive.Schema | None, tmp_path: pathlib.Path) -> None:
-    buffer = ring(3, schema)
-    with recover_test.opened(tmp_path / "log") as log:
-        buffer.attach(log)
-        for t in range(9):
-            extras = {"word": np.full(2, "b"), "n": np.full(2, t)}
-            observations, ends = np.full((2, 2), t, np.uint8), np.array([t % 4 == 3, False])
-            buffer.extend(
-                observations,
-                np.zeros(2, bool),
-                np.zeros(2),
-                None,
-                terminated=ends,
-                truncated=ends,
-                streams=[2, t % 2],
-                **extras,
-            )
-    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 # Invalid records.

@@ -105,12 +105,6 @@ def test_wrong_settings_of_column_buffers_are_refused(subtests: pytest.Subtests)
             kind(**{"capacity": 8, **settings})
 
 
-def test_a_storage_may_bring_the_schema() -> None:
-    storage = relive.ColumnStorage(SCHEMA, 8)
-    assert relive.RingReplayBuffer(8, storage=storage).schema == SCHEMA
-    assert relive.RingReplayBuffer(8, SCHEMA, storage=storage).schema == SCHEMA
-
-
 def test_a_capacity_that_links_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append, "MOST_ROWS", 5)
     assert relive.RingReplayBuffer(5).capacity == 5
@@ -557,44 +551,3 @@ def test_a_bad_value_of_a_schedule_changes_nothing(
         draw(buffer)
     assert observed(buffer) == before
     assert buffer.rng.bit_generator.state == state
-
-
-class Faulty(relive.UniformSampler):
-    """Works until `fault` names the method that fails."""
-
-    fault: str | None = None
-    answer: Any = None
-    rounds = 0
-
-    def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
-        self.rounds += 1
-        if self.fault == "_draw" and self.rounds > 1:
-            raise RuntimeError("_draw failed")
-        draw = super()._draw(size, rng)
-        if self.answer is not None:
-            return relive.Draw(self.answer, np.ones(len(self.answer)))
-        # The first round draws one anchor only: with a limit another round is needed.
-        return relive.Draw(np.repeat(draw.slots[:1], size), draw.probabilities)
-
-
-@pytest.mark.parametrize("limit", [None, 2])
-@pytest.mark.parametrize("fault", ["_draw", [7] * 4, [-1, 0, 0, 0], [0.5, 1, 1, 1], [0]], ids=str)
-def test_a_sampler_that_fails_leaves_what_is_counted(fault: Any, limit: int | None) -> None:
-    """P25, P90."""
-    sampler = Faulty()
-    buffer = filled(relive.RingReplayBuffer(8, sampler=sampler, max_times_sampled=limit, seed=0))
-    before = observed(buffer), buffer.rng.bit_generator.state
-    rule = "^_draw must return "
-    if isinstance(fault, str):
-        sampler.fault, rule = fault, f"^{fault} failed$"
-    else:
-        sampler.answer = np.array(fault)
-    for call in (buffer.sample, buffer.sample_keys):
-        sampler.rounds = int(limit is None)
-        with pytest.raises((RuntimeError, relive.SamplerError), match=rule):
-            call(4)
-        assert (observed(buffer), buffer.rng.bit_generator.state) == before
-        buffer.check()
-    sampler.fault = sampler.answer = None
-    assert len(buffer.sample(4).keys) == 4
-    buffer.check()

@@ -252,30 +252,6 @@ def test_half_of_the_steps_may_be_spliced() -> None:
     assert not caught(fill)
 
 
-def test_as_an_error_the_warning_comes_after_the_step_is_stored() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", errors.MisuseWarning)
-        with pytest.raises(errors.MisuseWarning):
-            for number in range(300):
-                buffer.add(10.0 * number, 0, 0.0, 10.0 * number + 1)
-    assert len(buffer) == buffer.num_eligible == 102
-    buffer.check()
-
-
-def test_as_an_error_the_warning_comes_after_all_steps() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    buffer.add(-1, 0, 0.0, terminated=True)
-    buffer.add_steps(range(101), [0] * 100, np.zeros(100))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", errors.MisuseWarning)
-        for number in range(100):
-            buffer.add(-10 * number, 0, 0.0, -10 * number - 1)
-        with pytest.raises(errors.MisuseWarning):
-            buffer.add_steps([5000, 5001, 5002, 5003], [0] * 3, np.zeros(3))
-    assert len(buffer) == 204
-
-
 def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the newest steps, and later steps must not depend on it."""
     looked, original = [], misuse._cause_of_splices

@@ -121,23 +121,6 @@ def test_the_weight_of_a_row_that_retires_is_that_of_its_draw(normalization: str
     assert batch.weights.tolist() == pytest.approx([weight], rel=1e-12)
 
 
-@pytest.mark.parametrize("path", [[1.0], [0.0, 0.5], [0.5, 0.0, 1.5, 0.6], [2.0, 0.0]])
-def test_another_alpha_gives_the_probabilities_of_a_fresh_tree(path: list[float]) -> None:
-    """P45: raw priorities are kept, so a change of alpha loses nothing, not even alpha = 0, nor rows barred then."""
-    priorities = [0.5, 3.0, 100.0, 1e-3, 0.0]
-    used, fresh = (rated(priorities, capacity=6, alpha=alpha, epsilon=1e-3) for alpha in (0.6, path[-1]))
-    used.set_eligible([1], False)
-    for alpha in path:
-        used.sampler.alpha = alpha
-        assert used.sampler.alpha == alpha
-    used.set_eligible([1], True)
-    assert used.get_priorities(range(5)).tolist() == priorities
-    for buffer in (used, fresh):
-        fill(buffer, 1, first=5)
-    assert used.read(range(6)).probabilities.tolist() == fresh.read(range(6)).probabilities.tolist()
-    used.check()
-
-
 # The priorities of new rows.
 
 
@@ -294,21 +277,6 @@ def test_when_a_row_goes_its_priority_goes_alone() -> None:
     assert buffer.read([1, 2, 3]).probabilities.tolist() == [1 / 8, 3 / 8, 4 / 8]
     fill(buffer, 1, first=5)
     assert buffer.get_priorities([2, 3, 4, 5]).tolist() == [3, 4, 4, 4]
-
-
-def test_priorities_of_several_streams_wrap_the_ring() -> None:
-    """P46: no negative node; a batch of one keeps its axis."""
-    buffer = make(7, streams=3)
-    for t in range(10):
-        keys = buffer.extend(np.full(3, t), np.zeros(3, int), np.zeros(3), np.full(3, t + 1))
-        buffer.update_priorities(keys, [1.0, 0.0, 3.0])
-        assert buffer.get_priorities(buffer.eligible_keys()).min() >= 0
-        assert buffer.read(buffer.eligible_keys()).probabilities.sum() == pytest.approx(1, rel=1e-15)
-        buffer.check()
-    one = buffer.sample(1)
-    for name in ("observation", "action", "reward", "next_discount", "is_terminal", "keys", "weights", "probabilities"):
-        assert getattr(one, name).shape == (1,), name
-    assert make(3, streams=1).extend([0], [0], [0.0], [1]).shape == (1,)
 
 
 @pytest.mark.parametrize("start", [2**31 - 2, 2**32 - 3, 2**53 - 2])

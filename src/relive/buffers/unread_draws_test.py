@@ -98,18 +98,6 @@ def test_a_draw_that_cannot_be_read_changes_nothing(make: Callable[[], Any], dra
     assert state_of(buffer) == state_of(twin)
 
 
-def test_spent_anchors_come_back_when_the_draw_fails() -> None:
-    buffer = filled(relive.RingReplayBuffer, max_times_sampled=1)
-    Fickle.is_full = True
-    with pytest.raises(MemoryError):
-        buffer.sample(8)
-    Fickle.is_full = False
-    assert buffer.num_eligible == 8
-    assert buffer.get_stats().spent == 0
-    assert sorted(buffer.sample(8).keys.tolist()) == list(range(8))
-    assert buffer.get_stats().spent == 8
-
-
 @pytest.mark.parametrize("same_generator", [False, True])
 @pytest.mark.parametrize("make", [BUFFERS["priorities"], BUFFERS["told"]])
 def test_a_mixture_draws_from_all_its_buffers_or_none(make: Callable[[], Any], same_generator: bool) -> None:

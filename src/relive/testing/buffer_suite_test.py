@@ -60,7 +60,6 @@ WHOLE = {
     "over another storage": suite(of(relive.RingReplayBuffer, n_step=2, storage=memory_test.ListStorage)),
     "draws some": suite(of(relive.RingReplayBuffer, sampler=sampler_suite_test.Even)),
 }
-BY_DAY = ("stacks padded with the first", "sequences prioritized", "draws some")
 WHOLE_LONG = {
     "ring": RING,
     "three steps": suite(of(relive.RingReplayBuffer, n_step=3, gamma=0.5), 0.5),
@@ -73,10 +72,7 @@ TESTS = [name for name in vars(SUITE) if name.startswith("test_")]
 @pytest.mark.parametrize("test", TESTS)
 @pytest.mark.parametrize(
     "tests",
-    [
-        *(pytest.param(each, marks=[] if name in BY_DAY else pytest.mark.full) for name, each in WHOLE.items()),
-        *(pytest.param(each, marks=pytest.mark.long) for each in WHOLE_LONG.values()),
-    ],
+    [*WHOLE.values(), *(pytest.param(each, marks=pytest.mark.long) for each in WHOLE_LONG.values())],
     ids=[*WHOLE, *WHOLE_LONG],
 )
 def test_a_correct_buffer_passes(tests: buffer_suite.BufferTests, test: str) -> None:

@@ -114,23 +114,6 @@ def test_padding_of_a_sequence_is_zeros_in_every_leaf() -> None:
     assert batch.start_step.tolist() == [0, 0]
 
 
-def test_a_batch_owns_its_arrays() -> None:
-    for buffer in (
-        nested_buffer(relive.RingReplayBuffer, n_step=2),
-        nested_buffer(relive.RingReplayBuffer, frame_stack=2),
-        nested_buffer(relive.SequenceReplayBuffer, length=2, burn_in=1),
-    ):
-        before = buffer.read([1])
-        spoilt = buffer.read([1])
-        for tree in (spoilt.observation["image"], spoilt.action["push"], spoilt.reward, spoilt.extras["logp"]):
-            tree[...] = 77
-        after = buffer.read([1])
-        assert np.array_equal(before.observation["image"], after.observation["image"])
-        assert np.array_equal(before.action["push"], after.action["push"])
-        assert np.array_equal(before.reward, after.reward)
-        assert np.array_equal(before.extras["logp"], after.extras["logp"])
-
-
 @hypothesis.given(
     strategies.integers(1, 12), strategies.integers(1, 9), strategies.integers(0, 2**32), strategies.floats(0.01, 1)
 )
@@ -224,27 +207,6 @@ def test_only_fields_of_the_batch_are_read() -> None:
     sequences.add_episode(range(8), range(7), np.zeros(7), terminated=True)
     sequences.read([0, 1])
     assert sorted(spy.asked) == [("action", 6), ("observation", 8), ("reward", 6)]
-
-
-@pytest.mark.parametrize(
-    "window",
-    [relive.TransitionWindow(), relive.SequenceWindow(2)],
-    ids=lambda w: type(w).__name__,
-)
-def test_a_batch_of_any_window_has_probabilities_and_weights(window: Any) -> None:
-    buffer: Any = relive.ColumnReplayBuffer(
-        8, window=window, sampler=relive.PrioritizedSampler(alpha=1.0, beta=1.0, epsilon=0.0), seed=0
-    )
-    first = buffer.add_episode(range(4), range(3), np.zeros(3), terminated=True)[0]
-    second = buffer.add_episode(range(4), range(3), np.zeros(3), terminated=True)[0]
-    buffer.set_eligible([key for key in buffer.eligible_keys() if key not in (first, second)], False)
-    buffer.update_priorities([first, second], [1.0, 3.0])
-    batch = buffer.read([first, second])
-    assert batch.probabilities.tolist() == [0.25, 0.75]
-    assert batch.weights == pytest.approx([1.0, 1 / 3])
-    drawn = buffer.sample(8)
-    assert sorted(drawn.probabilities.tolist()) == [0.25] * 2 + [0.75] * 6
-    assert drawn.weights == pytest.approx(np.where(drawn.keys == first, 1.0, 1 / 3))
 
 
 ALL_WINDOWS: list[window_lib.Window[Any]] = [
