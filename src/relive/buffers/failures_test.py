@@ -37,16 +37,6 @@ class RefusingRows(relive.ColumnStorage):
         super()._write_rows(slot, count, rows)
 
 
-class FailingJournal:
-    """Stands for a journal whose disk is full."""
-
-    def prepare(self) -> None:
-        pass
-
-    def write(self, steps: Any) -> None:
-        raise OSError("full")
-
-
 def contents(buffer: Any) -> Any:
     """Return what a buffer holds and counts, and its generator."""
     columns = buffer._store.storage.read(np.arange(len(buffer)))
@@ -85,17 +75,6 @@ def test_a_storage_that_refuses_a_write_has_lost_nothing(call: Any, kind: Any, t
         storage.refuses = False
         call(buffer)
         buffer.check()
-
-
-@pytest.mark.parametrize("kind", [relive.ColumnStorage, Refusing, RefusingRows])
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_journal_that_refuses_a_record_has_lost_no_row(call: Any, kind: Any) -> None:
-    buffer = filled(kind(SCHEMA, 6))
-    before, buffer._journal = contents(buffer), FailingJournal()
-    with pytest.raises(OSError, match="^full$"):
-        call(buffer)
-    buffer._journal = None
-    assert contents(buffer) == before
 
 
 class Hooked(relive.PrioritizedSampler):

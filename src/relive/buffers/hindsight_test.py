@@ -14,7 +14,6 @@ import relive
 from relive import testing
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
-from relive.kernels import append
 from relive.testing import expectations
 from relive.testing import zoo
 from relive.windows import batches
@@ -205,45 +204,6 @@ def test_every_goal_is_as_likely_as_another(strategy: Any, goals: list[int]) -> 
     drawn = relive.relabel(buffer, batch, compute=reached, strategy=strategy, share=1.0).observation["desired_goal"]
     counts = np.bincount(drawn, minlength=10).tolist()
     testing.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
-
-
-@pytest.mark.parametrize("streams", [1, 3])
-@pytest.mark.parametrize("is_side_by_side", [True, False])
-def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, streams: int) -> None:
-    rng = np.random.default_rng(0)
-    buffer = relive.RingReplayBuffer(80 * streams, streams=streams, seed=1)
-    counts = [0] * streams
-    while buffer.get_stats().evicted < 20 * streams:
-        for stream in range(streams) if is_side_by_side else [int(rng.integers(streams))]:
-            add_step(buffer, 1000 * stream + counts[stream], stream)
-            counts[stream] += 1
-    keys = buffer.eligible_keys()
-    achieved = buffer.read(keys).next_observation["achieved_goal"]
-    left = np.sort(achieved[achieved < 1000]).tolist()
-    assert len(left) > 60
-    middle = keys[achieved == left[len(left) // 2]]
-    batch = buffer.read(np.repeat(middle, 20 * len(left)))
-    answer = relive.relabel(buffer, batch, compute=reached, strategy="episode", share=1.0, open_episodes=True)
-    places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
-    assert places.tolist() == left
-    testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
-    slots = buffer._store.alive_slots()
-    episodes = buffer._store.episodes_of(slots)
-    oldest = [slots[episodes == episode][0] for episode in episodes]
-    assert buffer._store.episodes[append.OLDEST][episodes].tolist() == oldest
-
-
-def test_goals_never_come_from_steps_that_were_cleared() -> None:
-    buffer = relive.RingReplayBuffer(40, streams=2, seed=0)
-    for place in range(20):
-        add_step(buffer, 100 + place, stream=0)
-        add_step(buffer, 200 + place, stream=1)
-    buffer.clear()
-    for place in range(10):
-        add_step(buffer, place, stream=0)
-    batch = buffer.read([40] * 50)
-    answer = relive.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
-    assert answer.observation["desired_goal"].max() <= 10
 
 
 def add_step(buffer: relive.RingReplayBuffer, place: int, stream: int = 0) -> None:

@@ -1,5 +1,3 @@
-import bisect
-import fractions
 import functools
 import itertools
 import math
@@ -15,7 +13,6 @@ from relive.common import arrays
 from relive.kernels import append
 from relive.kernels import append_test
 from relive.kernels import choice
-from relive.testing import expectations
 
 needs_numba = pytest.mark.skipif("numba" not in append_test.KERNELS, reason="numba is not installed")
 
@@ -104,18 +101,6 @@ def test_both_kernels_write_the_same_bits(rng: np.random.Generator, height: int,
                 assert (first.leaves[found] > 0).all()
 
 
-@hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
-def test_sums_are_those_of_a_fresh_tree_whatever_was_set_before(
-    kernels: Any, rng: np.random.Generator, height: int, top: int
-) -> None:
-    used, fresh = Tree(kernels, height, top), Tree(kernels, height, top)
-    for count in (90, 1, 2, 30):
-        used.set(rng.integers(len(used.leaves), size=count), any_weights(rng, count))
-    fresh.set(np.arange(len(used.leaves)), used.leaves)
-    assert used.nodes.tobytes() == fresh.nodes.tobytes()
-    assert used.masses.tobytes() == fresh.masses.tobytes()
-
-
 @hypothesis.given(rng=GENERATORS, count=st.integers(1, 20))
 def test_sums_are_added_up_from_left_to_right(kernels: Any, rng: np.random.Generator, count: int) -> None:
     tree = Tree(kernels, 1, count)
@@ -124,20 +109,6 @@ def test_sums_are_added_up_from_left_to_right(kernels: Any, rng: np.random.Gener
     sums = [functools.reduce(float.__add__, block) for block in weights.reshape(-1, 8).tolist()]
     assert tree.nodes[8 * count :].tolist() == sums
     assert tree.masses.tolist() == [0.0, *itertools.accumulate(sums)]
-
-
-@hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
-def test_a_mass_finds_the_leaf_in_whose_interval_it_lies(
-    kernels: Any, rng: np.random.Generator, height: int, top: int
-) -> None:
-    """Eighths are summed without rounding, so each edge is where it ought to be."""
-    tree = Tree(kernels, height, top)
-    tree.set(np.arange(len(tree.leaves)), rng.integers(5, size=len(tree.leaves)) / 8 + (rng.random() < 0.1))
-    tree.set(rng.integers(len(tree.leaves), size=1), 0.125)
-    ends = list(itertools.accumulate(tree.leaves.tolist()))
-    points = rng.integers(int(16 * tree.masses.item(-1)), size=40) / 16
-    for masses in (points, np.sort(points), points[:1]):
-        assert tree.find(masses).tolist() == [bisect.bisect_right(ends, mass) for mass in masses.tolist()]
 
 
 def test_rounding_past_the_last_child_takes_the_last_above_zero(kernels: Any) -> None:
@@ -159,21 +130,6 @@ def test_points_in_any_number_find_what_each_finds_alone(kernels: Any) -> None:
     for masses, leaves in ((points, alone), (np.sort(points), sorted(alone))):
         for count in (0, 1, 2, 1023, 1024, 1025, 2050):
             assert tree.find(masses[:count]).tolist() == leaves[:count]
-
-
-def test_each_stratum_keeps_its_points(kernels: Any) -> None:
-    tree = Tree(kernels, 0, 1)
-    for total in (1.0, 0.1, 1e300, 7e-310, 11 * 5e-324):
-        tree.set(np.zeros(1, np.int64), total)
-        for size in (1, 2, 3, 7, 10, 300):
-            for point in (0.25, 1 - 2**-53):
-                masses = tree.stratify(np.full(size, point))
-                assert (masses < total).all()
-                if total > 1e-300:
-                    strata = [
-                        math.floor(fractions.Fraction(mass) * size / fractions.Fraction(total)) for mass in masses
-                    ]
-                    assert strata == list(range(size))
 
 
 def test_all_leaves_at_once_take_little_memory(kernels: Any) -> None:
@@ -227,12 +183,3 @@ def test_points_draw_the_eligible_ones_of_the_rows_they_are_in(
         found = choice.named(name).draw_uniform(flags, num, points.copy())
         assert (found.dtype, found.tolist()) == (np.int64, expected)
     assert (flags.tobytes(), num.tobytes()) == before
-
-
-def test_each_eligible_row_is_drawn_equally_often(kernels: Any) -> None:
-    flags, num, slots = ring(np.random.default_rng(3), 12, 0.5)
-    found = kernels.draw_uniform(flags, num, np.random.default_rng(0).random(60_000))
-    eligible = [slot in slots and is_eligible(flags.item(slot)) for slot in range(12)]
-    count = sum(eligible)
-    assert 1 < count < len(slots) < 12
-    expectations.assert_frequencies(np.bincount(found, minlength=12).tolist(), [each / count for each in eligible])

@@ -1,5 +1,3 @@
-import copy
-
 import hypothesis
 from hypothesis import strategies
 import numpy as np
@@ -95,13 +93,3 @@ def test_check_finds_a_wrong_count() -> None:
     anchors.flags[0] = 0
     with pytest.raises(errors.CorruptionError, match="^2 anchors are counted as eligible, which is wrong$"):
         anchors.check()
-
-
-def test_a_copy_changes_by_itself() -> None:
-    anchors = made(3)
-    anchors.set(append.READABLE, np.array([0]))
-    other = copy.deepcopy(anchors)
-    other.set(append.READABLE, np.array([1]))
-    assert anchors.slots().tolist() == [0]
-    assert other.slots().tolist() == [0, 1]
-    other.check()

@@ -23,18 +23,6 @@ class UniformOverEpisodes(relive.EpisodeReplayBuffer[Obs, Act]):
         return [(episode, int(self._rng.integers(len(episode)))) for episode in chosen]
 
 
-class ByRecency(relive.EpisodeReplayBuffer[Obs, Act]):
-    """Draws the k-th newest finished episode half as often as the one after it."""
-
-    def _draw(self, batch_size: int) -> list[tuple[relive.Episode[Obs, Act], int]]:
-        draws: list[tuple[relive.Episode[Obs, Act], int]] = []
-        while len(draws) < batch_size:
-            age = int(self._rng.geometric(0.5))
-            if age <= len(self._store.finished) and len(episode := self._store.finished[-age]):
-                draws.append((episode, int(self._rng.integers(len(episode)))))
-        return draws
-
-
 class ByReturn(relive.EpisodeReplayBuffer[Obs, Act]):
     """Draws finished episodes in proportion to their return, which must not be negative."""
 
@@ -60,7 +48,6 @@ def fill(buffer: relive.EpisodeReplayBuffer[Any, Any], lengths: list[int]) -> li
     ("sampler", "probabilities"),
     [
         (UniformOverEpisodes, [1 / 4, 1 / 4, 1 / 4, 1 / 4]),
-        (ByRecency, [1 / 15, 2 / 15, 4 / 15, 8 / 15]),
         (ByReturn, [1 / 18, 2 / 18, 5 / 18, 10 / 18]),
     ],
 )

@@ -163,19 +163,6 @@ def test_a_subclass_is_told_of_added_rows() -> None:
     buffer.check()
 
 
-class Wrong(relive.PrioritizedSampler):
-    """Draws a slot that is not eligible."""
-
-    def _draw(self, size: int, rng: np.random.Generator) -> Any:
-        return super()._draw(size, rng).slots + 4, np.ones(size)
-
-
-def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
-    sampler = sampler_test.attached(Wrong(), FOUR.tolist(), 9)
-    with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
-        sampler._draw_checked(3, np.random.default_rng(0))
-
-
 def state_of_three(**settings: Any) -> dict[str, Any]:
     """The state of a buffer of three rows: priorities 2 and 1, and one that waits for its next observation."""
     buffer = relive.PrioritizedReplayBuffer(4, seed=0, **settings)
