@@ -48,9 +48,7 @@ def test_a_step_is_rewarded_by_the_goal_it_reached() -> None:
     assert reached.tolist() == [False, True]
 
 
-def test_episodes_end_at_the_goal_or_after_a_step_per_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_episodes_end_at_the_goal_or_after_a_step_per_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(her, "BITS", 3)
     buffer = relive.RingReplayBuffer(10_000, streams=her.STREAMS, seed=0)
     network = torch.nn.Linear(6, 3)

@@ -124,9 +124,7 @@ def test_best_actions_are_in_the_middle_of_those_that_explore() -> None:
     assert np.median(drawn) == pytest.approx(2 * np.tanh(0.25), abs=0.02)
 
 
-def test_the_policy_learns_a_batch_per_step_after_the_warm_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_policy_learns_a_batch_per_step_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 35 steps in each of 4 environments, 25 come before the first batch."""
     calls: list[str] = []
     actions = sac.Learner.actions

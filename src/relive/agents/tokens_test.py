@@ -46,8 +46,7 @@ def test_a_step_is_what_it_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [(1, 0, 1), [True, 0, 1.0], np.array([1, 0, 1], np.uint8), np.array([1, 0, 1], np.float16), BRAIN_GRAD],
+    "given", [(1, 0, 1), [True, 0, 1.0], np.array([1, 0, 1], np.uint8), np.array([1, 0, 1], np.float16), BRAIN_GRAD]
 )
 def test_zero_and_one_of_any_number_type_are_loss_masks(given: Any) -> None:
     kept = step_of(loss_mask=given).loss_mask
@@ -140,10 +139,7 @@ LOGS = "logprobs must be finite numbers of at most 0, up to 0.01 for rounding"
         ({"prompt": [0, -1]}, rf"prompt must be integers in \[0, {LARGEST}\], got -1 at position 1"),
         ({"response": [0, 2**31, 1]}, rf"response must be integers in \[0, {LARGEST}\], got {2**31} at position 1"),
         ({"response": []}, "response must have at least 1 token, got 0"),
-        (
-            {"logprobs": [-0.5, -0.5]},
-            "logprobs must be one for each of 3 tokens of the response, got 2",
-        ),
+        ({"logprobs": [-0.5, -0.5]}, "logprobs must be one for each of 3 tokens of the response, got 2"),
         ({"logprobs": [-0.5, np.nan, 0]}, f"{LOGS}, got nan at position 1"),
         ({"logprobs": [-0.5, -0.5, -np.inf]}, f"{LOGS}, got -inf at position 2"),
         ({"logprobs": [0.011, -0.5, 0]}, f"{LOGS}, got 0.011 at position 0"),

@@ -106,10 +106,7 @@ def items() -> relive.ItemReplayBuffer:
 
 
 SHOWN: dict[str, tuple[Callable[[pathlib.Path], object], list[str]]] = {
-    "a journal": (
-        examples.journal,
-        ["kind journal", "records .* in .* segments?", "counts size 30, .*"],
-    ),
+    "a journal": (examples.journal, ["kind journal", "records .* in .* segments?", "counts size 30, .*"]),
     "episodes": (
         lambda path: examples.episodes().save(path),
         ["counts .*completed 1, .*total transitions 7, .*open ages .*"],

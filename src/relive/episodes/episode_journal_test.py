@@ -467,12 +467,7 @@ def test_records_of_deleted_episodes_are_skipped(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(
-    "records",
-    [
-        [evicted(0, 1)],
-        [carried(started()), carried(appended())],
-    ],
-    ids=["evicted", "carried"],
+    "records", [[evicted(0, 1)], [carried(started()), carried(appended())]], ids=["evicted", "carried"]
 )
 def test_more_steps_than_were_appended_are_refused(records: list[tuple[int, bytes]], tmp_path: pathlib.Path) -> None:
     """Their buffer could be saved, but not loaded."""
