@@ -102,9 +102,3 @@ from relive import *
 print(RingReplayBuffer.__name__, relabel.__name__)
 """
     assert printed(program).splitlines() == ["True", "True", "RingReplayBuffer relabel"]
-
-
-def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="^module 'relive' has no attribute 'Trainer'$"):
-        _ = relive.Trainer  # type: ignore[attr-defined]
-    assert not hasattr(relive, "asyncio")
