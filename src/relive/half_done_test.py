@@ -86,7 +86,7 @@ def count_failures(buffer: Any, failing: Failing, state_of: Callable[[Any], Any]
 @pytest.mark.parametrize("name", kinds(zoo.KINDS))
 def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     buffer = zoo.worked(zoo.KINDS[name].make, count=40)
-    seeds = 4 if name.startswith("tokens") else 8
+    seeds = 2 if name.startswith("tokens") else 6
     assert count_failures(buffer, allocations.failing, zoo.state_of, seeds) >= 10
     zoo.work(buffer, random.Random("after"), 20)
     zoo.check(buffer)
@@ -105,7 +105,7 @@ def test_a_round_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     """Of more than are written one by one."""
     buffer = OF_MANY_STREAMS[name]()
     zoo.work(buffer, random.Random(1), 40)
-    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=12) > 100
+    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=4) > 30
     zoo.work(buffer, random.Random("after"), 20)
     buffer.check()
 
@@ -343,11 +343,11 @@ def test_a_write_to_a_memory_map_that_fails_has_changed_nothing(tmp_path: pathli
         buffer = relive.PrioritizedReplayBuffer(17, storage=storage, frame_stack=2, seed=0)
         zoo.work(buffer, random.Random(0), 40)
         num_failed = 0
-        for seed in range(8):
+        for seed in range(4):
             storage.flush()  # The next write marks the map as dirty.
             num_failed += count_failures(buffer, failing_file_call, zoo.state_of, seeds=1)
             num_failed += count_failures(buffer, allocations.failing, zoo.state_of, seeds=seed)
-        assert num_failed > 100
+        assert num_failed > 30
 
 
 def test_a_draw_that_runs_out_of_memory_forgets_no_new_row() -> None:
