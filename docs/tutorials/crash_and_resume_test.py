@@ -62,8 +62,8 @@ def waiting(folder: pathlib.Path) -> tuple[list[str], list[str]]:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 @pytest.mark.parametrize("names", ["", "learn save_weights train"])
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
-def test_a_learner_that_is_killed_trains_each_group_once(names: str, kills: int, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.full)])
+def test_a_learner_killed_at_ten_places_trains_each_group_once(names: str, kills: int, tmp_path: pathlib.Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     rng = random.Random(f"kills {names}")
     for _ in range(kills):
