@@ -10,10 +10,10 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
 import dqn
+import networks_test
 import torch
 
 import relive
-from relive.integrations import torch as relive_torch
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +22,7 @@ def _early_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dqn, "WARM_UP", 100)
 
 
-# An episode of four steps, whose observations are one-hot.
-
-ACTIONS, REWARDS, GAMMA = [0, 1, 0, 1], [1.0, 2.0, 4.0, 8.0], 0.5
-
-
-def read_episode(
-    buffer: relive.RingReplayBuffer, actions: Any, *, terminated: bool
-) -> relive.TransitionBatch[torch.Tensor]:
-    """Write the episode, and return the transitions from each of its steps."""
-    observations = np.eye(5, dtype=np.float32)
-    keys = buffer.add_episode(observations, actions, np.array(REWARDS, np.float32), terminated=terminated)
-    return relive_torch.as_tensors(buffer.read(keys))
+ACTIONS, REWARDS, GAMMA = networks_test.ACTIONS, networks_test.REWARDS, networks_test.GAMMA
 
 
 VALUES = [[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [5.0, 4.0], [6.0, 7.0]]
@@ -52,7 +41,7 @@ def table(values: list[list[float]]) -> torch.nn.Linear:
 @pytest.mark.parametrize("terminated", [True, False])
 def test_errors_are_relative_to_three_step_double_q_targets(*, terminated: bool) -> None:
     buffer = relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA)
-    batch = read_episode(buffer, ACTIONS, terminated=terminated)
+    batch = networks_test.read_episode(buffer, ACTIONS, terminated=terminated)
     expected = []
     for start in range(4):
         end = min(start + 3, 4)
@@ -66,7 +55,9 @@ def test_errors_are_relative_to_three_step_double_q_targets(*, terminated: bool)
 
 def test_only_the_values_are_trained_not_their_targets() -> None:
     network, target_network = table(VALUES), table(TARGET_VALUES)
-    batch = read_episode(relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA), ACTIONS, terminated=False)
+    batch = networks_test.read_episode(
+        relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA), ACTIONS, terminated=False
+    )
     dqn.errors_of(network, target_network, batch).sum().backward()
     assert network.weight.grad is not None
     assert network.weight.grad.T.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]

@@ -7,23 +7,15 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
 import her
+import networks_test
 import torch
 
 import relive
 from relive.integrations import torch as relive_torch
 
 
-def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Return a network with these values for every observation."""
-    network = torch.nn.Linear(num_inputs, len(values))
-    with torch.no_grad():
-        network.weight.zero_()
-        network.bias.copy_(torch.tensor(values))
-    return network
-
-
 def test_q_loss_is_the_mean_squared_error() -> None:
-    network, target_network = constant_network([1.0, 2.0, 3.0], 6), constant_network([10.0, 40.0, 20.0], 6)
+    network, target_network = networks_test.constant([1.0, 2.0, 3.0], 6), networks_test.constant([10.0, 40.0, 20.0], 6)
     observation = {"achieved_goal": np.zeros((2, 3), np.int8), "desired_goal": np.ones((2, 3), np.int8)}
     batch = relive.TransitionBatch(
         observation=observation,
@@ -48,9 +40,7 @@ def test_a_step_is_rewarded_by_the_goal_it_reached() -> None:
     assert reached.tolist() == [False, True]
 
 
-def test_episodes_end_at_the_goal_or_after_a_step_per_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_episodes_end_at_the_goal_or_after_a_step_per_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(her, "BITS", 3)
     buffer = relive.RingReplayBuffer(10_000, streams=her.STREAMS, seed=0)
     network = torch.nn.Linear(6, 3)

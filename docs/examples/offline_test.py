@@ -11,24 +11,15 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("minari")
 pytest.importorskip("torch")
 
+import networks_test
 import offline
-import torch
 
 import relive
 from relive.integrations import torch as relive_torch
 
 
-def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Return a network with these values for every observation."""
-    network = torch.nn.Linear(num_inputs, len(values))
-    with torch.no_grad():
-        network.weight.zero_()
-        network.bias.copy_(torch.tensor(values))
-    return network
-
-
 def test_cloning_loss_is_the_mean_of_minus_log_p() -> None:
-    network = constant_network([0.0, math.log(3.0)], 4)
+    network = networks_test.constant([0.0, math.log(3.0)], 4)
     batch = relive_torch.as_tensors(
         relive.TransitionBatch(
             observation=np.zeros((3, 4), np.float32),

@@ -8,20 +8,12 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
+import networks_test
 import r2d2
 import torch
 
 import relive
 from relive.integrations import torch as relive_torch
-
-
-def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Return a network with these values for every observation."""
-    network = torch.nn.Linear(num_inputs, len(values))
-    with torch.no_grad():
-        network.weight.zero_()
-        network.bias.copy_(torch.tensor(values))
-    return network
 
 
 def sequences(**fields: Any) -> relive.SequenceBatch[torch.Tensor]:
@@ -51,7 +43,7 @@ def test_sequence_loss_is_double_q_after_the_burn_in() -> None:
     networks = []
     for values in ([0.0, 1.0, 2.0, 3.0], [0.0, 10.0, 20.0, 40.0]):
         network = r2d2.Network(memory=True)
-        network.head = constant_network(values, r2d2.STATE_WIDTH)
+        network.head = networks_test.constant(values, r2d2.STATE_WIDTH)
         networks.append(network)
     loss, priorities = r2d2.sequence_loss(networks[0], networks[1], sequences())
     bootstrap = r2d2.GAMMA * 40.0
@@ -87,7 +79,7 @@ def test_no_gradient_goes_back_into_the_burn_in() -> None:
 @pytest.mark.parametrize("constant", [0, 1])
 def test_both_networks_start_from_the_burned_in_state(constant: int) -> None:
     networks = [r2d2.Network(memory=True), r2d2.Network(memory=True)]
-    networks[constant].head = constant_network([0.0, 1.0, 2.0, 3.0], r2d2.STATE_WIDTH)
+    networks[constant].head = networks_test.constant([0.0, 1.0, 2.0, 3.0], r2d2.STATE_WIDTH)
     batch = sequences()
     loss, _ = r2d2.sequence_loss(networks[0], networks[1], batch)
     for step, reaches in ((0, True), (1, False)):

@@ -10,6 +10,7 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
+import networks_test
 import sac
 import torch
 
@@ -23,32 +24,12 @@ def _early_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sac, "WARM_UP", 100)
 
 
-# An episode of four steps, whose observations are one-hot.
-
-ACTIONS, REWARDS, GAMMA = [0, 1, 0, 1], [1.0, 2.0, 4.0, 8.0], 0.5
-
-
-def read_episode(
-    buffer: relive.RingReplayBuffer, actions: Any, *, terminated: bool
-) -> relive.TransitionBatch[torch.Tensor]:
-    """Write the episode, and return the transitions from each of its steps."""
-    observations = np.eye(5, dtype=np.float32)
-    keys = buffer.add_episode(observations, actions, np.array(REWARDS, np.float32), terminated=terminated)
-    return relive_torch.as_tensors(buffer.read(keys))
-
-
-def constant(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Return a network with these outputs for every input."""
-    network = torch.nn.Linear(num_inputs, len(values))
-    with torch.no_grad():
-        network.weight.zero_()
-        network.bias.copy_(torch.tensor(values))
-    return network
+REWARDS, GAMMA = networks_test.REWARDS, networks_test.GAMMA
 
 
 def test_the_density_of_an_action_is_that_of_a_squashed_normal() -> None:
     torch.manual_seed(0)
-    actor = constant([0.3, math.log(0.5)], 5)
+    actor = networks_test.constant([0.3, math.log(0.5)], 5)
     torques, log_densities = sac.drawn_actions(actor, torch.eye(5))
     assert torques.shape == (5, 1)
     assert len(torques.unique()) == 5
@@ -62,10 +43,10 @@ def test_the_density_of_an_action_is_that_of_a_squashed_normal() -> None:
 @pytest.mark.parametrize("terminated", [True, False])
 def test_critics_are_measured_against_the_lower_of_their_targets(*, terminated: bool) -> None:
     actions = np.array([[0.5], [-0.5], [0.25], [0.0]], np.float32)
-    batch = read_episode(relive.RingReplayBuffer(10, gamma=GAMMA), actions, terminated=terminated)
-    actor = constant([0.5, 0.0], 5)
-    critics = [constant([3.0], 6), constant([5.0], 6)]
-    target_critics = [constant([9.0], 6), constant([4.0], 6)]
+    batch = networks_test.read_episode(relive.RingReplayBuffer(10, gamma=GAMMA), actions, terminated=terminated)
+    actor = networks_test.constant([0.5, 0.0], 5)
+    critics = [networks_test.constant([3.0], 6), networks_test.constant([5.0], 6)]
+    target_critics = [networks_test.constant([9.0], 6), networks_test.constant([4.0], 6)]
     torch.manual_seed(7)
     loss = sac.critic_loss(critics, target_critics, actor, 0.1, batch)
     torch.manual_seed(7)
@@ -98,8 +79,8 @@ def test_a_learner_finds_the_best_action() -> None:
 @pytest.mark.parametrize(("log_std", "falls"), [(-0.5, True), (-4.0, False)])
 def test_the_temperature_falls_where_the_actor_is_random_enough(log_std: float, *, falls: bool) -> None:
     learner = sac.Learner(5, 1)
-    learner.actor = constant([0.0, log_std], 5)
-    batch = read_episode(relive.RingReplayBuffer(10), np.zeros((4, 1), np.float32), terminated=True)
+    learner.actor = networks_test.constant([0.0, log_std], 5)
+    batch = networks_test.read_episode(relive.RingReplayBuffer(10), np.zeros((4, 1), np.float32), terminated=True)
     learner.learn(batch)
     assert (learner.log_temperature.item() < 0) is falls
 
@@ -107,7 +88,9 @@ def test_the_temperature_falls_where_the_actor_is_random_enough(log_std: float, 
 def test_target_critics_follow_slowly() -> None:
     learner = sac.Learner(5, 1)
     old = [parameter.clone() for parameter in learner.target_critics.parameters()]
-    learner.learn(read_episode(relive.RingReplayBuffer(10), np.zeros((4, 1), np.float32), terminated=True))
+    learner.learn(
+        networks_test.read_episode(relive.RingReplayBuffer(10), np.zeros((4, 1), np.float32), terminated=True)
+    )
     new, fast = learner.target_critics.parameters(), learner.critics.parameters()
     for before, after, ahead in zip(old, new, fast, strict=True):
         assert not torch.equal(ahead, before)
@@ -116,7 +99,7 @@ def test_target_critics_follow_slowly() -> None:
 
 def test_best_actions_are_in_the_middle_of_those_that_explore() -> None:
     learner = sac.Learner(5, 1)
-    learner.actor = constant([0.25, -3.0], 5)
+    learner.actor = networks_test.constant([0.25, -3.0], 5)
     observations = np.zeros((1_000, 5), np.float32)
     best, drawn = (learner.actions(observations, explores=explores) for explores in (False, True))
     assert best[:, 0] == pytest.approx(2 * np.tanh(0.25))
@@ -124,9 +107,7 @@ def test_best_actions_are_in_the_middle_of_those_that_explore() -> None:
     assert np.median(drawn) == pytest.approx(2 * np.tanh(0.25), abs=0.02)
 
 
-def test_the_policy_learns_a_batch_per_step_after_the_warm_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_policy_learns_a_batch_per_step_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 35 steps in each of 4 environments, 25 come before the first batch."""
     calls: list[str] = []
     actions = sac.Learner.actions

@@ -1,8 +1,6 @@
 """Sentences of docstrings that were false when they were run."""
 
-import copy
 import pathlib
-import pickle
 import re
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import copies
 from relive.common import validation
 from relive.storage import ragged
 from relive.testing import zoo
@@ -23,24 +20,6 @@ def added(buffer: Any, count: int) -> Any:
     """Return the buffer with one more episode of `count` steps."""
     buffer.add_episode(np.arange(count + 1.0), [0] * count, [0.0] * count, terminated=True)
     return buffer
-
-
-def test_copiers_are_checked_and_apply_however_they_are_set() -> None:
-    class Board:
-        pass
-
-    board = Board()
-    assert copies.copied(board) is board
-    registry = copies.Copiers()
-    registry |= {Board: lambda board: Board()}
-    assert list(registry) == [Board]
-    with pytest.raises(errors.ArgumentTypeError, match=r"^a key of copiers must be a class, got 'Board'$"):
-        registry |= {"Board": len}
-    try:
-        copies.copiers |= {Board: lambda board: Board()}
-        assert copies.copied(board) is not board
-    finally:
-        del copies.copiers[Board]
 
 
 def test_a_value_in_an_error_is_short_however_it_is_nested() -> None:
@@ -114,17 +93,6 @@ def test_a_mixture_refuses_keys_that_no_buffer_gave_out() -> None:
         with pytest.raises(errors.ArgumentError, match=r"^keys must be those of batches, below 2, "):
             mixture.update_priorities([0, key], [5.0, 1.0])
     assert mixture.update_priorities([0, 1, 3], [5.0, 1.0, 1.0]) == 1
-
-
-@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
-def test_arrays_of_copied_steps_are_read_only(twin: Any) -> None:
-    logprobs = np.array([-0.5], np.float16)
-    step = relive.TokenStep(prompt=[1, 5], response=[7], logprobs=logprobs, policy_version=3, reward=2.0)
-    copied = twin(step)
-    for name in ("prompt", "response", "logprobs", "policy_version", "loss_mask"):
-        assert not getattr(copied, name).flags.writeable
-        assert getattr(copied, name).tobytes() == getattr(step, name).tobytes()
-    assert copied.reward == 2.0
 
 
 def test_an_episode_that_others_overtake_gets_older() -> None:

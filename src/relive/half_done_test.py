@@ -82,7 +82,7 @@ def count_failures(buffer: Any, failing: Failing, state_of: Callable[[Any], Any]
 @pytest.mark.parametrize("name", kinds(zoo.KINDS))
 def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     buffer = zoo.worked(zoo.KINDS[name].make, count=40)
-    seeds = 4 if name.startswith("tokens") else 8
+    seeds = 2 if name.startswith("tokens") else 6
     assert count_failures(buffer, allocations.failing, zoo.state_of, seeds) >= 10
     zoo.work(buffer, random.Random("after"), 20)
     zoo.check(buffer)
@@ -101,7 +101,7 @@ def test_a_round_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     """Of more than are written one by one."""
     buffer = OF_MANY_STREAMS[name]()
     zoo.work(buffer, random.Random(1), 40)
-    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=12) > 100
+    assert count_failures(buffer, allocations.failing, zoo.state_of, seeds=4) > 30
     zoo.work(buffer, random.Random("after"), 20)
     buffer.check()
 
@@ -219,6 +219,7 @@ HOOKED: dict[str, Callable[..., Any]] = {
     "a storage": lambda: relive.RingReplayBuffer(
         17, storage=zoo.OwnStorage(zoo.SCHEMA, 17), sampler=RaisingHooks(), seed=0
     ),
+    "tokens": lambda: relive.TokenReplayBuffer(60, sampler=RaisingHooks(), seed=0),
 }
 
 
@@ -231,12 +232,17 @@ def test_a_call_whose_hook_raises_has_changed_nothing(name: str, is_journaled: b
             buffer.attach(journal)
         zoo.work(buffer, random.Random(0), 60)
         num_records = journal.num_records
-        assert (
-            count_failures(buffer, failing_hook, lambda each: (zoo.state_of(each), journal.num_records), seeds=40) > 15
-        )
+
+        def state_of(buffer: Any) -> Any:
+            return zoo.state_of(buffer), journal.num_records
+
+        assert count_failures(buffer, failing_hook, state_of, seeds=40) > 15
         assert journal.num_records > num_records or not is_journaled
         zoo.work(buffer, random.Random("after"), 20)
         zoo.check(buffer)
+        with contextlib.suppress(errors.NotReadyError):
+            buffer.sample(1)  # The sampler is told again what may be drawn.
+        assert sorted(buffer.sampler._newest) == buffer.sampler.anchors.slots().tolist()
 
 
 def test_an_end_that_cannot_be_journaled_is_not_counted(tmp_path: pathlib.Path) -> None:
@@ -333,11 +339,11 @@ def test_a_write_to_a_memory_map_that_fails_has_changed_nothing(tmp_path: pathli
         buffer = relive.PrioritizedReplayBuffer(17, storage=storage, frame_stack=2, seed=0)
         zoo.work(buffer, random.Random(0), 40)
         num_failed = 0
-        for seed in range(8):
+        for seed in range(4):
             storage.flush()  # The next write marks the map as dirty.
             num_failed += count_failures(buffer, failing_file_call, zoo.state_of, seeds=1)
             num_failed += count_failures(buffer, allocations.failing, zoo.state_of, seeds=seed)
-        assert num_failed > 100
+        assert num_failed > 30
 
 
 def test_a_draw_that_runs_out_of_memory_forgets_no_new_row() -> None:
@@ -383,21 +389,21 @@ def add_joint_steps(buffer: Any) -> None:
 )
 def test_a_call_that_raises_a_warning_is_done(make: Callable[[], Any], add: Callable[[Any], None]) -> None:
     """So it is also with a warning that is only shown."""
-    warned, other, warnings = make(), make(), 0
+    warned, other, num_warned = make(), make(), 0
     with pytest.warns(errors.MisuseWarning):
         add(other)
     original = warned.add
 
     def add_or_warn(*arguments: Any, **options: Any) -> None:
-        nonlocal warnings
+        nonlocal num_warned
         try:
             original(*arguments, **options)
         except errors.MisuseWarning:
-            warnings += 1
+            num_warned += 1
 
     with mock.patch.object(warned, "add", add_or_warn):
         add(warned)
-    assert warnings >= 1
+    assert num_warned >= 1
     assert zoo.state_of(warned) == zoo.state_of(other)
     warned.check()
 

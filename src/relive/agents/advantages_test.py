@@ -84,17 +84,6 @@ def test_epsilon_is_added_to_the_deviation_of_the_sample() -> None:
     assert [row.tolist() for row in turns] == [[0.75, 0.0], [-0.25], [-0.25], [-0.25]]
 
 
-@pytest.mark.parametrize("epsilon", [1e-4, 1e-6])
-def test_advantages_are_those_of_torch_with_its_deviation(epsilon: float) -> None:
-    """TRL and verl divide by `torch.std` and an epsilon, which they add in the same way."""
-    torch = pytest.importorskip("torch")
-    rewards = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + epsilon)
-    groups = [number for number in range(3) for _ in range(8)]
-    found = relive.group_advantages(rewards.flatten(), groups, normalize="mean_std", epsilon=epsilon)
-    np.testing.assert_allclose(found, expected.flatten(), rtol=1e-12)
-
-
 def test_the_sequences_of_an_episode_count_as_one() -> None:
     returns, groups, episodes = [3.0, 3.0, 3.0, 0.0], [("p", 1)] * 4, ["e", "e", "e", 7]
     found = relive.group_advantages(returns, groups, episode_ids=episodes)
@@ -123,27 +112,6 @@ def test_returns_to_go_take_rows_of_several_kinds() -> None:
     assert relive.returns_to_go([], gamma=1) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0.0"),
-        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
-        ({"gamma": "x"}, r"gamma must be a number in \(0, 1\], got 'x'"),
-        ({"rows": 3}, "rows must be a list of rows, got 3"),
-        ({"rows": [1.0, 2.0]}, r"row 0 must be of shape \[T\], got \[\]"),
-        ({"rows": [[1.0], [[2.0]]]}, r"row 1 must be of shape \[T\], got \[1, 1\]"),
-        ({"rows": [[1.0], ["x"]]}, r"row 1 must be real numbers, got \['x'\]"),
-        ({"rows": [[1.0], [0.0, math.nan]]}, "row 1 must be finite, got nan at position 1"),
-        ({"rows": [[1e308, 1e308]]}, "row 0 must have sums that a float holds, got larger ones"),
-        ({"rows": [[-1e308, 1e308, 1e308, -math.inf]]}, "row 0 must be finite, got -inf at position 3"),
-    ],
-)
-def test_arguments_of_returns_to_go_are_checked(arguments: dict[str, Any], text: str) -> None:
-    defaults: dict[str, Any] = {"rows": [[1.0]], "gamma": 1.0}
-    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        relive.returns_to_go(**defaults | arguments)
-
-
 @pytest.mark.parametrize("normalize", ["mean", "mean_std", "leave_one_out"])
 @hypothesis.given(episodes=EPISODES)
 def test_turns_are_compared_with_the_same_turn(normalize: Any, episodes: list[tuple[list[float], str]]) -> None:
@@ -153,16 +121,8 @@ def test_turns_are_compared_with_the_same_turn(normalize: Any, episodes: list[tu
     for t in range(4):
         places = [place for place, row in enumerate(rows) if len(row) > t]
         returns, names = [rows[place][t] for place in places], [groups[place] for place in places]
-        alone = relive.group_advantages(returns, names, normalize=normalize)
+        alone = relive.group_advantages(returns, names, normalize=normalize, by="episode")
         assert [found[place][t] for place in places] == alone.tolist()
-
-
-@hypothesis.given(rows=ROWS, normalize=st.sampled_from(["mean", "mean_std", "leave_one_out"]))
-def test_one_turn_is_as_one_episode(rows: list[tuple[float, str]], normalize: Any) -> None:
-    returns, groups = [number for number, _ in rows], [name for _, name in rows]
-    turns = relive.group_advantages([[each] for each in returns], groups, normalize=normalize, by="turn")
-    whole = relive.group_advantages(returns, groups, normalize=normalize, by="episode")
-    assert [row.tolist() for row in turns] == [[each] for each in whole.tolist()]
 
 
 def test_turns_of_uneven_groups_have_the_members_they_have() -> None:
@@ -182,28 +142,15 @@ def test_turns_of_an_episode_in_several_sequences_count_once() -> None:
     assert [row.tolist() for row in found] == [[1.5, 0.5], [1.5, 0.5], [-1.5, -0.5]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"by": "token"}, "by must be 'episode' or 'turn', got 'token'"),
-        ({"returns": 3.0}, "returns must be a list of rows, got 3.0"),
-        ({"returns": [1.0, 2.0]}, r"row 0 of returns must be of shape \[T\], got \[\]"),
-        ({"returns": [[1.0], ["x"]]}, r"row 1 of returns must be real numbers, got \['x'\]"),
-        ({"returns": [[1.0], [2.0, math.inf]]}, "row 1 of returns must be finite, got inf at position 1"),
-        ({"returns": [[1e308], [-1e308]]}, "returns must have sums and differences .*, got larger ones"),
-        ({"group_ids": ["g"]}, "group_ids must be one for each of 2 returns, got 1"),
-        ({"episode_ids": ["e"]}, "episode_ids must be one for each of 2 returns, got 1"),
-        (
-            {"returns": [[1.0], [1.0, 2.0]], "episode_ids": ["e", "e"]},
-            r"sequences of one .*, got \('g', \[1.0\]\) and \('g', \[1.0, 2.0\]\) for 'e'",
-        ),
-    ],
-)
-def test_arguments_of_advantages_by_turn_are_checked(arguments: dict[str, Any], text: str) -> None:
-    defaults: dict[str, Any] = {"returns": [[1.0], [2.0]], "group_ids": ["g", "g"], "by": "turn"}
-    defaults["normalize"] = "leave_one_out"
-    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        relive.group_advantages(**defaults | arguments)
+CALLS: list[tuple[Any, dict[str, Any]]] = [
+    (relive.returns_to_go, {"rows": [[1.0]], "gamma": 1.0}),
+    (
+        relive.truncated_importance_weights,
+        {"logprobs": [-1.0, -1.0], "behaviour_logprobs": [-1.0, -1.0], "limit": 2.0, "mask": None},
+    ),
+    (relive.group_advantages, {"returns": [1.0, 2.0], "group_ids": ["g", "g"], "normalize": "leave_one_out"}),
+]
+TURNS: dict[str, Any] = {"returns": [[1.0], [2.0]], "by": "turn"}
 
 
 @pytest.mark.parametrize(
@@ -239,12 +186,47 @@ def test_arguments_of_advantages_by_turn_are_checked(arguments: dict[str, Any], 
             {"episode_ids": ["e", "e"]},
             r"sequences of one episode must have one group and one return, got \('g', 1.0\) and \('g', 2.0\) for 'e'",
         ),
+        ({"by": "token"}, "by must be 'episode' or 'turn', got 'token'"),
+        (TURNS | {"returns": 3.0}, "returns must be a list of rows, got 3.0"),
+        (TURNS | {"returns": [1.0, 2.0]}, r"row 0 of returns must be of shape \[T\], got \[\]"),
+        (TURNS | {"returns": [[1.0], ["x"]]}, r"row 1 of returns must be real numbers, got \['x'\]"),
+        (TURNS | {"returns": [[1.0], [2.0, math.inf]]}, "row 1 of returns must be finite, got inf at position 1"),
+        (TURNS | {"returns": [[1e308], [-1e308]]}, "returns must have sums and differences .*, got larger ones"),
+        (TURNS | {"group_ids": ["g"]}, "group_ids must be one for each of 2 returns, got 1"),
+        (TURNS | {"episode_ids": ["e"]}, "episode_ids must be one for each of 2 returns, got 1"),
+        (
+            TURNS | {"returns": [[1.0], [1.0, 2.0]], "episode_ids": ["e", "e"]},
+            r"sequences of one .*, got \('g', \[1.0\]\) and \('g', \[1.0, 2.0\]\) for 'e'",
+        ),
+        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0.0"),
+        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
+        ({"gamma": "x"}, r"gamma must be a number in \(0, 1\], got 'x'"),
+        ({"rows": 3}, "rows must be a list of rows, got 3"),
+        ({"rows": [1.0, 2.0]}, r"row 0 must be of shape \[T\], got \[\]"),
+        ({"rows": [[1.0], [[2.0]]]}, r"row 1 must be of shape \[T\], got \[1, 1\]"),
+        ({"rows": [[1.0], ["x"]]}, r"row 1 must be real numbers, got \['x'\]"),
+        ({"rows": [[1.0], [0.0, math.nan]]}, "row 1 must be finite, got nan at position 1"),
+        ({"rows": [[1e308, 1e308]]}, "row 0 must have sums that a float holds, got larger ones"),
+        ({"rows": [[-1e308, 1e308, 1e308, -math.inf]]}, "row 0 must be finite, got -inf at position 3"),
+        ({"limit": 0}, "limit must be above 0, got 0.0"),
+        ({"limit": -1}, "limit must be at least 0, got -1"),
+        ({"limit": math.inf}, "limit must be .*, got inf"),
+        ({"logprobs": "x"}, "logprobs must be real numbers, got 'x'"),
+        ({"behaviour_logprobs": [-1.0]}, r"behaviour_logprobs must be of the shape of logprobs, \[2\], got \[1\]"),
+        ({"mask": [True]}, r"mask must be of the shape of logprobs, \[2\], got \[1\]"),
+        ({"mask": [1, 0]}, r"mask must be bools, got \[1, 0\]"),
+        ({"mask": [[True], [True, False]]}, r"mask must be bools, got \[\[True\], \[True, False\]\]"),
+        (
+            {"logprobs": [-1.0, math.nan]},
+            r"logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position \(1,\)",
+        ),
     ],
 )
-def test_arguments_of_advantages_are_checked(arguments: dict[str, Any], text: str) -> None:
-    defaults: dict[str, Any] = {"returns": [1.0, 2.0], "group_ids": ["g", "g"], "normalize": "leave_one_out"}
+def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
+    """Those of the call that has an argument of the name; the last has all others."""
+    call, defaults = next((each for each in CALLS[:2] if arguments.keys() <= each[1].keys()), CALLS[2])
     with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        relive.group_advantages(**defaults | arguments)
+        call(**defaults | arguments)
 
 
 @hypothesis.given(
@@ -276,26 +258,3 @@ def test_values_outside_of_the_mask_are_ignored() -> None:
     mask = np.array([False, False, False, True])
     found = relive.truncated_importance_weights(odd, odd, limit=1.0, mask=mask)
     assert found.tolist() == [0.0, 0.0, 0.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"limit": 0}, "limit must be above 0, got 0.0"),
-        ({"limit": -1}, "limit must be at least 0, got -1"),
-        ({"limit": math.inf}, "limit must be .*, got inf"),
-        ({"logprobs": "x"}, "logprobs must be real numbers, got 'x'"),
-        ({"behaviour_logprobs": [-1.0]}, r"behaviour_logprobs must be of the shape of logprobs, \[2\], got \[1\]"),
-        ({"mask": [True]}, r"mask must be of the shape of logprobs, \[2\], got \[1\]"),
-        ({"mask": [1, 0]}, r"mask must be bools, got \[1, 0\]"),
-        ({"mask": [[True], [True, False]]}, r"mask must be bools, got \[\[True\], \[True, False\]\]"),
-        (
-            {"logprobs": [-1.0, math.nan]},
-            r"logprobs - behaviour_logprobs must be a number where the mask is True, got nan at position \(1,\)",
-        ),
-    ],
-)
-def test_arguments_of_weights_are_checked(arguments: dict[str, Any], text: str) -> None:
-    defaults: dict[str, Any] = {"logprobs": [-1.0, -1.0], "behaviour_logprobs": [-1.0, -1.0], "limit": 2.0}
-    with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
-        relive.truncated_importance_weights(**defaults | arguments)

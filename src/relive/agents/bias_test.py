@@ -12,7 +12,12 @@ from relive.episodes import episode as episode_lib
 
 EPISODES = st.lists(
     st.tuples(
-        st.lists(st.integers(-100, 100).map(float) | st.floats(-1e6, 1e6), max_size=5),
+        st.lists(
+            st.integers(-100, 100).map(float)
+            | st.floats(-1e300, 1e300)
+            | st.sampled_from([1e16, -1e16, 1e-300, 2.0**-1074]),
+            max_size=5,
+        ),
         st.sampled_from(episode_lib.FINAL_STATUSES),
         st.none() | st.integers(0, 10**18),
     ),
@@ -97,11 +102,16 @@ def test_the_oldest_version_is_the_first_that_was_said(
     assert bias_lib.oldest_version(episode) == version
 
 
-def test_a_return_that_no_float_holds_is_infinite() -> None:
-    tally = bias_lib.Tally()
-    tally.add(episode_of([1e308] * 3))
-    tally.add(episode_of([1.0]))
-    assert tally.totals().mean_return == math.inf
+@pytest.mark.parametrize(
+    ("numbers", "value"),
+    [([1e308] * 4, math.inf), ([-1e308] * 4, -math.inf), ([1e308] * 4 + [-1e308] * 4, 0.0), ([-0.0], 0.0)],
+)
+def test_returns_beyond_all_floats_are_infinite(numbers: list[float], value: float) -> None:
+    for returns in ([[1.0], *([number] for number in numbers), [-1.0]], [[1.0, *numbers, -1.0]]):
+        tally = bias_lib.Tally()
+        for rewards in returns:
+            tally.add(episode_of(rewards))
+        assert tally.totals().mean_return == value
 
 
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(bias_lib.REASONS), st.sampled_from("abc"), st.integers(1, 3))))

@@ -265,7 +265,7 @@ def test_memory_is_that_of_the_stored_episodes() -> None:
     buffer = Buffer(max_episodes=10, admission=relive.Admission(1, 2), groups=relive.Groups(2, timeout=1e9, min_size=1))
     rng = random.Random(0)
     buffer.set_policy_version(0)
-    for number in range(3000):
+    for number in range(600):
         status: Any = rng.choice(["COMPLETED", "TRUNCATED", "ABORTED"])
         group_id = rng.choice([None, f"{number // 2}"])
         try:
@@ -282,7 +282,6 @@ def test_memory_is_that_of_the_stored_episodes() -> None:
     assert queue.groups is not None
     assert len(queue.groups.groups) + len(queue.singles) <= 10
     assert len(units.episodes_of(queue.all_units())) <= 10
-    assert all(len(sources) <= 1001 for sources in buffer.get_drops().values())
     buffer.check()
 
 

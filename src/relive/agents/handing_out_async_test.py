@@ -6,7 +6,6 @@ import gc
 import random
 import time
 from typing import Any
-import warnings
 
 import pytest
 
@@ -202,32 +201,6 @@ async def test_a_call_cancelled_at_any_await_leaves_no_trace(call: str) -> None:
     assert set(happened) == {False, True}
 
 
-async def test_closing_frees_all_waiting_calls() -> None:
-    buffer = Buffer(admission=relive.Admission(0, 1), groups=relive.Groups(1, timeout=1000.0))
-    ticket = await buffer.admit()
-    buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
-    waiting = (buffer.admit, buffer.next_episodes, buffer.next_groups)
-    calls: list[asyncio.Task[Any]] = [asyncio.create_task(call(1)) for call in waiting for _ in range(3)]
-    await settle()
-    buffer.close()
-    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE)
-    assert [type(result) for result in results] == [relive.ClosedError] * 9
-    for call in waiting:
-        with pytest.raises(relive.ClosedError):
-            await call(1)
-    assert idle(buffer)
-
-
-async def test_a_block_takes_a_ticket() -> None:
-    buffer = Buffer(admission=relive.Admission(0, 1))
-    async with buffer.episode("a", ticket=await buffer.admit()) as writer:
-        await writer.append(0, 0, 1.0)
-        with pytest.raises(relive.NotReadyError):
-            buffer.admit_nowait()
-    # It was left before its end, so it is ABORTED.
-    assert buffer.admit_nowait().left == 1
-
-
 def test_a_ticket_may_be_lost_after_its_event_loop() -> None:
     buffer = Buffer(admission=relive.Admission(0, 1))
     tickets = [buffer.admit_nowait()]
@@ -245,32 +218,6 @@ def test_a_ticket_may_be_lost_after_its_event_loop() -> None:
     assert buffer.admit_nowait().left == 1
     live(buffer, ticket=buffer.admit_nowait())
     buffer.close()
-
-
-async def test_actors_that_want_tickets_never_starve() -> None:
-    buffer = Buffer(admission=relive.Admission(1, 4), groups=relive.Groups(4))
-    buffer.set_policy_version(0)
-    served: dict[int, int] = {}
-
-    async def actor(name: int) -> None:
-        for prompt in range(5):
-            with await buffer.admit(4) as ticket:
-                for _ in range(4):
-                    async with buffer.episode(f"{name}", group_id=f"{name}/{prompt}", ticket=ticket) as writer:
-                        await writer.append(0, 0, 1.0)
-                        await writer.end(0)
-            served[name] = served.get(name, 0) + 1
-            assert max(served.values()) - min(served.values()) <= 2 or len(served) < 6
-
-    async def learner() -> None:
-        for version in range(1, 31):
-            (group,) = await buffer.next_groups(1)
-            assert len(group) == 4
-            buffer.set_policy_version(version)
-
-    await asyncio.wait_for(asyncio.gather(learner(), *(actor(name) for name in range(6))), PATIENCE)
-    assert served == dict.fromkeys(range(6), 5)
-    assert buffer.get_drops() == {}
 
 
 async def storm(seed: int, actors: int) -> None:
@@ -417,18 +364,3 @@ async def test_max_running_limits_episodes_that_run_at_once() -> None:
         await asyncio.gather(*(actor() for _ in range(6)))
     assert most == 2
     assert buffer.get_stats().completed == 30
-
-
-async def test_a_group_that_nobody_completes_is_named() -> None:
-    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2))
-    for group_id in ("g", "h"):
-        live(buffer, "a", group_id=group_id, ticket=buffer.admit_nowait())
-    learner = asyncio.create_task(buffer.next_groups(1))
-    actor = asyncio.create_task(buffer.admit())
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        await asyncio.sleep(0.01)
-    (warning,) = found
-    assert "group 'g' holds places but is not complete" in str(warning.message)
-    buffer.close()
-    await asyncio.gather(learner, actor, return_exceptions=True)

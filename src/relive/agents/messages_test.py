@@ -118,24 +118,12 @@ def texts(steps: list[relive.TokenStep]) -> list[tuple[str, str]]:
     return [("".join(map(chr, step.prompt)), "".join(map(chr, step.response))) for step in steps]
 
 
-def test_each_assistant_message_is_one_step() -> None:
-    messages = say("system: s", "user: hi", "assistant: call", "tool: 4", "assistant: it is 4", "user: bye")
-    steps = relive.steps_from_messages(messages, Plain(), policy_version=3)
-    assert texts(steps) == [
-        ("[system]s[user]hi[assistant]", "call"),
-        ("[system]s[user]hi[assistant]call[tool]4[assistant]", "it is 4"),
-    ]
-    assert [step.policy_version.tolist() for step in steps] == [[3] * 4, [3] * 7]
-    assert [step.loss_mask.all() for step in steps] == [True, True]
-    assert [step.reward for step in steps] == [0.0, 0.0]
-
-
 MESSAGES = st.lists(st.tuples(st.sampled_from(["assistant", "user", "tool"]), st.text("ab<\n", max_size=4)), max_size=8)
 
 
 @hypothesis.given(pairs=MESSAGES, seed=st.integers(0, 9), tools=st.sampled_from([None, [{"name": "add"}]]))
 def test_steps_are_those_built_by_hand(pairs: list[tuple[str, str]], seed: int, tools: Any) -> None:
-    pairs = [("system", "x"), *pairs, ("assistant", "b")]
+    pairs = [("system", "x"), *pairs, ("assistant", "b"), ("user", "z")]
     seen = [] if tools is None else [START, *b"system\n", *json.dumps(tools).encode(), END, 10]
     expected, logprobs, versions = [], [], []
     rng = np.random.default_rng(seed)
@@ -147,11 +135,13 @@ def test_steps_are_those_built_by_hand(pairs: list[tuple[str, str]], seed: int, 
             expected.append((seen + head, body, logprobs[-1].tolist(), [versions[-1]] * len(body)))
         seen = [*seen, *head, *body, 10]
     messages = [{"role": role, "content": content} for role, content in pairs]
-    steps = relive.steps_from_messages(messages, ChatML(), policy_version=versions, logprobs=logprobs, tools=tools)
+    own = np.array(versions) if seed % 2 else versions
+    steps = relive.steps_from_messages(messages, ChatML(), policy_version=own, logprobs=logprobs, tools=tools)
     found = [
         (step.prompt.tolist(), step.response.tolist(), step.logprobs.tolist(), step.policy_version.tolist())
         for step in steps
     ]
+    assert all(step.loss_mask.all() and step.reward == 0 for step in steps)
     assert found == expected
     buffer = relive.TokenReplayBuffer(max_tokens=10_000, seed=0)
     assert len(buffer.add_episode(steps, agent_id="a")) == 1  # The newline is part of the next prompt.
@@ -296,13 +286,6 @@ def test_logprobs_that_are_not_given_are_zeros_of_any_dtype() -> None:
     batch = buffer.read(buffer.add_episode(steps, agent_id="a"))
     assert batch.logprobs.dtype == np.float32
     assert batch.logprobs.tolist() == [[0.0] * batch.tokens.shape[1]]
-
-
-def test_versions_may_differ_between_messages() -> None:
-    messages = say("user: u", "assistant: a", "user: v", "assistant: bc")
-    for versions in ([3, 5], np.array([3, 5])):
-        steps = relive.steps_from_messages(messages, Plain(), policy_version=versions)
-        assert [step.policy_version.tolist() for step in steps] == [[3], [5, 5]]
 
 
 BEGIN = "message 1: the template must begin with the prompt of the message, with its generation prompt, got "

@@ -22,36 +22,17 @@ def episode_of(steps: Steps, number: int = 0, **changes: Any) -> relive.Episode[
     return relive.Episode(actions=steps, rewards=[step.reward for step in steps], **arguments | changes)
 
 
-def test_a_batch_of_episodes_is_padded_on_the_right() -> None:
-    steps = [step_of([1, 5], [7, 2], reward=1.0, loss_mask=[True, False]), step_of([1, 5, 7, 2, 9], [8], reward=2.0)]
-    other = [step_of([3], [4], policy_version=6, reward=-1.0)]
-    batch = relive.TokenBatch.from_episodes([episode_of(steps), episode_of(other, 1, group_id="g")], pad_token_id=99)
-    assert {name: getattr(batch, name).tolist() for name in NAMES} == {
-        "tokens": [[1, 5, 7, 2, 9, 8], [3, 4, 99, 99, 99, 99]],
-        "attention_mask": [[True] * 6, [True, True, False, False, False, False]],
-        "loss_mask": [[False, False, True, False, False, True], [False, True, False, False, False, False]],
-        "logprobs": [[0, 0, -0.5, -0.75, 0, -0.5], [0, -0.5, 0, 0, 0, 0]],
-        "policy_versions": [[-1, -1, 0, 0, -1, 0], [-1, 6, -1, -1, -1, -1]],
-        "rewards": [[0, 0, 0, 1.0, 0, 2.0], [0, -1.0, 0, 0, 0, 0]],
-        "steps": [[0, 0, 0, 0, 1, 1], [0, 0, -1, -1, -1, -1]],
-    }
-    assert [getattr(batch, name).dtype.str for name in NAMES] == ["<i8", "|b1", "<f8", "<i8", "<f8", "<i4", "|b1"]
-    assert (len(batch), batch.lengths.tolist(), batch.keys.tolist()) == (2, [6, 2], [-1, -1])
-    assert (batch.returns.tolist(), batch.is_exact.tolist()) == ([3.0, -1.0], [True, True])
-    assert (batch.episode_ids, batch.agent_ids, batch.group_ids) == (["e0", "e1"], ["a0", "a1"], [None, "g"])
-    assert batch.mismatches == [None, None]
-
-
-def test_an_inexact_episode_has_a_row_for_each_part() -> None:
+def test_rows_of_a_batch_name_their_episodes() -> None:
+    """An inexact episode has a row for each part."""
     steps = [step_of([1, 5], [7], reward=1.0), step_of([1, 6, 7], [8], reward=4.0)]
-    batch = relive.TokenBatch.from_episodes([episode_of(steps), episode_of([step_of([2], [3])], 1)])
-    assert batch.tokens.tolist() == [[1, 5, 7, 0], [1, 6, 7, 8], [2, 3, 0, 0]]
-    assert batch.returns.tolist() == [5.0, 5.0, 0.0]
+    batch = relive.TokenBatch.from_episodes([episode_of(steps), episode_of([step_of([2], [3])], 1, group_id="g")])
+    assert [getattr(batch, name).dtype.str for name in NAMES] == ["<i8", "|b1", "<f8", "<i8", "<f8", "<i4", "|b1"]
+    assert (len(batch), batch.lengths.tolist(), batch.keys.tolist()) == (3, [3, 4, 2], [-1, -1, -1])
+    assert (batch.returns.tolist(), batch.is_exact.tolist()) == ([5.0, 5.0, 0.0], [False, False, True])
     assert batch.rewards.sum(axis=1).tolist() == [1.0, 4.0, 0.0]
-    assert batch.is_exact.tolist() == [False, False, True]
-    assert batch.episode_ids == ["e0", "e0", "e1"]
-    mismatch = relive.TokenMismatch(step=1, position=1, expected=5, found=6)
-    assert batch.mismatches == [None, mismatch, None]
+    assert (batch.episode_ids, batch.agent_ids) == (["e0", "e0", "e1"], ["a0", "a0", "a1"])
+    assert batch.group_ids == [None, None, "g"]
+    assert batch.mismatches == [None, relive.TokenMismatch(step=1, position=1, expected=5, found=6), None]
 
 
 @hypothesis.given(
@@ -91,7 +72,9 @@ REPEATED = ("returns", "is_exact", "lengths", "keys", "weight")
 def with_extras(episodes: list[Steps]) -> relive.TokenBatch:
     """Return a batch with an extra of sequences and two of tokens, which number the rows and places."""
     batch = relive.TokenBatch.from_episodes(
-        [episode_of(steps, number) for number, steps in enumerate(episodes)], pad_token_id=9, pad_to_multiple_of=4
+        [episode_of(steps, number, group_id="g") for number, steps in enumerate(episodes)],
+        pad_token_id=9,
+        pad_to_multiple_of=4,
     )
     batch.keys = np.arange(len(batch)) + 100
     batch.extras = {
@@ -299,13 +282,8 @@ def test_arguments_of_micro_batches_are_checked(arguments: dict[str, Any], text:
     multiple=st.integers(1, 5),
 )
 def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps], ranks: int, multiple: int) -> None:
-    whole = relive.TokenBatch.from_episodes(
-        [episode_of(steps, number, group_id="g") for number, steps in enumerate(episodes)],
-        pad_token_id=9,
-        pad_to_multiple_of=4,
-    )
-    places = np.arange(whole.tokens.size).reshape(whole.tokens.shape)
-    whole.extras = {"weight": np.arange(len(whole)) / 2, "place": places}
+    whole = with_extras(episodes)
+    places = whole.extras["place"]
     most, width = int(whole.lengths.max()) + 3, whole.tokens.shape[1]
     found = whole.micro_batches(max_tokens=most, ranks=ranks, pad_to_multiple_of=multiple)
     expected = relive.micro_batches(whole.lengths, max_tokens=most, ranks=ranks)
@@ -328,13 +306,8 @@ def test_a_batch_is_divided_into_batches_of_the_same_rows(episodes: list[Steps],
     assert (whole.tokens >= 0).all()
 
 
-def test_batches_are_divided_before_they_are_converted() -> None:
-    batch = relive.TokenBatch.from_episodes([episode_of([step_of([1], [2])])])
-    with pytest.raises(
-        errors.ArgumentTypeError, match="^micro_batches needs a batch of arrays of numpy, got one of list"
-    ):
-        batch.map(lambda array: array.tolist()).micro_batches(max_tokens=9)
-    with pytest.raises(
-        errors.ArgumentTypeError, match="^packed_micro_batches needs a batch of arrays of numpy, got one of list"
-    ):
-        batch.map(lambda array: array.tolist()).packed_micro_batches(max_tokens=9)
+@pytest.mark.parametrize("call", ["micro_batches", "packed_micro_batches"])
+def test_batches_are_divided_before_they_are_converted(call: str) -> None:
+    batch = relive.TokenBatch.from_episodes([episode_of([step_of([1], [2])])]).map(lambda array: array.tolist())
+    with pytest.raises(errors.ArgumentTypeError, match=f"^{call} needs a batch of arrays of numpy, got one of list"):
+        getattr(batch, call)(max_tokens=9)

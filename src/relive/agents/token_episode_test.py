@@ -14,10 +14,7 @@ from relive.agents import tokens
 
 
 def step_of(prompt: list[int], answer: list[int], **changes: Any) -> relive.TokenStep:
-    arguments: dict[str, Any] = {
-        "logprobs": [-0.5 - 0.25 * place for place in range(len(answer))],
-        "policy_version": 0,
-    }
+    arguments: dict[str, Any] = {"logprobs": [-0.5 - 0.25 * place for place in range(len(answer))], "policy_version": 0}
     return relive.TokenStep(prompt=prompt, response=answer, **arguments | changes)
 
 
@@ -31,10 +28,7 @@ def test_one_changed_token_in_a_context_flags_the_episode() -> None:
     changed = step_of([1, 4, 6, 7, 2, 9, 8, 3], [2, 2])
     joined = tokens.join([first, second, changed])
     assert not joined.is_exact
-    assert joined.mismatches == (
-        None,
-        relive.TokenMismatch(step=2, position=1, expected=5, found=4),
-    )
+    assert joined.mismatches == (None, relive.TokenMismatch(step=2, position=1, expected=5, found=4))
     assert tuple(joined.columns) == tokens.FIELDS
     dtypes = [joined.columns[name].dtype.str for name in tokens.FIELDS]
     assert dtypes == ["<i4", "|b1", "<f8", "<i8", "<f8", "<i4"]

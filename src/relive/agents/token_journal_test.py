@@ -64,9 +64,7 @@ def _reject(buffer: Any) -> None:
 
 
 @pytest.mark.parametrize(("ask", "kind"), [(_ask, queue_journal.DELIVER), (_reject, queue_journal.REJECT)])
-def test_the_line_begins_though_what_was_asked_for_first_is_gone(
-    ask: Any, kind: int, tmp_path: pathlib.Path
-) -> None:
+def test_the_line_begins_though_what_was_asked_for_first_is_gone(ask: Any, kind: int, tmp_path: pathlib.Path) -> None:
     buffer: Any = zoo.KINDS["tokens"].make()
     with relive.Journal(tmp_path / "log", segment_bytes=2000) as journal:
         buffer.attach(journal)

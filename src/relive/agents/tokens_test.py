@@ -45,50 +45,29 @@ def test_a_step_is_what_it_was_given() -> None:
     assert [array.dtype.str for array in kinds] == ["<i4", "<i4", "<f8", "<i8", "|b1"]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [(1, 0, 1), [True, 0, 1.0], np.array([1, 0, 1], np.uint8), np.array([1, 0, 1], np.float16), BRAIN_GRAD],
-)
-def test_zero_and_one_of_any_number_type_are_loss_masks(given: Any) -> None:
-    kept = step_of(loss_mask=given).loss_mask
-    assert (kept.dtype.str, kept.tolist()) == ("|b1", [True, False, True])
+TINY = [-float(np.finfo(np.float16).smallest_subnormal), -0.0]
+KEPT: list[tuple[str, Any, str, list[Any]]] = [
+    *[("loss_mask", ones, "|b1", [True, False, True]) for ones in [(1, 0, 1), [True, 0, 1.0], BRAIN_GRAD]],
+    *[("loss_mask", np.array([1, 0, 1], kind), "|b1", [True, False, True]) for kind in (np.uint8, np.float16)],
+    *[("logprobs", np.array([*TINY, -1.5], kind), kind, [*TINY, -1.5]) for kind in ("<f2", "<f4", "<f8")],
+    ("logprobs", np.array([-0.5, -1.0, -1.5], ">f4"), "<f4", [-0.5, -1.0, -1.5]),
+    ("logprobs", [0, -1, -2], "<f8", [0.0, -1.0, -2.0]),
+    ("logprobs", np.array([0.01, 1e-7, 0.0]), "<f8", [0.01, 1e-7, 0.0]),  # Rounded above zero.
+    ("response", np.array([1, 2, 3], ">i2"), "<i4", [1, 2, 3]),
+    ("response", range(3), "<i4", [0, 1, 2]),
+    ("prompt", [], "<i4", []),
+    ("prompt", np.array([2**31 - 1], np.uint64), "<i4", [2**31 - 1]),
+    ("policy_version", np.array([1, 2, 3], ">i2"), "<i8", [1, 2, 3]),
+]
 
 
-def test_masks_and_versions_of_a_step_have_defaults() -> None:
+def test_parts_of_a_step_are_kept_in_a_dtype_that_holds_them(subtests: pytest.Subtests) -> None:
+    for name, given, dtype, values in KEPT:
+        with subtests.test(name):
+            kept = getattr(step_of(**{name: given}), name)
+            assert (kept.dtype.str, str(kept.tolist())) == (dtype, str(values))
     step = step_of()
-    assert step.loss_mask.tolist() == [True] * 3
-    assert step.policy_version.tolist() == [3] * 3
-    assert step.reward == 0.0
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_log_probabilities_keep_their_dtype_and_their_bits(dtype: Any) -> None:
-    given = np.array([-0.0, np.finfo(dtype).min, -np.finfo(dtype).smallest_subnormal], dtype)
-    kept = step_of(logprobs=given).logprobs
-    assert (kept.dtype, kept.tobytes()) == (given.dtype, given.tobytes())
-
-
-def test_bytes_in_the_other_order_are_turned() -> None:
-    kept = step_of(logprobs=np.array([-0.5, -1.0, -1.5], ">f4")).logprobs
-    assert (kept.dtype.str, kept.tolist()) == ("<f4", [-0.5, -1.0, -1.5])
-    assert step_of(response=np.array([1, 2, 3], ">i2")).response.tolist() == [1, 2, 3]
-    assert step_of(policy_version=np.array([1, 2, 3], ">i2")).policy_version.dtype.str == "<i8"
-
-
-def test_integers_may_be_log_probabilities() -> None:
-    kept = step_of(logprobs=[0, -1, -2]).logprobs
-    assert (kept.dtype.str, kept.tolist()) == ("<f8", [0.0, -1.0, -2.0])
-
-
-def test_log_probabilities_may_be_rounded_above_zero() -> None:
-    given = np.array([0.01, 1e-7, 0.0])
-    assert step_of(logprobs=given).logprobs.tolist() == given.tolist()
-
-
-def test_a_prompt_may_be_empty_and_the_largest_token_is_one() -> None:
-    step = step_of(prompt=[], response=range(3))
-    assert (step.prompt.dtype.str, step.prompt.shape, step.response.tolist()) == ("<i4", (0,), [0, 1, 2])
-    assert step_of(prompt=np.array([2**31 - 1], np.uint64)).prompt.tolist() == [2**31 - 1]
+    assert (step.loss_mask.tolist(), step.policy_version.tolist(), step.reward) == ([True] * 3, [3] * 3, 0.0)
 
 
 def test_arrays_are_copied_and_cannot_be_written_to() -> None:
@@ -117,6 +96,8 @@ def test_a_step_can_be_copied_and_sent(twin_of: Any) -> None:
     assert type(twin) is relive.TokenStep
     for field in dataclasses.fields(step):
         assert np.array_equal(getattr(twin, field.name), getattr(step, field.name))
+    arrays = (twin.prompt, twin.response, twin.logprobs, twin.policy_version, twin.loss_mask)
+    assert twin_of is copies.copied or not any(array.flags.writeable for array in arrays)
     assert copies.copied(step).response is not step.response
 
 
@@ -140,13 +121,11 @@ LOGS = "logprobs must be finite numbers of at most 0, up to 0.01 for rounding"
         ({"prompt": [0, -1]}, rf"prompt must be integers in \[0, {LARGEST}\], got -1 at position 1"),
         ({"response": [0, 2**31, 1]}, rf"response must be integers in \[0, {LARGEST}\], got {2**31} at position 1"),
         ({"response": []}, "response must have at least 1 token, got 0"),
-        (
-            {"logprobs": [-0.5, -0.5]},
-            "logprobs must be one for each of 3 tokens of the response, got 2",
-        ),
+        ({"logprobs": [-0.5, -0.5]}, "logprobs must be one for each of 3 tokens of the response, got 2"),
         ({"logprobs": [-0.5, np.nan, 0]}, f"{LOGS}, got nan at position 1"),
         ({"logprobs": [-0.5, -0.5, -np.inf]}, f"{LOGS}, got -inf at position 2"),
         ({"logprobs": [0.011, -0.5, 0]}, f"{LOGS}, got 0.011 at position 0"),
+        ({"logprobs": np.array([0.6, 0.3, 0.1])}, f"{LOGS}, got 0.6 at position 0"),
         ({"logprobs": [np.longdouble("-1e999")] * 3}, "logprobs must fit float64, got -1e[+]999.*"),
         ({"policy_version": -1}, "policy_version must be at least 0, got -1"),
         ({"policy_version": [0, 0, -1]}, r"policy_version must be integers in \[0, \d+\], got -1 at position 2"),
@@ -187,6 +166,7 @@ def test_token_steps_that_break_a_rule_are_refused(changes: dict[str, Any], text
         ({"logprobs": np.zeros(3, np.longdouble)}, "logprobs must be a row of floats, got .*"),
         ({"logprobs": [np.zeros(1)] * 3}, "logprobs must be a row of floats, got .*"),
         ({"logprobs": -0.5}, "logprobs must be a row of floats, got -0.5"),
+        ({"policy_version": RAGGED}, "policy_version must be .*"),
         ({"policy_version": 1.5}, "policy_version must be an integer of at least 0, got 1.5"),
         ({"policy_version": True}, "policy_version must be an integer of at least 0, got True"),
         ({"policy_version": [1.5, 1, 1]}, r"policy_version must be a row of integers, got \[1.5, 1, 1\]"),
@@ -202,13 +182,3 @@ def test_token_steps_that_break_a_rule_are_refused(changes: dict[str, Any], text
 def test_token_steps_of_other_types_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=f"^{text}$"):
         step_of(**changes)
-
-
-def test_ragged_versions_are_refused() -> None:
-    with pytest.raises(errors.ArgumentTypeError, match="^policy_version must be "):
-        step_of(policy_version=RAGGED)
-
-
-def test_probabilities_given_for_their_logarithms_are_noticed() -> None:
-    with pytest.raises(errors.ArgumentError, match="got 0.6 at position 0$"):
-        step_of(logprobs=np.array([0.6, 0.3, 0.1]))

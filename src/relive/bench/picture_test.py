@@ -27,11 +27,7 @@ OUTCOMES = [
     results.Outcome(peer="torchrl", not_measured="does not load"),
 ]  # fmt: skip
 RUN = results.Run(
-    command="",
-    machine={},
-    versions={},
-    settings="",
-    rows=[row(name, OUTCOMES) for name in ("add", *picture.PANELS)],
+    command="", machine={}, versions={}, settings="", rows=[row(name, OUTCOMES) for name in ("add", *picture.PANELS)]
 )
 
 

@@ -330,10 +330,7 @@ def test_a_failed_conversion_prints_one_line_and_exits_with_1(
         ("saved a.parquet --capacity 3", "argument --capacity: not allowed where TO is a Parquet file"),
         ("a a.parquet --capacity 0", "argument --capacity: must be an integer of at least 1, got '0'"),
         ("saved a.parquet --like saved", "argument --like: not allowed where TO is a Parquet file"),
-        (
-            "minari:a-v0 a --capacity 9 --like b",
-            "argument --capacity: not allowed with --like",
-        ),
+        ("minari:a-v0 a --capacity 9 --like b", "argument --capacity: not allowed with --like"),
         (
             "saved minari:a-v0 --overwrite",
             "argument --overwrite: not allowed where TO is a Minari dataset: delete it with minari delete",

@@ -106,10 +106,7 @@ def items() -> relive.ItemReplayBuffer:
 
 
 SHOWN: dict[str, tuple[Callable[[pathlib.Path], object], list[str]]] = {
-    "a journal": (
-        examples.journal,
-        ["kind journal", "records .* in .* segments?", "counts size 30, .*"],
-    ),
+    "a journal": (examples.journal, ["kind journal", "records .* in .* segments?", "counts size 30, .*"]),
     "episodes": (
         lambda path: examples.episodes().save(path),
         ["counts .*completed 1, .*total transitions 7, .*open ages .*"],
@@ -174,7 +171,7 @@ def test_inspect_shows_why_a_buffer_is_not_loaded(capsys: pytest.CaptureFixture[
     assert note in inspected(capsys, "buffer")
 
 
-@pytest.mark.parametrize("command", ["verify", "repair", "inspect", "inspect --json"])
+@pytest.mark.parametrize("command", ["verify", "inspect --json"])
 def test_numpy_alone_is_enough(command: str) -> None:
     script = (
         "import sys; sys.modules['rich'] = None; "

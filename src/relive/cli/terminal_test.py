@@ -58,12 +58,6 @@ def test_rows_outside_a_terminal_are_not_cut(capsys: pytest.CaptureFixture[str])
         assert show is None
 
 
-def test_no_bar_is_shown_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with terminal.progress("reading") as show:
-        assert show is None
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_bar_appears_after_a_second_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screen_of(monkeypatch)
     now = 100.0

@@ -85,17 +85,6 @@ async def test_a_block_survives_clear_and_close() -> None:
     buffer.check()
 
 
-async def test_a_cancelled_block_ends_aborted() -> None:
-    buffer = Buffer()
-    task = asyncio.create_task(act(buffer, 1000))
-    await zoo.settle(10)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (buffer.get_stats().aborted, buffer.get_stats().in_progress) == (1, 0)
-    buffer.check()
-
-
 # Waiting to sample.
 
 
@@ -242,20 +231,6 @@ async def test_one_in_32_starts_and_appends_yield() -> None:
     assert ran == [1, 2]
 
 
-async def test_calls_cancelled_while_they_yield_change_nothing() -> None:
-    buffer = Buffer()
-    episode_id = await buffer.start_episode("a")
-    waiting_test.give_way_next(buffer)
-    append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, 0, 0, 0.0))
-    draw = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
-    await asyncio.sleep(0)
-    append.cancel()
-    draw.cancel()
-    await asyncio.gather(append, draw, return_exceptions=True)
-    assert (buffer.get_stats().appended, buffer.get_stats().sampled) == (0, 0)
-    assert waiting_test.num_waiting(buffer) == (0, 0)
-
-
 # Many.
 
 
@@ -272,7 +247,7 @@ def memory_of(root: object) -> int:
     return sum(map(sys.getsizeof, seen.values()))
 
 
-@pytest.mark.parametrize("steps", [60_000, pytest.param(5_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("steps", [20_000, pytest.param(5_000_000, marks=pytest.mark.long)])
 def test_memory_stays_flat(steps: int) -> None:
     """Ray pull request 22678 and others: evicted episodes are freed, and no bookkeeping grows with time."""
     buffer = Buffer(max_transitions=1000, max_episodes=150, seed=0)
@@ -341,25 +316,6 @@ def test_waiters_of_a_closed_loop_hold_nobody_up() -> None:
 
     asyncio.run(go_on())
     buffer.check()
-
-
-def test_waiting_appends_of_a_closed_loop_write_nothing() -> None:
-    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0), seed=0)
-    episode_id = buffer.start_episode_nowait("a")
-    for t in range(2):
-        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0)
-    left = left_behind(*(buffer.append_observation_action_reward(episode_id, 2, 2, 0.0) for _ in range(3)))
-
-    async def go_on() -> None:
-        await buffer.sample_n_step(1, 1, 0.9)
-        async with asyncio.timeout(waiting_test.PATIENCE):
-            await buffer.append_observation_action_reward(episode_id, 3, 3, 0.0)
-
-    asyncio.run(go_on())
-    left.clear()
-    gc.collect()
-    assert recover_test.episodes_of(buffer)[episode_id].observations == [0, 1, 3]
-    assert waiting_test.num_waiting(buffer) == (0, 0)
 
 
 @pytest.mark.parametrize("way", ["an error", "a cancellation", "a return"])

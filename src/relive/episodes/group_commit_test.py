@@ -82,20 +82,6 @@ def test_a_plain_call_syncs_itself(tmp_path: pathlib.Path, disk: Disk) -> None:
     journal.close()
 
 
-def test_awaited_calls_without_syncs_wait_for_none(tmp_path: pathlib.Path, disk: Disk) -> None:
-    buffer, journal = attached(tmp_path / "journal", fsync="never")
-    disk.num_syncs = 0
-
-    async def main() -> None:
-        async with buffer.episode("a") as writer:
-            await writer.append("o", 0, 0.0)
-            await writer.end("end")
-
-    asyncio.run(main())
-    assert disk.num_syncs == 0
-    journal.close()
-
-
 def test_a_step_whose_sync_fails_or_is_cancelled_is_stored(tmp_path: pathlib.Path, disk: Disk) -> None:
     buffer, journal = attached(tmp_path / "journal")
 

@@ -3,9 +3,7 @@
 Data describe themselves: observation = (episode number, t), reward = 100 * episode number + t, so any splice shows.
 """
 
-import gc
 from typing import Any
-import weakref
 
 import numpy as np
 import pytest
@@ -126,30 +124,6 @@ def test_p54_observations_and_actions_come_back_exact(value: Any) -> None:
         assert type(found) is type(value)
         assert found == value
     assert s.rewards_seq == [0.1]
-
-
-class Observation:
-    """An observation that can be weakly referenced."""
-
-
-def test_p57_what_is_evicted_is_freed() -> None:
-    """ray PR 22678 and 49964."""
-    buffer = Buffer(max_transitions=3)
-
-    def live_watched() -> list[weakref.ref[Observation]]:
-        episode_id = buffer.start_episode_nowait("a")
-        observations = [Observation() for _ in range(3)]
-        for observation in observations:
-            buffer.append_observation_action_reward_nowait(episode_id, observation, 0, 0.0)
-        buffer.end_episode_nowait(episode_id, Observation())
-        return [weakref.ref(observation) for observation in observations]
-
-    watched = [reference for _ in range(3) for reference in live_watched()]
-    gc.collect()
-    assert [reference() is None for reference in watched] == [True] * 6 + [False] * 3
-    buffer.clear()
-    gc.collect()
-    assert all(reference() is None for reference in watched)
 
 
 def test_p64_numpys_global_generator_is_neither_read_nor_moved() -> None:

@@ -61,34 +61,6 @@ async def test_small_batches_do_not_overtake() -> None:
     assert served == [4, 1, 3, 2]
 
 
-async def test_inserts_are_let_in_in_order_of_arrival() -> None:
-    buffer = relive.AsyncReplayBuffer(waiting_test.limited())
-    await live(buffer, 8)
-    tasks = [asyncio.create_task(buffer.add(100 + place, 0, 0.0, 0)) for place in range(3)]
-    await zoo.settle()
-    await buffer.sample(2)
-    newcomer = asyncio.create_task(buffer.add(200, 0, 0.0, 0))
-    await zoo.settle()
-    assert buffer.read([8]).observation.tolist() == [100]
-    await buffer.sample(6)
-    assert await waiting_test.in_time(asyncio.gather(*tasks, newcomer)) == [8, 9, 10, 11]
-    assert buffer.read([8, 9, 10, 11]).observation.tolist() == [100, 101, 102, 200]
-
-
-async def test_one_in_32_inserts_and_every_draw_yield() -> None:
-    buffer = ring()
-    ran: list[int] = []
-    asyncio.get_running_loop().call_soon(ran.append, 1)
-    await live(buffer, 31)
-    assert not ran
-    await live(buffer, 1, first=31)
-    assert ran == [1]
-    for draw in (buffer.sample, buffer.sample_keys):
-        asyncio.get_running_loop().call_soon(ran.append, 2)
-        await draw(1)
-        assert ran.pop() == 2
-
-
 # Wrong arguments.
 
 

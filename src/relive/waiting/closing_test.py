@@ -9,6 +9,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.episodes import helpers_test
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import waiting_test
 
@@ -38,6 +39,14 @@ def agents(kind: Any = relive.EpisodeReplayBuffer, *capacity: int) -> Any:
     return buffer
 
 
+def versioned() -> Any:
+    """Return a buffer whose steps are too old."""
+    buffer: Any = relive.EpisodeReplayBuffer(seed=0)
+    helpers_test.lived(buffer, [1])
+    buffer.set_policy_version(4)
+    return buffer
+
+
 def tokens() -> Any:
     return agents(relive.TokenReplayBuffer, 100)
 
@@ -53,6 +62,7 @@ CALLS: dict[str, tuple[Callable[[], Any], Call]] = {
     "sample_keys": (ring, lambda shared: shared.sample_keys(2)),
     "batches": (ring, follow),
     "sample_n_step": (agents, lambda shared: shared.sample_n_step(2, 1, 0.9)),
+    "sample_n_step of a version": (versioned, lambda shared: shared.sample_n_step(2, 1, 0.9, max_lag=0)),
     "next_episodes": (agents, lambda shared: shared.next_episodes(1)),
     "next_groups": (agents, lambda shared: shared.next_groups(1)),
     "admit": (agents, lambda shared: shared.admit(2)),

@@ -195,7 +195,7 @@ async def test_a_joint_step_is_stored_once() -> None:
 
 
 @pytest.mark.parametrize("name", WRITES)
-@pytest.mark.parametrize("answers", [[True, False], [False, True], [False, False, True], coins(2)])
+@pytest.mark.parametrize("answers", [[False, False, True], coins(2)])
 def test_threads_store_each_step_once(name: str, answers: list[bool]) -> None:
     write, count = WRITES[name]
     buffer = ring(answers)
@@ -209,12 +209,12 @@ def test_threads_store_each_step_once(name: str, answers: list[bool]) -> None:
     waker = threading.Thread(target=wake_threads)
     waker.start()
     try:
-        for t in range(100):
+        for t in range(40):
             key = np.asarray(write(shell, t)).reshape(-1)
             assert key.tolist() == list(range(count * t, count * (t + 1)))
             check_row(buffer, int(key[0]), t)
         draws = shell.batches(4, prefetch=0)
-        for number in range(50):
+        for number in range(20):
             shell.sample(4)
             next(draws)
             assert buffer.get_stats().sampled == 8 * (number + 1)

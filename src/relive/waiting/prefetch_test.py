@@ -111,11 +111,7 @@ def test_batches_are_those_of_sample_when_they_were_drawn(make: zoo.Make, ahead:
 def test_several_iterators_draw_in_the_order_of_the_calls() -> None:
     buffer, twin = priorities(6), priorities(6)
     iterators = [buffer.batches(2, prefetch=1), buffer.batches(3, prefetch=2), buffer.batches(1, prefetch=0)]
-    expected = [
-        Twin(lambda: twin.sample(2), 1),
-        Twin(lambda: twin.sample(3), 2),
-        Twin(lambda: twin.sample(1), 0),
-    ]
+    expected = [Twin(lambda: twin.sample(2), 1), Twin(lambda: twin.sample(3), 2), Twin(lambda: twin.sample(1), 0)]
     for t in range(30):
         fill(buffer, 2, 2 * t)
         fill(twin, 2, 2 * t)
@@ -215,11 +211,7 @@ def known(store: steps_lib.StepStore) -> bytes:
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"n_step": 3},
-        {"n_step": 2, "streams": 2},
-        {"window": relive.SequenceWindow(3, pad=True)},
-    ],
+    [{"n_step": 3}, {"n_step": 2, "streams": 2}, {"window": relive.SequenceWindow(3, pad=True)}],
     ids=["ring", "streams", "sequences"],
 )
 def test_a_gather_changes_nothing_that_another_thread_may_read(

@@ -103,9 +103,7 @@ def assert_whole(batch: Any) -> None:
 
 
 SCHEMA = relive.Schema(
-    relive.Field(WIDTH, np.int64),
-    relive.Field((), np.int64),
-    extras={"checksum": relive.Field((), np.int64)},
+    relive.Field(WIDTH, np.int64), relive.Field((), np.int64), extras={"checksum": relive.Field((), np.int64)}
 )
 
 

@@ -614,34 +614,23 @@ WRONG: list[tuple[Call, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), WRONG)
-@pytest.mark.parametrize("is_held_back", [True, False])
-def test_wrong_arguments_are_refused_before_the_wait(
-    call: Call, error: type[Exception], message: str, is_held_back: bool, share: Share
-) -> None:
-    """And not after the wait; nobody who waits is let in meanwhile."""
-    way = held_back(share) if is_held_back else share(limited())
-    live(way, 0 if is_held_back else 5)
+@pytest.mark.parametrize("steps", [0, 5, 8])
+def test_wrong_arguments_are_refused_before_the_wait(steps: int, share: Share, subtests: pytest.Subtests) -> None:
+    """And not after the wait; nobody who waits is let in meanwhile. Eight steps hold inserts back."""
+    way, is_held_back = share(limited()), steps == 8
+    live(way, steps)
     waiter = way.begin(lambda shared: shared.add(8, 0, 1.0, 9)) if is_held_back else None
     before, state = way.shared.get_stats(), way.inside.rng.bit_generator.state
-    with pytest.raises(error, match=message):
-        way.do(call)
-    if not is_held_back and isinstance(way, Tasks):
-        give_way_next(way.shared)
-        with pytest.raises(error, match=message):
-            way.do(call)
-    assert waiter is None or not waiter.done()
-    assert (way.shared.get_stats(), way.inside.rng.bit_generator.state) == (before, state)
-
-
-@pytest.mark.parametrize(("call", "error", "message"), WRONG[7:])
-def test_wrong_draws_are_refused_before_the_first_step(
-    call: Call, error: type[Exception], message: str, share: Share
-) -> None:
-    way = share(limited())
-    with pytest.raises(error, match=message):
-        way.do(call)
-    assert way.is_idle()
+    for call, error, message in WRONG if steps else WRONG[7:]:  # The first step says what a step holds.
+        with subtests.test(message):
+            with pytest.raises(error, match=message):
+                way.do(call)
+            if not is_held_back and isinstance(way, Tasks):
+                give_way_next(way.shared)
+                with pytest.raises(error, match=message):
+                    way.do(call)
+            assert waiter is None or not waiter.done()
+            assert (way.shared.get_stats(), way.inside.rng.bit_generator.state) == (before, state)
 
 
 # The end.
