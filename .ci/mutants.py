@@ -1,10 +1,10 @@
-"""Apply each mutant of .ci/mutants.tsv alone, run the tests of its package, and name the mutants that none notices.
+r"""Apply each mutant of .ci/mutants.tsv alone, run the tests of its package, and name the mutants that none notices.
 
     python .ci/mutants.py [PACKAGE | LINE | FIRST-LAST ...]
     python .ci/mutants.py --check
 
 A line of the table holds a file under src/relive, whole lines of its text without the first indentation, and what
-replaces them, with tabs between; a line break is written \\n. Without arguments all run, else those of some packages or
+replaces them, with tabs between; a line break is written \n. Without arguments all run, else those of some packages or
 lines of the table. It fails if a text is not in its file exactly once, which `--check` tells without running anything,
 if the tests fail without a mutant, and if a mutant survives. One that takes much longer than the tests is noticed too.
 """
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import concurrent.futures
 import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
 import queue
@@ -32,6 +31,10 @@ PACKAGES = pathlib.Path("src", "relive")
 LANE = "not long"
 PYTEST = (sys.executable, "-m", "pytest", "-xq", "--tb=no", "-pno:cacheprovider", "-m", LANE)
 IGNORED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis")
+DO_NOT_SHRINK = """
+hypothesis.settings.register_profile("mutants", hypothesis.settings.default, phases=list(hypothesis.Phase)[:3])
+hypothesis.settings.load_profile("mutants")
+"""
 WORKERS = os.cpu_count() or 1
 
 
@@ -46,6 +49,7 @@ class Mutant:
 
     @property
     def package(self) -> str:
+        """The package of the file."""
         return self.file.split("/")[0]
 
     def __str__(self) -> str:
@@ -65,7 +69,17 @@ class Mutant:
 
 
 def parse(table: str) -> list[Mutant]:
-    """Return the mutants of the text of a table, whose first line names its columns."""
+    r"""Return the mutants of the text of a table, whose first line names its columns.
+
+    >>> (mutant,) = parse("file\ttext\treplacement\nagents/x.py\tif a < b:\\n        c()\tif a <= b:\\n        c()\n")
+    >>> code = "def f():\n    if a < b:\n        c()\n    if a < b:\n        d()\n"
+    >>> mutant.count(code), mutant.count(code.replace("c()", "c(1)")), mutant.count(2 * code)
+    (1, 0, 2)
+    >>> mutant.apply(code)
+    'def f():\n    if a <= b:\n        c()\n    if a < b:\n        d()\n'
+    >>> [[each.line for each in chosen([mutant], [words])] for words in ("2", "1-3", "agents", "3", "fleet")]
+    [[2], [2], [2], [], []]
+    """
     rows = enumerate(table.splitlines()[1:], start=2)
     return [Mutant(line, *(cell.replace("\\n", "\n") for cell in row.split("\t"))) for line, row in rows]
 
@@ -88,6 +102,14 @@ def misplaced(mutants: list[Mutant]) -> Iterator[str]:
         count = mutant.count(file.read_text("utf-8")) if file.exists() else 0
         if count != 1 or mutant.text == mutant.replacement:
             yield f"{mutant}: the text must be there once and change, and is there {count} times"
+
+
+def copy(tree: pathlib.Path) -> pathlib.Path:
+    """Copy the working tree there, with property tests that do not look for the smallest example that fails."""
+    shutil.copytree(ROOT, tree, ignore=IGNORED)
+    with (tree / "src" / "conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write(DO_NOT_SHRINK)
+    return tree
 
 
 def run_tests(tree: pathlib.Path, paths: list[pathlib.Path], seconds: float) -> str | None:
@@ -129,7 +151,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(WORKERS) as threads:
         trees: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
         for number in range(WORKERS):
-            trees.put(shutil.copytree(ROOT, pathlib.Path(folder, str(number)), ignore=IGNORED))
+            trees.put(copy(pathlib.Path(folder, str(number))))
         limits: dict[str, float] = {}
 
         def test_unmutated(package: str) -> str | None:
