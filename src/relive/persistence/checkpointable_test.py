@@ -127,9 +127,8 @@ class Bits(np.random.PCG64):
     """A custom generator."""
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: pathlib.Path, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (
             lambda: Silent(10, temperature=lambda: 0.5),
             "settings.. of Silent must return what its constructor takes, got no temperature$",
@@ -141,12 +140,12 @@ class Bits(np.random.PCG64):
             lambda: relive.RingReplayBuffer(10, seed=np.random.Generator(Bits(0))),
             "a generator of the kind Bits cannot be saved",
         ),
-    ],
-)
-def test_what_could_not_be_loaded_is_not_saved(make: zoo.Make, message: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
-        make().save(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
+    ]
+    for make, message in rows:
+        with subtests.test(message=message):
+            with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+                make().save(tmp_path / "saved")
+            assert not (tmp_path / "saved").exists()
 
 
 # States that do not fit.
@@ -209,27 +208,25 @@ REFUSED: dict[str, tuple[zoo.Make, Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "state", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_state_that_does_not_fit_changes_nothing(make: zoo.Make, state: Callable[[], Any], message: str) -> None:
-    buffer = make()
-    before = plain(buffer.state_dict())
-    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
-        buffer.load_state_dict(state())
-    assert plain(buffer.state_dict()) == before
+def test_a_state_that_does_not_fit_changes_nothing(subtests: pytest.Subtests) -> None:
+    for make, state, message in REFUSED.values():
+        with subtests.test(message=message):
+            buffer = make()
+            before = plain(buffer.state_dict())
+            with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+                buffer.load_state_dict(state())
+            assert plain(buffer.state_dict()) == before
 
 
-@pytest.mark.parametrize(
-    ("settings", "overrides", "message"),
-    [
+def test_no_buffer_is_made_of_wrong_settings(subtests: pytest.Subtests) -> None:
+    for settings, overrides, message in [
         ({"schema": None}, {}, "schema must be there where a row was written$"),
         ({"streams": 2**21, "capacity": 2**22}, {}, ".*streams must be at most 524288, got 2097152$"),
         ({}, {"n_step": 0}, "a RingReplayBuffer cannot be made of its settings: n_step"),
         ({"schema": [["observation", "<f8", [2**60]], ["action", "<i8", []], ["reward", "<f8", []]]}, {}, ""),
-    ],
-)
-def test_no_buffer_is_made_of_wrong_settings(settings: Any, overrides: Any, message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
-        relive.RingReplayBuffer.from_state(changed(ring().state_dict(), settings=settings), **overrides)
+    ]:
+        with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=f"^{message}"):
+            relive.RingReplayBuffer.from_state(changed(ring().state_dict(), settings=settings), **overrides)
 
 
 def test_what_no_memory_holds_beside_the_rows_is_refused() -> None:
@@ -455,17 +452,17 @@ def test_what_one_python_saved_another_one_loads(other: str, tmp_path: pathlib.P
         assert outputs[0].count("\n") == 250
 
 
-@pytest.mark.parametrize("name", zoo.STORED)
-def test_settings_are_all_arguments_of_the_constructor(name: str) -> None:
+def test_settings_are_all_arguments_of_the_constructor(subtests: pytest.Subtests) -> None:
     """But for the storage, the generator and how memory is allocated."""
-    buffer = KINDS[name].make()
-    taken = inspect.signature(type(buffer)).parameters.keys() - {"storage", "seed", "allocate"}
-    assert buffer.state_dict()["settings"].keys() >= taken - {"agents", "schemas"}
+    for name in zoo.STORED:
+        with subtests.test(name=name):
+            buffer = KINDS[name].make()
+            taken = inspect.signature(type(buffer)).parameters.keys() - {"storage", "seed", "allocate"}
+            assert buffer.state_dict()["settings"].keys() >= taken - {"agents", "schemas"}
 
 
-@pytest.mark.parametrize(
-    ("make", "shown"),
-    [
+def test_a_repr_shows_what_differs_from_the_defaults(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (lambda: relive.RingReplayBuffer(9, n_step=3, gamma=0.9), ", n_step=3, gamma=0.9>"),
         (lambda: relive.RingReplayBuffer(9, n_step=1, gamma=0.99, limiter=relive.MinSize(1)), " streams=1>"),
         (
@@ -482,10 +479,10 @@ def test_settings_are_all_arguments_of_the_constructor(name: str) -> None:
         (lambda: relive.EpisodeReplayBuffer(), "max_transitions=None, max_episodes=None>"),
         (lambda: relive.EpisodeReplayBuffer(redeliver=True), "max_episodes=None, redeliver=True>"),
         (lambda: relive.TokenReplayBuffer(9, pad_token_id=3), "of 9 tokens, pad_token_id=3>"),
-    ],
-)
-def test_a_repr_shows_what_differs_from_the_defaults(make: Callable[[], Any], shown: str) -> None:
-    assert repr(make()).endswith(shown)
+    ]
+    for make, shown in rows:
+        with subtests.test(shown=shown):
+            assert repr(make()).endswith(shown)
 
 
 def test_a_repr_shows_the_settings_of_subclasses_on_one_line() -> None:

@@ -499,16 +499,13 @@ def test_an_empty_directory_and_one_of_much_else_are_named(
         places.kind_of(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "is_segment"),
-    [
+def test_the_files_of_a_journal_are_known_by_name() -> None:
+    for name, is_segment in [
         (f"segment-{7:020}.relive", True), (f"segment-{7:020}.relive.new", True),
         (f"segment-{7:020}.relive.damaged", True), (f"segment-{7:020}.relive.2.damaged", True),
         ("segment-7.relive", False), ("notes.damaged", False),
-    ],
-)  # fmt: skip
-def test_the_files_of_a_journal_are_known_by_name(name: str, is_segment: bool) -> None:
-    assert places.is_of_journal(name) == is_segment
+    ]:  # fmt: skip
+        assert places.is_of_journal(name) == is_segment
 
 
 def test_older_checkpoints_are_found_until_a_number_is_missing(saved: pathlib.Path) -> None:

@@ -327,12 +327,9 @@ def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
 
 
 OPENINGS: dict[str, Callable[[pathlib.Path], object]] = {
-    "records": read,
-    "Journal": relive.Journal,
-    "repair": lambda path: repair.repair_journal(str(path)),
-    "drop_damaged": lambda path: repair.repair_journal(str(path), drop_damaged=True),
-    "recover": relive.recover,
-}
+    "records": read, "Journal": relive.Journal, "repair": lambda path: repair.repair_journal(str(path)),
+    "drop_damaged": lambda path: repair.repair_journal(str(path), drop_damaged=True), "recover": relive.recover,
+}  # fmt: skip
 """What refuses a directory that is no journal."""
 DAMAGED = {name: OPENINGS[name] for name in ("records", "Journal", "repair")}
 REFUSING = pytest.mark.parametrize("opening", DAMAGED.values(), ids=DAMAGED.keys())
@@ -638,21 +635,19 @@ def test_each_flipped_bit_of_a_record_is_found() -> None:
             journal_reader.seed_of(header, 42)
 
 
-@pytest.mark.parametrize(
-    ("header", "first", "message"),
-    [
+def test_invalid_segment_headers_are_refused(subtests: pytest.Subtests) -> None:
+    for header, first, message in [
         (b"{}", 42, "does not begin with the header of a journal"),
         (HEADER.replace(b"1\n", b"2\n"), 42, "is a journal of format '2', and this relive reads format '1'"),
         (HEADER[:-1], 42, "ends after 36 of the 37 bytes of its header"),
         (HEADER[:-1] + b"!", 42, "has a header whose checksum is wrong"),
         (HEADER, 43, "has a header that says its first record is 42"),
         (journal_reader.segment_header(2**62 + 1, 0), 2**62 + 1, "has a header that says its first record is 461168.*"),
-    ],
-)
-def test_invalid_segment_headers_are_refused(header: bytes, first: int, message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{message}$"):
-        journal_reader.seed_of(header, first)
-    assert journal_reader.seed_of(journal_reader.segment_header(2**62, 0), 2**62) > 0
+    ]:
+        with subtests.test(message=message):
+            with pytest.raises(errors.CheckpointError, match=f"^{message}$"):
+                journal_reader.seed_of(header, first)
+            assert journal_reader.seed_of(journal_reader.segment_header(2**62, 0), 2**62) > 0
 
 
 def test_invalid_records_are_not_framed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -474,16 +474,13 @@ def test_a_recovered_limiter_adds_no_samples_without_need(family: str, tmp_path:
 
 RING_STATE = {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"}
 BASES: dict[str, Any] = {
-    "a base must hold a state, got 3": 3,
-    "arrays must be a mapping, got None": {"journal_id": "x"},
-    "journal_id is missing": {"arrays": {}},
-    "class is missing": {"arrays": {}, "journal_id": "x"},
+    "a base must hold a state, got 3": 3, "arrays must be a mapping, got None": {"journal_id": "x"},
+    "journal_id is missing": {"arrays": {}}, "class is missing": {"arrays": {}, "journal_id": "x"},
     r"class must be a string, got \[1\]": RING_STATE | {"class": [1]},
     f"it is of a 'Own', {NOT_DEFINED}": RING_STATE | {"class": "Own"},
     "it is of ItemReplayBuffer, which has no journal": RING_STATE | {"class": "ItemReplayBuffer"},
-    "has_checkpoint is missing": RING_STATE,
-    "settings is missing": RING_STATE | {"has_checkpoint": False},
-}
+    "has_checkpoint is missing": RING_STATE, "settings is missing": RING_STATE | {"has_checkpoint": False},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", BASES)

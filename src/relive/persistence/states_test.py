@@ -374,16 +374,12 @@ def test_a_storage_that_fails_to_take_the_rows_keeps_its_own() -> None:
 # Forged states.
 
 VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    *(-1, 0, 1, 2, 3, 5, 20, 40, 2**31, 2**53, 2**62, 2**62 + 1, 2**63, 2**64, 10**15, -(2**70)),
-    *(0.0, -0.0, 0.5, 1.0, 1e-320, 1e308, -1.0),
-    *("", "x", "own", "none", "PCG64", "SFC64"),
+    None, True, False, *(-1, 0, 1, 2, 3, 5, 20, 40, 2**31, 2**53, 2**62, 2**62 + 1, 2**63, 2**64, 10**15, -(2**70)),
+    *(0.0, -0.0, 0.5, 1.0, 1e-320, 1e308, -1.0), *("", "x", "own", "none", "PCG64", "SFC64"),
     *([], [1], {}, {"kind": "MinSize", "n": 1}, {"kind": "MinSize"}, {"kind": "own", "class": "x"}, {"kind": 3}),
     {"kind": "LinearSchedule", "start": 0.0, "end": 1.0, "steps": 3},
     {"kind": "LinearSchedule", "start": {"kind": "MinSize", "n": 1}, "end": 1.0, "steps": 3},
-)
+)  # fmt: skip
 LARGE = frozenset({"capacity", "frame_stack", "length", "max_tokens", "max_steps", "pad_to_multiple_of"})
 """Arguments for which any buffer takes memory: values in between take too much for a test."""
 
