@@ -5,9 +5,6 @@ import contextlib
 import inspect
 import pathlib
 import random
-import shutil
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -402,54 +399,6 @@ def memory_after(call: Callable[[], object]) -> int:
             call()
         taken.append(read("VmHWM") - before)
     return min(taken)
-
-
-OTHER_PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-
-SAVES = """
-import random, sys
-sys.path.insert(0, sys.argv[1])
-import numpy as np
-import relive
-path, action = sys.argv[2], sys.argv[3]
-if action == "save":
-    buffer = relive.PrioritizedReplayBuffer(50, n_step=2, seed=0)
-    episodes = relive.EpisodeReplayBuffer(seed=0)
-    for t in range(70):
-        buffer.add([float(t), 0.1], t % 3, 0.5, [t + 1.0, 0.1], terminated=t % 9 == 8)
-    episode_id = episodes.start_episode_nowait("a")
-    for t in range(9):
-        episodes.append_observation_action_reward_nowait(episode_id, {"x": np.arange(t), "y": (2**80, "z")}, t, 0.5)
-    buffer.save(path + "/columns")
-    episodes.save(path + "/episodes")
-buffer = relive.PrioritizedReplayBuffer.load(path + "/columns")
-episodes = relive.EpisodeReplayBuffer.load(path + "/episodes")
-for _ in range(200):
-    batch = buffer.sample(4)
-    buffer.update_priorities(batch.keys, batch.weights + 0.5)
-    print(batch.keys.tolist(), batch.observation.tolist(), batch.reward.tolist(), batch.weights.tolist())
-for _ in range(50):
-    print([(s.episode_id, repr(s.observation), s.action, s.reward) for s in episodes.sample_n_step_nowait(3, 2, 0.9)])
-"""
-
-
-@pytest.mark.parametrize("other", OTHER_PYTHONS)
-def test_what_one_python_saved_another_one_loads(other: str, tmp_path: pathlib.Path) -> None:
-    found = shutil.which(other)
-    if found is None or other == f"python3.{sys.version_info.minor}":
-        pytest.skip(f"{other} is not there, or is this one")
-    if subprocess.run([found, "-c", "import numpy"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{other} has no numpy")
-    source = str(pathlib.Path(relive.__file__).parents[1])
-    for saver, loader in ((sys.executable, found), (found, sys.executable)):
-        outputs = []
-        directory = tmp_path / str(saver == found)
-        directory.mkdir()
-        for python, action in ((saver, "save"), (loader, "load")):
-            command = [python, "-c", SAVES, source, str(directory), action]
-            outputs.append(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-        assert outputs[0] == outputs[1]
-        assert outputs[0].count("\n") == 250
 
 
 def test_settings_are_all_arguments_of_the_constructor(subtests: pytest.Subtests) -> None:

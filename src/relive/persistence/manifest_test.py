@@ -45,6 +45,7 @@ FOREIGN = "m is not the manifest of a relive checkpoint"
 
 
 def test_what_is_foreign_is_no_manifest(subtests: pytest.Subtests) -> None:
+    """P75: also what is of another version."""
     for raw, rule in [
         *((raw, FOREIGN) for raw in ("", "{}", "\0" * 99, "PK\3\4", '{\n "format": "other",\n "version": 1,\n')),
         *(
