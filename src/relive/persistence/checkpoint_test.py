@@ -1,9 +1,9 @@
+import contextlib
 import errno
 import json
 import os
 import pathlib
-import subprocess
-import sys
+import shutil
 import threading
 import tracemalloc
 from typing import Any
@@ -19,10 +19,8 @@ from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import dtypes_test
 from relive.persistence import files as files_lib
-from relive.persistence import manifest
 from relive.persistence import npy
 from relive.persistence import npy_test
-from relive.persistence import posix_test
 from relive.persistence import state as state_lib
 
 
@@ -75,15 +73,6 @@ def test_a_state_comes_back_as_it_was(
     with checkpoint.opened(path) as columns:  # A checkpoint of a checkpoint, onto itself.
         checkpoint.save(columns, path)
     assert loaded(path) == read
-
-
-def test_numpy_reads_every_file(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "state"
-    arrays = {"a/b": np.arange(6.0).reshape(2, 3), "c": np.zeros(2, [("x", "<M8[s]"), ("y", "?", (2,))])}
-    checkpoint.save({"arrays": arrays}, path)
-    for name, array in arrays.items():
-        read = np.load(path / manifest.file_name(name), allow_pickle=False)
-        assert (read.dtype, read.shape, read.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 def test_the_manifest_is_text_that_says_everything(tmp_path: pathlib.Path) -> None:
@@ -156,7 +145,7 @@ def test_a_reader_beside_a_writer_sees_whole_states_alone(tmp_path: pathlib.Path
     writer.start()
     try:
         seen = []
-        for _ in range(60):
+        for _ in range(20):
             state = loaded(path)
             assert state == whole(numbered(state["number"]))
             seen.append(state["number"])
@@ -216,21 +205,22 @@ def test_progress_is_told_in_bytes(tmp_path: pathlib.Path) -> None:
     assert calls == [(64, 160), (128, 160), (160, 160)]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError, ZeroDivisionError])
-def test_progress_that_raises_ends_a_save_that_never_was(tmp_path: pathlib.Path, kind: type[BaseException]) -> None:
-    checkpoint.save(numbered(1), tmp_path / "state")
+def test_progress_that_raises_ends_a_save_that_never_was(tmp_path: pathlib.Path) -> None:
+    for kind in [KeyboardInterrupt, OSError, ZeroDivisionError]:
+        checkpoint.save(numbered(1), tmp_path / "state")
 
-    def stop(done_bytes: int, total_bytes: int) -> None:
-        raise kind
+        def stop(done_bytes: int, total_bytes: int, kind: type[BaseException] = kind) -> None:
+            raise kind
 
-    with pytest.raises((kind, errors.CheckpointError)):
-        checkpoint.save(numbered(2), tmp_path / "state", progress=stop)
-    assert sorted(os.listdir(tmp_path)) == [".state.lock", "state"]
-    assert loaded(tmp_path / "state") == whole(numbered(1))
+        with pytest.raises((kind, errors.CheckpointError)):
+            checkpoint.save(numbered(2), tmp_path / "state", progress=stop)
+        assert sorted(os.listdir(tmp_path)) == [".state.lock", "state"]
+        assert loaded(tmp_path / "state") == whole(numbered(1))
 
 
-def test_a_hundred_mebibytes_pass_through_one_chunk(tmp_path: pathlib.Path) -> None:
-    rows = 100 << 10
+def test_twenty_mebibytes_pass_through_one_chunk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_lib, "CHUNK", 1 << 20)
+    rows = 20 << 10
 
     def read(start: int, stop: int) -> Any:
         return np.broadcast_to(np.arange(start, stop, dtype=np.float32)[:, None], (stop - start, 256))
@@ -279,14 +269,15 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("state", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_no_checkpoint_holds_is_named(tmp_path: pathlib.Path, state: Any, message: str) -> None:
-    with pytest.raises(errors.ArgumentError) as caught:
-        checkpoint.save({"arrays": {}, **state}, tmp_path / "state")
-    start, _, rest = message.partition("... ")
-    assert str(caught.value).startswith(start)
-    assert rest in str(caught.value)
-    assert os.listdir(tmp_path) in ([], [".state.lock"])
+def test_what_no_checkpoint_holds_is_named(tmp_path: pathlib.Path, subtests: pytest.Subtests) -> None:
+    for state, message in WRONG:
+        with subtests.test(message=message):
+            with pytest.raises(errors.ArgumentError) as caught:
+                checkpoint.save({"arrays": {}, **state}, tmp_path / "state")
+            start, _, rest = message.partition("... ")
+            assert str(caught.value).startswith(start)
+            assert rest in str(caught.value)
+            assert os.listdir(tmp_path) in ([], [".state.lock"])
 
 
 def nested(depth: int) -> Any:
@@ -320,8 +311,9 @@ def test_options_are_checked(tmp_path: pathlib.Path) -> None:
 # What the system refuses.
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize("call", ["write", "fsync", "mkdir", "rename"])
+@pytest.mark.parametrize(
+    ("call", "code"), [("write", errno.ENOSPC), ("fsync", errno.EIO), ("mkdir", errno.EROFS), ("rename", errno.EACCES)]
+)
 def test_a_system_that_refuses_leaves_the_old_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
 ) -> None:
@@ -361,29 +353,6 @@ def test_a_file_that_cannot_be_synced_leaves_the_old_one(
     assert loaded(path) == whole(numbered(1))
 
 
-LIMITED = """
-import resource, sys
-import numpy as np
-from relive import errors
-from relive.persistence import checkpoint
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
-    checkpoint.save({"arrays": {"a": np.zeros(100), "b": np.zeros(100_000)}}, sys.argv[1])
-except errors.CheckpointError as error:
-    sys.stdout.write(str(error))
-"""
-
-
-@posix_test.LIMITS
-def test_a_file_larger_than_the_system_allows_leaves_the_old_one(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "state"
-    checkpoint.save(numbered(1), path)
-    ran = subprocess.run([sys.executable, "-c", LIMITED, path], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{path} cannot be saved: {os.strerror(errno.EFBIG)}"
-    assert sorted(os.listdir(tmp_path)) == [".state.lock", "state"]
-    assert loaded(path) == whole(numbered(1))
-
-
 def test_all_is_on_the_disk_before_it_gets_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, rename = os.fsync, os.rename
@@ -419,14 +388,12 @@ class Crash(BaseException):
 @pytest.mark.parametrize("keep", [1, pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one(tmp_path: pathlib.Path, keep: int) -> None:
     steps = ("mkdir", "rmdir", "rename", "unlink", "fsync", "open", "write", "ftruncate")
-    saves = 0
+    (tmp_path / "before").mkdir()
+    for number in range(3 - keep, 4):  # One more than are kept.
+        checkpoint.save(numbered(number), tmp_path / "before" / "state", keep=keep)
     for step in range(200):
-        parent = tmp_path / str(step)
-        parent.mkdir()
-        path = parent / "state"
-        for number in range(3 - keep, 4):  # One more than are kept.
-            checkpoint.save(numbered(number), path, keep=keep)
-        left = step
+        parent = shutil.copytree(tmp_path / "before", tmp_path / str(step))
+        path, left, is_saved = parent / "state", step, False
         with pytest.MonkeyPatch.context() as patch:
             for call in steps:
                 system = getattr(os, call)
@@ -439,11 +406,9 @@ def test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one(tmp_path: pathlib
                     return system(*values, **options)
 
                 patch.setattr(os, call, crash)
-            try:
+            with contextlib.suppress(Crash):
                 checkpoint.save(numbered(4), path, keep=keep)
-                saves += 1
-            except Crash:
-                pass
+                is_saved = True
         state = loaded(path)
         assert state["number"] in (3, 4)
         assert state == whole(numbered(state["number"]))
@@ -452,20 +417,9 @@ def test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one(tmp_path: pathlib
         assert loaded(path) == whole(numbered(5))
         kept = {f"state.{number}" for number in range(1, keep)}
         assert set(os.listdir(parent)) <= {".state.lock", "state", *kept}
-        if saves == 1:
-            return
-    pytest.fail("a save takes more steps than expected")
-
-
-def test_between_two_renames_the_one_before_is_the_newest(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "state"
-    for number in range(3):
-        checkpoint.save(numbered(number), path, keep=3)
-    os.rename(tmp_path / "state.1", tmp_path / "state.2.moved")
-    os.rename(path, tmp_path / "state.1")
-    assert loaded(path) == whole(numbered(2))
-    checkpoint.save(numbered(3), path, keep=2)
-    assert (loaded(path)["number"], loaded(tmp_path / "state.1")["number"]) == (3, 2)
+        if is_saved:
+            break
+    assert 20 < step < 199
 
 
 # Directories that relive did not write.
@@ -507,15 +461,6 @@ def test_an_empty_directory_is_replaced(tmp_path: pathlib.Path, name: str) -> No
     (tmp_path / name).mkdir()
     checkpoint.save(numbered(2), tmp_path / "state")
     assert loaded(tmp_path / "state") == whole(numbered(2))
-    assert sorted(os.listdir(tmp_path)) == [".state.lock", "state"]
-
-
-@pytest.mark.parametrize("kind", ["new", "old"])
-def test_what_a_crash_left_is_deleted(tmp_path: pathlib.Path, kind: str) -> None:
-    left = tmp_path / f".state.{kind}"
-    left.mkdir()
-    (left / "a.npy").write_bytes(b"torn")
-    checkpoint.save(numbered(1), tmp_path / "state")
     assert sorted(os.listdir(tmp_path)) == [".state.lock", "state"]
 
 

@@ -5,9 +5,6 @@ import contextlib
 import inspect
 import pathlib
 import random
-import shutil
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -127,9 +124,8 @@ class Bits(np.random.PCG64):
     """A custom generator."""
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: pathlib.Path, subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (
             lambda: Silent(10, temperature=lambda: 0.5),
             "settings.. of Silent must return what its constructor takes, got no temperature$",
@@ -141,12 +137,12 @@ class Bits(np.random.PCG64):
             lambda: relive.RingReplayBuffer(10, seed=np.random.Generator(Bits(0))),
             "a generator of the kind Bits cannot be saved",
         ),
-    ],
-)
-def test_what_could_not_be_loaded_is_not_saved(make: zoo.Make, message: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
-        make().save(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
+    ]
+    for make, message in rows:
+        with subtests.test(message=message):
+            with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+                make().save(tmp_path / "saved")
+            assert not (tmp_path / "saved").exists()
 
 
 # States that do not fit.
@@ -209,27 +205,25 @@ REFUSED: dict[str, tuple[zoo.Make, Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "state", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_state_that_does_not_fit_changes_nothing(make: zoo.Make, state: Callable[[], Any], message: str) -> None:
-    buffer = make()
-    before = plain(buffer.state_dict())
-    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
-        buffer.load_state_dict(state())
-    assert plain(buffer.state_dict()) == before
+def test_a_state_that_does_not_fit_changes_nothing(subtests: pytest.Subtests) -> None:
+    for make, state, message in REFUSED.values():
+        with subtests.test(message=message):
+            buffer = make()
+            before = plain(buffer.state_dict())
+            with pytest.raises(errors.CheckpointError, match=f"^{message}"):
+                buffer.load_state_dict(state())
+            assert plain(buffer.state_dict()) == before
 
 
-@pytest.mark.parametrize(
-    ("settings", "overrides", "message"),
-    [
+def test_no_buffer_is_made_of_wrong_settings(subtests: pytest.Subtests) -> None:
+    for settings, overrides, message in [
         ({"schema": None}, {}, "schema must be there where a row was written$"),
         ({"streams": 2**21, "capacity": 2**22}, {}, ".*streams must be at most 524288, got 2097152$"),
         ({}, {"n_step": 0}, "a RingReplayBuffer cannot be made of its settings: n_step"),
         ({"schema": [["observation", "<f8", [2**60]], ["action", "<i8", []], ["reward", "<f8", []]]}, {}, ""),
-    ],
-)
-def test_no_buffer_is_made_of_wrong_settings(settings: Any, overrides: Any, message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{message}"):
-        relive.RingReplayBuffer.from_state(changed(ring().state_dict(), settings=settings), **overrides)
+    ]:
+        with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=f"^{message}"):
+            relive.RingReplayBuffer.from_state(changed(ring().state_dict(), settings=settings), **overrides)
 
 
 def test_what_no_memory_holds_beside_the_rows_is_refused() -> None:
@@ -407,65 +401,17 @@ def memory_after(call: Callable[[], object]) -> int:
     return min(taken)
 
 
-OTHER_PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-
-SAVES = """
-import random, sys
-sys.path.insert(0, sys.argv[1])
-import numpy as np
-import relive
-path, action = sys.argv[2], sys.argv[3]
-if action == "save":
-    buffer = relive.PrioritizedReplayBuffer(50, n_step=2, seed=0)
-    episodes = relive.EpisodeReplayBuffer(seed=0)
-    for t in range(70):
-        buffer.add([float(t), 0.1], t % 3, 0.5, [t + 1.0, 0.1], terminated=t % 9 == 8)
-    episode_id = episodes.start_episode_nowait("a")
-    for t in range(9):
-        episodes.append_observation_action_reward_nowait(episode_id, {"x": np.arange(t), "y": (2**80, "z")}, t, 0.5)
-    buffer.save(path + "/columns")
-    episodes.save(path + "/episodes")
-buffer = relive.PrioritizedReplayBuffer.load(path + "/columns")
-episodes = relive.EpisodeReplayBuffer.load(path + "/episodes")
-for _ in range(200):
-    batch = buffer.sample(4)
-    buffer.update_priorities(batch.keys, batch.weights + 0.5)
-    print(batch.keys.tolist(), batch.observation.tolist(), batch.reward.tolist(), batch.weights.tolist())
-for _ in range(50):
-    print([(s.episode_id, repr(s.observation), s.action, s.reward) for s in episodes.sample_n_step_nowait(3, 2, 0.9)])
-"""
-
-
-@pytest.mark.parametrize("other", OTHER_PYTHONS)
-def test_what_one_python_saved_another_one_loads(other: str, tmp_path: pathlib.Path) -> None:
-    found = shutil.which(other)
-    if found is None or other == f"python3.{sys.version_info.minor}":
-        pytest.skip(f"{other} is not there, or is this one")
-    if subprocess.run([found, "-c", "import numpy"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{other} has no numpy")
-    source = str(pathlib.Path(relive.__file__).parents[1])
-    for saver, loader in ((sys.executable, found), (found, sys.executable)):
-        outputs = []
-        directory = tmp_path / str(saver == found)
-        directory.mkdir()
-        for python, action in ((saver, "save"), (loader, "load")):
-            command = [python, "-c", SAVES, source, str(directory), action]
-            outputs.append(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-        assert outputs[0] == outputs[1]
-        assert outputs[0].count("\n") == 250
-
-
-@pytest.mark.parametrize("name", zoo.STORED)
-def test_settings_are_all_arguments_of_the_constructor(name: str) -> None:
+def test_settings_are_all_arguments_of_the_constructor(subtests: pytest.Subtests) -> None:
     """But for the storage, the generator and how memory is allocated."""
-    buffer = KINDS[name].make()
-    taken = inspect.signature(type(buffer)).parameters.keys() - {"storage", "seed", "allocate"}
-    assert buffer.state_dict()["settings"].keys() >= taken - {"agents", "schemas"}
+    for name in zoo.STORED:
+        with subtests.test(name=name):
+            buffer = KINDS[name].make()
+            taken = inspect.signature(type(buffer)).parameters.keys() - {"storage", "seed", "allocate"}
+            assert buffer.state_dict()["settings"].keys() >= taken - {"agents", "schemas"}
 
 
-@pytest.mark.parametrize(
-    ("make", "shown"),
-    [
+def test_a_repr_shows_what_differs_from_the_defaults(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (lambda: relive.RingReplayBuffer(9, n_step=3, gamma=0.9), ", n_step=3, gamma=0.9>"),
         (lambda: relive.RingReplayBuffer(9, n_step=1, gamma=0.99, limiter=relive.MinSize(1)), " streams=1>"),
         (
@@ -482,10 +428,10 @@ def test_settings_are_all_arguments_of_the_constructor(name: str) -> None:
         (lambda: relive.EpisodeReplayBuffer(), "max_transitions=None, max_episodes=None>"),
         (lambda: relive.EpisodeReplayBuffer(redeliver=True), "max_episodes=None, redeliver=True>"),
         (lambda: relive.TokenReplayBuffer(9, pad_token_id=3), "of 9 tokens, pad_token_id=3>"),
-    ],
-)
-def test_a_repr_shows_what_differs_from_the_defaults(make: Callable[[], Any], shown: str) -> None:
-    assert repr(make()).endswith(shown)
+    ]
+    for make, shown in rows:
+        with subtests.test(shown=shown):
+            assert repr(make()).endswith(shown)
 
 
 def test_a_repr_shows_the_settings_of_subclasses_on_one_line() -> None:

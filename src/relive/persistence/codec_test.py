@@ -137,15 +137,15 @@ SAMPLES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", SAMPLES, ids=range(len(SAMPLES)))
-def test_each_kind_of_value_comes_back_as_it_was(value: Any) -> None:
-    decoded = CODEC.decode(CODEC.encode([value, {"key": value}]))
-    assert are_same(decoded, [value, {"key": value}])
+def test_each_kind_of_value_comes_back_as_it_was(subtests: pytest.Subtests) -> None:
+    for value in SAMPLES:
+        with subtests.test(value=value):
+            decoded = CODEC.decode(CODEC.encode([value, {"key": value}]))
+            assert are_same(decoded, [value, {"key": value}])
 
 
-@pytest.mark.parametrize(
-    ("value", "content"),
-    [
+def test_the_bytes_are_those_of_the_description(subtests: pytest.Subtests) -> None:
+    for value, content in [
         (None, "4e"), ((True, False), "74025446"), (0, "690100"), (-1, "6901ff"), (128, "69028000"),
         (-128, "690280ff"), (1.0, "66000000000000f03f"), (1j, "630000000000000000000000000000f03f"),
         ("é\ud800", "7305c3a9eda080"), (b"a" * 300, "79ac02" + "61" * 300),
@@ -154,12 +154,10 @@ def test_each_kind_of_value_comes_back_as_it_was(value: Any) -> None:
         ({"a": 1}, "64017301616901" + "01"), ({5}, "6501690105"), (frozenset([5]), "4501690105"),
         (np.array([[1, 2]], ">i2"), "610d" + b'[">i2",[1,2]]'.hex() + "00010002"),
         (np.float32(1), "670a" + b'["<f4",[]]'.hex() + "0000803f"),
-    ],
-    ids=range(20),
-)  # fmt: skip
-def test_the_bytes_are_those_of_the_description(value: Any, content: str) -> None:
-    assert CODEC.encode(value).hex() == content
-    assert are_same(CODEC.decode(bytes.fromhex(content)), value)
+    ]:  # fmt: skip
+        with subtests.test(content=content):
+            assert CODEC.encode(value).hex() == content
+            assert are_same(CODEC.decode(bytes.fromhex(content)), value)
 
 
 def code_of_run(numbers: list[Any]) -> bytes | None:
@@ -182,26 +180,26 @@ def test_a_run_of_numbers_comes_back_as_it_was(numbers: list[Any]) -> None:
         assert content.startswith(tag if code is None else run_tag + code)
 
 
-@pytest.mark.parametrize("bits", [8, 16, 32, 64])
-def test_a_run_is_as_wide_as_its_largest_number_asks(bits: int) -> None:
+def test_a_run_is_as_wide_as_its_largest_number_asks() -> None:
     """A run of any width and length is read."""
-    edges = [2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
-    for numbers in (edges * 4, [0] * 7 + edges):
-        assert len(CODEC.encode(numbers)) == 3 + len(numbers) * bits // 8
-        for beyond in (edges[0] + 1, edges[1] - 1):
-            wider = CODEC.encode([*numbers, beyond])
-            assert wider[:1] == (b"l" if bits == 64 else b"r")
-            assert CODEC.decode(wider) == [*numbers, beyond]
-    assert (CODEC.decode(b"rq\x01" + (5).to_bytes(8, "little")), CODEC.decode(b"Rb\x00")) == ([5], ())
+    for bits in [8, 16, 32, 64]:
+        edges = [2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+        for numbers in (edges * 4, [0] * 7 + edges):
+            assert len(CODEC.encode(numbers)) == 3 + len(numbers) * bits // 8
+            for beyond in (edges[0] + 1, edges[1] - 1):
+                wider = CODEC.encode([*numbers, beyond])
+                assert wider[:1] == (b"l" if bits == 64 else b"r")
+                assert CODEC.decode(wider) == [*numbers, beyond]
+        assert (CODEC.decode(b"rq\x01" + (5).to_bytes(8, "little")), CODEC.decode(b"Rb\x00")) == ([5], ())
 
 
-@pytest.mark.parametrize("kind", [Colour, type("Token", (int,), {}), type("Score", (float,), {})])
-def test_a_subclass_of_a_number_is_refused_among_numbers(kind: Any) -> None:
-    for numbers in ([0] * 8, [0.0] * 8):
-        with pytest.raises(errors.ArgumentTypeError, match=r"^value\[8\] must be None"):
-            CODEC.encode([*numbers, kind(1)])
-        with pytest.raises(errors.ArgumentTypeError, match=r"^value\[0\] must be None"):
-            CODEC.encode([kind(1)] * 9)
+def test_a_subclass_of_a_number_is_refused_among_numbers() -> None:
+    for kind in [Colour, type("Token", (int,), {}), type("Score", (float,), {})]:
+        for numbers in ([0] * 8, [0.0] * 8):
+            with pytest.raises(errors.ArgumentTypeError, match=r"^value\[8\] must be None"):
+                CODEC.encode([*numbers, kind(1)])
+            with pytest.raises(errors.ArgumentTypeError, match=r"^value\[0\] must be None"):
+                CODEC.encode([kind(1)] * 9)
 
 
 def test_arrays_are_loaded_in_c_order() -> None:
@@ -234,17 +232,15 @@ def test_names_of_items_are_kept_once() -> None:
 WAY_OUT = "give codec= an object with encode and decode$"
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
+def test_another_type_is_named_with_its_place_and_the_way_out(subtests: pytest.Subtests) -> None:
+    for value, found in [
         (Point(1, 2), r"value must be None, .*, got relive.*\.Point Point\(x=1, y=2\)"),
         ({"messages": [0, 1, 2, Message("hello")]}, r"value\['messages'\]\[3\] must .*, got .*\.Message .*hello"),
         ([(1, {2: Colour.RED})], r"value\[0\]\[1\]\[2\] must .*, got .*\.Colour <Colour.RED: 1>"),
         (collections.OrderedDict(x=1), r"value must .*, got collections.OrderedDict OrderedDict"),
         ({"x": np.zeros(2).view(Frame)}, r"value\['x'\] must .*, got .*\.Frame Frame"),
         (np.ma.masked_array([1]), r"value must .*, got numpy.ma.*MaskedArray"),
-        (object(), r"value must .*, got object <object"),
-        (range(3), r"value must .*, got range range\(0, 3\)"),
+        (object(), r"value must .*, got object <object"), (range(3), r"value must .*, got range range\(0, 3\)"),
         ([1, np.array([None])], r"value\[1\] must .*, got numpy.ndarray array\(.* of dtype\('O'\)"),
         ([np.zeros(65_537, "V0")], r"value\[0\] must .*, got numpy.ndarray array\(.* of dtype\('V'\)"),
         (np.zeros(1, [("x" * 65_520, "<f4")]), r"value must .*, got numpy.ndarray"),
@@ -255,13 +251,11 @@ WAY_OUT = "give codec= an object with encode and decode$"
         ({"a": bytearray(b"a")}, r"value\['a'\] must .*, got bytearray bytearray\(b'a'\)"),
         ([np.str_("a")], r"value\[0\] must .*, got numpy.str_ np.str_\('a'\)"),
         (np.array([b"a"])[0], r"value must .*, got numpy.bytes_ np.bytes_\(b'a'\)"),
-    ],
-    ids=range(18),
-)
-def test_another_type_is_named_with_its_place_and_the_way_out(value: Any, found: str) -> None:
-    with pytest.raises(errors.ArgumentTypeError, match=f"^{found}.*: {WAY_OUT}") as refused:
-        CODEC.encode(value)
-    assert "\n" not in str(refused.value)
+    ]:  # fmt: skip
+        with subtests.test(found=found):
+            with pytest.raises(errors.ArgumentTypeError, match=f"^{found}.*: {WAY_OUT}") as refused:
+                CODEC.encode(value)
+            assert "\n" not in str(refused.value)
 
 
 def nested(levels: int) -> list[Any]:
@@ -368,18 +362,14 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
     return CODEC.encode(head).replace(b"y", b"a", 1) + items
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+def test_content_that_nobody_wrote_is_refused(subtests: pytest.Subtests) -> None:
+    for content, reason in [
         *((content, "ends in the middle of a value") for content in (b"", b"i", b"f1234567", b"c123456781234567")),
         *((content, "ends in the middle of a value") for content in (b"l\x02i\x01N", b"s\x80", b"r", b"rb")),
         (b"l\x01", "says 1, where 0 bytes are left, at byte 1"),
-        (b"l\x02l\x01", "says 1, where 0 bytes are left, at byte 3"),
-        (b"NN", "has bytes after its value, at byte 1"),
-        (b"?", "has no value of tag 63, at byte 0"),
-        (b"l\x01\xff", "has no value of tag 255, at byte 2"),
-        (b"i\x00", "has an int of no bytes, at byte 1"),
-        (b"i\x02\x00", "says 2, where 1 bytes are left, at byte 1"),
+        (b"l\x02l\x01", "says 1, where 0 bytes are left, at byte 3"), (b"NN", "has bytes after its value, at byte 1"),
+        (b"?", "has no value of tag 63, at byte 0"), (b"l\x01\xff", "has no value of tag 255, at byte 2"),
+        (b"i\x00", "has an int of no bytes, at byte 1"), (b"i\x02\x00", "says 2, where 1 bytes are left, at byte 1"),
         (b"y\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "says 9223372036854775807, where 0 bytes are left, at byte 1"),
         (b"y\xff\xff\xff\xff\xff\xff\xff\xff\x80\x00", "has a size of more than nine bytes, at byte 1"),
         (b"l\x80\xa0\x94\xa5\x8d\x1dNNN", "says 1000000000000, where 3 bytes are left, at byte 1"),
@@ -389,13 +379,10 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (b"rd\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "says 9223372036854775807, where 0 bytes are left, at byte 2"),
         (b"rh\x01000", "has bytes after its value, at byte 5"),
         (b"d\x02NNN", "says 2, where 3 bytes are left, at byte 1"),
-        (b"s\x01\xff", "has text that is not UTF-8, at byte 1"),
-        (b"d\x02NNNN", "has a key twice, at byte 1"),
-        (b"d\x02Ti\x01\x00i\x01\x01N", "has a key twice, at byte 1"),
-        (b"e\x02NN", "has a key twice, at byte 1"),
+        (b"s\x01\xff", "has text that is not UTF-8, at byte 1"), (b"d\x02NNNN", "has a key twice, at byte 1"),
+        (b"d\x02Ti\x01\x00i\x01\x01N", "has a key twice, at byte 1"), (b"e\x02NN", "has a key twice, at byte 1"),
         *((key, "a key that is not hashable, at byte 1") for key in (b"e\x01l\0", b"d\x01l\0N", b"d\x01t\x01e\0N")),
-        (b"a\x01\xff", "has an array without a dtype and a shape"),
-        (b"a\x01x", "'x' is not JSON"),
+        (b"a\x01\xff", "has an array without a dtype and a shape"), (b"a\x01x", "'x' is not JSON"),
         *((array_of(head), "has an array without a dtype and a shape") for head in (["<f4"], ["<f4", 3], {"x": 1})),
         (array_of(["|O", [1]], b"12345678"), r"dtype must be a description .*, got '\|O'"),
         (array_of(["<f4", [2]], b"1234567"), "says 8, where 7 bytes are left, at byte 1"),
@@ -413,13 +400,11 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (array_of(["<U1", []], b"1\0\0\0").replace(b"a", b"g", 1), "has a scalar with axes, or of text, at byte 1"),
         (array_of([[["x" * 65_530, "<f4"]], []], b"1234"), "has an array with a dtype that is too long, at byte 1"),
         (array_of([[[f"{n:100}", "<f4"] for n in range(20)], []]), "says 80, where 0 bytes are left, at byte 1"),
-    ],
-    ids=range(54),
-)
-def test_content_that_nobody_wrote_is_refused(content: bytes, reason: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"{reason}$") as refused:
-        CODEC.decode(content)
-    assert "\n" not in str(refused.value)
+    ]:  # fmt: skip
+        with subtests.test(reason=reason):
+            with pytest.raises(errors.CheckpointError, match=f"{reason}$") as refused:
+                CODEC.decode(content)
+            assert "\n" not in str(refused.value)
 
 
 def test_the_largest_array_of_nothing_is_read() -> None:
@@ -428,10 +413,11 @@ def test_the_largest_array_of_nothing_is_read() -> None:
     assert CODEC.decode(array_of([[["x" * 990, "<f4"]], []], b"1234")).shape == ()
 
 
-@pytest.mark.parametrize("content", [bytearray(b"N"), memoryview(b"N"), "N", None])
-def test_only_bytes_are_read(content: Any) -> None:
-    with pytest.raises(errors.ArgumentTypeError, match="^content must be bytes, got "):
-        CODEC.decode(content)
+def test_only_bytes_are_read() -> None:
+    rows: list[Any] = [bytearray(b"N"), memoryview(b"N"), "N", None]
+    for content in rows:
+        with pytest.raises(errors.ArgumentTypeError, match="^content must be bytes, got "):
+            CODEC.decode(content)
 
 
 RICH = CODEC.encode(
@@ -478,35 +464,31 @@ def test_forged_content_is_a_value_or_refused(cases: range) -> None:
     assert len(cases) / 50 < len(messages) < len(cases) * 49 / 50
 
 
-@pytest.mark.parametrize(
-    "value",
-    [{"x": [1, "abc", 2.5, (None, b"d")]}, [np.arange(3), np.array(["ab"])], {1: {2}}, ([*range(300)], (0.5,) * 9)],
-)
-def test_no_part_of_a_content_is_a_content(value: Any) -> None:
-    content = CODEC.encode(value)
-    for end in range(len(content)):
-        with pytest.raises(errors.CheckpointError):
-            CODEC.decode(content[:end])
+def test_no_part_of_a_content_is_a_content() -> None:
+    for value in [
+        {"x": [1, "abc", 2.5, (None, b"d")]}, [np.arange(3), np.array(["ab"])], {1: {2}}, ([*range(300)], (0.5,) * 9),
+    ]:  # fmt: skip
+        content = CODEC.encode(value)
+        for end in range(len(content)):
+            with pytest.raises(errors.CheckpointError):
+                CODEC.decode(content[:end])
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
+def test_memory_is_a_small_multiple_of_the_content(subtests: pytest.Subtests) -> None:
+    """The most expensive value is an empty set: 2 bytes of content, 216 in memory and 8 in its list."""
+    for unit in [
         b"N", b"l\x00", b"d\x00", b"t\x01N", b"d\x01NN", b"e\x00", b"s\x03\xe6\x97\xa5", b"f12345678",
         b"rb\x00", b"Rb\x08\x81\x81\x81\x81\x81\x81\x81\x81", array_of(["|b1", [0]]),
-    ],
-    ids=range(11),
-)  # fmt: skip
-def test_memory_is_a_small_multiple_of_the_content(unit: bytes) -> None:
-    """The most expensive value is an empty set: 2 bytes of content, 216 in memory and 8 in its list."""
-    count = 4_000
-    content = CODEC.encode([None] * count)[:-count] + unit * count
-    CODEC.decode(content)
-    tracemalloc.start()
-    CODEC.decode(content)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 130 * len(content) + 100_000
+    ]:  # fmt: skip
+        with subtests.test(unit=unit):
+            count = 4_000
+            content = CODEC.encode([None] * count)[:-count] + unit * count
+            CODEC.decode(content)
+            tracemalloc.start()
+            CODEC.decode(content)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 130 * len(content) + 100_000
 
 
 def test_a_claim_takes_no_memory() -> None:
@@ -522,15 +504,16 @@ def test_a_claim_takes_no_memory() -> None:
         assert peak < 100_000
 
 
-@pytest.mark.parametrize(
-    "value",
-    [np.array([2], np.uint8).view(bool), np.full(1, 2, np.uint8).view([("x", "?")])[0], np.array([-1]).view("U2")],
-)
-def test_what_could_not_be_read_is_not_written(value: Any) -> None:
-    with pytest.raises(
-        errors.ArgumentError, match=r"^value\[1\] must hold bools that are 0 or 1, and characters of Unicode$"
-    ):
-        CODEC.encode([1, value])
+def test_what_could_not_be_read_is_not_written() -> None:
+    for value in [
+        np.array([2], np.uint8).view(bool),
+        np.full(1, 2, np.uint8).view([("x", "?")])[0],
+        np.array([-1]).view("U2"),
+    ]:
+        with pytest.raises(
+            errors.ArgumentError, match=r"^value\[1\] must hold bools that are 0 or 1, and characters of Unicode$"
+        ):
+            CODEC.encode([1, value])
 
 
 def test_gaps_between_fields_come_back_empty() -> None:

@@ -58,21 +58,20 @@ def test_a_dtype_is_described_as_numpy_does_and_comes_back(dtype: np.dtype[Any])
 
 
 EMPTY = [
-    *map(np.dtype, ("|S0", "<U0")),
-    np.dtype([]),
+    *map(np.dtype, ("|S0", "<U0")), np.dtype([]),
     np.dtype([("pose", [("x", "<f4"), ("y", "<U3", (0,))]), ("é\ud800", "|b1")]),
     np.dtype({"names": ["x"], "formats": ["<f4"], "offsets": [4], "itemsize": 20}),
-    *map(np.dtype, ("|u1", "|V3", ">m8[25s]", "<M8[as]", "<M8[999999999us]", "<m8[generic]")),
-    np.dtype(np.longdouble),
+    *map(np.dtype, ("|u1", "|V3", ">m8[25s]", "<M8[as]", "<M8[999999999us]", "<m8[generic]")), np.dtype(np.longdouble),
     np.dtype([("x", "u1"), ("y", "<f8", (2, 3))], align=True),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", EMPTY, ids=ascii)
-def test_a_dtype_equals_what_its_text_says(dtype: dtypes.DType) -> None:
-    text = dtypes.text(dtype)
-    assert text.isascii()
-    assert dtypes.from_description(dtypes.read_json(text)) == dtype
+def test_a_dtype_equals_what_its_text_says(subtests: pytest.Subtests) -> None:
+    for dtype in EMPTY:
+        with subtests.test(dtype=dtype):
+            text = dtypes.text(dtype)
+            assert text.isascii()
+            assert dtypes.from_description(dtypes.read_json(text)) == dtype
 
 
 @hypothesis.given(DTYPES, SHAPES)
@@ -82,27 +81,27 @@ def test_a_header_is_that_of_numpy(dtype: np.dtype[Any], shape: tuple[int, ...])
     assert npy.size_of(dtype, shape) == len(saved(array))
 
 
-@pytest.mark.parametrize("length", [0, 9, 10, 10**18])
-def test_the_length_may_grow_in_place(length: int) -> None:
-    assert len(npy.header(np.dtype("f4"), (length, 3))) == 128
+def test_the_length_may_grow_in_place() -> None:
+    for length in [0, 9, 10, 10**18]:
+        assert len(npy.header(np.dtype("f4"), (length, 3))) == 128
 
 
-@pytest.mark.parametrize("characters", [*range(1, 70), 65_400, 65_470, 65_480, 65_490, 65_500, 65_534, 70_000])
-def test_a_long_header_is_that_of_numpy(characters: int) -> None:
-    dtype = np.dtype([("a" * characters, "<f4")])
-    array = np.zeros(2, dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert saved(array) == npy.header(dtype, (2,)) + array.tobytes()
+def test_a_long_header_is_that_of_numpy() -> None:
+    for characters in [*range(1, 70), 65_400, 65_470, 65_480, 65_490, 65_500, 65_534, 70_000]:
+        dtype = np.dtype([("a" * characters, "<f4")])
+        array = np.zeros(2, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert saved(array) == npy.header(dtype, (2,)) + array.tobytes()
 
 
-@pytest.mark.parametrize("name", ["é", "日本", "it's", "\n"])
-def test_a_name_of_any_characters_is_one_that_numpy_reads(name: str) -> None:
-    dtype = np.dtype([(name, "<f4")])
-    array = np.ones(2, dtype)
-    read = np.load(io.BytesIO(npy.header(dtype, (2,)) + array.tobytes()), allow_pickle=False)
-    assert read.dtype == dtype
-    assert (read == array).all()
+def test_a_name_of_any_characters_is_one_that_numpy_reads() -> None:
+    for name in ["é", "日本", "it's", "\n"]:
+        dtype = np.dtype([(name, "<f4")])
+        array = np.ones(2, dtype)
+        read = np.load(io.BytesIO(npy.header(dtype, (2,)) + array.tobytes()), allow_pickle=False)
+        assert read.dtype == dtype
+        assert (read == array).all()
 
 
 def test_what_a_dtype_has_beside_its_values_is_left_out() -> None:
@@ -127,22 +126,30 @@ ENDLESS = [np.dtype(("<f4", (2,))), np.dtype([("x", np.dtype([]), (2,))]), deep(
 LONG = np.dtype([(f"{name:010}", "<f4") for name in range(4000)])
 
 
-@pytest.mark.parametrize("dtype", [*OBJECTS[:2], OVERLAPPING, DISORDERED, TITLED, *ENDLESS, LONG], ids=range(9))
-def test_a_dtype_without_a_text_is_refused(dtype: dtypes.DType) -> None:
-    with pytest.raises(errors.ArgumentError, match=r"^dtype must be of bools, .* that lie one behind another, got .*$"):
-        dtypes.text(dtype)
+def test_a_dtype_without_a_text_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [*OBJECTS[:2], OVERLAPPING, DISORDERED, TITLED, *ENDLESS, LONG]
+    for dtype in rows:
+        with (
+            subtests.test(dtype=dtype),
+            pytest.raises(
+                errors.ArgumentError, match=r"^dtype must be of bools, .* that lie one behind another, got .*$"
+            ),
+        ):
+            dtypes.text(dtype)
 
 
 UNNAMED = np.dtype({"names": ["", "a"], "formats": ["V4", "<f4"]})
 NOTHING = [np.dtype("S0"), np.dtype([("a", "S0")]), np.dtype([])]
 
 
-@pytest.mark.parametrize("dtype", [*OBJECTS, *NOTHING, TITLED, OVERLAPPING, DISORDERED, UNNAMED])
-def test_headers_of_objects_are_refused(dtype: np.dtype[Any]) -> None:
+def test_headers_of_objects_are_refused(subtests: pytest.Subtests) -> None:
     """Also of what would come back as another dtype."""
-    rule = "hold no Python objects" if dtype.hasobject else r"be of a dtype that a \.npy file can hold"
-    with pytest.raises(errors.ArgumentError, match=rf"^array 'a' must {rule}, got "):
-        npy.check_dtype("array 'a'", dtype)
+    rows: list[Any] = [*OBJECTS, *NOTHING, TITLED, OVERLAPPING, DISORDERED, UNNAMED]
+    for dtype in rows:
+        with subtests.test(dtype=dtype):
+            rule = "hold no Python objects" if dtype.hasobject else r"be of a dtype that a \.npy file can hold"
+            with pytest.raises(errors.ArgumentError, match=rf"^array 'a' must {rule}, got "):
+                npy.check_dtype("array 'a'", dtype)
 
 
 def test_fields_are_as_deep_as_is_said() -> None:
@@ -169,38 +176,37 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("description", WRONG, ids=range(len(WRONG)))
-def test_what_describes_no_dtype_is_refused(description: Any) -> None:
-    with pytest.raises(errors.CheckpointError, match="^dtype must be a description of values .*, got ") as refused:
-        dtypes.from_description(description)
-    assert "\n" not in str(refused.value)
-    assert len(str(refused.value)) < 400
+def test_what_describes_no_dtype_is_refused(subtests: pytest.Subtests) -> None:
+    for description in WRONG:
+        with subtests.test(description=description):
+            with pytest.raises(
+                errors.CheckpointError, match="^dtype must be a description of values .*, got "
+            ) as refused:
+                dtypes.from_description(description)
+            assert "\n" not in str(refused.value)
+            assert len(str(refused.value)) < 400
 
 
-@pytest.mark.parametrize("description", [[], "|S0", "|V0", [["a", "<f4", [0]]], [["a", []]]], ids=ascii)
-def test_values_in_files_have_bytes(description: Any) -> None:
-    assert dtypes.described(dtypes.from_description(description)) == description
-    with pytest.raises(errors.CheckpointError, match="^dtype must have bytes, got "):
-        npy.dtype_of(description)
+def test_values_in_files_have_bytes() -> None:
+    for description in [[], "|S0", "|V0", [["a", "<f4", [0]]], [["a", []]]]:
+        assert dtypes.described(dtypes.from_description(description)) == description
+        with pytest.raises(errors.CheckpointError, match="^dtype must have bytes, got "):
+            npy.dtype_of(description)
 
 
-@pytest.mark.parametrize("text", ["", "<f4", "[" * 60_000, "1" * 5000], ids=range(4))
-def test_a_text_that_is_not_json_is_refused(text: str) -> None:
-    with pytest.raises(errors.CheckpointError, match="is not JSON") as refused:
-        dtypes.read_json(text)
-    assert "\n" not in str(refused.value)
+def test_a_text_that_is_not_json_is_refused() -> None:
+    for text in ["", "<f4", "[" * 60_000, "1" * 5000]:
+        with pytest.raises(errors.CheckpointError, match="is not JSON") as refused:
+            dtypes.read_json(text)
+        assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("description", "nbytes"),
-    [
+def test_the_largest_items_are_read() -> None:
+    for description, nbytes in [
         ("|S2147483647", 2**31 - 1), ("<U536870911", 2**31 - 4), ([["x", "<f4", [536870911]]], 2**31 - 4),
         ([["x", "|S2147483646"], ["y", "|u1"]], 2**31 - 1), ([["x", "|u1", [1] * 32]], 1),
-    ],
-    ids=range(5),
-)  # fmt: skip
-def test_the_largest_items_are_read(description: Any, nbytes: int) -> None:
-    assert dtypes.from_description(description).itemsize == nbytes
+    ]:  # fmt: skip
+        assert dtypes.from_description(description).itemsize == nbytes
 
 
 def test_a_dtype_of_another_machine_is_refused() -> None:
@@ -226,17 +232,18 @@ def test_what_numpy_would_break_on_is_refused() -> None:
             dtypes.check_values(array)
 
 
-@pytest.mark.parametrize("position", range(1, NESTED.itemsize))
-def test_a_bad_value_is_found_in_any_field(position: int) -> None:
-    array = np.frombuffer(bytearray(2 * NESTED.itemsize), NESTED)
-    array.view(np.uint8)[NESTED.itemsize + position] = 255
-    # In text with the highest byte first, the lower two bytes of a character may be anything.
-    place = (position - 1) % 10
-    if place >= 2 and place % 4 in (0, 1):
-        dtypes.check_values(array)
-    else:
-        with pytest.raises(errors.CheckpointError, match="an array must hold "):
-            dtypes.check_values(array)
+def test_a_bad_value_is_found_in_any_field(subtests: pytest.Subtests) -> None:
+    for position in range(1, NESTED.itemsize):
+        with subtests.test(position=position):
+            array = np.frombuffer(bytearray(2 * NESTED.itemsize), NESTED)
+            array.view(np.uint8)[NESTED.itemsize + position] = 255
+            # In text with the highest byte first, the lower two bytes of a character may be anything.
+            place = (position - 1) % 10
+            if place >= 2 and place % 4 in (0, 1):
+                dtypes.check_values(array)
+            else:
+                with pytest.raises(errors.CheckpointError, match="an array must hold "):
+                    dtypes.check_values(array)
 
 
 def test_only_bools_and_text_need_a_look() -> None:

@@ -327,17 +327,10 @@ class Episodes:
             for t in range(steps):
                 versions.append(at.get(t, versions[-1] if versions else version))
             self.episodes[name] = [
-                agent,
-                next(times),
-                [next(observations) for _ in range(size)],
-                [next(actions) for _ in range(steps)],
-                [next(rewards) for _ in range(steps)],
-                status,
-                group,
-                version,
-                versions,
+                agent, next(times), [next(observations) for _ in range(size)], [next(actions) for _ in range(steps)],
+                [next(rewards) for _ in range(steps)], status, group, version, versions,
                 value_of(known) if known else {},
-            ]
+            ]  # fmt: skip
         self.learner = state["policy_version"]
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
 
@@ -455,9 +448,10 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_values_are_written_as_described(value: Any) -> None:
-    assert codec_test.are_same(value_of(relive.PlainCodec().encode(value)), value)
+def test_values_are_written_as_described(subtests: pytest.Subtests) -> None:
+    for value in VALUES:
+        with subtests.test(value=value):
+            assert codec_test.are_same(value_of(relive.PlainCodec().encode(value)), value)
 
 
 @pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())
@@ -612,9 +606,9 @@ def test_a_memory_map_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> Non
         assert {name: bytes_of(column, slot) for name, column in columns.items()} == row["fields"]
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [("rows/observation/camera 1", "rows.observation.camera%201.npy"), ("rows/extras/Q", "rows.extras.Q~97459b26.npy")],
-)
-def test_files_are_named_as_the_page_says(name: str, file: str) -> None:
-    assert file_of(name) == file
+def test_files_are_named_as_the_page_says() -> None:
+    for name, file in [
+        ("rows/observation/camera 1", "rows.observation.camera%201.npy"),
+        ("rows/extras/Q", "rows.extras.Q~97459b26.npy"),
+    ]:
+        assert file_of(name) == file

@@ -24,14 +24,14 @@ def used(kind: str) -> np.random.Generator:
     return rng
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_generator_goes_on_after_json(kind: str) -> None:
-    rng = used(kind)
-    state = generators.state_of(rng)
-    other = made(json.loads(json.dumps(state, allow_nan=False)))
-    assert rng.integers(7, size=99, dtype=np.int32).tolist() == other.integers(7, size=99, dtype=np.int32).tolist()
-    assert rng.standard_normal(999).tolist() == other.standard_normal(999).tolist()
-    assert state == generators.state_of(made(state))
+def test_a_generator_goes_on_after_json() -> None:
+    for kind in KINDS:
+        rng = used(kind)
+        state = generators.state_of(rng)
+        other = made(json.loads(json.dumps(state, allow_nan=False)))
+        assert rng.integers(7, size=99, dtype=np.int32).tolist() == other.integers(7, size=99, dtype=np.int32).tolist()
+        assert rng.standard_normal(999).tolist() == other.standard_normal(999).tolist()
+        assert state == generators.state_of(made(state))
 
 
 def places(state: Any) -> list[tuple[Any, Any]]:
@@ -40,36 +40,37 @@ def places(state: Any) -> list[tuple[Any, Any]]:
     return [(state, name) for name in own] + below
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_with_anything_else_in_it_is_refused_or_goes_on(kind: str) -> None:
-    for number in range(len(places(generators.state_of(used(kind))))):
-        for value in (None, True, -1, 3, 624, 625, 2**31, 2**32, 2**64, 2**128, 1.5, "x", [], [1], {}, {"a": 1}):
-            state = generators.state_of(used(kind))
-            container, name = places(state)[number]
-            container[name] = value
-            with contextlib.suppress(errors.CheckpointError):
-                rng = made(state)
-                assert generators.state_of(rng) == state
-                rng.integers(1000, size=100)
-                rng.integers(3, size=100, dtype=np.int32)
+def test_a_state_with_anything_else_in_it_is_refused_or_goes_on(subtests: pytest.Subtests) -> None:
+    for kind in KINDS:
+        with subtests.test(kind=kind):
+            for number in range(len(places(generators.state_of(used(kind))))):
+                for value in (
+                    None, True, -1, 3, 624, 625, 2**31, 2**32, 2**64, 2**128, 1.5, "x", [], [1], {}, {"a": 1},
+                ):  # fmt: skip
+                    state = generators.state_of(used(kind))
+                    container, name = places(state)[number]
+                    container[name] = value
+                    with contextlib.suppress(errors.CheckpointError):
+                        rng = made(state)
+                        assert generators.state_of(rng) == state
+                        rng.integers(1000, size=100)
+                        rng.integers(3, size=100, dtype=np.int32)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
+def test_numbers_that_numpy_takes_unseen_are_refused(subtests: pytest.Subtests) -> None:
+    """With them, it would read what lies behind its array."""
+    for kind, name, value in [
         *(("MT19937", "pos", value) for value in (-1, 625, 2**31 - 1)),
         *(("Philox", "buffer_pos", value) for value in (-1, 5, 2**31 - 1)),
         *(("PCG64", "has_uint32", value) for value in (-1, 2)),
-    ],
-)
-def test_numbers_that_numpy_takes_unseen_are_refused(kind: str, name: str, value: int) -> None:
-    """With them, it would read what lies behind its array."""
-    state = generators.state_of(used(kind))
-    (state["state"] if name == "pos" else state)[name] = value
-    with pytest.raises(
-        errors.CheckpointError, match=f"^generator must have a (valid state of {kind}$|state that numpy)"
-    ):
-        made(state)
+    ]:
+        with subtests.test(value=value):
+            state = generators.state_of(used(kind))
+            (state["state"] if name == "pos" else state)[name] = value
+            with pytest.raises(
+                errors.CheckpointError, match=f"^generator must have a (valid state of {kind}$|state that numpy)"
+            ):
+                made(state)
 
 
 def test_a_state_that_is_not_json_is_refused() -> None:

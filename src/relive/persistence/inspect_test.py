@@ -123,17 +123,22 @@ def test_a_shell_saves_what_is_inside(tmp_path: pathlib.Path) -> None:
     assert relive.summary(tmp_path / "buffer")["class"] == "PrioritizedReplayBuffer"
 
 
-@pytest.mark.parametrize("name", ["ColumnReplayBuffer", "EpisodeReplayBuffer"])
-def test_a_fresh_python_knows_all_of_our_classes(name: str, tmp_path: pathlib.Path) -> None:
-    MAKERS[name]().save(tmp_path / "buffer")
-    script = (
-        "import sys, relive; relive.verify(sys.argv[1]); print(relive.summary(sys.argv[1])['notes']); "
-        "print(len(relive.load(sys.argv[1])), [each for each in ('pyarrow', 'rich') if each in sys.modules])"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "buffer")], capture_output=True, text=True, check=False
-    )
-    assert (ended.stdout.splitlines(), ended.stderr) == (["[]", f"{len(MAKERS[name]())} []"], "")
+def test_a_fresh_python_knows_all_of_our_classes(tmp_path: pathlib.Path) -> None:
+    for name in ("ColumnReplayBuffer", "EpisodeReplayBuffer"):
+        MAKERS[name]().save(tmp_path / name)
+    with relive.Journal(tmp_path / "journal") as journal:
+        relive.SequenceReplayBuffer(10, length=3).attach(journal)
+    script = """
+import sys, relive
+for path in sys.argv[1:]:
+    relive.verify(path)
+    print(relive.summary(path)["notes"], type(relive.load(path)).__name__)
+print(type(relive.recover(path)).__name__, [each for each in ("pyarrow", "rich") if each in sys.modules])
+"""
+    paths = [str(tmp_path / name) for name in ("ColumnReplayBuffer", "EpisodeReplayBuffer", "journal")]
+    ended = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, text=True, check=False)
+    found = [f"[] {name}" for name in ("ColumnReplayBuffer", "EpisodeReplayBuffer", "SequenceReplayBuffer")]
+    assert (ended.stdout.splitlines(), ended.stderr) == ([*found, "SequenceReplayBuffer []"], "")
 
 
 def test_schemas_are_there_where_they_are_no_setting(tmp_path: pathlib.Path) -> None:
@@ -499,16 +504,13 @@ def test_an_empty_directory_and_one_of_much_else_are_named(
         places.kind_of(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "is_segment"),
-    [
+def test_the_files_of_a_journal_are_known_by_name() -> None:
+    for name, is_segment in [
         (f"segment-{7:020}.relive", True), (f"segment-{7:020}.relive.new", True),
         (f"segment-{7:020}.relive.damaged", True), (f"segment-{7:020}.relive.2.damaged", True),
         ("segment-7.relive", False), ("notes.damaged", False),
-    ],
-)  # fmt: skip
-def test_the_files_of_a_journal_are_known_by_name(name: str, is_segment: bool) -> None:
-    assert places.is_of_journal(name) == is_segment
+    ]:  # fmt: skip
+        assert places.is_of_journal(name) == is_segment
 
 
 def test_older_checkpoints_are_found_until_a_number_is_missing(saved: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ from relive.persistence import journal
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_crash_test
 from relive.persistence import journal_reader
+from relive.persistence import journal_reader_test
 from relive.persistence import posix_test
 
 PATIENCE = 60.0
@@ -30,15 +31,6 @@ class Crash(BaseException):
 def begun(path: pathlib.Path, **settings: Any) -> relive.Journal:
     log = relive.Journal(path, **{"fsync": "never", **settings})
     log._begin(lambda: b"base")
-    return log
-
-
-def with_ten(path: pathlib.Path) -> relive.Journal:
-    """Return an open journal of five segments, with ten records of 50 bytes: two fill a segment."""
-    log = begun(path, segment_bytes=100)
-    for _ in range(10):
-        log._append(1, b"r" * 33)
-    assert segments(path) == [0, 3, 6, 9, 12]
     return log
 
 
@@ -218,7 +210,7 @@ def test_bases_never_take_up_more_than_half(tmp_path: pathlib.Path) -> None:
 
 
 def test_pruning_deletes_old_segments(tmp_path: pathlib.Path) -> None:
-    with with_ten(tmp_path / "log") as log:
+    with journal_reader_test.with_ten(tmp_path / "log") as log:
         assert [log._prune(2), log._prune(3), log._prune(8)] == [0, 1, 1]
         assert segments(tmp_path / "log") == [6, 9, 12]
         (tmp_path / "log" / journal_reader.segment_name(6)).unlink()
@@ -238,7 +230,7 @@ def test_pruning_that_fails_leaves_no_gap(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     """The new start is synced before anything is deleted."""
-    with with_ten(tmp_path / "log") as log:
+    with journal_reader_test.with_ten(tmp_path / "log") as log:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failing())
             with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
@@ -361,7 +353,7 @@ def test_pruning_leaves_a_segment_that_is_being_read(tmp_path: pathlib.Path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", unlink)
-        with with_ten(tmp_path / "log") as log:
+        with journal_reader_test.with_ten(tmp_path / "log") as log:
             assert log._prune(100) == 4
             log._append(1, b"new")
         begun(tmp_path / "log").close()

@@ -44,9 +44,9 @@ BEGIN = '{\n "format": "relive checkpoint",\n '
 FOREIGN = "m is not the manifest of a relive checkpoint"
 
 
-@pytest.mark.parametrize(
-    ("raw", "rule"),
-    [
+def test_what_is_foreign_is_no_manifest(subtests: pytest.Subtests) -> None:
+    """P75: also what is of another version."""
+    for raw, rule in [
         *((raw, FOREIGN) for raw in ("", "{}", "\0" * 99, "PK\3\4", '{\n "format": "other",\n "version": 1,\n')),
         *(
             (
@@ -56,11 +56,9 @@ FOREIGN = "m is not the manifest of a relive checkpoint"
             for number in (2, 7, 10, 999_999_999)
         ),
         (signed(f'{BEGIN}"version": 1,\n "relive": "9"').decode(), "m: arrays must be a dict, got None"),
-    ],
-)
-def test_what_is_foreign_is_no_manifest(raw: str, rule: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{rule}$"):
-        manifest.decoded(raw.encode(), "m")
+    ]:
+        with subtests.test(rule=rule), pytest.raises(errors.CheckpointError, match=f"^{rule}$"):
+            manifest.decoded(raw.encode(), "m")
 
 
 def test_an_older_version_asks_for_an_older_relive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,35 +85,32 @@ def test_any_changed_bit_and_any_cut_is_found() -> None:
             manifest.decoded(raw + more, "m")
 
 
-@pytest.mark.parametrize(
-    ("members", "rule"),
-    [
+def test_a_forged_manifest_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ('"a": NaN,', r"state\['a'\] must be a finite number, got nan"),
         ('"a": -Infinity,', r"state\['a'\] must be a finite number, got -inf"),
         ('"a": 1e999,', r"state\['a'\] must be a finite number, got inf"),
         ('"a": 1, "a": 1,', "is not JSON: a name occurs twice"),
         ('"a": {"b": 1, "b": 2},', "is not JSON: a name occurs twice"),
-        ('"version": 1,', "is not JSON: a name occurs twice"),
-        ('"arrays": {},', "is not JSON: a name occurs twice"),
+        ('"version": 1,', "is not JSON: a name occurs twice"), ('"arrays": {},', "is not JSON: a name occurs twice"),
         ('"a": ' + "9" * 4301 + ",", "is not JSON: Exceeds the limit"),
         ('"a": ' + "9" * 320 + ",", r"state\['a'\] must be less than 2\*\*1024, got an integer of 1064 bits"),
         ('"a": "\\ud800",', r"state\['a'\] must be a string without lone surrogates, got '\\ud800'"),
         ('"\\udc00": 1,', "state must be a dict with strings as names"),
         (b'"a": "\xff",', "is not JSON: 'utf-8' codec can't decode byte"),
-        ('"a": 01,', "is not JSON: Expecting ',' delimiter"),
-        ('"a": "\0",', "is not JSON: Invalid control character"),
+        ('"a": 01,', "is not JSON: Expecting ',' delimiter"), ('"a": "\0",', "is not JSON: Invalid control character"),
         ("", "is not JSON|array"),
         ('"a": ' + "[" * 64 + "]" * 64 + ",", "must have at most 100000 lists and dicts, 64 deep"),
         ('"a": ' + "[" * 10**6 + ",", "must have at most 100000 lists and dicts, 64 deep"),
         ('"a": [' + "{}," * 10**5 + "{}],", "must have at most 100000 lists and dicts, 64 deep"),
-    ],
-)
-def test_a_forged_manifest_is_refused(members: str | bytes, rule: str) -> None:
-    if members == "":
-        assert manifest.decoded(forged(""), "m") == ({}, {})
-        return
-    with pytest.raises(errors.CheckpointError, match=f"^m:? {rule}"):
-        manifest.decoded(forged(members), "m")
+    ]  # fmt: skip
+    for members, rule in rows:
+        with subtests.test(rule=rule):
+            if members == "":
+                assert manifest.decoded(forged(""), "m") == ({}, {})
+                return
+            with pytest.raises(errors.CheckpointError, match=f"^m:? {rule}"):
+                manifest.decoded(forged(members), "m")
 
 
 def test_brackets_in_strings_are_no_lists() -> None:
@@ -125,22 +120,18 @@ def test_brackets_in_strings_are_no_lists() -> None:
     assert manifest.decoded(manifest.encoded(values, {}), "m")[0] == values
 
 
-@pytest.mark.parametrize(
-    ("arrays", "rule"),
-    [
-        ("[]", r"m: arrays must be a dict, got \[\]"),
-        ("null", "m: arrays must be a dict, got None"),
+def test_a_forged_entry_is_refused(subtests: pytest.Subtests) -> None:
+    for arrays, rule in [
+        ("[]", r"m: arrays must be a dict, got \[\]"), ("null", "m: arrays must be a dict, got None"),
         ('{"a": 3}', "m: array 'a': it must have crc32, dtype, file, nbytes and shape"),
         (entry(crc32=""), "m: array 'a': it must have crc32, "),
         (entry(more="1"), "m: array 'a': it must have crc32, "),
         (entry(file='"b.npy"'), r"m: array 'a': file must be a\.npy, got 'b\.npy'"),
         (entry(file='"../a.npy"'), "m: array 'a': file must be"),
         (entry(file='"/etc/passwd"'), "m: array 'a': file must be"),
-        (entry(file='"a.npy\\u0000"'), "m: array 'a': file must be"),
-        (entry(file="3"), "m: array 'a': file must be"),
+        (entry(file='"a.npy\\u0000"'), "m: array 'a': file must be"), (entry(file="3"), "m: array 'a': file must be"),
         (entry(crc32="-1"), r"m: array 'a': crc32 must be an integer in \[0, 2\*\*32\), got -1"),
-        (entry(crc32="4294967296"), "m: array 'a': crc32 must be"),
-        (entry(crc32="7.0"), "m: array 'a': crc32 must be"),
+        (entry(crc32="4294967296"), "m: array 'a': crc32 must be"), (entry(crc32="7.0"), "m: array 'a': crc32 must be"),
         (entry(crc32="true"), "m: array 'a': crc32 must be"),
         (entry(nbytes="140.0"), r"m: array 'a': nbytes must be 140, got 140\.0"),
         (entry(nbytes="139"), "m: array 'a': nbytes must be 140, got 139"),
@@ -148,25 +139,22 @@ def test_brackets_in_strings_are_no_lists() -> None:
         (entry(shape="[1000000000000000]"), "m: array 'a': nbytes must be 4000000000000128, got 140"),
         (entry(dtype='"|O"'), "m: array 'a': dtype must be a description"),
         (entry().replace('"a": {', '"": {').replace("a.npy", ".npy"), r"m: array '': file must be \.npy, got '\.npy'"),
-    ],
-)
-def test_a_forged_entry_is_refused(arrays: str, rule: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^{rule}"):
-        manifest.decoded(forged("", arrays), "m")
+    ]:  # fmt: skip
+        with subtests.test(rule=rule), pytest.raises(errors.CheckpointError, match=f"^{rule}"):
+            manifest.decoded(forged("", arrays), "m")
 
 
-@pytest.mark.parametrize(
-    "shape", [None, 3, "3", [], {}, [3.0], [True], ["3"], [-1], [2**63], [None], [[3]], [1] * 33], ids=str
-)
-def test_what_is_no_shape_is_refused(shape: Any) -> None:
-    with pytest.raises(errors.CheckpointError, match="^m: array 'a': shape must "):
-        manifest.decoded(forged("", entry(shape=json.dumps(shape))), "m")
+def test_what_is_no_shape_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [None, 3, "3", [], {}, [3.0], [True], ["3"], [-1], [2**63], [None], [[3]], [1] * 33]
+    for shape in rows:
+        with subtests.test(shape=shape), pytest.raises(errors.CheckpointError, match="^m: array 'a': shape must "):
+            manifest.decoded(forged("", entry(shape=json.dumps(shape))), "m")
 
 
-@pytest.mark.parametrize(("shape", "nbytes"), [([2**63 - 1, 0, 3], 128), ([1] * 32, 196)])
-def test_long_shapes_and_those_of_many_axes_are_read(shape: list[int], nbytes: int) -> None:
-    raw = forged("", entry(shape=json.dumps(shape), nbytes=str(nbytes)))
-    assert manifest.decoded(raw, "m")[1]["a"].shape == tuple(shape)
+def test_long_shapes_and_those_of_many_axes_are_read() -> None:
+    for shape, nbytes in [([2**63 - 1, 0, 3], 128), ([1] * 32, 196)]:
+        raw = forged("", entry(shape=json.dumps(shape), nbytes=str(nbytes)))
+        assert manifest.decoded(raw, "m")[1]["a"].shape == tuple(shape)
 
 
 # A manifest of anything takes a bounded memory: 64 MiB for 2 MiB, measured on a small part of them.
@@ -196,11 +184,12 @@ def peak_of(raw: bytes) -> int:
     return peak
 
 
-@pytest.mark.parametrize("piece", PIECES)
-def test_anything_fits_in_memory(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
-    monkeypatch.setattr(manifest, "_MOST_CONTAINERS", manifest._MOST_CONTAINERS // PART)
-    raw = forged(b'"a": [' + piece * ((manifest.MOST_BYTES // PART - 200) // len(piece)) + b"1],")
-    assert peak_of(raw) < (64 << 20) // PART
+def test_anything_fits_in_memory(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    for piece in PIECES:
+        with subtests.test(piece=piece):
+            monkeypatch.setattr(manifest, "_MOST_CONTAINERS", manifest._MOST_CONTAINERS // PART)
+            raw = forged(b'"a": [' + piece * ((manifest.MOST_BYTES // PART - 200) // len(piece)) + b"1],")
+            assert peak_of(raw) < (64 << 20) // PART
 
 
 def test_many_names_and_many_fields_fit_in_memory() -> None:
@@ -239,14 +228,12 @@ def test_names_of_files_say_nothing_but_a_file(one: str, two: str) -> None:
         assert name.lower() != manifest.file_name(two).lower()
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
+def test_a_name_makes_a_file(subtests: pytest.Subtests) -> None:
+    for name, file in [
         ("rows/reward", "rows.reward.npy"), ("a-b_c9", "a-b_c9.npy"), ("a.b", "a%2eb.npy"), ("..", "%2e%2e.npy"),
         ("a\0%", "a%00%25.npy"), ("é", "%c3%a9.npy"), ("/", "..npy"), ("a" * 100, "a" * 100 + ".npy"),
         ("a" * 101, "a" * 100 + "~9ac9e2b2.npy"), ("RGB", "RGB~b8a6b3ba.npy"),
-    ],
-)  # fmt: skip
-def test_a_name_makes_a_file(name: str, file: str) -> None:
-    suffix = f"~{zlib.crc32(name.encode()):08x}.npy"
-    assert manifest.file_name(name) == (re.sub(r"~.*", "", file) + suffix if "~" in file else file)
+    ]:  # fmt: skip
+        with subtests.test(name=name):
+            suffix = f"~{zlib.crc32(name.encode()):08x}.npy"
+            assert manifest.file_name(name) == (re.sub(r"~.*", "", file) + suffix if "~" in file else file)

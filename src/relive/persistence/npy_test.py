@@ -117,26 +117,27 @@ def test_what_the_system_takes_in_parts_is_written_whole(path: pathlib.Path, mon
     assert path.read_bytes() == dtypes_test.saved(array)
 
 
-@pytest.mark.parametrize(
-    "rows", [np.zeros((3, 2), np.float64), np.zeros((2, 2), np.float32), np.zeros((3, 1), np.float32), [[0, 0]] * 3, 0]
-)
-def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path, rows: Any) -> None:
-    column = state.LazyArray((3, 2), np.dtype("f4"), lambda start, stop: rows)
-    with pytest.raises(
-        errors.ArgumentError, match=r"^array 'a' must return rows of dtype float32 and shape \(3, 2\), "
-    ):
-        write(path, column)
+def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path) -> None:
+    rows: list[Any] = [
+        np.zeros((3, 2), np.float64), np.zeros((2, 2), np.float32), np.zeros((3, 1), np.float32), [[0, 0]] * 3, 0,
+    ]  # fmt: skip
+    for found in rows:
+        column = state.LazyArray((3, 2), np.dtype("f4"), lambda *_, found=found: found)
+        with pytest.raises(
+            errors.ArgumentError, match=r"^array 'a' must return rows of dtype float32 and shape \(3, 2\), "
+        ):
+            write(path, column)
 
 
-@pytest.mark.parametrize("array", dtypes_test.BAD)
-def test_bytes_that_are_no_value_are_neither_written_nor_read(path: pathlib.Path, array: Any) -> None:
-    rule = "must hold bools that are 0 or 1, and characters of Unicode$"
-    with pytest.raises(errors.ArgumentError, match=f"^array 'a' {rule}"):
-        write(path, array)
-    raw = npy.header(array.dtype, array.shape) + array.tobytes()
-    path.write_bytes(raw)
-    with pytest.raises(errors.CheckpointError, match=rf"^a\.npy {rule}"):
-        reader_of(path, array.dtype, array.shape, zlib.crc32(raw)).verify()
+def test_bytes_that_are_no_value_are_neither_written_nor_read(path: pathlib.Path) -> None:
+    for array in dtypes_test.BAD:
+        rule = "must hold bools that are 0 or 1, and characters of Unicode$"
+        with pytest.raises(errors.ArgumentError, match=f"^array 'a' {rule}"):
+            write(path, array)
+        raw = npy.header(array.dtype, array.shape) + array.tobytes()
+        path.write_bytes(raw)
+        with pytest.raises(errors.CheckpointError, match=rf"^a\.npy {rule}"):
+            reader_of(path, array.dtype, array.shape, zlib.crc32(raw)).verify()
 
 
 # Readers.
@@ -159,10 +160,10 @@ def test_rows_are_read_in_any_order(reader: npy.Reader) -> None:
         reader.read(0, 1)
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (0, 7), (3, 2), (7, 7)])
-def test_rows_that_are_not_there_are_an_error(reader: npy.Reader, start: int, stop: int) -> None:
-    with pytest.raises(errors.ArgumentError, match=rf"^rows must be in \[0, 6\], got \[{start}, {stop}\)$"):
-        reader.read(start, stop)
+def test_rows_that_are_not_there_are_an_error(reader: npy.Reader) -> None:
+    for start, stop in [(-1, 2), (0, 7), (3, 2), (7, 7)]:
+        with pytest.raises(errors.ArgumentError, match=rf"^rows must be in \[0, 6\], got \[{start}, {stop}\)$"):
+            reader.read(start, stop)
 
 
 def test_each_byte_of_rows_is_reported_once(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,56 +177,61 @@ def test_each_byte_of_rows_is_reported_once(path: pathlib.Path, monkeypatch: pyt
     assert [count for count in counts if count] == [16, 16, 8]
 
 
-@pytest.mark.parametrize("byte", range(128, 152))
-def test_a_changed_byte_is_found_where_rows_are_read_in_order(path: pathlib.Path, byte: int) -> None:
-    crc32 = write(path, np.arange(3))
-    raw = bytearray(path.read_bytes())
-    raw[byte] ^= 16
-    path.write_bytes(raw)
-    reader = reader_of(path, "<i8", (3,), crc32)
-    reader.read(0, 1)
-    reader.read(1, 2)
-    with pytest.raises(errors.CheckpointError, match=rf"^a\.npy was changed: its CRC-32 must be {crc32}, got \d+$"):
-        reader.read(2, 3)
-    with pytest.raises(errors.CheckpointError, match="was changed"):
-        reader.read(0, 3)
+def test_a_changed_byte_is_found_where_rows_are_read_in_order(path: pathlib.Path, subtests: pytest.Subtests) -> None:
+    for byte in range(128, 152):
+        with subtests.test(byte=byte):
+            crc32 = write(path, np.arange(3))
+            raw = bytearray(path.read_bytes())
+            raw[byte] ^= 16
+            path.write_bytes(raw)
+            reader = reader_of(path, "<i8", (3,), crc32)
+            reader.read(0, 1)
+            reader.read(1, 2)
+            with pytest.raises(
+                errors.CheckpointError, match=rf"^a\.npy was changed: its CRC-32 must be {crc32}, got \d+$"
+            ):
+                reader.read(2, 3)
+            with pytest.raises(errors.CheckpointError, match="was changed"):
+                reader.read(0, 3)
 
 
-@pytest.mark.parametrize("byte", range(128))
-def test_a_changed_byte_of_the_header_is_found_at_once(path: pathlib.Path, byte: int) -> None:
-    write(path, np.arange(3))
-    raw = bytearray(path.read_bytes())
-    raw[byte] ^= 1
-    path.write_bytes(raw)
-    with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have the header of dtype int64 and shape \(3,\)$"):
-        reader_of(path, "<i8", (3,), zlib.crc32(raw))
+def test_a_changed_byte_of_the_header_is_found_at_once(path: pathlib.Path) -> None:
+    for byte in range(128):
+        write(path, np.arange(3))
+        raw = bytearray(path.read_bytes())
+        raw[byte] ^= 1
+        path.write_bytes(raw)
+        with pytest.raises(
+            errors.CheckpointError, match=r"^a\.npy must have the header of dtype int64 and shape \(3,\)$"
+        ):
+            reader_of(path, "<i8", (3,), zlib.crc32(raw))
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0)])
-def test_an_array_without_values_is_verified_at_once(path: pathlib.Path, shape: tuple[int, ...]) -> None:
-    crc32 = write(path, np.zeros(shape))
-    reader_of(path, float, shape, crc32)
-    with pytest.raises(errors.CheckpointError, match="was changed"):
-        reader_of(path, float, shape, crc32 + 1)
+def test_an_array_without_values_is_verified_at_once(path: pathlib.Path) -> None:
+    for shape in [(0,), (0, 3), (4, 0)]:
+        crc32 = write(path, np.zeros(shape))
+        reader_of(path, float, shape, crc32)
+        with pytest.raises(errors.CheckpointError, match="was changed"):
+            reader_of(path, float, shape, crc32 + 1)
 
 
-@pytest.mark.parametrize("change", [-1, 1, -100, 1000])
-def test_a_file_of_another_size_is_refused(path: pathlib.Path, change: int) -> None:
-    crc32 = write(path, np.arange(3))
-    os.truncate(path, 152 + change)
-    with pytest.raises(errors.CheckpointError, match=rf"^a\.npy must have 152 bytes, got {152 + change}$"):
-        reader_of(path, "<i8", (3,), crc32)
+def test_a_file_of_another_size_is_refused(path: pathlib.Path) -> None:
+    for change in [-1, 1, -100, 1000]:
+        crc32 = write(path, np.arange(3))
+        os.truncate(path, 152 + change)
+        with pytest.raises(errors.CheckpointError, match=rf"^a\.npy must have 152 bytes, got {152 + change}$"):
+            reader_of(path, "<i8", (3,), crc32)
 
 
-@pytest.mark.parametrize("shape", [(10**15,), (2**62, 2**62), (2**63 - 1,) * 32])
-def test_rows_that_a_file_does_not_have_take_no_memory(path: pathlib.Path, shape: tuple[int, ...]) -> None:
-    path.write_bytes(npy.header(np.dtype("f8"), shape))
-    tracemalloc.start()
-    with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have \d+ bytes, got 1\d\d\d?$|got \d+$"):
-        reader_of(path, "f8", shape, 0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100_000
+def test_rows_that_a_file_does_not_have_take_no_memory(path: pathlib.Path) -> None:
+    for shape in [(10**15,), (2**62, 2**62), (2**63 - 1,) * 32]:
+        path.write_bytes(npy.header(np.dtype("f8"), shape))
+        tracemalloc.start()
+        with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have \d+ bytes, got 1\d\d\d?$|got \d+$"):
+            reader_of(path, "f8", shape, 0)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100_000
 
 
 def test_a_shape_that_numpy_does_not_make_is_refused(path: pathlib.Path) -> None:

@@ -7,8 +7,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -89,14 +87,14 @@ class TestEveryBuffer:
     ) -> None:
         monkeypatch.setattr(state_lib, "CHUNK", 1)
         buffer = make()
-        zoo.work(buffer, random.Random(1), 30)
-        written(tmp_path / "log", buffer, seed=2)
+        zoo.work(buffer, random.Random(1), 15)
+        written(tmp_path / "log", buffer, seed=2, count=15)
         assert sorted(os.listdir(tmp_path / "log"))[:2] == ["base", journal_reader.segment_name(0)]
         other: Any = relive.recover(tmp_path / "log")
         assert content(other) == content(buffer)
         with opened(tmp_path / "log") as log:
             other.attach(log)
-            zoo.work(other, random.Random(3), 30)
+            zoo.work(other, random.Random(3), 15)
         again: Any = relive.recover(tmp_path / "log")
         again.check()
         assert content(again) == content(other)
@@ -166,14 +164,14 @@ class TestEveryBuffer:
         buffer = zoo.worked(make, 1, 20)
         with opened(tmp_path / "log", 2000) as log:
             buffer.attach(log)
-            zoo.work(buffer, random.Random(2), 30)
+            zoo.work(buffer, random.Random(2), 20)
             buffer.save(tmp_path / "saved")
             saved = zoo.plain(buffer.state_dict())
             recovered: Any = type(buffer).load(tmp_path / "saved")
             assert zoo.plain(recovered.state_dict() | {"journal": None}) == saved | {"journal": None}
         recovered = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         # Nothing came after it: priorities, generator and draws are there too.
-        zoo.assert_same(recovered, type(buffer).load(tmp_path / "saved"), 8)
+        zoo.assert_same(recovered, type(buffer).load(tmp_path / "saved"), 4)
         recovered = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
         with opened(tmp_path / "log", 500) as log:
             recovered.attach(log)
@@ -293,8 +291,8 @@ class TestEveryBuffer:
                 if log.num_records == number:  # Not the second of two calls.
                     assert zoo.plain(buffer.state_dict()) == before
 
-        for _ in range(15 if fault == "closed" else 100):
-            if len(refusals) > 12:
+        for _ in range(5 if fault == "closed" else 100):
+            if len(refusals) > 6:
                 break
             if fault != "closed":
                 with monkeypatch.context() as patch:
@@ -304,7 +302,7 @@ class TestEveryBuffer:
             zoo.work(buffer, rng, 1)
         log.close()
         expected = content(buffer)
-        for _ in range(15 * (fault == "closed")):
+        for _ in range(8 * (fault == "closed")):
             try_one()
         reason = {"closed": "cannot be written: it was closed"}.get(fault, "could not be written: No space left on")
         assert refusals
@@ -329,7 +327,7 @@ class TestEveryBuffer:
 
             monkeypatch.setattr(log, "_prune", pruning)
             buffer.attach(log)
-            zoo.work(buffer, random.Random(1), 150)
+            zoo.work(buffer, random.Random(1), 80)
         assert set(unsynced) <= {0}
 
 
@@ -443,6 +441,10 @@ def test_a_recovered_limiter_holds_neither_side_back(family: str, segment_bytes:
     with opened(tmp_path / "log", segment_bytes) as log:
         buffer.attach(log)
         for t in range(200):
+            if t == 19:  # No samples are added without need.
+                early: Any = relive.recover(shutil.copytree(tmp_path / "log", tmp_path / "early"))
+                assert early._limited.can_insert()
+                assert early.get_stats().sampled == 0
             while not buffer._limited.can_insert():
                 draw_one(buffer, 8)
             add_one(buffer, t)
@@ -457,33 +459,18 @@ def test_a_recovered_limiter_holds_neither_side_back(family: str, segment_bytes:
     assert content(relive.recover(tmp_path / "log")) == before == content(buffer)
 
 
-@pytest.mark.parametrize("family", ["columns", "episodes"])
-def test_a_recovered_limiter_adds_no_samples_without_need(family: str, tmp_path: pathlib.Path) -> None:
-    buffer = ratio_buffer(family)
-    with opened(tmp_path / "log") as log:
-        buffer.attach(log)
-        for t in range(19):
-            add_one(buffer, t)
-    recovered: Any = relive.recover(tmp_path / "log")
-    assert recovered._limited.can_insert()
-    assert recovered.get_stats().sampled == 0
-
-
 # What cannot be recovered.
 
 
 RING_STATE = {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"}
 BASES: dict[str, Any] = {
-    "a base must hold a state, got 3": 3,
-    "arrays must be a mapping, got None": {"journal_id": "x"},
-    "journal_id is missing": {"arrays": {}},
-    "class is missing": {"arrays": {}, "journal_id": "x"},
+    "a base must hold a state, got 3": 3, "arrays must be a mapping, got None": {"journal_id": "x"},
+    "journal_id is missing": {"arrays": {}}, "class is missing": {"arrays": {}, "journal_id": "x"},
     r"class must be a string, got \[1\]": RING_STATE | {"class": [1]},
     f"it is of a 'Own', {NOT_DEFINED}": RING_STATE | {"class": "Own"},
     "it is of ItemReplayBuffer, which has no journal": RING_STATE | {"class": "ItemReplayBuffer"},
-    "has_checkpoint is missing": RING_STATE,
-    "settings is missing": RING_STATE | {"has_checkpoint": False},
-}
+    "has_checkpoint is missing": RING_STATE, "settings is missing": RING_STATE | {"has_checkpoint": False},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", BASES)
@@ -507,17 +494,12 @@ def test_records_of_an_unknown_kind_are_refused(make: zoo.Make, tmp_path: pathli
 
 
 def test_wrong_arguments_of_recover_are_refused(tmp_path: pathlib.Path) -> None:
-    calls: dict[str, list[dict[str, Any]]] = {
-        "buffer_class must be a class of buffers, got ": [
-            {"buffer_class": each} for each in (3, dict, "RingReplayBuf")
-        ],
-        "progress must be callable or None, got 3$": [{"progress": 3}],
-        "path must be a path, got 3$": [{"path": 3}],
-    }
-    for message, arguments in calls.items():
-        for named in arguments:
-            with pytest.raises(errors.ArgumentTypeError, match=f"^{message}"):
-                relive.recover(**{"path": tmp_path / "log", **named})
+    calls = [("buffer_class", each, "a class of buffers, got ") for each in (3, dict, "RingReplayBuf")]
+    calls += [("progress", 3, "callable or None, got 3$"), ("path", 3, "a path, got 3$")]
+    for name, value, message in calls:
+        arguments: dict[str, Any] = {"path": tmp_path / "log", name: value}
+        with pytest.raises(errors.ArgumentTypeError, match=f"^{name} must be {message}"):
+            relive.recover(**arguments)
 
 
 # Custom classes.
@@ -539,6 +521,10 @@ def test_buffers_of_a_custom_class_are_recovered(tmp_path: pathlib.Path) -> None
         assert type(recovered) is JournaledBuffer
         assert type(recovered.sampler) is JournaledSampler
         assert content(recovered) == content(buffer)
+    with opened(tmp_path / "typed") as log:
+        relive.EpisodeReplayBuffer[str, int]().attach(log)
+    typed = relive.recover(tmp_path / "typed", buffer_class=relive.EpisodeReplayBuffer[str, int])
+    assert type(typed) is relive.EpisodeReplayBuffer
 
 
 def test_an_undefined_class_must_be_given(tmp_path: pathlib.Path) -> None:
@@ -552,13 +538,6 @@ def test_an_undefined_class_must_be_given(tmp_path: pathlib.Path) -> None:
     gc.collect()
     with pytest.raises(errors.CheckpointError, match=f"it is of a 'Gone', {NOT_DEFINED}$"):
         relive.recover(tmp_path / "log")
-
-
-def test_classes_of_relive_are_imported_for_recovery(tmp_path: pathlib.Path) -> None:
-    written(tmp_path / "log", relive.SequenceReplayBuffer(10, length=3))
-    command = f"import relive; print(type(relive.recover({str(tmp_path / 'log')!r})).__name__)"
-    found = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
-    assert found.stdout == "SequenceReplayBuffer\n"
 
 
 @pytest.fixture
@@ -623,31 +602,6 @@ def test_a_failed_base_checkpoint_attaches_nothing(tmp_path: pathlib.Path, monke
         buffer.attach(log)
         buffer.add(8, 8, 8)
     assert content(relive.recover(tmp_path / "log")) == content(buffer)
-
-
-def test_recover_takes_a_class_with_its_types(tmp_path: pathlib.Path) -> None:
-    with opened(tmp_path / "log") as log:
-        relive.EpisodeReplayBuffer[str, int]().attach(log)
-    assert type(relive.recover(tmp_path / "log", buffer_class=relive.EpisodeReplayBuffer[str, int])) is (
-        relive.EpisodeReplayBuffer
-    )
-
-
-def test_recovery_refuses_missing_segments(tmp_path: pathlib.Path) -> None:
-    """P81; and nothing was cut, though its end is torn."""
-    with opened(tmp_path / "log", segment_bytes=300) as log:
-        buffer = relive.RingReplayBuffer(1_000)
-        buffer.attach(log)
-        for t in range(100):
-            buffer.add(float(t), t, 1.0, t + 1.0)
-    _, gone, after, *_, last = segments(tmp_path / "log")
-    (tmp_path / "log" / gone).unlink()
-    torn = (tmp_path / "log" / last).read_bytes() + b"torn"
-    (tmp_path / "log" / last).write_bytes(torn)
-    message = f"{after} is damaged at byte 0: the segment before it ends before .*: repair with drop_damaged=True keeps"
-    with pytest.raises(errors.CheckpointError, match=message):
-        relive.recover(tmp_path / "log")
-    assert (tmp_path / "log" / last).read_bytes() == torn
 
 
 def test_journals_in_use_are_refused_by_any_name(tmp_path: pathlib.Path) -> None:

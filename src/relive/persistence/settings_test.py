@@ -51,23 +51,20 @@ def back(value: Any, name: str = "a") -> Any:
     return settings.load(state.StateReader({"settings": written}, {}).part("settings"), name)
 
 
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [
+def test_numbers_and_texts_of_other_classes_become_plain(subtests: pytest.Subtests) -> None:
+    for value, plain in [
         *((value, value) for value in (None, True, False, 0, 3, -0.5, "zeros", "")),
         (np.int32(3), 3), (np.float32(0.5), 0.5), (np.longdouble(0.5), 0.5), (np.True_, True), (np.array(True), True),
         (fractions.Fraction(1, 4), 0.25), (Padding.FIRST, "first"), (Number.ONE, 1),
-    ],
-)  # fmt: skip
-def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: object) -> None:
-    for found in (settings.encoded(value), back(value)):
-        assert found == plain
-        assert type(found) is type(plain)
+    ]:  # fmt: skip
+        with subtests.test(value=value):
+            for found in (settings.encoded(value), back(value)):
+                assert found == plain
+                assert type(found) is type(plain)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_objects_come_back_as_such(subtests: pytest.Subtests) -> None:
+    for value in [
         relive.MinSize(100),
         relive.SampleToInsertRatio(4.0, 10, 64.0),
         relive.LinearSchedule(0.4, 1.0, 100),
@@ -75,12 +72,11 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
         relive.PrioritizedSampler(beta=relive.LinearSchedule(0.4, 1.0, 9), stratified=False),
         relive.TransitionWindow(3, 0.9, 4, "first"), relive.SequenceWindow(5, 1, 2, True),
         SettingsLimiter(3), SettingsSampler(0.5), PassingSampler(extra=7, temperature=0.25),
-    ],
-)  # fmt: skip
-def test_objects_come_back_as_such(value: Any) -> None:
-    other = back(value)
-    assert type(other) is type(value)
-    assert settings.encoded(other) == settings.encoded(value)
+    ]:  # fmt: skip
+        with subtests.test(value=value):
+            other = back(value)
+            assert type(other) is type(value)
+            assert settings.encoded(other) == settings.encoded(value)
 
 
 def test_a_schema_comes_back_in_its_order() -> None:
@@ -104,21 +100,19 @@ class Few(Hidden):
         return {}
 
 
-@pytest.mark.parametrize(
-    ("value", "rule"),
-    [
+def test_what_does_not_say_its_settings_is_not_saved(subtests: pytest.Subtests) -> None:
+    for value, rule in [
         (Hidden([1.0]), "settings.. of Hidden must return what its constructor takes, got no temperature$"),
         (Few(1.0), "settings.. of Few must return what its constructor takes, got no temperature$"),
         (Named(1.0), "settings.. of Named must .*, by other names than 'kind', got"),
         ({1}, "it must be a number, .*, got .1.$"),
         (np.ones(2), "it must be a number"),
-    ],
-)
-def test_what_does_not_say_its_settings_is_not_saved(value: Any, rule: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=f"^sampler cannot be saved: {rule}"):
-        settings.encoded(value, "sampler")
-    with pytest.raises(errors.CheckpointError, match=f"^a setting cannot be saved: {rule}"):
-        settings.encoded(value)
+    ]:
+        with subtests.test(rule=rule):
+            with pytest.raises(errors.CheckpointError, match=f"^sampler cannot be saved: {rule}"):
+                settings.encoded(value, "sampler")
+            with pytest.raises(errors.CheckpointError, match=f"^a setting cannot be saved: {rule}"):
+                settings.encoded(value)
 
 
 class Passing(Hidden):
@@ -146,20 +140,17 @@ class Constant(relive.Schedule):
         return self._value
 
 
-@pytest.mark.parametrize(
-    ("made", "remembered"),
-    [
+def test_settings_are_remembered_from_the_constructor() -> None:
+    rows: list[Any] = [
         (Hidden(np.float32(0.5)), {"temperature": 0.5}),
         (Hidden(relive.MinSize(2)), {"temperature": {"kind": "MinSize", "n": 2}}),
         (Passing(), {"temperature": 3.0, "share": 0.5}),
-        (Passing(temperature=1.0, share="x"), {"temperature": 1.0, "share": "x"}),
-        (Taking(1.0), {"temperature": 1.0}),
+        (Passing(temperature=1.0, share="x"), {"temperature": 1.0, "share": "x"}), (Taking(1.0), {"temperature": 1.0}),
         (Constant(0.25), {"value": 0.25}),
-    ],
-)
-def test_settings_are_remembered_from_the_constructor(made: Any, remembered: dict[str, Any]) -> None:
-    for each in (made, back(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-        assert settings.encoded(each) == {"kind": type(made).__name__, **remembered}
+    ]  # fmt: skip
+    for made, remembered in rows:
+        for each in (made, back(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert settings.encoded(each) == {"kind": type(made).__name__, **remembered}
 
 
 def test_an_argument_taken_by_a_subclass_is_its_own() -> None:
@@ -270,12 +261,10 @@ def deep(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_what_no_setting_is_is_refused(subtests: pytest.Subtests) -> None:
+    for value, message in [
         ([1], r"^settings/a must be a plain value or a mapping with a kind, got \[1\]$"),
-        ({}, "^settings/a/kind is missing$"),
-        ({"kind": 3}, "^settings/a/kind must be a string, got 3$"),
+        ({}, "^settings/a/kind is missing$"), ({"kind": 3}, "^settings/a/kind must be a string, got 3$"),
         (
             {"kind": "os.system"},
             "^a was a 'os.system', a class that is not defined here: import its module, or give a=",
@@ -290,21 +279,17 @@ def deep(levels: int) -> Any:
         ({"kind": "MinSize", "n": {"kind": "MinSize", "n": {}}}, "^settings/a/n/n/kind is missing$"),
         ({"kind": "MinSize", "n": 1, "m": 2}, "^a cannot be made: .*unexpected keyword argument 'm'$"),
         (deep(3000), "^settings/a(/start){8} must be a plain value"),
-    ],
-)
-def test_what_no_setting_is_is_refused(value: object, message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=message):
-        settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), "a")
+    ]:  # fmt: skip
+        with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=message):
+            settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), "a")
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "is_same"),
-    [
+def test_settings_are_compared_value_by_value(subtests: pytest.Subtests) -> None:
+    for own, other, is_same in [
         *((own, own, True) for own in (None, 1, True, "x", [1, ["x"]], {"a": [1]})), (1.0, 1, True), (None, 0, False),
         (1, True, False), (True, 1, False), ([1, ["x"]], [1, ["x", 2]], False), ([1], (1,), False),
         ({"a": 1}, {"a": 2}, False), ({"a": 1}, {"b": 1}, False), ({"a": 1}, 1, False), (1, np.ones(2), False),
         ([1, 2], np.array([1, 2]), False),
-    ],
-)  # fmt: skip
-def test_settings_are_compared_value_by_value(own: Any, other: Any, is_same: bool) -> None:
-    assert settings.are_same(own, other) is is_same
+    ]:  # fmt: skip
+        with subtests.test(own=own):
+            assert settings.are_same(own, other) is is_same

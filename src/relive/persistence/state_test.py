@@ -13,9 +13,8 @@ def given(**values: Any) -> state_lib.StateReader:
     return state_lib.StateReader({"part": values}, arrays).part("part")
 
 
-@pytest.mark.parametrize(
-    ("call", "taken", "refused", "rule"),
-    [
+def test_a_value_is_of_its_kind(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (lambda state: state.integer("a"), [0, 5, 2**61], [2**61 + 1], rf"an integer in \[0, {2**61}\]"),
         (
             lambda state: state.integer("a", 0, 5),
@@ -33,26 +32,26 @@ def given(**values: Any) -> state_lib.StateReader:
         (lambda state: state.text("a"), ["x"], [1, None, b"x", np.str_("x")], "a string"),
         (lambda state: state.one_of("a", "x", "y"), ["x", "y"], ["z"], "x or y"),
         (lambda state: state.part("a") and "part", [], [None, [], 3, "x"], "a mapping"),
-    ],
-    ids=range(7),
-)
-def test_a_value_is_of_its_kind(call: Any, taken: list[Any], refused: list[Any], rule: str) -> None:
-    for value in taken:
-        found = call(given(a=value))
-        assert (found, type(found)) == (value, type(value))
-    for value in refused:
-        with pytest.raises(errors.CheckpointError, match=f"^part/a must be {rule}, got "):
-            call(given(a=value))
-    with pytest.raises(errors.CheckpointError, match="^part/a is missing$"):
-        call(given())
+    ]
+    for call, taken, refused, rule in rows:
+        with subtests.test(rule=rule):
+            for value in taken:
+                found = call(given(a=value))
+                assert (found, type(found)) == (value, type(value))
+            for value in refused:
+                with pytest.raises(errors.CheckpointError, match=f"^part/a must be {rule}, got "):
+                    call(given(a=value))
+            with pytest.raises(errors.CheckpointError, match="^part/a is missing$"):
+                call(given())
 
 
-@pytest.mark.parametrize("value", [None, [], 3, "x"])
-def test_a_state_is_a_mapping(value: object) -> None:
-    with pytest.raises(errors.CheckpointError, match="^state must be a mapping, got "):
-        state_lib.StateReader(value, {})
-    with pytest.raises(errors.CheckpointError, match="^arrays must be a mapping, got "):
-        state_lib.StateReader({}, value)
+def test_a_state_is_a_mapping() -> None:
+    rows: list[Any] = [None, [], 3, "x"]
+    for value in rows:
+        with pytest.raises(errors.CheckpointError, match="^state must be a mapping, got "):
+            state_lib.StateReader(value, {})
+        with pytest.raises(errors.CheckpointError, match="^arrays must be a mapping, got "):
+            state_lib.StateReader({}, value)
 
 
 class TestArrays:
@@ -81,18 +80,15 @@ class TestArrays:
         assert state.integers("a", None, 0, 4).tolist() == [0, 1, 2, 3, 4]
         assert reads == [(0, 2), (2, 4), (4, 5)]
 
-    @pytest.mark.parametrize(
-        ("array", "found"),
-        [
+    def test_another_array_is_refused(self) -> None:
+        for array, found in [
             (np.zeros(3, ">i8"), ">i8 and \\(3,\\)"), (np.zeros((3, 1), np.int64), "int64 and \\(3, 1\\)"),
             (np.zeros(2, np.int64), "int64 and \\(2,\\)"), (np.int64(3), "None and \\(\\)"),
             ([1, 2, 3], "None and \\(\\)"), (None, "None and \\(\\)"),
-        ],
-    )  # fmt: skip
-    def test_another_array_is_refused(self, array: object, found: str) -> None:
-        message = rf"^array part/a must be of dtype int64 and shape \(3\), got {found}$"
-        with pytest.raises(errors.CheckpointError, match=message):
-            given(arrays={"part/a": array}).array("a", np.int64, (3,))
+        ]:  # fmt: skip
+            message = rf"^array part/a must be of dtype int64 and shape \(3\), got {found}$"
+            with pytest.raises(errors.CheckpointError, match=message):
+                given(arrays={"part/a": array}).array("a", np.int64, (3,))
 
     def test_any_length_is_said_so(self) -> None:
         with pytest.raises(errors.CheckpointError, match=r"must be of dtype float64 and shape \(any, 2\), got "):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 import contextlib
 import copy
+import itertools
 import json
 import os
 import pathlib
@@ -50,16 +51,25 @@ def redelivers(buffer: Any) -> bool:
 
 
 @KINDS
-@pytest.mark.parametrize("count", [0, 1, 60])
-def test_loaded_buffers_continue_bit_for_bit(kind: zoo.Kind, count: int, tmp_path: pathlib.Path) -> None:
-    """P69; also a copy of the copy, which needs neither (P70)."""
-    buffer = used(kind, 2, count)
-    buffer.save(tmp_path / "one")
+@pytest.mark.parametrize("count", [0, 60, None], ids=["empty", "used", "cleared"])
+def test_loaded_buffers_continue_bit_for_bit(kind: zoo.Kind, count: int | None, tmp_path: pathlib.Path) -> None:
+    """P69; also a copy of the copy, which needs neither (P70). Progress reaches the total, and older ones are kept."""
+    buffer, told = used(kind, 2, 40 if count is None else count), list[tuple[int, int]]()
+    if count is None:
+        buffer.clear()
+    for _ in range(3 if count else 1):
+        told.clear()
+        buffer.save(tmp_path / "one", keep=2, progress=lambda done, total: told.append((done, total)))
+        assert told[-1][0] == told[-1][1]
+    assert (tmp_path / "one.1").exists() == bool(count)
+    assert not (tmp_path / "one.2").exists()
     type(buffer).load(tmp_path / "one").save(tmp_path / "two")
     shutil.rmtree(tmp_path / "one")
-    again = type(buffer).load(tmp_path / "two")
+    told.clear()
+    again = type(buffer).load(tmp_path / "two", progress=lambda done, total: told.append((done, total)))
+    assert all(done == total for done, total in told[-1:])  # With no bytes, nothing is told.
     shutil.rmtree(tmp_path / "two")
-    zoo.assert_same(buffer, again)
+    zoo.assert_same(buffer, again, 12)
 
 
 @KINDS
@@ -68,14 +78,6 @@ def test_loaded_buffers_continue_for_1000_batches(kind: zoo.Kind) -> None:
     for seed in range(3):
         buffer = used(kind, seed, 200)
         zoo.assert_same(buffer, loaded(kind, buffer.state_dict()), 1000)
-
-
-@KINDS
-def test_cleared_buffers_continue_bit_for_bit(kind: zoo.Kind, tmp_path: pathlib.Path) -> None:
-    buffer = used(kind, 3)
-    buffer.clear()
-    buffer.save(tmp_path / "saved")
-    zoo.assert_same(buffer, type(buffer).load(tmp_path / "saved"))
 
 
 @KINDS
@@ -89,23 +91,28 @@ def test_states_are_json_and_arrays(kind: zoo.Kind) -> None:
 
 @KINDS
 def test_states_load_into_used_buffers(kind: zoo.Kind) -> None:
-    buffer, other = used(kind, 4), used(kind, 5)
+    """What a user holds of such a buffer is the same object afterwards."""
+    buffer, other = used(kind, 4), used(kind, 5, 30)
+    held = {name: getattr(other, name) for name in ("sampler", "limiter", "window", "rng") if hasattr(other, name)}
+    storage = getattr(getattr(other, "_store", None), "storage", None)
     other.load_state_dict(buffer.state_dict())
-    zoo.assert_same(buffer, other)
+    assert all(getattr(other, name) is value for name, value in held.items())
+    assert storage is None or other._store.storage is storage
+    zoo.assert_same(buffer, other, 8)
 
 
 @KINDS
 def test_states_share_nothing_with_buffers(kind: zoo.Kind) -> None:
     """P53."""
-    buffer = used(kind, 1)
+    buffer = used(kind, 1, 40)
     state = buffer.state_dict()
     before = plain(copy.deepcopy(state))
-    zoo.work(buffer, random.Random(5), 30)
+    zoo.work(buffer, random.Random(5), 20)
     assert plain(state) == before
     first, second = kind.make(), kind.make()
     first.load_state_dict(state)
     second.load_state_dict(state)
-    zoo.work(first, random.Random(6), 30)
+    zoo.work(first, random.Random(6), 20)
     assert plain(state) == bits_of(second) == before
     for array in state["arrays"].values():
         array[...] = np.zeros((), array.dtype)
@@ -114,21 +121,18 @@ def test_states_share_nothing_with_buffers(kind: zoo.Kind) -> None:
     zoo.check(second)
 
 
-@KINDS
-def test_another_seed_can_be_given(kind: zoo.Kind) -> None:
-    buffer = used(kind, 8)
-    if buffer.state_dict()["generator"] is None:
-        pytest.skip("it draws nothing")
-    other = type(buffer).from_state(buffer.state_dict(), seed=5)
-    assert plain(other.rng.bit_generator.state) == plain(np.random.default_rng(5).bit_generator.state)
+GENERATORS = itertools.cycle(["MT19937", "PCG64DXSM", "Philox", "SFC64"])
+DRAWING = [
+    pytest.param(kind, bits, id=f"{name}-{bits}")
+    for (name, kind), bits in zip(zoo.STORED.items(), GENERATORS, strict=False)
+    if kind.make().state_dict()["generator"]
+]
+"""Each kind that draws, with one of the generators of numpy: each of those with many kinds."""
 
 
-@KINDS
-@pytest.mark.parametrize("bits", ["MT19937", "PCG64DXSM", "Philox", "SFC64"])
+@pytest.mark.parametrize(("kind", "bits"), DRAWING)
 def test_every_generator_of_numpy_continues(kind: zoo.Kind, bits: str) -> None:
-    buffer = used(kind, 7)
-    if buffer.state_dict()["generator"] is None:
-        pytest.skip("it draws nothing")
+    buffer = used(kind, 7, 40)
     rng = np.random.Generator(getattr(np.random, bits)(3))
     rng.integers(5, dtype=np.int32)  # Half of a drawn word is kept for the next one.
     buffer = type(buffer).from_state(buffer.state_dict(), seed=rng)
@@ -137,23 +141,11 @@ def test_every_generator_of_numpy_continues(kind: zoo.Kind, bits: str) -> None:
     zoo.assert_same(buffer, other, 5)
     with pytest.raises(errors.CheckpointError, match=f"^generator/bit_generator must be PCG64, .*, got {bits}$"):
         kind.make().load_state_dict(buffer.state_dict())
+    other = type(buffer).from_state(buffer.state_dict(), seed=5)
+    assert plain(other.rng.bit_generator.state) == plain(np.random.default_rng(5).bit_generator.state)
 
 
 # Files.
-
-
-@KINDS
-def test_progress_reaches_the_total_and_checkpoints_are_kept(kind: zoo.Kind, tmp_path: pathlib.Path) -> None:
-    buffer = used(kind, 4, 53)
-    told: list[tuple[int, int]] = []
-    for _ in range(3):
-        told.clear()
-        buffer.save(tmp_path / "saved", keep=2, progress=lambda count, total: told.append((count, total)))
-        assert told[-1][0] == told[-1][1]
-    assert sorted(name for name in os.listdir(tmp_path) if not name.startswith(".")) == ["saved", "saved.1"]
-    told.clear()
-    type(buffer).load(tmp_path / "saved", progress=lambda count, total: told.append((count, total)))
-    assert told[-1][0] == told[-1][1]
 
 
 class Malicious:
@@ -166,37 +158,24 @@ class Malicious:
         return os.mkdir, (self._path,)
 
 
-@KINDS
-def test_damaged_files_are_refused_and_pickles_never_run(kind: zoo.Kind, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["ring", "tokens", "joint with priorities"])
+def test_damaged_files_are_refused_and_pickles_never_run(name: str, tmp_path: pathlib.Path) -> None:
     """P73."""
+    kind, marker = zoo.STORED[name], tmp_path / "executed"
     used(kind, 8).save(tmp_path / "saved")
-    marker = tmp_path / "executed"
     objects = np.array([Malicious(str(marker))], object)
-    for name in sorted(os.listdir(tmp_path / "saved")):
-        path = tmp_path / "saved" / name
+    for path in sorted((tmp_path / "saved").iterdir()):
         content = path.read_bytes()
-        if name.endswith(".npy"):
+        path.write_bytes(pickle.dumps(Malicious(str(marker))))
+        if path.suffix == ".npy":
             np.save(path, objects, allow_pickle=True)
-            dangerous = path.read_bytes()
-        else:
-            dangerous = pickle.dumps(Malicious(str(marker)))
-        for damaged in (dangerous, content[:-1] + bytes([content[-1] ^ 1]), content[:-1], b""):
+        for damaged in (path.read_bytes(), content[:-1] + bytes([content[-1] ^ 1]), content[:-1], b""):
             path.write_bytes(damaged)
             with pytest.raises(errors.CheckpointError):
                 type(kind.make()).load(tmp_path / "saved")
         path.write_bytes(content)
     assert not marker.exists()
     zoo.check(type(kind.make()).load(tmp_path / "saved"))
-
-
-@KINDS
-def test_another_format_version_is_refused(kind: zoo.Kind, tmp_path: pathlib.Path) -> None:
-    """P75."""
-    kind.make().save(tmp_path / "saved")
-    manifest = tmp_path / "saved" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"version": 1,', b'"version": 2,', 1))
-    with pytest.raises(errors.CheckpointError, match="is of format version 2, and this relive reads 1: update relive"):
-        type(kind.make()).load(tmp_path / "saved")
 
 
 # Damaged states.
@@ -290,14 +269,13 @@ def impossible(state: State) -> Iterator[tuple[str, State]]:
 def test_states_with_one_damaged_part_change_nothing(
     kind: zoo.Kind, damage: Callable[[State], Iterator[tuple[str, State]]]
 ) -> None:
-    buffer, state = used(kind, 1), used(kind, 2).state_dict()
-    used(kind, 1).load_state_dict(state)
+    buffer, state = used(kind, 1, 20), used(kind, 2, 30).state_dict()
+    used(kind, 1, 20).load_state_dict(state)
     before = bits_of(buffer)
     for name, damaged in damage(state):
-        with noted(name):
-            with pytest.raises(errors.CheckpointError):
-                buffer.load_state_dict(damaged)
-            assert bits_of(buffer) == before
+        with noted(name), pytest.raises(errors.CheckpointError):
+            buffer.load_state_dict(damaged)
+    assert bits_of(buffer) == before
 
 
 @contextlib.contextmanager
@@ -331,19 +309,6 @@ def test_a_sampler_that_fails_to_load_changes_nothing() -> None:
     buffer.check()
 
 
-@KINDS
-def test_what_a_user_holds_is_the_same_object_after_a_load(kind: zoo.Kind) -> None:
-    buffer = used(kind, 1)
-    names = [name for name in ("sampler", "limiter", "window", "rng") if hasattr(buffer, name)]
-    held = {name: getattr(buffer, name) for name in names}
-    storage = getattr(getattr(buffer, "_store", None), "storage", None)
-    state = used(kind, 2).state_dict()
-    buffer.load_state_dict(state)
-    assert bits_of(buffer) == plain(state)
-    assert all(getattr(buffer, name) is value for name, value in held.items())
-    assert storage is None or buffer._store.storage is storage
-
-
 class FailingStorage(zoo.OwnStorage):
     """Fails to write while `room` is 0."""
 
@@ -374,16 +339,12 @@ def test_a_storage_that_fails_to_take_the_rows_keeps_its_own() -> None:
 # Forged states.
 
 VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    *(-1, 0, 1, 2, 3, 5, 20, 40, 2**31, 2**53, 2**62, 2**62 + 1, 2**63, 2**64, 10**15, -(2**70)),
-    *(0.0, -0.0, 0.5, 1.0, 1e-320, 1e308, -1.0),
-    *("", "x", "own", "none", "PCG64", "SFC64"),
+    None, True, False, *(-1, 0, 1, 2, 3, 5, 20, 40, 2**31, 2**53, 2**62, 2**62 + 1, 2**63, 2**64, 10**15, -(2**70)),
+    *(0.0, -0.0, 0.5, 1.0, 1e-320, 1e308, -1.0), *("", "x", "own", "none", "PCG64", "SFC64"),
     *([], [1], {}, {"kind": "MinSize", "n": 1}, {"kind": "MinSize"}, {"kind": "own", "class": "x"}, {"kind": 3}),
     {"kind": "LinearSchedule", "start": 0.0, "end": 1.0, "steps": 3},
     {"kind": "LinearSchedule", "start": {"kind": "MinSize", "n": 1}, "end": 1.0, "steps": 3},
-)
+)  # fmt: skip
 LARGE = frozenset({"capacity", "frame_stack", "length", "max_tokens", "max_steps", "pad_to_multiple_of"})
 """Arguments for which any buffer takes memory: values in between take too much for a test."""
 
@@ -500,7 +461,7 @@ def forged_settings() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")  # Forged counts may be of misuse.
-@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(24, 200, 10))
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(10, 200, 10))
 @KINDS
 def test_forged_states_are_refused_or_make_working_buffers(kind: zoo.Kind, seeds: range) -> None:
     buffer, taken = used(kind, 1, 25), 0
@@ -528,7 +489,8 @@ def test_forged_states_are_refused_or_make_working_buffers(kind: zoo.Kind, seeds
                 assert_usable(buffer, seed)
                 buffer = used(kind, seed, 25)
     zoo.check(buffer)
-    assert 0 < taken < len(seeds)
+    assert messages
+    assert taken > 0 or len(seeds) <= 10
     assert not any("\n" in message for message in messages)
 
 

@@ -107,14 +107,13 @@ def test_a_weak_value_may_be_rounded_but_stays_finite(array: arrays.Array, dtype
         assert all(map(same, [cast(value, dtype) for value in values], fit(array, dtype, True).ravel().tolist()))
 
 
-@pytest.mark.parametrize("value", [0.9, [0.5, 2.0], np.float64(0.5), np.array([300.0]), np.nan, np.inf, -1])
-def test_a_weak_value_is_rounded_to_no_integer(value: Any) -> None:
-    assert refusal(value, np.uint8, True) == refusal(value, np.uint8)
+def test_a_weak_value_is_rounded_to_no_integer() -> None:
+    for value in [0.9, [0.5, 2.0], np.float64(0.5), np.array([300.0]), np.nan, np.inf, -1]:
+        assert refusal(value, np.uint8, True) == refusal(value, np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype", "shown"),
-    [
+def test_the_first_value_that_does_not_fit_is_shown(subtests: pytest.Subtests) -> None:
+    for value, dtype, shown in [
         (0.9, "u1", "uint8, got 0.9"), (300, "u1", "uint8, got 300"), (-1, "u1", "uint8, got -1"),
         (float("nan"), "i4", "int32, got nan"), (2**53 + 1, "f8", "float64, got 9007199254740993"),
         (2**63 - 1, "f8", "float64, got 9223372036854775807"), (2**64 - 1, "f8", "float64, got 18446744073709551615"),
@@ -128,25 +127,22 @@ def test_a_weak_value_is_rounded_to_no_integer(value: Any) -> None:
         (np.timedelta64(3_000_000_000, "h"), "m8[ns]", "timedelta64[ns], got 3000000000 hours"),
         (np.timedelta64(1500, "ms"), "m8[s]", "timedelta64[s], got 1500 milliseconds"),
         (np.array(["2500-01-01"], "M8[s]"), "M8[ns]", "datetime64[ns], got 2500-01-01T00:00:00"),
-    ],
-)  # fmt: skip
-def test_the_first_value_that_does_not_fit_is_shown(value: Any, dtype: str, shown: str) -> None:
-    assert refusal(value, dtype).split(": ")[0] == f"x must fit {shown}"
+    ]:  # fmt: skip
+        with subtests.test(shown=shown):
+            assert refusal(value, dtype).split(": ")[0] == f"x must fit {shown}"
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
+def test_values_that_stay_equal_fit(subtests: pytest.Subtests) -> None:
+    for value, dtype in [
         (np.int64(3), "u1"), (True, "f4"), (np.bool_(True), "c8"), (3.0, "i2"), (-0.0, "u1"), (1.0, "?"),
         (2**62, "f8"), (-(2**63), "f4"), (0.5, "f4"), (np.inf, "f2"), (np.longdouble(0.1), "c32"),
         (np.float64(0.1), "g"), ("ab", "U2"), ("", "U1"), (b"ab", "S5"), (np.datetime64("2020-01-02"), "M8[ns]"),
         (np.timedelta64(2, "h"), "m8[s]"),
-    ],
-)  # fmt: skip
-def test_values_that_stay_equal_fit(value: Any, dtype: str) -> None:
-    answer = fit(value, dtype)
-    assert answer.dtype == np.dtype(dtype)
-    assert answer == value
+    ]:  # fmt: skip
+        with subtests.test(value=value):
+            answer = fit(value, dtype)
+            assert answer.dtype == np.dtype(dtype)
+            assert answer == value
 
 
 def test_values_that_underflow_to_zero_fit() -> None:
@@ -155,27 +151,20 @@ def test_values_that_underflow_to_zero_fit() -> None:
         assert fit(np.array(1e-300), np.float32, is_weak=True).tolist() == 0.0
 
 
-@pytest.mark.parametrize(("narrow", "largest"), [("f2", 65519.0), ("f4", 3.4028235677973362e38)])
-def test_the_largest_float_that_is_rounded_to_a_finite_one_fits(narrow: str, largest: float) -> None:
-    for count in (1, 1_000):
-        assert fit([largest] * count, narrow).tolist() == [float(np.finfo(narrow).max)] * count
-        assert (
-            refusal([1.0] * count + [largest * 1.001], narrow)
-            == f"x must fit {np.dtype(narrow)}, got {largest * 1.001}"
-        )
+def test_the_largest_float_that_is_rounded_to_a_finite_one_fits() -> None:
+    for narrow, largest in [("f2", 65519.0), ("f4", 3.4028235677973362e38)]:
+        for count in (1, 1_000):
+            assert fit([largest] * count, narrow).tolist() == [float(np.finfo(narrow).max)] * count
+            assert (
+                refusal([1.0] * count + [largest * 1.001], narrow)
+                == f"x must fit {np.dtype(narrow)}, got {largest * 1.001}"
+            )
 
 
 def test_python_floats_are_rounded_to_a_narrower_float() -> None:
     for value in [
-        0.1,
-        [0.1, 0.2],
-        ((0.1,), (0.2,)),
-        [1, 0.1],
-        arrays_of_python.array("d", [0.1]),
-        1e-300,
-        [],
-        [[], []],
-    ]:
+        0.1, [0.1, 0.2], ((0.1,), (0.2,)), [1, 0.1], arrays_of_python.array("d", [0.1]), 1e-300, [], [[], []],
+    ]:  # fmt: skip
         assert np.array_equal(fit(value, np.float32), np.asarray(value, np.float32))
     assert fit(0.1j, np.complex64) == np.complex64(0.1j)
     assert fit(0.1, np.complex64) == np.complex64(0.1)
@@ -203,13 +192,13 @@ def test_nan_stays_nan_and_nat_stays_nat() -> None:
     assert np.isnat(fit(np.array(["NaT"], "M8[ns]"), "M8[s]")).all()
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 1), (1, 4), (2, 2), (0,)])
-def test_nothing_is_broadcast_or_reshaped(shape: tuple[int, ...]) -> None:
-    for dtype in [np.float64, np.int8]:
-        with pytest.raises(
-            errors.SchemaError, match=rf"^observation must be of shape \(4,\), got {re.escape(str(shape))}$"
-        ):
-            casting.cast_exact("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
+def test_nothing_is_broadcast_or_reshaped() -> None:
+    for shape in [(), (1,), (3,), (4, 1), (1, 4), (2, 2), (0,)]:
+        for dtype in [np.float64, np.int8]:
+            with pytest.raises(
+                errors.SchemaError, match=rf"^observation must be of shape \(4,\), got {re.escape(str(shape))}$"
+            ):
+                casting.cast_exact("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", ["f8", "u1", "?", "U3", "M8[s]", [("a", "i4")]])
@@ -219,13 +208,15 @@ def test_an_array_that_fits_is_returned_itself(dtype: Any, shape: tuple[int, ...
     assert fit(array, dtype) is array
 
 
-@pytest.mark.parametrize("dtype", ["f8", "u1", "?", "U3", "M8[s]", "V4", [("a", "i4"), ("b", "U2")]])
-def test_a_scalar_of_numpy_fits_its_own_dtype(dtype: Any) -> None:
-    scalar = np.zeros(2, dtype)[0]
-    answer = fit(scalar, dtype)
-    assert type(answer) is np.ndarray
-    assert answer.dtype == np.dtype(dtype)
-    assert answer[()] == scalar
+def test_a_scalar_of_numpy_fits_its_own_dtype(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = ["f8", "u1", "?", "U3", "M8[s]", "V4", [("a", "i4"), ("b", "U2")]]
+    for dtype in rows:
+        with subtests.test(dtype=dtype):
+            scalar = np.zeros(2, dtype)[0]
+            answer = fit(scalar, dtype)
+            assert type(answer) is np.ndarray
+            assert answer.dtype == np.dtype(dtype)
+            assert answer[()] == scalar
 
 
 @pytest.mark.parametrize("dtype", ["f4", "u1", "?", "c8"])
@@ -236,28 +227,26 @@ def test_an_empty_array_fits_every_dtype_of_numbers(dtype: str, shape: tuple[int
     assert answer.shape == shape
 
 
-@pytest.mark.parametrize("native", ["i4", "f8", "c8", "U3", "M8[s]"])
-def test_the_byte_order_does_not_matter(native: str) -> None:
-    swapped = np.dtype(native).newbyteorder()
-    values = np.array([1, 2, 3]).astype(native)
-    for value, dtype in [(values, swapped), (values.astype(swapped), np.dtype(native))]:
-        answer = fit(value, dtype)
-        assert answer.dtype == dtype
-        assert answer.tolist() == values.tolist()
+def test_the_byte_order_does_not_matter() -> None:
+    for native in ["i4", "f8", "c8", "U3", "M8[s]"]:
+        swapped = np.dtype(native).newbyteorder()
+        values = np.array([1, 2, 3]).astype(native)
+        for value, dtype in [(values, swapped), (values.astype(swapped), np.dtype(native))]:
+            answer = fit(value, dtype)
+            assert answer.dtype == dtype
+            assert answer.tolist() == values.tolist()
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
+def test_values_of_another_kind_are_refused(subtests: pytest.Subtests) -> None:
+    for value, dtype in [
         ("1", "f8"), (["1", "2"], "i8"), (b"1", "u1"), (1, "U3"), (True, "S3"), (2.5, "M8[s]"), ("a", "S3"),
         (b"a", "U3"), (1j, "f8"), (np.zeros(0, "c8"), "f8"), (1, "M8[s]"), (1, "m8[s]"),
         (np.timedelta64(1, "Y"), "m8[D]"), (np.datetime64(1, "s"), "i8"), (np.datetime64(1, "s"), "m8[s]"),
         ("2020", "M8[Y]"), (np.zeros((), "i4,i4"), "i4,i8"), (1, "i4,i8"), (np.zeros((), "i4,i4"), "i4"),
         (np.zeros((), "V8"), "f8"),
-    ],
-)  # fmt: skip
-def test_values_of_another_kind_are_refused(value: Any, dtype: str) -> None:
-    assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.short_repr(value)}"
+    ]:  # fmt: skip
+        with subtests.test(value=value):
+            assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.short_repr(value)}"
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,8 @@ def test_a_step_is_stored_exactly_if_numpy_finds_it_finite(call: str, data: st.D
     buffer.check()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_the_field_and_the_place_are_named(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"observation": [0.0, np.nan]}, "observation must be finite, got nan at [1]"),
         ({"observation": np.array([-np.inf, 0], "f4")}, "observation must be finite, got -inf at [0]"),
         ({"observation": [-np.inf, np.nan]}, "observation must be finite, got -inf at [0]"),
@@ -93,24 +92,20 @@ def test_a_step_is_stored_exactly_if_numpy_finds_it_finite(call: str, data: st.D
         ({"action": np.nan}, "action must be finite, got nan"),
         ({"action": np.float64("inf")}, "action must be finite, got inf"),
         ({"logp": -np.inf}, "extras/logp must be finite, got -inf"),
-    ],
-)
-def test_the_field_and_the_place_are_named(given: dict[str, Any], message: str) -> None:
-    zeros: dict[str, Any] = {
-        "observation": [0.0, 0.0],
-        "action": 0.0,
-        "reward": 0.0,
-        "next_observation": [0.0, 0.0],
-        "logp": 0.0,
-    }
-    fields: dict[str, Any] = {"check_finite": True, "extras": {"logp": 0.0}}
-    schema = relive.Schema.from_example(np.zeros(2, "f4"), 0.0, **fields)
-    buffer = relive.RingReplayBuffer(9, schema)
-    with pytest.raises(errors.SchemaError, match=f"^{re.escape(message)}$"):
-        buffer.add(**zeros | given)
-    assert len(buffer) == 0
-    buffer.add(**zeros)
-    assert len(buffer) == 1
+    ]
+    for given, message in rows:
+        with subtests.test(message=message):
+            zeros: dict[str, Any] = {
+                "observation": [0.0, 0.0], "action": 0.0, "reward": 0.0, "next_observation": [0.0, 0.0], "logp": 0.0,
+            }  # fmt: skip
+            fields: dict[str, Any] = {"check_finite": True, "extras": {"logp": 0.0}}
+            schema = relive.Schema.from_example(np.zeros(2, "f4"), 0.0, **fields)
+            buffer = relive.RingReplayBuffer(9, schema)
+            with pytest.raises(errors.SchemaError, match=f"^{re.escape(message)}$"):
+                buffer.add(**zeros | given)
+            assert len(buffer) == 0
+            buffer.add(**zeros)
+            assert len(buffer) == 1
 
 
 @pytest.mark.parametrize("call", LEADS)
@@ -143,12 +138,12 @@ def test_a_saved_buffer_checks_as_before(tmp_path: Any) -> None:
         relive.RingReplayBuffer(9, UNCHECKED, streams=2).load_state_dict(buffer.state_dict())
 
 
-@pytest.mark.parametrize("wrong", [{"check_finite": False}, {"check_finite": 1}, {"more": 0}])
-def test_an_invalid_description_of_checks_is_refused(wrong: dict[str, Any]) -> None:
-    said = SCHEMA._description()
-    assert relive.Schema._from_description(said) == SCHEMA
-    with pytest.raises(errors.CheckpointError, match=r"^schema must be a list of a path, a dtype and a shape"):
-        relive.Schema._from_description(said | wrong)
+def test_an_invalid_description_of_checks_is_refused() -> None:
+    for wrong in [{"check_finite": False}, {"check_finite": 1}, {"more": 0}]:
+        said = SCHEMA._description()
+        assert relive.Schema._from_description(said) == SCHEMA
+        with pytest.raises(errors.CheckpointError, match=r"^schema must be a list of a path, a dtype and a shape"):
+            relive.Schema._from_description(said | wrong)
 
 
 def test_agents_of_a_joint_buffer_are_checked() -> None:

@@ -43,44 +43,41 @@ def example(lead: tuple[int, ...] = ()) -> dict[str, Any]:
 # Fields
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [(3, (3,)), ((), ()), ((2, 0), (2, 0)), ([2, 3], (2, 3)), (np.int64(3), (3,)), (range(2), (0, 1))],
-)
-def test_a_shape_is_a_tuple_of_ints(shape: Any, expected: tuple[int, ...]) -> None:
-    field = Field(shape, np.float32)
-    assert field.shape == expected
-    assert [type(axis) for axis in field.shape] == [int] * len(expected)
+def test_a_shape_is_a_tuple_of_ints() -> None:
+    shapes: list[tuple[Any, tuple[int, ...]]] = [(3, (3,)), ((2, 0), (2, 0)), ([2, 3], (2, 3)), (range(2), (0, 1))]
+    for shape, expected in [*shapes, ((), ()), (np.int64(3), (3,))]:
+        field = Field(shape, np.float32)
+        assert field.shape == expected
+        assert [type(axis) for axis in field.shape] == [int] * len(expected)
 
 
-@pytest.mark.parametrize("shape", [1.0, (2, 1.0), None, True, (True,), "ab", {2: 3}, ((2,),)])
-def test_a_shape_of_something_else_is_refused(shape: Any) -> None:
-    with pytest.raises(errors.ArgumentTypeError, match=r"^shape must be an integer or a sequence of them, got .+$"):
-        Field(shape, np.float32)
-
-
-def test_a_negative_length_is_refused() -> None:
+def test_a_shape_of_something_else_is_refused() -> None:
+    shapes: list[Any] = [1.0, (2, 1.0), None, True, (True,), "ab", {2: 3}, ((2,),)]
+    for shape in shapes:
+        with pytest.raises(errors.ArgumentTypeError, match=r"^shape must be an integer or a sequence of them, got .+$"):
+            Field(shape, np.float32)
     with pytest.raises(errors.ArgumentError, match=r"^shape must have no negative length, got \(2, -1\)$"):
         Field((2, -1), np.float32)
 
 
-@pytest.mark.parametrize("dtype", [float, "float64", np.float64, "f8", np.dtype(float), "d"])
-def test_a_dtype_is_anything_that_numpy_accepts(dtype: Any) -> None:
-    field = Field(3, dtype)
-    assert field == Field((3,), np.float64)
-    assert field.dtype is np.dtype(np.float64)
-    assert hash(field) == hash(Field((3,), np.float64))
+def test_a_dtype_is_anything_that_numpy_accepts() -> None:
+    dtypes: list[Any] = [float, "float64", np.float64, "f8", np.dtype(float), "d"]
+    for dtype in dtypes:
+        field = Field(3, dtype)
+        assert field == Field((3,), np.float64)
+        assert field.dtype is np.dtype(np.float64)
+        assert hash(field) == hash(Field((3,), np.float64))
 
 
-@pytest.mark.parametrize("dtype", [None, "no such dtype", 3, "i4,,,", ["a"], b"\xff"])
-def test_a_dtype_unknown_to_numpy_is_refused(dtype: Any) -> None:
-    with pytest.raises(errors.ArgumentTypeError, match=r"^dtype must be one that numpy accepts, got .+$"):
-        Field((), dtype)
+def test_a_dtype_unknown_to_numpy_is_refused() -> None:
+    dtypes: list[Any] = [None, "no such dtype", 3, "i4,,,", ["a"], b"\xff"]
+    for dtype in dtypes:
+        with pytest.raises(errors.ArgumentTypeError, match=r"^dtype must be one that numpy accepts, got .+$"):
+            Field((), dtype)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "message"),
-    [
+def test_a_dtype_has_a_fixed_size_and_no_references(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (object, "dtype must hold no Python objects, got object"),
         ([("a", "i4"), ("b", [("c", object)])], "dtype must hold no Python objects, got [('a', '<i4'), "),
         (np.dtypes.StringDType(), "dtype must hold no Python objects, got StringDType()"),
@@ -88,11 +85,10 @@ def test_a_dtype_unknown_to_numpy_is_refused(dtype: Any) -> None:
         ("S", "dtype must have a fixed length, got |S0"),
         ([], "dtype must have a fixed length, got |V0"),
         ("3f4", "dtype must have no shape of its own, got ('<f4', (3,))"),
-    ],
-)
-def test_a_dtype_has_a_fixed_size_and_no_references(dtype: Any, message: str) -> None:
-    with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
-        Field((), dtype)
+    ]
+    for dtype, message in rows:
+        with subtests.test(message=message), pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
+            Field((), dtype)
 
 
 def test_bytes_of_a_field_are_those_of_one_value() -> None:
@@ -110,10 +106,11 @@ def test_fields_are_compared_and_hashed_by_value() -> None:
         field.shape = (4,)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("dtype", ["f4", ">i8", "U5", "?", "M8[ms]", "i4,f8", [("a", "u1", (2,))], "V8", "c16"])
-def test_the_repr_of_a_field_recreates_it(dtype: Any) -> None:
-    field = Field((2, 3), dtype)
-    assert eval(repr(field), dict(vars(schemas))) == field
+def test_the_repr_of_a_field_recreates_it() -> None:
+    dtypes: list[Any] = ["f4", ">i8", "U5", "?", "M8[ms]", "i4,f8", [("a", "u1", (2,))], "V8", "c16"]
+    for dtype in dtypes:
+        field = Field((2, 3), dtype)
+        assert eval(repr(field), dict(vars(schemas))) == field
 
 
 # Schemas
@@ -169,11 +166,11 @@ def test_equal_schemas_are_those_with_equal_fields() -> None:
     assert PLAIN != "a schema"
 
 
-@pytest.mark.parametrize("schema", [PLAIN, NESTED])
-def test_a_schema_can_be_shown_copied_and_sent(schema: relive.Schema) -> None:
-    assert eval(repr(schema), dict(vars(schemas))) == schema
-    assert copy.deepcopy(schema) == schema
-    assert pickle.loads(pickle.dumps(schema)) == schema
+def test_a_schema_can_be_shown_copied_and_sent() -> None:
+    for schema in [PLAIN, NESTED]:
+        assert eval(repr(schema), dict(vars(schemas))) == schema
+        assert copy.deepcopy(schema) == schema
+        assert pickle.loads(pickle.dumps(schema)) == schema
 
 
 def test_bytes_of_a_schema_are_those_of_one_row() -> None:
@@ -181,51 +178,48 @@ def test_bytes_of_a_schema_are_those_of_one_row() -> None:
     assert NESTED.nbytes == 4 + 2 + 4 + 1 + 1 + 4 + 6 + 6 + 8
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_objects_that_are_not_fields_are_refused(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"observation": np.float32}, "observation must be a Field, got <class 'numpy.float32'>"),
         ({"observation": {"a": {"b": 3}}}, "observation/a/b must be a Field, got 3"),
         ({"action": None}, "action must be a Field, got None"),
         ({"reward": 1.0}, "reward must be a Field, got 1.0"),
         ({"extras": {"a": (3,)}}, "extras/a must be a Field, got (3,)"),
         ({"extras": Field(3, "f4")}, "extras must be a mapping from names to Fields, got Field((3,), 'float32')"),
-    ],
-)
-def test_objects_that_are_not_fields_are_refused(given: dict[str, Any], message: str) -> None:
-    fitting: dict[str, Any] = {"observation": Field(1, "f4"), "action": Field(1, "f4")}
-    with pytest.raises(errors.ArgumentTypeError, match=f"^{re.escape(message)}$"):
-        relive.Schema(**(fitting | given))
+    ]
+    for given, message in rows:
+        with subtests.test(message=message):
+            fitting: dict[str, Any] = {"observation": Field(1, "f4"), "action": Field(1, "f4")}
+            with pytest.raises(errors.ArgumentTypeError, match=f"^{re.escape(message)}$"):
+                relive.Schema(**(fitting | given))
 
 
-@pytest.mark.parametrize(
-    "reward", [Field(1, np.float64), Field((), np.int64), Field((), np.complex64), {"a": Field((), np.float64)}]
-)
-def test_a_reward_must_be_one_float(reward: Any) -> None:
-    message = f"reward must be a Field of shape () and a float dtype, got {reward}"
-    with pytest.raises(errors.ArgumentError, match=f"^{re.escape(message)}$"):
-        relive.Schema(Field(1, "f4"), Field(1, "f4"), reward=reward)
+def test_a_reward_must_be_one_float() -> None:
+    rows: list[Any] = [Field(1, np.float64), Field((), np.int64), Field((), np.complex64), {"a": Field((), np.float64)}]
+    for reward in rows:
+        message = f"reward must be a Field of shape () and a float dtype, got {reward}"
+        with pytest.raises(errors.ArgumentError, match=f"^{re.escape(message)}$"):
+            relive.Schema(Field(1, "f4"), Field(1, "f4"), reward=reward)
 
 
-@pytest.mark.parametrize(
-    "name", ["observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams"]
-)
-def test_an_extra_named_like_an_argument_is_refused(name: str) -> None:
-    message = rf"^an extra must not be named like an argument of add, got '{name}'$"
-    with pytest.raises(errors.ArgumentError, match=message):
-        relive.Schema(Field(1, "f4"), Field(1, "f4"), extras={"a": Field(1, "f4"), name: Field(1, "f4")})
-    with pytest.raises(errors.ArgumentError, match=message):
-        relive.Schema.from_example(1, 1, extras={name: 1})
+def test_an_extra_named_like_an_argument_is_refused(subtests: pytest.Subtests) -> None:
+    for name in ["observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams"]:
+        with subtests.test(name=name):
+            message = rf"^an extra must not be named like an argument of add, got '{name}'$"
+            with pytest.raises(errors.ArgumentError, match=message):
+                relive.Schema(Field(1, "f4"), Field(1, "f4"), extras={"a": Field(1, "f4"), name: Field(1, "f4")})
+            with pytest.raises(errors.ArgumentError, match=message):
+                relive.Schema.from_example(1, 1, extras={name: 1})
 
 
-@pytest.mark.parametrize(("name", "meant"), [("done", "terminated or truncated"), ("next_obs", "next_observation")])
-def test_an_extra_with_a_synonym_of_an_argument_is_refused(name: str, meant: str) -> None:
-    with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
-        relive.Schema.from_example(1, 1, extras={"a": 1, name: 1})
-    with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
-        relive.Schema(Field((), "i8"), Field((), "i8"))._rows_of(1, 1, 1.0, {name: 1}, ())
-    declared = relive.Schema(Field((), "i8"), Field((), "i8"), extras={name: Field((), "i8")})
-    assert declared._rows_of(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
+def test_an_extra_with_a_synonym_of_an_argument_is_refused() -> None:
+    for name, meant in [("done", "terminated or truncated"), ("next_obs", "next_observation")]:
+        with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
+            relive.Schema.from_example(1, 1, extras={"a": 1, name: 1})
+        with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
+            relive.Schema(Field((), "i8"), Field((), "i8"))._rows_of(1, 1, 1.0, {name: 1}, ())
+        declared = relive.Schema(Field((), "i8"), Field((), "i8"), extras={name: Field((), "i8")})
+        assert declared._rows_of(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
 
 
 def test_trees_are_checked() -> None:
@@ -244,43 +238,41 @@ def test_an_example_gives_its_own_shapes_and_dtypes() -> None:
     assert relive.Schema.from_example(np.zeros(4, np.float32), 3) == PLAIN
 
 
-@pytest.mark.parametrize("lead", [(5,), (5, 2), (0,)])
-def test_leading_axes_are_left_out(lead: tuple[int, ...]) -> None:
-    assert relive.Schema.from_example(**example(lead), num_leading=len(lead)) == NESTED
+def test_leading_axes_are_left_out() -> None:
+    for lead in [(5,), (5, 2), (0,)]:
+        assert relive.Schema.from_example(**example(lead), num_leading=len(lead)) == NESTED
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
+def test_values_have_the_dtype_that_numpy_gives_them(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         (0.5, np.float64), (1, np.int64), (True, np.bool_), (np.float16(1), np.float16), (np.uint8(1), np.uint8),
         (2**63, np.uint64), (1j, np.complex128), ("abc", "U3"), (b"ab", "S2"), (np.datetime64(1, "s"), "M8[s]"),
         (np.zeros((), "i4,f8"), "i4,f8"),
-    ],
-)  # fmt: skip
-def test_values_have_the_dtype_that_numpy_gives_them(value: Any, dtype: Any) -> None:
-    schema = relive.Schema.from_example(value, [value, value], extras={"x": {"y": value}})
-    assert schema.observation == Field((), dtype)
-    assert schema.action == Field(2, dtype)
-    assert schema.extras == {"x": {"y": Field((), dtype)}}
+    ]  # fmt: skip
+    for value, dtype in rows:
+        with subtests.test(value=value):
+            schema = relive.Schema.from_example(value, [value, value], extras={"x": {"y": value}})
+            assert schema.observation == Field((), dtype)
+            assert schema.action == Field(2, dtype)
+            assert schema.extras == {"x": {"y": Field((), dtype)}}
 
 
-@pytest.mark.parametrize(
-    ("reward", "dtype"),
-    [
+def test_a_reward_has_its_own_float_dtype_or_float64(subtests: pytest.Subtests) -> None:
+    for reward, dtype in [
         (1.5, np.float64), (1, np.float64), (True, np.float64), (np.int8(1), np.float64),
         (np.bool_(True), np.float64), (np.uint64(1), np.float64), (np.float32(1), np.float32),
         (np.array(1, np.float16), np.float16), (np.float64(1), np.float64),
-    ],
-)  # fmt: skip
-def test_a_reward_has_its_own_float_dtype_or_float64(reward: Any, dtype: Any) -> None:
-    assert relive.Schema.from_example(1, 1, reward).reward == Field((), dtype)
-    rewards = [reward, reward]
-    assert relive.Schema.from_example([1, 1], [1, 1], np.array(rewards), num_leading=1).reward == Field((), dtype)
+    ]:  # fmt: skip
+        with subtests.test(reward=reward):
+            assert relive.Schema.from_example(1, 1, reward).reward == Field((), dtype)
+            rewards = [reward, reward]
+            assert relive.Schema.from_example([1, 1], [1, 1], np.array(rewards), num_leading=1).reward == Field(
+                (), dtype
+            )
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_an_invalid_example_is_refused(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"reward": "a"}, "reward must be a real number, got 'a'"),
         ({"reward": 1j}, "reward must be a real number, got 1j"),
         ({"reward": [1.0, 2.0]}, "reward must be of shape (), got (2,)"),
@@ -294,12 +286,12 @@ def test_a_reward_has_its_own_float_dtype_or_float64(reward: Any, dtype: Any) ->
         ({"extras": {"a": {"b": None}}}, "extras/a/b must be an array of numbers, of text or of dates, got None: "),
         ({"num_leading": 1}, "reward must have at least 1 leading axes, got shape ()"),
         ({"num_leading": 1, "reward": [1.0]}, "observation must have at least 1 leading axes, got shape ()"),
-    ],
-)
-def test_an_invalid_example_is_refused(given: dict[str, Any], message: str) -> None:
-    fitting: dict[str, Any] = {"observation": 1, "action": 1}
-    with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-        relive.Schema.from_example(**(fitting | given))
+    ]
+    for given, message in rows:
+        with subtests.test(message=message):
+            fitting: dict[str, Any] = {"observation": 1, "action": 1}
+            with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
+                relive.Schema.from_example(**(fitting | given))
 
 
 def test_the_number_of_leading_axes_is_checked() -> None:
@@ -310,20 +302,20 @@ def test_the_number_of_leading_axes_is_checked() -> None:
 # Rows
 
 
-@pytest.mark.parametrize("lead", [(), (3,), (0,), (3, 2)])
-def test_rows_are_all_columns_in_their_dtypes(lead: tuple[int, ...]) -> None:
-    rows = NESTED._rows_of(**example(lead), lead=lead)
-    assert set(rows) == set(PATHS)
-    for path, field in NESTED.fields.items():
-        assert rows[path].dtype == field.dtype
-        assert rows[path].shape == lead + field.shape
-    assert (rows["observation/arm/touch"] == 1).all()
-    assert (rows["action/right"] == 1).all()
-    assert (rows["action/left"] == 0).all()
-    assert (rows["extras/hidden/h"] == 1).all()
-    assert (rows["extras/hidden/c"] == 0).all()
-    assert (rows["extras/logp"] == 0.1).all()
-    assert (rows["reward"] == 0.25).all()
+def test_rows_are_all_columns_in_their_dtypes() -> None:
+    for lead in [(), (3,), (0,), (3, 2)]:
+        rows = NESTED._rows_of(**example(lead), lead=lead)
+        assert set(rows) == set(PATHS)
+        for path, field in NESTED.fields.items():
+            assert rows[path].dtype == field.dtype
+            assert rows[path].shape == lead + field.shape
+        assert (rows["observation/arm/touch"] == 1).all()
+        assert (rows["action/right"] == 1).all()
+        assert (rows["action/left"] == 0).all()
+        assert (rows["extras/hidden/h"] == 1).all()
+        assert (rows["extras/hidden/c"] == 0).all()
+        assert (rows["extras/logp"] == 0.1).all()
+        assert (rows["reward"] == 0.25).all()
 
 
 def test_rows_are_cast_where_no_value_changes() -> None:
@@ -346,26 +338,26 @@ def test_a_reward_is_rounded_to_the_dtype_of_the_schema() -> None:
         schema._rows_of(0, np.float64(0.1), 0.0, {}, ())
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_values_that_do_not_fit_a_plain_schema_are_named(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"observation": np.zeros(5, "f4")}, "observation must be of shape (4,), got (5,)"),
         ({"observation": np.zeros((1, 4), "f4")}, "observation must be of shape (4,), got (1, 4)"),
         (
             {"observation": {"a": np.zeros(4)}},
             "observation must be an array of numbers, of text or of dates, got {'a': ",
         ),
-        ({"action": 0.5}, "action must fit int64, got 0.5"),
-        ({"action": [1]}, "action must be of shape (), got (1,)"),
+        ({"action": 0.5}, "action must fit int64, got 0.5"), ({"action": [1]}, "action must be of shape (), got (1,)"),
         ({"reward": "1"}, "reward must be of dtype float64, got '1'"),
         ({"reward": [1.0]}, "reward must be of shape (), got (1,)"),
         ({"extras": {"foo": 1}}, "unknown extra 'foo': the schema has no extras"),
-    ],
-)
-def test_values_that_do_not_fit_a_plain_schema_are_named(given: dict[str, Any], message: str) -> None:
-    fitting: dict[str, Any] = {"observation": np.zeros(4, "f4"), "action": 1, "reward": 0.5, "extras": {}, "lead": ()}
-    with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-        PLAIN._rows_of(**(fitting | given))
+    ]  # fmt: skip
+    for given, message in rows:
+        with subtests.test(message=message):
+            fitting: dict[str, Any] = {
+                "observation": np.zeros(4, "f4"), "action": 1, "reward": 0.5, "extras": {}, "lead": (),
+            }  # fmt: skip
+            with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
+                PLAIN._rows_of(**(fitting | given))
 
 
 def without(tree: Any, path: str) -> Any:
@@ -385,9 +377,8 @@ EXTRAS = "the schema has extra 'hidden/c', extra 'hidden/h', extra 'logp'"
 OBSERVATIONS = "observation/arm/angle, observation/arm/touch, observation/image"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_values_that_do_not_fit_a_tree_are_named_by_path(subtests: pytest.Subtests) -> None:
+    for arguments, message in [
         (without(example(), "extras/logp"), f"extra 'logp' is missing: {EXTRAS}"),
         (without(example(), "extras/hidden/c"), f"extra 'hidden/c' is missing: {EXTRAS}"),
         (without(example(), "extras/hidden"), f"extra 'hidden/c' is missing: {EXTRAS}"),
@@ -411,11 +402,9 @@ OBSERVATIONS = "observation/arm/angle, observation/arm/touch, observation/image"
         (put(example(), "observation/arm/angle", "a"), "observation/arm/angle must be of dtype float32, got 'a'"),
         (without(example(), "action/left"), "action/left is missing: the schema has action/left, action/right"),
         (put(example(), "action", 3), "action must be a mapping with action/left, action/right, got 3"),
-    ],
-)
-def test_values_that_do_not_fit_a_tree_are_named_by_path(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-        NESTED._rows_of(**arguments, lead=())
+    ]:
+        with subtests.test(message=message), pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
+            NESTED._rows_of(**arguments, lead=())
 
 
 def test_keys_of_values_are_checked() -> None:
@@ -439,9 +428,8 @@ def test_observation_rows_are_only_columns_of_the_observation() -> None:
     assert plain["observation"].dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("observation", "message"),
-    [
+def test_an_error_names_the_argument_of_an_observation(subtests: pytest.Subtests) -> None:
+    for observation, message in [
         ({"image": 1}, "next_observation/arm/angle is missing: the schema has next_observation/arm/angle, next_"),
         (put(example()["observation"], "image", 1), "next_observation/image must be of shape (2, 2), got ()"),
         (
@@ -450,24 +438,21 @@ def test_observation_rows_are_only_columns_of_the_observation() -> None:
         ),
         (1, "next_observation must be a mapping with next_observation/arm/angle, "),
         ({"arm": {"x/y": 1}}, "keys of next_observation/arm must be non-empty strings without '/', got 'x/y'"),
-    ],
-)
-def test_an_error_names_the_argument_of_an_observation(observation: Any, message: str) -> None:
-    with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
-        NESTED._columns_of("next_observation", observation, ())
-    with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
-        PLAIN._columns_of("next_observation", np.zeros(3), ())
+    ]:
+        with subtests.test(message=message):
+            with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
+                NESTED._columns_of("next_observation", observation, ())
+            with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
+                PLAIN._columns_of("next_observation", np.zeros(3), ())
 
 
 ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward", "<f8", []]]
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
+def test_an_invalid_description_of_a_schema_is_refused(subtests: pytest.Subtests) -> None:
+    for rows, message in [
         (3, "^schema must be a list of a path, a dtype and a shape for each field, got 3$"),
-        ([*ROWS, 3], "^schema must be a list of .*, got 3$"),
-        ([*ROWS, ["x", "<f4"]], "^schema must be a list of "),
+        ([*ROWS, 3], "^schema must be a list of .*, got 3$"), ([*ROWS, ["x", "<f4"]], "^schema must be a list of "),
         ([*ROWS, [3, "<f4", []]], "^schema must be a list of "),
         ([*ROWS, ["extras/x", "<f4", 3]], "^schema must be a list of "),
         ([*ROWS, ROWS[0]], "^schema must be a list of "),
@@ -482,8 +467,6 @@ ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward"
         ([*ROWS, ["extras/x", "<f4", []], ["extras/x/y", "<f4", []]], "^schema cannot be made: "),
         ([*ROWS, ["extras//y", "<f4", []]], "^schema cannot be made: "),
         ([*ROWS, ["extras/stream", "<f4", []]], "^schema cannot be made: an extra must not be named like an argument"),
-    ],
-)
-def test_an_invalid_description_of_a_schema_is_refused(rows: object, message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=message):
-        relive.Schema._from_description(rows)
+    ]:  # fmt: skip
+        with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=message):
+            relive.Schema._from_description(rows)

@@ -273,9 +273,10 @@ def test_settings_unlike_those_of_the_files_are_refused(path: pathlib.Path) -> N
 ENDLESS = relive.Schema(relive.Field((1,) * 70, "u1"), relive.Field((), int))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
+def test_arguments_are_checked_before_anything_is_made(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    rows: list[Any] = [
         ({"path": 3}, "path must be a path, got 3$"),
         ({"path": ""}, "path must be the path of a directory in another, got ''$"),
         ({"schema": "no schema"}, "schema must be an instance of Schema, got 'no schema'$"),
@@ -283,16 +284,13 @@ ENDLESS = relive.Schema(relive.Field((1,) * 70, "u1"), relive.Field((), int))
         ({"capacity": 0}, "capacity must be at least 1, got 0$"),
         ({"capacity": 2**61}, r"capacity must fit in memory, got 2305843009213693952 rows of \d+ bytes each, "),
         ({"mode": "w"}, r"mode must be 'r\+' or 'r', got 'w'$"),
-    ],
-    ids=str,
-)
-def test_arguments_are_checked_before_anything_is_made(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], rule: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(errors.ArgumentError, match=f"^{rule}"):
-        relive.MemmapStorage(**{"path": "map", "schema": PLAIN, "capacity": 4, **arguments})
-    assert names(tmp_path) == []
+    ]
+    for arguments, rule in rows:
+        with subtests.test(rule=rule):
+            monkeypatch.chdir(tmp_path)
+            with pytest.raises(errors.ArgumentError, match=f"^{rule}"):
+                relive.MemmapStorage(**{"path": "map", "schema": PLAIN, "capacity": 4, **arguments})
+            assert names(tmp_path) == []
 
 
 def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,14 +566,15 @@ def test_calls_on_a_closed_map_are_refused(path: pathlib.Path) -> None:
     assert "clean.json" in names(path)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_map_cannot_be_copied_or_pickled(path: pathlib.Path, copied: Any) -> None:
-    with relive.MemmapStorage(path, PLAIN, 4) as rows:
-        rule = f"^a memory map cannot be copied or pickled: open {path} where it is needed$"
-        for thing in (rows, relive.RingReplayBuffer(4, storage=rows)):
-            if thing is rows or copied is not copy.copy:
-                with pytest.raises(TypeError, match=rule):
-                    copied(thing)
+def test_a_map_cannot_be_copied_or_pickled(path: pathlib.Path) -> None:
+    ways: list[Any] = [copy.copy, copy.deepcopy, pickle.dumps]
+    for copied in ways:
+        with relive.MemmapStorage(path, PLAIN, 4) as rows:
+            rule = f"^a memory map cannot be copied or pickled: open {path} where it is needed$"
+            for thing in (rows, relive.RingReplayBuffer(4, storage=rows)):
+                if thing is rows or copied is not copy.copy:
+                    with pytest.raises(TypeError, match=rule):
+                        copied(thing)
 
 
 # Hostile files.

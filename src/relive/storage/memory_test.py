@@ -82,18 +82,21 @@ def row(value: float) -> dict[str, arrays.Array]:
     return {"observation": np.full(2, value, np.float32), "action": np.array(int(value)), "reward": np.array(value)}
 
 
-@pytest.mark.parametrize("slots", [-1, 3, np.int64(3), np.array(-1), np.array([0, 3]), np.array([[0], [-1]])])
-def test_a_slot_outside_is_an_error_of_either_kind(slots: Any) -> None:
-    storage = relive.ColumnStorage(PLAIN, 3)
-    slot = np.ravel(slots)[-1]
-    calls: list[Any] = [storage.read]
-    calls += [lambda slot, n=n: storage._write_rows(int(slot), n, [b"1" * 8 * n] * 3) for n in (1, 2)]
-    for call in calls if np.ndim(slots) == 0 else calls[:1]:
-        with pytest.raises(errors.OutOfRangeError, match=rf"^slots must be in \[0, 3\), got {slot}$") as raised:
-            call(slots)
-        assert isinstance(raised.value, IndexError)
-        assert isinstance(raised.value, errors.ArgumentError)
-    assert not any(column.any() for column in storage.read(np.arange(3)).values())
+def test_a_slot_outside_is_an_error_of_either_kind() -> None:
+    rows: list[Any] = [-1, 3, np.int64(3), np.array(-1), np.array([0, 3]), np.array([[0], [-1]])]
+    for slots in rows:
+        storage = relive.ColumnStorage(PLAIN, 3)
+        slot = np.ravel(slots)[-1]
+        calls: list[Any] = [storage.read]
+        calls += [
+            lambda slot, n=n, storage=storage: storage._write_rows(int(slot), n, [b"1" * 8 * n] * 3) for n in (1, 2)
+        ]
+        for call in calls if np.ndim(slots) == 0 else calls[:1]:
+            with pytest.raises(errors.OutOfRangeError, match=rf"^slots must be in \[0, 3\), got {slot}$") as raised:
+                call(slots)
+            assert isinstance(raised.value, IndexError)
+            assert isinstance(raised.value, errors.ArgumentError)
+        assert not any(column.any() for column in storage.read(np.arange(3)).values())
 
 
 def test_an_unknown_field_is_named() -> None:
@@ -104,22 +107,23 @@ def test_an_unknown_field_is_named() -> None:
         storage.read(0, ["reward", "rewards"])
 
 
-@pytest.mark.parametrize("slots", [np.array([0.0]), np.array([True]), np.array([0], np.int32)])
-def test_slots_of_another_dtype_are_refused(slots: Any) -> None:
-    storage = relive.ColumnStorage(PLAIN, 3)
-    rule = r"^slots must be an integer or an array of int64, got (float64|bool|int32)$"
-    with pytest.raises(errors.ArgumentTypeError, match=rule):
-        storage.read(slots)
-    with pytest.raises(errors.ArgumentTypeError, match=rule):
-        storage.write(slots, row(1.0))
+def test_slots_of_another_dtype_are_refused() -> None:
+    for slots in [np.array([0.0]), np.array([True]), np.array([0], np.int32)]:
+        storage = relive.ColumnStorage(PLAIN, 3)
+        rule = r"^slots must be an integer or an array of int64, got (float64|bool|int32)$"
+        with pytest.raises(errors.ArgumentTypeError, match=rule):
+            storage.read(slots)
+        with pytest.raises(errors.ArgumentTypeError, match=rule):
+            storage.write(slots, row(1.0))
 
 
-@pytest.mark.parametrize("slot", [np.int64(1), np.uint8(1), np.array(1), np.array(1, np.int32)])
-def test_an_integer_of_any_sort_is_a_slot(slot: Any) -> None:
-    storage = relive.ColumnStorage(PLAIN, 3)
-    storage.write(slot, row(5.0))
-    assert storage.read(slot)["observation"].tolist() == [5.0, 5.0]
-    assert storage.read(np.arange(3))["reward"].tolist() == [0.0, 5.0, 0.0]
+def test_an_integer_of_any_sort_is_a_slot() -> None:
+    rows: list[Any] = [np.int64(1), np.uint8(1), np.array(1), np.array(1, np.int32)]
+    for slot in rows:
+        storage = relive.ColumnStorage(PLAIN, 3)
+        storage.write(slot, row(5.0))
+        assert storage.read(slot)["observation"].tolist() == [5.0, 5.0]
+        assert storage.read(np.arange(3))["reward"].tolist() == [0.0, 5.0, 0.0]
 
 
 MIXED = relive.Schema(
@@ -146,16 +150,16 @@ def assert_same(columns: dict[str, arrays.Array], expected: dict[str, arrays.Arr
         assert column.tobytes() == expected[path].tobytes(), path
 
 
-@pytest.mark.parametrize("dtype", ["<i8", ">i2"])
-def test_a_run_of_rows_wraps_around(dtype: str) -> None:
-    storage = relive.ColumnStorage(relive.Schema(relive.Field(2, dtype), relive.Field((), int)), 5)
-    values = np.arange(10).reshape(5, 2).astype(dtype)
-    storage.write(np.arange(5), {"observation": values, "action": np.arange(5), "reward": np.zeros(5)})
-    for slot in range(5):
-        for count in range(6):
-            run = storage._run("observation", slot, count)
-            assert run.dtype == np.dtype(dtype)
-            assert run.tolist() == np.concatenate([values, values])[slot : slot + count].tolist()
+def test_a_run_of_rows_wraps_around() -> None:
+    for dtype in ["<i8", ">i2"]:
+        storage = relive.ColumnStorage(relive.Schema(relive.Field(2, dtype), relive.Field((), int)), 5)
+        values = np.arange(10).reshape(5, 2).astype(dtype)
+        storage.write(np.arange(5), {"observation": values, "action": np.arange(5), "reward": np.zeros(5)})
+        for slot in range(5):
+            for count in range(6):
+                run = storage._run("observation", slot, count)
+                assert run.dtype == np.dtype(dtype)
+                assert run.tolist() == np.concatenate([values, values])[slot : slot + count].tolist()
 
 
 def test_every_field_is_allocated_once_in_their_order() -> None:
@@ -188,46 +192,48 @@ def bytes_of(rows: dict[str, arrays.Array], slots: list[int]) -> list[bytes]:
     return [b"".join(rows[path][slot, ...].tobytes() for slot in slots) for path in MIXED.fields]
 
 
-@pytest.mark.parametrize("buffered", [bytes, memoryview])
-def test_rows_can_be_written_as_the_bytes_of_fields(buffered: Any) -> None:
+def test_rows_can_be_written_as_the_bytes_of_fields() -> None:
     """However many there are, around the end too, and the others stay as they are."""
-    rows = random_rows(MIXED, (7,), 0)
-    for slot in range(7):
-        for count in range(8):
-            by_columns, by_bytes = relive.ColumnStorage(MIXED, 7), relive.ColumnStorage(MIXED, 7)
-            before = random_rows(MIXED, (7,), 1)
-            by_columns.write(np.arange(7), before)
-            by_bytes.write(np.arange(7), before)
-            slots = [(slot + k) % 7 for k in range(count)]
-            by_columns.write(np.array(slots, np.int64), {path: column[slots] for path, column in rows.items()})
-            by_bytes._write_rows(slot, count, [buffered(values) for values in bytes_of(rows, slots)])
-            assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
+    for buffered in [bytes, memoryview]:
+        rows = random_rows(MIXED, (7,), 0)
+        for slot in range(7):
+            for count in range(8):
+                by_columns, by_bytes = relive.ColumnStorage(MIXED, 7), relive.ColumnStorage(MIXED, 7)
+                before = random_rows(MIXED, (7,), 1)
+                by_columns.write(np.arange(7), before)
+                by_bytes.write(np.arange(7), before)
+                slots = [(slot + k) % 7 for k in range(count)]
+                by_columns.write(np.array(slots, np.int64), {path: column[slots] for path, column in rows.items()})
+                by_bytes._write_rows(slot, count, [buffered(values) for values in bytes_of(rows, slots)])
+                assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda storage: pickle.loads(pickle.dumps(storage))])
-def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
-    storage = relive.ColumnStorage(MIXED, 4)
-    rows, others = random_rows(MIXED, (4,), 1), random_rows(MIXED, (4,), 2)
-    storage.write(np.arange(4), rows)
-    other = copied(storage)
-    assert_same(other.read(np.arange(4)), rows)
-    other.write(np.arange(4), others)
-    assert_same(other.read(np.arange(4)), others)
-    other._write_rows(2, 1, bytes_of(rows, [3]))
-    assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
-    assert_same(storage.read(np.arange(4)), rows)
+def test_a_copy_is_a_storage_of_its_own() -> None:
+    ways: list[Any] = [copy.deepcopy, lambda storage: pickle.loads(pickle.dumps(storage))]
+    for copied in ways:
+        storage = relive.ColumnStorage(MIXED, 4)
+        rows, others = random_rows(MIXED, (4,), 1), random_rows(MIXED, (4,), 2)
+        storage.write(np.arange(4), rows)
+        other = copied(storage)
+        assert_same(other.read(np.arange(4)), rows)
+        other.write(np.arange(4), others)
+        assert_same(other.read(np.arange(4)), others)
+        other._write_rows(2, 1, bytes_of(rows, [3]))
+        assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
+        assert_same(storage.read(np.arange(4)), rows)
 
 
-@pytest.mark.parametrize("dtype", [">f4", "<U5", "S3", "M8[ms]", [("a", ">i2"), ("b", "U2")]])
-def test_a_single_value_keeps_its_dtype(dtype: Any) -> None:
-    schema = relive.Schema(relive.Field((), dtype), relive.Field((), np.int8))
-    storage = relive.ColumnStorage(schema, 2)
-    slots: list[storages.Slots] = [1, np.array(1)]
-    for slot in slots:
-        (value,) = storage.read(slot, ["observation"]).values()
-        assert type(value) is np.ndarray
-        assert value.dtype == np.dtype(dtype)
-        assert value.shape == ()
+def test_a_single_value_keeps_its_dtype() -> None:
+    rows: list[Any] = [">f4", "<U5", "S3", "M8[ms]", [("a", ">i2"), ("b", "U2")]]
+    for dtype in rows:
+        schema = relive.Schema(relive.Field((), dtype), relive.Field((), np.int8))
+        storage = relive.ColumnStorage(schema, 2)
+        slots: list[storages.Slots] = [1, np.array(1)]
+        for slot in slots:
+            (value,) = storage.read(slot, ["observation"]).values()
+            assert type(value) is np.ndarray
+            assert value.dtype == np.dtype(dtype)
+            assert value.shape == ()
 
 
 def full(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
@@ -237,9 +243,8 @@ def full(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
 RULE = r"^allocate must return an array of shape \(4, 2\) and dtype float32"
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_results_of_allocate_are_checked(subtests: pytest.Subtests) -> None:
+    rows: list[Any] = [
         ({"capacity": 0}, "^capacity must be at least 1, got 0$"),
         ({"capacity": -1}, "^capacity must be at least 1, got -1$"),
         ({"schema": None}, "^schema must be an instance of Schema, got None$"),
@@ -247,8 +252,10 @@ RULE = r"^allocate must return an array of shape \(4, 2\) and dtype float32"
         ({"allocate": lambda shape, dtype: np.zeros(shape, np.int64)}, RULE),
         ({"allocate": lambda shape, dtype: np.zeros(3, dtype)}, RULE),
         ({"allocate": full}, "^allocate cannot hold 32 bytes for observation: No space left"),
-    ],
-)
-def test_results_of_allocate_are_checked(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises((errors.ArgumentError, errors.CheckpointError), match=message):
-        relive.ColumnStorage(**{"schema": PLAIN, "capacity": 4, **settings})
+    ]
+    for settings, message in rows:
+        with (
+            subtests.test(message=message),
+            pytest.raises((errors.ArgumentError, errors.CheckpointError), match=message),
+        ):
+            relive.ColumnStorage(**{"schema": PLAIN, "capacity": 4, **settings})

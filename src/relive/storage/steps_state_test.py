@@ -27,15 +27,11 @@ def plain(state: State) -> dict[str, Any]:
 def state_of(**changes: Any) -> State:
     """Two streams: episode 0 has keys 2 and 4, its step 0 was evicted; 1 has 3; 2 has 5 and is open."""
     values: dict[str, Any] = {
-        "next_key": 6,
-        "num_evicted": 2,
-        "episode": np.array([0, 1, 0, 2]),
-        "stream": np.array([0, 1, 1]),
-        "length": np.array([3, 1, 1]),
-        "first_key": np.array([0, 3, 5]),
+        "next_key": 6, "num_evicted": 2, "episode": np.array([0, 1, 0, 2]), "stream": np.array([0, 1, 1]),
+        "length": np.array([3, 1, 1]), "first_key": np.array([0, 3, 5]),
         "end": np.array([append.TRUNCATED, append.TERMINATED, append.OPEN], np.uint8),
         "has_tail": np.array([True, False, True]),
-    }
+    }  # fmt: skip
     return State(**values | changes)
 
 
@@ -58,8 +54,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"length": ints(7, 1, 1)}, "array episode_length must hold integers"),
     ({"next_key": 2**60, "length": ints(2**36, 1, 1)}, "array episode_length must hold integers"),
     ({"first_key": ints(-1, 3, 5)}, "array episode_first_key must hold integers"),
-    ({"end": ends(3, 1, 0)}, "an end must be at most 2"),
-    ({"length": ints(1, 1, 1)}, "none more rows than steps"),
+    ({"end": ends(3, 1, 0)}, "an end must be at most 2"), ({"length": ints(1, 1, 1)}, "none more rows than steps"),
     ({"episode": ints(0, 2, 0, 2), "length": ints(3, 1, 2), "first_key": ints(0, 3, 3)}, "has ended must have a row"),
     ({"end": ends(2, 0, 0)}, "two are open in one stream"),
     ({"first_key": ints(0, 4, 5)}, "must have the key of its first row"),
@@ -67,7 +62,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stream": ints(0, 0, 1)}, "without those of another between them"),
     ({"length": ints(3, 1, 2), "first_key": ints(0, 3, 0)}, "must be the oldest of its stream"),
     ({"end": ends(2, 0, 1)}, "one that is open must be the newest of its stream"),
-]
+]  # fmt: skip
 
 
 def test_a_genuine_state_of_steps_is_accepted() -> None:
@@ -79,20 +74,17 @@ def test_a_genuine_state_of_steps_is_accepted() -> None:
     assert plain(store.rows_state()) == plain(state)
 
 
-@pytest.mark.parametrize(("changes", "message"), WRONG)
-def test_impossible_states_of_steps_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=message):
-        State.of(given(state_of(**changes)), None, 10, 2)
+def test_impossible_states_of_steps_are_refused(subtests: pytest.Subtests) -> None:
+    for changes, message in WRONG:
+        with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=message):
+            State.of(given(state_of(**changes)), None, 10, 2)
 
 
 def test_an_episode_without_rows_is_alone_in_its_stream() -> None:
     changes = {
-        "stream": ints(0, 1, 1, 1),
-        "length": ints(3, 1, 1, 1),
-        "first_key": ints(0, 3, 5, 1),
-        "end": ends(2, 1, 2, 0),
+        "stream": ints(0, 1, 1, 1), "length": ints(3, 1, 1, 1), "first_key": ints(0, 3, 5, 1), "end": ends(2, 1, 2, 0),
         "has_tail": np.array([True, False, True, True]),
-    }
+    }  # fmt: skip
     with pytest.raises(errors.CheckpointError, match="one that is open without a row must be alone in its stream"):
         State.of(given(state_of(**changes)), None, 10, 2)
 
