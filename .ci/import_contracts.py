@@ -11,7 +11,7 @@ def drop_tests(graph: grimp.ImportGraph) -> None:
     """Remove the tests, and the zoo that they share, from a graph of imports."""
     for module in list(graph.modules):
         name = module.rsplit(".", 1)[-1]
-        if name.endswith("_test") or name in ("conftest", "zoo", "allocations"):
+        if name.endswith("_test") or name in ("conftest", "zoo", "allocations", "walks"):
             graph.remove_module(module)
 
 
