@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 import contextlib
 import pathlib
+import random
 import re
 import sys
 import tempfile
 from typing import Any
 
+import numpy as np
 import pytest
 
 _DOCS = pathlib.Path(__file__).parent
@@ -60,13 +62,14 @@ def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> py
 
 
 @pytest.fixture(autouse=True)
-def _restored_torch() -> Iterator[None]:
-    """Restore the number of threads and the random state of torch after each test."""
+def _restored() -> Iterator[None]:
+    """Restore the number of threads of torch and the global generators after each test: other libraries seed them."""
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    states = np.random.get_state(), random.getstate()  # noqa: NPY002
+    threads, state = (torch.get_num_threads(), torch.get_rng_state()) if torch else (0, None)
     yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
+    np.random.set_state(states[0])  # noqa: NPY002
+    random.setstate(states[1])
+    if torch:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)

@@ -6,11 +6,9 @@ import functools
 import importlib
 import inspect
 import pathlib
-import random
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 
 import relive
@@ -228,16 +226,7 @@ def test_a_page_that_denies_an_existing_feature_is_found(tmp_path: pathlib.Path)
         test_no_page_denies_an_existing_feature(tmp_path / "late.md")
 
 
-@pytest.fixture
-def _global_generators_stay() -> Iterator[None]:
-    states = np.random.get_state(), random.getstate()  # noqa: NPY002
-    yield
-    np.random.set_state(states[0])  # noqa: NPY002
-    random.setstate(states[1])
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("_global_generators_stay")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_of_installed_libraries_runs(page: pathlib.Path) -> None:
     blocks = [compile(block, page.name, "exec") for block in THEIR_BLOCK.findall(page.read_text(encoding="utf-8"))]

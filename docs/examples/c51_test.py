@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import c51
 from gymnasium.utils import env_checker
+import networks_test
 import torch
 
 import relive
@@ -178,26 +179,15 @@ def test_best_actions_have_the_highest_expected_returns() -> None:
 
 @pytest.mark.parametrize(("name", "n_step"), list(zip(c51.REPLAYS, [3, 1], strict=True)))
 def test_the_loop_returns_divergences_as_priorities(name: str, n_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[Any] = []
+    batches, updates = networks_test.spied_buffer(monkeypatch)
     found: list[Any] = []
-    updates: list[tuple[Any, Any]] = []
     divergences_of = c51.divergences_of
-
-    class Spied(relive.PrioritizedReplayBuffer):
-        def sample(self, *arguments: Any, **options: Any) -> Any:
-            batches.append(super().sample(*arguments, **options))
-            return batches[-1]
-
-        def update_priorities(self, keys: Any, priorities: Any) -> int:
-            updates.append((keys, priorities))
-            return super().update_priorities(keys, priorities)
 
     def spied(network: Any, target_network: Any, batch: Any) -> Any:
         assert network is not target_network
         found.append(divergences_of(network, target_network, batch))
         return found[-1]
 
-    monkeypatch.setattr(relive, "PrioritizedReplayBuffer", Spied)
     monkeypatch.setattr(c51, "divergences_of", spied)
     c51.train(140, 0, **c51.REPLAYS[name])
     assert len(batches) == len(found) == len(updates) == 20

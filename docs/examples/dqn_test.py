@@ -83,26 +83,15 @@ def test_the_greedy_action_is_the_best_by_the_values() -> None:
 
 @pytest.mark.parametrize(("name", "n_step"), list(zip(dqn.REPLAYS, [3, 1], strict=True)))
 def test_the_loop_weights_losses_and_returns_errors(name: str, n_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[Any] = []
+    batches, updates = networks_test.spied_buffer(monkeypatch)
     losses: list[tuple[Any, Any]] = []
-    updates: list[tuple[Any, Any]] = []
     followed: list[Any] = []
     loss_of = dqn.loss_of
-
-    class Spied(relive.PrioritizedReplayBuffer):
-        def sample(self, *arguments: Any, **options: Any) -> Any:
-            batches.append(super().sample(*arguments, **options))
-            return batches[-1]
-
-        def update_priorities(self, keys: Any, priorities: Any) -> int:
-            updates.append((keys, priorities))
-            return super().update_priorities(keys, priorities)
 
     def spied(errors: torch.Tensor, weights: torch.Tensor) -> Any:
         losses.append((errors.detach().numpy(), weights.numpy()))
         return loss_of(errors, weights)
 
-    monkeypatch.setattr(relive, "PrioritizedReplayBuffer", Spied)
     monkeypatch.setattr(dqn, "loss_of", spied)
     monkeypatch.setattr(dqn, "follow", lambda target_network, network: followed.append((target_network, network)))
     dqn.train(140, 0, **dqn.REPLAYS[name])

@@ -1,9 +1,7 @@
 """The drop-in comparison runs in its short form, and its figures are those on paper."""
 
-from collections.abc import Iterator
 import dataclasses
 import pathlib
-import random
 import re
 
 import numpy as np
@@ -13,21 +11,9 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("stable_baselines3")
 
 import drop_in
-import torch
 
 FIGURES = r"in training -?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\], final -?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]"
 TINY = [(300, {"learning_starts": 200, "train_freq": 64, "gradient_steps": 4}), (210, {"learning_starts": 200})]
-
-
-@pytest.fixture(autouse=True)
-def _restored_generators() -> Iterator[None]:
-    """Restore the number of threads of torch and the global generators, which SB3 seeds."""
-    threads, states = torch.get_num_threads(), (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-    random.setstate(states[2])
 
 
 @pytest.mark.parametrize("is_tiny", [True, pytest.param(False, marks=pytest.mark.long)], ids=["tiny", "short"])

@@ -1,10 +1,8 @@
 """The evidence: every method runs with both buffers, and the page shows what was measured, as on paper."""
 
-from collections.abc import Iterator
 import math
 import multiprocessing
 import pathlib
-import random
 import re
 import types
 from typing import Any
@@ -25,17 +23,6 @@ import relive
 
 CASES = [(name, buffer) for name, method in evidence.METHODS.items() for buffer in method.buffers]
 STEPS = {"SB3 SAC": 210, "SB3 TD3": 210, "SB3 DQN": 530, "SB3 HER with DQN": 530}
-
-
-@pytest.fixture(autouse=True)
-def _restored_generators() -> Iterator[None]:
-    """Restore the number of threads of torch and the global generators, which are seeded."""
-    threads, states = torch.get_num_threads(), (torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-    random.setstate(states[2])
 
 
 @pytest.mark.parametrize(("name", "buffer"), CASES)

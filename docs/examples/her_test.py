@@ -17,19 +17,11 @@ from relive.integrations import torch as relive_torch
 def test_q_loss_is_the_mean_squared_error() -> None:
     network, target_network = networks_test.constant([1.0, 2.0, 3.0], 6), networks_test.constant([10.0, 40.0, 20.0], 6)
     observation = {"achieved_goal": np.zeros((2, 3), np.int8), "desired_goal": np.ones((2, 3), np.int8)}
-    batch = relive.TransitionBatch(
-        observation=observation,
-        action=np.array([0, 2]),
-        reward=np.array([-1.0, 0.0], np.float32),
-        next_observation=observation,
-        next_discount=np.array([0.98, 0.0], np.float32),
-        is_terminal=np.array([False, True]),
-        steps=np.ones(2, np.int64),
-        keys=np.arange(2),
-        probabilities=np.ones(2),
-        weights=np.ones(2),
-        extras={},
-    )
+    buffer = relive.RingReplayBuffer(2, gamma=0.98)
+    for action, reward, terminated in ((0, -1.0, False), (2, 0.0, True)):
+        row = {name: rows[0] for name, rows in observation.items()}
+        buffer.add(row, action, np.float32(reward), row, terminated=terminated)
+    batch = buffer.read([0, 1])
     loss = her.q_loss(network, target_network, relive_torch.as_tensors(batch))
     assert loss.item() == pytest.approx(((-1 + 0.98 * 40 - 1) ** 2 + (0 - 3) ** 2) / 2, rel=1e-5)
 

@@ -28,3 +28,21 @@ def read_episode(buffer: relive.RingReplayBuffer, actions: Any, *, terminated: b
     observations = np.eye(5, dtype=np.float32)
     keys = buffer.add_episode(observations, actions, np.array(REWARDS, np.float32), terminated=terminated)
     return relive_torch.as_tensors(buffer.read(keys))
+
+
+def spied_buffer(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    """Return the batches that prioritized buffers give from now on, and the priorities that they get."""
+    batches: list[Any] = []
+    updates: list[tuple[Any, Any]] = []
+
+    class Spied(relive.PrioritizedReplayBuffer):
+        def sample(self, *arguments: Any, **options: Any) -> Any:
+            batches.append(super().sample(*arguments, **options))
+            return batches[-1]
+
+        def update_priorities(self, keys: Any, priorities: Any) -> int:
+            updates.append((keys, priorities))
+            return super().update_priorities(keys, priorities)
+
+    monkeypatch.setattr(relive, "PrioritizedReplayBuffer", Spied)
+    return batches, updates

@@ -20,21 +20,9 @@ from relive.integrations import torch as relive_torch
 
 def test_cloning_loss_is_the_mean_of_minus_log_p() -> None:
     network = networks_test.constant([0.0, math.log(3.0)], 4)
-    batch = relive_torch.as_tensors(
-        relive.TransitionBatch(
-            observation=np.zeros((3, 4), np.float32),
-            action=np.array([0, 1, 1]),
-            reward=np.ones(3, np.float32),
-            next_observation=np.zeros((3, 4), np.float32),
-            next_discount=np.ones(3, np.float32),
-            is_terminal=np.zeros(3, np.bool_),
-            steps=np.ones(3, np.int64),
-            keys=np.arange(3),
-            probabilities=np.ones(3),
-            weights=np.ones(3),
-            extras={},
-        )
-    )
+    buffer = relive.RingReplayBuffer(3)
+    keys = buffer.add_episode(np.zeros((4, 4), np.float32), [0, 1, 1], np.ones(3, np.float32), terminated=True)
+    batch = relive_torch.as_tensors(buffer.read(keys))
     assert offline.cloning_loss(network, batch).item() == pytest.approx(-(math.log(1 / 4) + 2 * math.log(3 / 4)) / 3)
 
 

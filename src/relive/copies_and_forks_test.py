@@ -262,24 +262,18 @@ def use_vector_recorder(envs: Any) -> Any:
     return [*answers, envs.buffer.sample(4), envs.buffer.get_stats()]
 
 
-def writer() -> Any:
-    buffer = episode_buffer()
-    return relive.EpisodeWriter(buffer, buffer.start_episode_nowait("a"))
+def writer_of(kind: Any) -> Callable[[], Any]:
+    def writer() -> Any:
+        buffer = episode_buffer()
+        return kind(buffer, buffer.start_episode_nowait("a"))
+
+    return writer
 
 
 def use_writer(writer: Any) -> Any:
-    asyncio.run(writer.append("o", "a", 1.0))
-    writer._buffer.check()
-    return writer.episode_id, len(writer._buffer._store[writer.episode_id].actions)
-
-
-def plain_writer() -> Any:
-    buffer = episode_buffer()
-    return relive.PlainEpisodeWriter(buffer, buffer.start_episode_nowait("a"))
-
-
-def use_plain_writer(writer: Any) -> Any:
-    writer.append("o", "a", 1.0)
+    answer = writer.append("o", "a", 1.0)
+    if answer is not None:
+        asyncio.run(answer)
     writer._buffer.check()
     return writer.episode_id, len(writer._buffer._store[writer.episode_id].actions)
 
@@ -287,8 +281,8 @@ def use_plain_writer(writer: Any) -> Any:
 OPTIONAL = (dataset, sb3_buffer, recorder)
 REFERRING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "mixture": (zoo.KINDS["mixture"].make, use),
-    "writer of an episode": (writer, use_writer),
-    "plain writer of an episode": (plain_writer, use_plain_writer),
+    "writer of an episode": (writer_of(relive.EpisodeWriter), use_writer),
+    "plain writer of an episode": (writer_of(relive.PlainEpisodeWriter), use_writer),
     "dataset": (dataset, lambda dataset: [batch.reward for batch in dataset]),
     "stable_baselines3": (sb3_buffer, use_sb3),
     "recorder": (recorder, use_recorder),

@@ -587,19 +587,17 @@ def test_a_buffer_suggests_the_name_of_a_method(kind: str, word: str, methods: l
         ("add", "append_observation_action_reward"), ("step", "append_observation_action_reward"),
         ("append_nowait", "append_observation_action_reward_nowait"), ("add_episode", "episode"),
         ("sample", "sample_n_step"), ("get", "sample_n_step"), ("next_episode", "next_episodes"),
+        ("writer.add", "append"), ("writer.step", "append"), ("writer.done", "end"),
     ],
 )  # fmt: skip
-def test_an_episode_buffer_suggests_its_calls(word: str, method: str) -> None:
-    with pytest.raises(AttributeError, match=f"^'EpisodeReplayBuffer' object has no attribute '{word}': use {method}$"):
-        getattr(relive.EpisodeReplayBuffer[Any, Any](), word)
-
-
-@pytest.mark.parametrize(("word", "method"), [("add", "append"), ("step", "append"), ("done", "end")])
-def test_a_writer_suggests_its_calls(word: str, method: str) -> None:
-    with relive.EpisodeReplayBuffer[Any, Any]().episode_nowait("a") as writer:
-        said = f"^'PlainEpisodeWriter' object has no attribute '{word}': use {method}$"
+def test_an_episode_buffer_and_its_writer_suggest_their_calls(word: str, method: str) -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, Any]()
+    with buffer.episode_nowait("a") as writer:
+        owner: Any = writer if word.startswith("writer.") else buffer
+        name = word.removeprefix("writer.")
+        said = f"^'{type(owner).__name__}' object has no attribute '{name}': use {method}$"
         with pytest.raises(AttributeError, match=said):
-            getattr(writer, word)
+            getattr(owner, name)
 
 
 @pytest.mark.parametrize("kind", BUFFERS)

@@ -299,7 +299,7 @@ def test_many_queued_actors_with_random_cancellation(seed: int, actors: int, mon
 
 def test_a_closed_event_loop_takes_its_waiters_with_it() -> None:
     """The second loop is served, and its own timer rings."""
-    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2, timeout=0.05, min_size=1))
+    buffer = Buffer(admission=relive.Admission(0, 2), groups=relive.Groups(2, timeout=0.5, min_size=1))
     ticket = buffer.admit_nowait(2)
     buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
 

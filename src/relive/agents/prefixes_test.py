@@ -11,6 +11,8 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import prefixes
+from relive.agents import token_episode_test
+from relive.agents import tokens
 from relive.persistence import journal_reader
 
 QUESTION = list(range(100, 4_100))
@@ -159,22 +161,10 @@ class Naive:
         self.rows: dict[int, dict[str, list[Any]]] = {}
 
     def add(self, keys: list[int], steps: list[relive.TokenStep]) -> None:
-        """Store the steps of an episode, joined one by one."""
-        rows: list[dict[str, list[Any]]] = []
-        for number, step in enumerate(steps):
-            prompt, response = step.prompt.tolist(), step.response.tolist()
-            if not rows or prompt[: len(rows[-1]["tokens"])] != rows[-1]["tokens"]:
-                rows.append({name: [] for name in ("tokens", "loss_mask", "logprobs", "steps", "versions", "extra")})
-            row = rows[-1]
-            new = prompt[len(row["tokens"]) :]
-            row["tokens"] += new + response
-            row["loss_mask"] += [False] * len(new) + [True] * len(response)
-            row["logprobs"] += [0.0] * len(new) + step.logprobs.tolist()
-            row["versions"] += [-1] * len(new) + step.policy_version.tolist()
-            row["steps"] += [number] * (len(new) + len(response))
-            row["extra"] += [0.0] * (len(new) + len(response))
-        assert len(keys) == len(rows)
-        self.rows.update(zip(keys, rows, strict=True))
+        """Store the sequences of an episode."""
+        for key, row in zip(keys, token_episode_test.walked(steps), strict=True):
+            columns = map(list, zip(*row, strict=True))
+            self.rows[key] = {**dict(zip(tokens.FIELDS, columns, strict=True)), "extra": [0.0] * len(row)}
 
 
 def assert_same(buffer: relive.TokenReplayBuffer, naive: Naive) -> None:
@@ -186,11 +176,9 @@ def assert_same(buffer: relive.TokenReplayBuffer, naive: Naive) -> None:
     if not len(keys):
         return
     batch = buffer.read(keys)
-    names = {"tokens": "tokens", "loss_mask": "loss_mask", "logprobs": "logprobs", "steps": "steps"}
-    names |= {"policy_versions": "versions"}
     for row, key in enumerate(keys.tolist()):
-        for name, known in names.items():
-            assert getattr(batch, name)[row, : batch.lengths[row]].tolist() == naive.rows[key][known]
+        for name in tokens.FIELDS:
+            assert getattr(batch, name)[row, : batch.lengths[row]].tolist() == naive.rows[key][name]
         assert batch.extras["extra"][row, : batch.lengths[row]].tolist() == naive.rows[key]["extra"]
         prefix, length = int(batch.prefix_ids[row]), int(batch.prefix_lengths[row])
         assert naive.rows[prefix]["tokens"][:length] == naive.rows[key]["tokens"][:length]

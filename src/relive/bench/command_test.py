@@ -184,6 +184,7 @@ def test_a_quick_run_is_shorter_and_says_so(
 def test_a_table_is_as_wide_as_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     widths: list[int] = []
     monkeypatch.setattr(report, "text", lambda row, width: widths.append(width))
+    monkeypatch.setattr(runner, "measure", lambda one, *_, **__: results.Row(one.name, one.title, one.unit, []))
     monkeypatch.setenv("COLUMNS", "60")
     for is_terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)

@@ -147,6 +147,7 @@ def test_a_call_of_many_steps_counts_as_many(name: str, value: float, monkeypatc
     assert (outcome.value, outcome.low, outcome.high) == pytest.approx((value, value / 2, value * 2))
 
 
+@pytest.mark.full
 def test_memory_per_step_is_measured_in_a_separate_process() -> None:
     row = measured("memory-prioritized", "relive", "naive", "take")
     relive, naive, take = row.outcomes

@@ -253,44 +253,37 @@ def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
     assert not os.path.exists("other.parquet")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere", "steps.parquet"], "nowhere does not exist\n"),
-        (["nowhere.parquet", "replay"], "nowhere.parquet does not exist\n"),
-        (["here", "steps.parquet"], "here is empty: neither a checkpoint nor a journal\n"),
-        (["minari:no/such-v0", "replay"], "dataset 'no/such-v0' not found: `minari download no/such-v0` fetches one"),
-        (["saved", "minari:"], "dataset_id must be like 'namespace/name-v0'"),
-        (["minari:", "replay"], "dataset '' not found: "),
-        (["saved", "minari:nonsense"], "dataset_id must be like 'namespace/name-v0'"),
-        (["saved", "nowhere/steps.parquet"], "nowhere/steps.parquet cannot be made: nowhere is not a directory\n"),
-        (
-            ["old.parquet", "replay", "--capacity", "3"],
-            "--capacity must be at least 10 for 10 steps of 1 stream, got 3\n",
-        ),
-        (["old.parquet", "nowhere/replay"], "nowhere/replay cannot be made: nowhere is not a directory\n"),
-        (["saved", "saved/here/steps.parquet"], "saved/here/steps.parquet cannot be made: "),
-        (["here.parquet", "new"], "here.parquet is empty: neither a checkpoint nor a journal\n"),
-        (["map", "new.parquet"], "map is a memory map, which holds rows and no buffer: "),
-        (["old.parquet", "here.parquet"], "here.parquet exists: name another path, or pass --overwrite\n"),
-        (["saved", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
-        (["unknown", "steps.parquet"], "unknown holds no step and no schema: nothing to convert\n"),
-        (["unknown", "minari:mine/test-v0"], "unknown holds no step and no schema: nothing to convert"),
-        (["rollout", "a.parquet"], "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n"),
-        (["episodes", "a.parquet"], "episodes cannot be converted: it is of EpisodeReplayBuffer, whose steps are no "),
-        (["own", "a.parquet"], "own cannot be converted: it is of a 'os.system', a class that is not defined here: im"),
-        (["begun", "a.parquet"], "begun cannot be converted: it holds no record\n"),
-        (["old.parquet", "saved"], "saved exists: name another path, or pass --overwrite\n"),
-        (["saved", "old.parquet"], "old.parquet exists: name another path, or pass --overwrite\n"),
-        (["saved", "letter.parquet", "--overwrite"], "letter.parquet is not a Parquet file, or was cut: "),
-        (
-            ["old.parquet", "datasets", "--overwrite"],
-            "datasets is not a checkpoint, it holds 'mine': name another path\n",
-        ),
-    ],
-)
+FAILED: list[tuple[list[str], str]] = [
+    (["nowhere", "steps.parquet"], "nowhere does not exist\n"),
+    (["nowhere.parquet", "replay"], "nowhere.parquet does not exist\n"),
+    (["here", "steps.parquet"], "here is empty: neither a checkpoint nor a journal\n"),
+    (["minari:no/such-v0", "replay"], "dataset 'no/such-v0' not found: `minari download no/such-v0` fetches one"),
+    (["saved", "minari:"], "dataset_id must be like 'namespace/name-v0'"),
+    (["minari:", "replay"], "dataset '' not found: "),
+    (["saved", "minari:nonsense"], "dataset_id must be like 'namespace/name-v0'"),
+    (["saved", "nowhere/steps.parquet"], "nowhere/steps.parquet cannot be made: nowhere is not a directory\n"),
+    (["old.parquet", "replay", "--capacity", "3"], "--capacity must be at least 10 for 10 steps of 1 stream, got 3\n"),
+    (["old.parquet", "nowhere/replay"], "nowhere/replay cannot be made: nowhere is not a directory\n"),
+    (["saved", "saved/here/steps.parquet"], "saved/here/steps.parquet cannot be made: "),
+    (["here.parquet", "new"], "here.parquet is empty: neither a checkpoint nor a journal\n"),
+    (["map", "new.parquet"], "map is a memory map, which holds rows and no buffer: "),
+    (["old.parquet", "here.parquet"], "here.parquet exists: name another path, or pass --overwrite\n"),
+    (["saved", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
+    (["unknown", "steps.parquet"], "unknown holds no step and no schema: nothing to convert\n"),
+    (["unknown", "minari:mine/test-v0"], "unknown holds no step and no schema: nothing to convert"),
+    (["rollout", "a.parquet"], "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n"),
+    (["episodes", "a.parquet"], "episodes cannot be converted: it is of EpisodeReplayBuffer, whose steps are no "),
+    (["own", "a.parquet"], "own cannot be converted: it is of a 'os.system', a class that is not defined here: im"),
+    (["begun", "a.parquet"], "begun cannot be converted: it holds no record\n"),
+    (["old.parquet", "saved"], "saved exists: name another path, or pass --overwrite\n"),
+    (["saved", "old.parquet"], "old.parquet exists: name another path, or pass --overwrite\n"),
+    (["saved", "letter.parquet", "--overwrite"], "letter.parquet is not a Parquet file, or was cut: "),
+    (["old.parquet", "datasets", "--overwrite"], "datasets is not a checkpoint, it holds 'mine': name another path\n"),
+]
+
+
 def test_a_failed_conversion_prints_one_line_and_exits_with_1(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
     os.mkdir("here")
     os.mkdir("here.parquet")
@@ -307,47 +300,50 @@ def test_a_failed_conversion_prints_one_line_and_exits_with_1(
     buffer().save("saved")
     arrow.write_parquet(buffer(), "old.parquet")
     before = pathlib.Path("old.parquet").read_bytes()
-    code, out, error = converted(capsys, *arguments)
-    assert (code, out) == (1, "")
-    assert error.startswith(message), error
-    assert error.count("\n") == 1
-    assert pathlib.Path("old.parquet").read_bytes() == before
+    for arguments, message in FAILED:
+        with subtests.test(" ".join(arguments)):
+            code, out, error = converted(capsys, *arguments)
+            assert (code, out) == (1, "")
+            assert error.startswith(message), error
+            assert error.count("\n") == 1
+            assert pathlib.Path("old.parquet").read_bytes() == before
     assert len(relive.PrioritizedReplayBuffer.load("saved")) == 10
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("saved b", "FROM and TO are both a checkpoint: there is nothing to convert"),
-        ("saved run.v2/", "FROM and TO are both a checkpoint: there is nothing to convert"),
-        ("saved old/", "FROM and TO are both a checkpoint: there is nothing to convert"),
-        ("old b.PARQUET", "FROM and TO are both a Parquet file: there is nothing to convert"),
-        ("minari:a-v0 minari:b-v0", "FROM and TO are both a Minari dataset: there is nothing to convert"),
-        ("saved a.csv", f"TO must be {convert._FORMS} {ENDING}, got 'a.csv'"),
-        ("saved a.npz", f"TO must be {convert._FORMS} {ENDING}, got 'a.npz'"),
-        ("nowhere a.prquet", f"TO must be {convert._FORMS} {ENDING}, got 'a.prquet', did you mean .parquet?"),
-        ("old run.v2", f"TO must be {convert._FORMS} {ENDING}, got 'run.v2'"),
-        ("saved a.parquet --capacity 3", "argument --capacity: not allowed where TO is a Parquet file"),
-        ("a a.parquet --capacity 0", "argument --capacity: must be an integer of at least 1, got '0'"),
-        ("saved a.parquet --like saved", "argument --like: not allowed where TO is a Parquet file"),
-        ("minari:a-v0 a --capacity 9 --like b", "argument --capacity: not allowed with --like"),
-        (
-            "saved minari:a-v0 --overwrite",
-            "argument --overwrite: not allowed where TO is a Minari dataset: delete it with minari delete",
-        ),
-        ("a", "the following arguments are required: TO"),
-        ("a b.parquet --from", "there is no option '--from'"),
-    ],
-)
+CONTRADICTORY = [
+    ("saved b", "FROM and TO are both a checkpoint: there is nothing to convert"),
+    ("saved run.v2/", "FROM and TO are both a checkpoint: there is nothing to convert"),
+    ("saved old/", "FROM and TO are both a checkpoint: there is nothing to convert"),
+    ("old b.PARQUET", "FROM and TO are both a Parquet file: there is nothing to convert"),
+    ("minari:a-v0 minari:b-v0", "FROM and TO are both a Minari dataset: there is nothing to convert"),
+    ("saved a.csv", f"TO must be {convert._FORMS} {ENDING}, got 'a.csv'"),
+    ("saved a.npz", f"TO must be {convert._FORMS} {ENDING}, got 'a.npz'"),
+    ("nowhere a.prquet", f"TO must be {convert._FORMS} {ENDING}, got 'a.prquet', did you mean .parquet?"),
+    ("old run.v2", f"TO must be {convert._FORMS} {ENDING}, got 'run.v2'"),
+    ("saved a.parquet --capacity 3", "argument --capacity: not allowed where TO is a Parquet file"),
+    ("a a.parquet --capacity 0", "argument --capacity: must be an integer of at least 1, got '0'"),
+    ("saved a.parquet --like saved", "argument --like: not allowed where TO is a Parquet file"),
+    ("minari:a-v0 a --capacity 9 --like b", "argument --capacity: not allowed with --like"),
+    (
+        "saved minari:a-v0 --overwrite",
+        "argument --overwrite: not allowed where TO is a Minari dataset: delete it with minari delete",
+    ),
+    ("a", "the following arguments are required: TO"),
+    ("a b.parquet --from", "there is no option '--from'"),
+]
+
+
 def test_contradictory_arguments_print_one_line_and_exit_with_2(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
     buffer().save("saved")
     arrow.write_parquet(buffer(), "old.parquet")
     os.rename("old.parquet", "old")
     before = sorted(os.listdir())
-    assert converted(capsys, *arguments.split()) == (2, "", f"{message} (see relive convert --help)\n")
-    assert sorted(os.listdir()) == before
+    for arguments, message in CONTRADICTORY:
+        with subtests.test(arguments):
+            assert converted(capsys, *arguments.split()) == (2, "", f"{message} (see relive convert --help)\n")
+            assert sorted(os.listdir()) == before
 
 
 @pytest.mark.parametrize("target", ["steps.parquet", "minari:mine/test-v0"])

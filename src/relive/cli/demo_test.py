@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from collections.abc import Iterator
 import copy
+import functools
 import gc
 import os
 import pathlib
@@ -22,7 +23,6 @@ from relive.cli import command_line
 from relive.cli import demo
 
 PNG = b"\x89PNG\r\n\x1a\n"
-PATIENCE = 60.0
 
 
 class Corridor(gym.Env[np.ndarray, np.int64]):
@@ -87,24 +87,30 @@ def trained(seed: int = 0, steps: int = 600, env: str = "CartPole-v1") -> demo.T
     return training
 
 
+@functools.cache
+def learned() -> demo.Training:
+    """Return the one run that several tests look at."""
+    return trained(4)
+
+
 @pytest.mark.usefixtures("_quick")
 def test_the_demo_reports_its_duration_and_each_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("CartPole-v1", steps=800, quiet=False) == 0
+    assert run("CartPole-v1", steps=500, quiet=False) == 0
     first, *checks, curve, last = capsys.readouterr().out.splitlines()
-    assert first == "learning CartPole-v1: 10 to 120 seconds, at most 800 steps"
+    assert first == "learning CartPole-v1: 10 to 120 seconds, at most 500 steps"
     assert checks[0].startswith("      0 steps   exploring   none   greedy ")
-    assert len(checks) >= 8
+    assert len(checks) >= 4
     assert all(re.fullmatch(r" +\d+ steps   exploring .{6}   greedy +\d+\.\d", line) for line in checks)
     assert max(map(len, (first, *checks))) <= 60
     assert curve == "the learning curve goes to curve.png"
-    assert re.fullmatch(r"not solved CartPole-v1: mean return \d+\.\d \(goal 475\), 800 steps, \d+ s", last)
+    assert re.fullmatch(r"not solved CartPole-v1: mean return \d+\.\d \(goal 475\), 500 steps, \d+ s", last)
     assert len(last) <= 80
 
 
 def test_quiet_prints_the_last_line_alone(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     """Steps below the warm-up end without learning."""
-    assert run("Acrobot-v1", steps=50) == 0
-    assert re.fullmatch(r"not solved Acrobot-v1: .* \(goal -100\), 50 steps, \d+ s\n", capsys.readouterr().out)
+    assert run("CartPole-v1", steps=50) == 0
+    assert re.fullmatch(r"not solved CartPole-v1: .* \(goal 475\), 50 steps, \d+ s\n", capsys.readouterr().out)
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
     training = trained(0, steps=100)
     assert training.steps == 100
@@ -116,7 +122,7 @@ def test_quiet_prints_the_last_line_alone(capsys: pytest.CaptureFixture[str], tm
 @pytest.mark.parametrize(
     ("env", "steps", "said"),
     [
-        ("Corridor-v0", 1500, "learned Corridor-v0: mean return -1.0, "),
+        ("Corridor-v0", 600, "learned Corridor-v0: mean return -1.0, "),
         ("Short-v0", 100_000, "solved Short-v0: mean return -1.0 (goal -4), "),
     ],
 )
@@ -124,12 +130,12 @@ def test_a_solved_task_ends_the_training(
     env: str, steps: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One without a threshold is learned to the end."""
-    monkeypatch.setattr(demo, "LEAST_STEPS", 1_000)
+    monkeypatch.setattr(demo, "LEAST_STEPS", 400)
     gym.register("Short-v0", lambda **_: Corridor(), max_episode_steps=20, reward_threshold=-4.0)
     assert run(env, steps=steps) == 0
     out = capsys.readouterr().out
     assert out.startswith(said)
-    assert 1_000 <= int(re.findall(r"([\d,]+) steps", out)[0].replace(",", "")) < 10_000
+    assert 400 <= int(re.findall(r"([\d,]+) steps", out)[0].replace(",", "")) < 10_000
 
 
 def test_an_environment_without_a_limit_gets_one() -> None:
@@ -198,17 +204,18 @@ def test_a_missing_library_is_one_line_that_names_the_extra(
 
 @pytest.mark.usefixtures("_quick")
 def test_the_same_seed_gives_the_same_run() -> None:
-    first, second, other = (trained(seed) for seed in (4, 4, 5))
-    assert first.episodes == second.episodes != other.episodes
-    assert first.checks == second.checks != other.checks
+    first, again, other = learned(), trained(4), trained(5, steps=150)
+    assert first.episodes == again.episodes
+    assert first.checks == again.checks
+    assert first.episodes[: len(other.episodes)] != other.episodes
     observations = np.random.default_rng(0).normal(size=(10, 4))
-    values = [training.best_network.values(observations) for training in (first, second)]
+    values = [training.best_network.values(observations) for training in (first, again)]
     assert (values[0] == values[1]).all()
 
 
 @pytest.mark.usefixtures("_quick")
 def test_the_demo_stores_the_steps_it_took() -> None:
-    training = trained(1)
+    training = learned()
     training.buffer.check()
     stats = training.buffer.get_stats()
     assert (stats.in_progress, stats.num_agents) == (0, 3)

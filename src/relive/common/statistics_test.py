@@ -14,6 +14,7 @@ import relive
 from relive.common import statistics
 from relive.fleet import local_test
 from relive.fleet import trouble_test
+from relive.testing import zoo
 
 
 def ring(steps: int) -> relive.RingReplayBuffer:
@@ -74,33 +75,7 @@ def test_every_buffer_that_has_statistics_has_scalars(buffer: Any) -> None:
     assert all(type(number) in (int, float) and math.isfinite(number) for number in numbers.values())
 
 
-def used_buffers() -> list[Any]:
-    """Return a buffer of each class that has statistics, with something to count in each."""
-    prioritized = relive.PrioritizedReplayBuffer(10, seed=0)
-    sequences = relive.SequenceReplayBuffer(10, length=2, seed=0)
-    joint = relive.JointReplayBuffer(10, agents=["walker", "runner"], seed=0)
-    for t in range(12):
-        prioritized.add(float(t), 0, 0.5, t + 1.0, policy_version=t)
-        sequences.add(float(t), 0, 0.5, t + 1.0)
-        joint.add({"walker": t}, {"walker": 0}, {"walker": 1.0}, {"walker": t + 1})
-    items = relive.ItemReplayBuffer(10)
-    items.add({"obs": [1.0, 2.0]})
-    episodes = relive.EpisodeReplayBuffer[int, int](max_episodes=2, groups=relive.Groups(size=1), seed=0)
-    for number in range(4):
-        episode_id = episodes.start_episode_nowait(f"agent-{number}", group_id=f"group-{number}", policy_version=0)
-        episodes.append_observation_action_reward_nowait(episode_id, 0, 0, 0.5)
-        episodes.end_episode_nowait(episode_id, 1, "ABORTED" if number == 3 else "COMPLETED")
-    episodes.start_episode_nowait("agent-4")
-    episodes.set_policy_version(1)
-    tokens = relive.TokenReplayBuffer(3, seed=0)
-    for _ in range(2):
-        step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
-        tokens.add_episode([step], agent_id="a")
-    for buffer in (prioritized, sequences, joint, tokens):
-        buffer.sample(2)
-    items.sample(1)
-    episodes.sample_n_step_nowait(2, 1, 0.9)
-    return [prioritized, sequences, joint, items, episodes, tokens]
+USED = ("prioritized", "sequences", "joint", "items, episodes", "episodes in groups", "tokens with extras")
 
 
 def fleet_statistics(directory: pathlib.Path) -> list[Any]:
@@ -125,7 +100,7 @@ def are_plain(value: Any) -> bool:
 def test_every_statistic_can_be_pickled_copied_and_written(tmp_path: pathlib.Path) -> None:
     found = fleet_statistics(tmp_path / "fleet")
     found += [shell(ring(3)).get_stats() for shell in (relive.AsyncReplayBuffer, relive.ThreadSafeReplayBuffer)]
-    for buffer in used_buffers():
+    for buffer in (zoo.worked(zoo.KINDS[name].make) for name in USED):
         buffer.save(tmp_path / type(buffer).__name__)
         found.append(relive.summary(tmp_path / type(buffer).__name__))
         found += [buffer.get_stats(), buffer.get_stats().scalars(), getattr(buffer.get_stats(), "dropped", None)]

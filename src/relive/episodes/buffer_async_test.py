@@ -163,33 +163,21 @@ async def test_waiting_appends_to_removed_episodes_are_refused() -> None:
     buffer.check()
 
 
-async def test_steps_are_copied_when_an_append_waits() -> None:
-    """An actor's array may change while its append waits for the limiter."""
-    buffer = limited()
-    episode_id = await buffer.start_episode("a")
-    for t in range(8):
-        await buffer.append_observation_action_reward(episode_id, [t], 0, 0.0)
+@pytest.mark.parametrize("must_wait", [True, False], ids=["held back", "giving way"])
+async def test_steps_are_copied_when_an_append_begins(must_wait: bool) -> None:
+    """An actor's array may change while its append waits."""
+    buffer, count = (limited(), 8) if must_wait else (Buffer(), 0)
+    episode_id = helpers_test.live(buffer, steps=count, status=None)
     observation = [8]
-    append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
-    await zoo.settle()
-    assert waiting_test.num_waiting(buffer) == (1, 0)
-    observation[0] = -1
-    await buffer.sample_n_step(4, 1, 0.9)
-    await append
-    assert recover_test.episodes_of(buffer)[episode_id].observations == [[t] for t in range(9)]
-
-
-async def test_steps_are_copied_when_an_append_yields() -> None:
-    buffer = Buffer()
-    episode_id = await buffer.start_episode("a")
-    observation = [5]
     waiting_test.give_way_next(buffer)
     append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
-    await asyncio.sleep(0)
-    assert buffer.get_stats().appended == 0
+    await (zoo.settle() if must_wait else asyncio.sleep(0))
+    assert (waiting_test.num_waiting(buffer)[0], buffer.get_stats().appended) == (int(must_wait), count)
     observation[0] = -1
+    if must_wait:
+        await buffer.sample_n_step(4, 1, 0.9)
     await append
-    assert recover_test.episodes_of(buffer)[episode_id].observations == [[5]]
+    assert recover_test.episodes_of(buffer)[episode_id].observations[count:] == [[8]]
 
 
 async def test_calls_that_are_held_back_say_why() -> None:

@@ -35,11 +35,6 @@ def test_unused_tickets_stay_with_the_original(copied: Callable[[Buffer], Buffer
         other.start_episode_nowait("a", ticket=ticket)
     with pytest.raises(relive.NotReadyError):
         buffer.admit_nowait()
-    for make in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(
-            relive.ArgumentError, match="^a ticket cannot be copied or pickled: admit again where it is"
-        ):
-            make(ticket)
     ticket.release()
     assert buffer.admit_nowait(2).left == 2
 

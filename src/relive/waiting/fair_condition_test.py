@@ -84,21 +84,6 @@ def test_a_waiter_whose_loop_was_closed_is_dropped() -> None:
     assert tokens.taken == ["a", "b"]
 
 
-async def test_waiters_are_served_in_order() -> None:
-    tokens = Tokens()
-    tasks = start(tokens, "abcd")
-    await settle()
-    assert len(tokens.queue.waiting) == 4
-    tokens.give(2)
-    await settle()
-    assert tokens.taken == ["a", "b"]
-    assert len(tokens.queue.waiting) == 2
-    tokens.give(2)
-    await asyncio.gather(*tasks.values())
-    assert tokens.taken == ["a", "b", "c", "d"]
-    assert len(tokens.queue.waiting) == 0
-
-
 async def test_a_newcomer_does_not_overtake() -> None:
     tokens = Tokens()
     tasks = start(tokens, "a")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 import contextlib
 import dataclasses
-import functools
 import inspect
 import sys
 import threading
@@ -636,22 +635,6 @@ def test_wrong_arguments_are_refused_before_the_wait(steps: int, share: Share, s
 # The end.
 
 
-@OF_ANY_KIND
-def test_closing_frees_who_waits_for_a_batch(kind: Kind, share: Share) -> None:
-    way = share(kind.make())
-    waiters = [way.begin(lambda shared: kind.sample(shared, 2)) for _ in range(2)]
-    way.shared.close()
-    way.shared.close()
-    message = "^buffer is closed: only .* still works?$"
-    for waiter in waiters:
-        with pytest.raises(errors.ClosedError, match=message):
-            way.answer(waiter)
-    for call in (lambda shared: kind.add(shared, 0), lambda shared: kind.sample(shared, 2)):
-        with pytest.raises(errors.ClosedError, match=message):
-            way.do(call)
-    assert way.is_idle()
-
-
 def test_a_closed_buffer_of_columns_only_answers(share: Share) -> None:
     way = held_back(share)
     waiters = [way.begin(insert) for insert, _ in INSERTS.values()]
@@ -694,70 +677,7 @@ async def test_a_producer_that_dies_takes_the_learner_with_it(kind: Kind) -> Non
 # Calls that are cancelled, or give up.
 
 
-@OF_A_LIMITED_KIND
-@pytest.mark.parametrize("is_early", [True, False], ids=["giving way", "waiting"])
-def test_a_cancelled_draw_has_drawn_nothing(kind: Kind, is_early: bool) -> None:
-    ways = [Tasks(kind.make()), Tasks(kind.make())]
-
-    def cancel(shared: Any) -> Any:
-        task = asyncio.ensure_future(kind.sample(shared, 4))
-        yield asyncio.sleep(0) if is_early else zoo.settle()
-        yield cancelled(task)
-
-    if not is_early:
-        ways[0].do(cancel)
-    for way in ways:
-        live(way, 20, kind=kind)
-    if is_early:
-        ways[0].do(cancel)
-    assert ways[0].is_idle()
-    samples = [way.do(lambda shared: kind.sample(shared, 30)) for way in ways]
-    if not isinstance(ways[0].inside, relive.EpisodeReplayBuffer):
-        assert zoo.plain(samples[0]) == zoo.plain(samples[1])
-    else:
-        assert [each.observation for each in samples[0]] == [each.observation for each in samples[1]]
-    assert ways[0].inside.get_stats().sampled == 30
-    for way in ways:
-        way.end()
-
-
-@OF_ANY_KIND
-def test_a_call_cancelled_when_woken_passes_its_turn_on(kind: Kind) -> None:
-    way = Tasks(kind.make())
-    waiters = [way.begin(lambda shared: kind.sample(shared, 1)) for _ in range(2)]
-
-    def wake(shared: Any) -> Any:
-        answer = kind.add(shared, 0)
-        if inspect.isgenerator(answer):
-            yield from answer
-        else:
-            yield answer
-        waiters[0].cancel()
-
-    way.do(wake)
-    way.answer(waiters[1])
-    assert way.inside.get_stats().sampled == 1
-    assert waiters[0].cancelled()
-    way.end()
-
-
 # Turns, which threads do not take.
-
-
-@OF_ANY_KIND
-def test_tasks_are_served_in_order_of_arrival(kind: Kind) -> None:
-    way, served = Tasks(kind.make()), list[int]()
-
-    def learn(shared: Any, place: int) -> Any:
-        yield kind.sample(shared, 1)
-        served.append(place)
-
-    waiters = [way.begin(functools.partial(learn, place=place)) for place in range(5)]
-    live(way, 1, kind=kind)
-    for waiter in waiters:
-        way.answer(waiter)
-    assert served == list(range(5))
-    way.end()
 
 
 @OF_ANY_KIND
