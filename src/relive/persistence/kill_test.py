@@ -368,6 +368,7 @@ def wait(*_):
 path = sys.argv[1]
 journal = relive.Journal(f"{path}/journal")
 storage = relive.MemmapStorage(f"{path}/map", relive.Schema(relive.Field(2, int), relive.Field((), int)), 5)
+relive.RingReplayBuffer(5, storage=storage).add([0, 0], 7, 0.0, [0, 1])
 buffer = relive.RingReplayBuffer(5, seed=0)
 buffer.add([0, 0], 0, 0.0, [0, 1])
 buffer.save(f"{path}/checkpoint", progress=wait)
@@ -391,7 +392,9 @@ def test_a_second_process_learns_the_pid_of_the_first(tmp_path: pathlib.Path) ->
     finally:
         process.kill()
         process.communicate()
-    for call in calls.values():  # Its locks died with it.
+    for name, call in calls.items():  # Its locks died with it.
         opened = call()
+        if name == "map":
+            assert (opened.was_dirty, opened.generation, opened.read(0)["action"]) == (True, 0, 7)
         if opened is not None:
             opened.close()
