@@ -301,9 +301,8 @@ def test_options_are_checked(tmp_path: pathlib.Path) -> None:
         with pytest.raises(errors.ArgumentError, match="^progress must be "):
             call(tmp_path / "state", progress=3)
         for path in ("", "/", "a\0b", "//", 3):
-            with pytest.raises(
-                errors.ArgumentError, match="^path must be (the path of a directory in another|a path), "
-            ):
+            message = "^path must be (the path of a directory in another|a path), "
+            with pytest.raises(errors.ArgumentError, match=message):
                 call(path)
     assert not os.listdir(tmp_path)
 
@@ -445,9 +444,8 @@ def test_what_is_not_ours_is_never_moved(tmp_path: pathlib.Path, name: str, kind
     if kind == "own" and name == "state":
         checkpoint.save(numbered(2), tmp_path / "state")
         return
-    with pytest.raises(
-        errors.CheckpointError, match=rf"/{name} (is|was) .*: name (another path|the directory itself)$"
-    ):
+    message = rf"/{name} (is|was) .*: name (another path|the directory itself)$"
+    with pytest.raises(errors.CheckpointError, match=message):
         checkpoint.save(numbered(2), tmp_path / "state", progress=lambda *_: pytest.fail("it is refused at once"))
     assert sorted({*os.listdir(tmp_path)} - {".state.lock"}) == sorted({*before} - {".state.lock"})
     if name == "state.1":

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 import contextlib
 import errno
 import os
@@ -13,13 +12,6 @@ import pytest
 from relive import errors
 from relive.persistence import files
 from relive.persistence import posix_test
-
-
-def refusing(code: int) -> Callable[..., Any]:
-    def refuse(*_: object, **__: object) -> Any:
-        raise OSError(code, os.strerror(code))
-
-    return refuse
 
 
 def test_a_second_holder_is_told_so(tmp_path: pathlib.Path) -> None:
@@ -62,7 +54,9 @@ def test_what_is_no_lock_file_is_left_alone(tmp_path: pathlib.Path, kind: str) -
 def test_a_file_system_without_locks_is_an_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", types.SimpleNamespace(flock=refusing(code), LOCK_EX=2, LOCK_NB=4))
+    monkeypatch.setitem(
+        sys.modules, "fcntl", types.SimpleNamespace(flock=posix_test.failing(code), LOCK_EX=2, LOCK_NB=4)
+    )
     with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/state cannot be locked: {os.strerror(code)}$"):
         files.locked(tmp_path / "state").__enter__()
 
@@ -89,7 +83,7 @@ def test_without_flock_a_byte_behind_the_text_is_locked(
 
 
 def test_a_lock_holds_where_nothing_can_be_noted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "write", refusing(errno.ENOSPC))
+    monkeypatch.setattr(os, "write", posix_test.failing(errno.ENOSPC))
     rule = "is in use by another process: "
     with files.locked(tmp_path / "state"), pytest.raises(errors.CheckpointError, match=rule):
         files.locked(tmp_path / "state").__enter__()
@@ -141,7 +135,7 @@ def test_a_directory_that_cannot_be_deleted_stays(tmp_path: pathlib.Path, monkey
     path = made(tmp_path / "s", "5")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refusing(errno.EACCES))
+        patch.setattr(os, "unlink", posix_test.failing(errno.EACCES))
         files.replace_directory(made(tmp_path / ".s.new", "6"), path, 1)
     assert texts(tmp_path) == {"s": "6", ".s.old": "5"}
     files.remove_directory(str(tmp_path / ".s.old"))
@@ -248,7 +242,7 @@ def test_files_are_synced_by_the_strongest_call_there_is(
     monkeypatch.setitem(sys.modules, "fcntl", strong)
     files.fsync_file(7)
 
-    strong.fcntl = refusing(errno.ENOTSUP)
+    strong.fcntl = posix_test.failing(errno.ENOTSUP)
     files.fsync_file(8)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     files.fsync_file(9)
@@ -262,7 +256,7 @@ def test_directories_are_synced_where_they_can_be(
 ) -> None:
     files.fsync_directory(str(tmp_path))
 
-    monkeypatch.setattr(os, "fsync", refusing(code))
+    monkeypatch.setattr(os, "fsync", posix_test.failing(code))
     with pytest.raises(OSError, match=os.strerror(code)) if code == errno.EIO else contextlib.nullcontext():
         files.fsync_directory(str(tmp_path))
     monkeypatch.setattr(files, "_HAS_DIRECTORIES", False)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import os
 import signal
 import traceback
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,15 @@ THREADED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """For those that fork, in which other threads may run."""
 PATIENCE = 10
 """Seconds after which a fork has hung."""
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """Return a call that the system refuses, with that number."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def in_a_fork(call: Callable[[], object]) -> None:

@@ -196,9 +196,8 @@ def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        with pytest.raises(
-            errors.CheckpointError, match=r"/map/rows-0.bin cannot be made of 8000000 bytes: File too large$"
-        ):
+        message = r"/map/rows-0.bin cannot be made of 8000000 bytes: File too large$"
+        with pytest.raises(errors.CheckpointError, match=message):
             relive.MemmapStorage(path, PLAIN, 1_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -317,13 +316,6 @@ def writes(rows: relive.MemmapStorage, value: float = 9.0) -> list[Callable[[], 
     ]
 
 
-def failing(code: int) -> Callable[..., Any]:
-    def fail(*_: Any) -> Any:
-        raise OSError(code, os.strerror(code))
-
-    return fail
-
-
 def test_a_write_makes_a_map_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
     """A refused write or a read does not."""
     rows = relive.MemmapStorage(path, PLAIN, 4)
@@ -349,7 +341,7 @@ def test_a_map_is_dirty_on_disk_before_a_row_changes(path: pathlib.Path, monkeyp
     rows = relive.MemmapStorage(path)
     for write in writes(rows):
         with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", failing(errno.EIO))
+            patch.setattr(os, "replace", posix_test.failing(errno.EIO))
             message = r"clean.json cannot be renamed to dirty.json: Input/output error$"
             with pytest.raises(errors.CheckpointError, match=message):
                 write()
@@ -365,7 +357,7 @@ def test_a_failed_flush_leaves_a_map_dirty(path: pathlib.Path, monkeypatch: pyte
     rows.write(0, row(1.0))
     for call in (rows.flush, rows.close):
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", failing(errno.ENOSPC))
+            patch.setattr(os, "fsync", posix_test.failing(errno.ENOSPC))
             message = r"/map/clean.json.new cannot be written: No space left on device$"
             with pytest.raises(errors.CheckpointError, match=message):
                 call()
@@ -710,7 +702,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
 def test_a_map_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.mkdir()
 
-    monkeypatch.setattr(os, "listdir", failing(errno.EACCES))
+    monkeypatch.setattr(os, "listdir", posix_test.failing(errno.EACCES))
     with pytest.raises(errors.CheckpointError, match=f"^{path} cannot be read: Permission denied$"):
         relive.MemmapStorage(path, PLAIN, 4)
 
