@@ -31,23 +31,13 @@ def test_a_second_holder_is_told_so(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / ".state.lock").read_text() == ""
 
 
-@pytest.mark.parametrize("kind", ["text", "directory", "link", pytest.param("pipe", marks=posix_test.PIPES)])
+@pytest.mark.parametrize("kind", posix_test.PUT)
 def test_what_is_no_lock_file_is_left_alone(tmp_path: pathlib.Path, kind: str) -> None:
-    place = tmp_path / ".state.lock"
-    (tmp_path / "victim").write_text("mine")
-    if kind == "text":
-        place.write_text("something that somebody wrote here")
-    elif kind == "directory":
-        place.mkdir()
-    elif kind == "link":
-        place.symlink_to("victim")
-    else:
-        os.mkfifo(place)
+    place, victim = tmp_path / ".state.lock", tmp_path / "victim"
+    posix_test.put(place, kind)
     with pytest.raises(errors.CheckpointError, match=r"\.state\.lock (cannot be locked: |is not a lock file: move it)"):
         files.locked(tmp_path / "state").__enter__()
-    assert (tmp_path / "victim").read_text() == "mine"
-    if kind == "text":
-        assert place.read_text() == "something that somebody wrote here"
+    assert {each.read_text() for each in (place, victim) if each.is_file()} <= {posix_test.MINE}
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
@@ -317,25 +307,15 @@ def test_a_link_to_a_directory_is_opened_if_asked_for(tmp_path: pathlib.Path) ->
         files.Directory(str(tmp_path / "link"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "rule"),
-    [
-        ("missing", "is missing"), ("link", "is a link"), ("dangling", "is a link"),
-        ("directory", "is not a regular file"), pytest.param("pipe", "is not a regular file", marks=posix_test.PIPES),
-        ("device", "is a link"), ("long", "cannot be opened: File name too long"),
-    ],
-)  # fmt: skip
-def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str, rule: str) -> None:
+@pytest.mark.parametrize("kind", ["missing", "long", *posix_test.PUT[1:]])
+def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str) -> None:
+    rules = {"missing": "is missing", "long": "cannot be opened: File name too long"}
+    rules |= dict.fromkeys(("link", "dangling", "device"), "is a link")
     name = "a" * 300 if kind == "long" else "a"
-    (tmp_path / "file").write_text("")
-    if kind == "directory":
-        (tmp_path / "a").mkdir()
-    elif kind == "pipe":
-        os.mkfifo(tmp_path / "a")
-    elif kind in ("link", "dangling", "device"):
-        targets = {"link": "file", "dangling": "nowhere", "device": "/dev/zero"}
-        (tmp_path / "a").symlink_to(targets[kind])
+    if kind not in ("missing", "long"):
+        posix_test.put(tmp_path / "a", kind)
     with files.Directory(str(tmp_path)) as directory:
+        rule = rules.get(kind, "is not a regular file")
         with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/{name} {rule}$"):
             directory.open(name)
         if kind not in ("missing", "long"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import os
+import pathlib
 import signal
 import traceback
 from typing import Any
@@ -24,6 +25,25 @@ THREADED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """For those that fork, in which other threads may run."""
 PATIENCE = 10
 """Seconds after which a fork has hung."""
+
+
+MINE = "something that somebody wrote here"
+
+
+def put(place: pathlib.Path, kind: str) -> None:
+    """Put something at a place: a file, a directory, a pipe, or a link to a file beside it, to nowhere, to a device."""
+    if kind == "file":
+        place.write_text(MINE)
+    elif kind == "directory":
+        place.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to({"link": "victim", "dangling": "nowhere", "device": "/dev/zero"}[kind])
+        place.with_name("victim").write_text(MINE)
+
+
+PUT = [*("file", "directory", "link", "dangling", "device"), pytest.param("pipe", marks=PIPES)]
 
 
 def failing(number: int) -> Callable[..., Any]:

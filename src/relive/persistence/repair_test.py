@@ -263,11 +263,6 @@ def test_damaged_checkpoints_stay_and_a_whole_one_is_named(path: str) -> None:
     refused(path, rf"{is_left}, but .*/\.buffer\.new is whole: load that$")
 
 
-def test_a_damaged_checkpoint_gets_no_name(crashed: str) -> None:
-    os.unlink(f"{crashed}.1/barred.npy")
-    refused(crashed, r"/buffer\.1/barred\.npy is missing: .*/buffer is left as it is: nothing beside it is whole$")
-
-
 @pytest.mark.parametrize("kind", ["new", "old"])
 def test_foreign_files_are_not_deleted_by_a_repair(crashed: str, kind: str) -> None:
     for each in ("new", "old"):
