@@ -21,6 +21,7 @@ from relive.persistence import dtypes_test
 from relive.persistence import files as files_lib
 from relive.persistence import npy
 from relive.persistence import npy_test
+from relive.persistence import posix_test
 from relive.persistence import state as state_lib
 
 
@@ -301,9 +302,8 @@ def test_options_are_checked(tmp_path: pathlib.Path) -> None:
         with pytest.raises(errors.ArgumentError, match="^progress must be "):
             call(tmp_path / "state", progress=3)
         for path in ("", "/", "a\0b", "//", 3):
-            with pytest.raises(
-                errors.ArgumentError, match="^path must be (the path of a directory in another|a path), "
-            ):
+            message = "^path must be (the path of a directory in another|a path), "
+            with pytest.raises(errors.ArgumentError, match=message):
                 call(path)
     assert not os.listdir(tmp_path)
 
@@ -431,23 +431,18 @@ def test_what_is_not_ours_is_never_moved(tmp_path: pathlib.Path, name: str, kind
     place = tmp_path / name
     if name == "state.1":
         checkpoint.save(numbered(1), tmp_path / "state")
-    if kind == "file":
-        place.write_text("mine")
-    elif kind == "link":
-        (tmp_path / "elsewhere").mkdir()
-        place.symlink_to("elsewhere")
-    elif kind == "own":
+    if kind == "own":
         checkpoint.save(numbered(7), place)
     else:
-        place.mkdir()
+        posix_test.put(place, "directory" if kind == "foreign manifest" else kind)
+    if kind in ("directory", "foreign manifest"):
         (place / ("notes.txt" if kind == "directory" else "manifest.json")).write_text("{}")
     before = sorted(os.listdir(tmp_path))
     if kind == "own" and name == "state":
         checkpoint.save(numbered(2), tmp_path / "state")
         return
-    with pytest.raises(
-        errors.CheckpointError, match=rf"/{name} (is|was) .*: name (another path|the directory itself)$"
-    ):
+    message = rf"/{name} (is|was) .*: name (another path|the directory itself)$"
+    with pytest.raises(errors.CheckpointError, match=message):
         checkpoint.save(numbered(2), tmp_path / "state", progress=lambda *_: pytest.fail("it is refused at once"))
     assert sorted({*os.listdir(tmp_path)} - {".state.lock"}) == sorted({*before} - {".state.lock"})
     if name == "state.1":
@@ -465,23 +460,16 @@ def test_an_empty_directory_is_replaced(tmp_path: pathlib.Path, name: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["new", "old"])
-@pytest.mark.parametrize("strange", ["notes.txt", "directory.npy", "link.npy"])
-def test_what_no_crash_left_is_not_deleted(tmp_path: pathlib.Path, kind: str, strange: str) -> None:
+@pytest.mark.parametrize(("strange", "what"), [("notes.txt", "file"), ("a.npy", "directory"), ("a.npy", "link")])
+def test_what_no_crash_left_is_not_deleted(tmp_path: pathlib.Path, kind: str, strange: str, what: str) -> None:
     left = tmp_path / f".state.{kind}"
     left.mkdir()
-    (left / "a.npy").write_bytes(b"torn")
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    if strange == "directory.npy":
-        (left / strange).mkdir()
-    elif strange == "link.npy":
-        (left / strange).symlink_to(victim)
-    else:
-        (left / strange).write_text("mine")
-    with pytest.raises(errors.CheckpointError, match=f"holds '{strange}', which relive did not write: move it away$"):
+    (left / "b.npy").write_bytes(b"torn")
+    posix_test.put(left / strange, what)
+    before = sorted(os.listdir(left))
+    with pytest.raises(errors.CheckpointError, match="holds '.*', which relive did not write: move it away$"):
         checkpoint.save(numbered(1), tmp_path / "state")
-    assert sorted(os.listdir(left)) == sorted(["a.npy", strange])
-    assert victim.read_text() == "mine"
+    assert sorted(os.listdir(left)) == before
 
 
 def test_where_directories_cannot_be_opened_paths_do(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,11 +170,6 @@ REFUSED: dict[str, tuple[zoo.Make, Callable[[], Any], str]] = {
         lambda: changed(CUSTOM["sampler"]().state_dict(), sampler={"num_asked": -1}),
         "sampler/num_asked must be an integer in",
     ),
-    "another n_step": (
-        lambda: relive.RingReplayBuffer(10, n_step=2),
-        lambda: ring().state_dict(),
-        "settings/n_step must be 2, as in this object, got 1$",
-    ),
     "max_times_sampled": (
         lambda: relive.RingReplayBuffer(10),
         lambda: relive.RingReplayBuffer(10, max_times_sampled=3).state_dict(),

@@ -279,9 +279,8 @@ def test_values_are_nested_as_deep_as_is_said() -> None:
         assert CODEC.decode(b"l\x01" * 99 + run)
     levels = [level * count + b"N" for count in (101, 100_000) for level in (b"l\x01", b"t\x01", b"e\x01", b"d\x01N")]
     for content in (*levels, b"l\x01" * 100 + b"rb\x01\x07", b"l\x01" * 100 + b"Rb\x01\x07"):
-        with pytest.raises(
-            errors.CheckpointError, match="^plain-1 content is nested more than 100 levels deep, at byte"
-        ):
+        message = "^plain-1 content is nested more than 100 levels deep, at byte"
+        with pytest.raises(errors.CheckpointError, match=message):
             CODEC.decode(content)
 
 
@@ -318,9 +317,8 @@ def call_deeply(call: Any, room: int) -> None:
 def test_a_full_stack_is_said_in_words(room: int) -> None:
     value = nested(90)
     content = CODEC.encode(value)
-    with pytest.raises(
-        errors.ArgumentError, match="^value is nested too deeply for the call stack: encode it from fewer nested calls"
-    ):
+    message = "^value is nested too deeply for the call stack: encode it from fewer nested calls"
+    with pytest.raises(errors.ArgumentError, match=message):
         call_deeply(lambda: CODEC.encode(value), room)
     with pytest.raises(errors.CheckpointError, match="^plain-1 content is nested too deeply for the call stack$"):
         call_deeply(lambda: CODEC.decode(content), room)
@@ -510,9 +508,8 @@ def test_what_could_not_be_read_is_not_written() -> None:
         np.full(1, 2, np.uint8).view([("x", "?")])[0],
         np.array([-1]).view("U2"),
     ]:
-        with pytest.raises(
-            errors.ArgumentError, match=r"^value\[1\] must hold bools that are 0 or 1, and characters of Unicode$"
-        ):
+        message = r"^value\[1\] must hold bools that are 0 or 1, and characters of Unicode$"
+        with pytest.raises(errors.ArgumentError, match=message):
             CODEC.encode([1, value])
 
 
@@ -542,7 +539,6 @@ def test_a_codec_has_a_name_and_two_methods() -> None:
     assert type(codec_lib.checked(None)) is relive.PlainCodec
     wrong_codecs: list[Any] = ["plain-1", json, Nameless()]
     for wrong in wrong_codecs:
-        with pytest.raises(
-            errors.ArgumentTypeError, match="^codec must have a name, of type str, and the methods encode"
-        ):
+        message = "^codec must have a name, of type str, and the methods encode"
+        with pytest.raises(errors.ArgumentTypeError, match=message):
             codec_lib.checked(wrong)

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 import contextlib
 import errno
 import os
@@ -13,13 +12,6 @@ import pytest
 from relive import errors
 from relive.persistence import files
 from relive.persistence import posix_test
-
-
-def refusing(code: int) -> Callable[..., Any]:
-    def refuse(*_: object, **__: object) -> Any:
-        raise OSError(code, os.strerror(code))
-
-    return refuse
 
 
 def test_a_second_holder_is_told_so(tmp_path: pathlib.Path) -> None:
@@ -39,30 +31,22 @@ def test_a_second_holder_is_told_so(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / ".state.lock").read_text() == ""
 
 
-@pytest.mark.parametrize("kind", ["text", "directory", "link", pytest.param("pipe", marks=posix_test.PIPES)])
+@pytest.mark.parametrize("kind", posix_test.PUT)
 def test_what_is_no_lock_file_is_left_alone(tmp_path: pathlib.Path, kind: str) -> None:
-    place = tmp_path / ".state.lock"
-    (tmp_path / "victim").write_text("mine")
-    if kind == "text":
-        place.write_text("something that somebody wrote here")
-    elif kind == "directory":
-        place.mkdir()
-    elif kind == "link":
-        place.symlink_to("victim")
-    else:
-        os.mkfifo(place)
+    place, victim = tmp_path / ".state.lock", tmp_path / "victim"
+    posix_test.put(place, kind)
     with pytest.raises(errors.CheckpointError, match=r"\.state\.lock (cannot be locked: |is not a lock file: move it)"):
         files.locked(tmp_path / "state").__enter__()
-    assert (tmp_path / "victim").read_text() == "mine"
-    if kind == "text":
-        assert place.read_text() == "something that somebody wrote here"
+    assert {each.read_text() for each in (place, victim) if each.is_file()} <= {posix_test.MINE}
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_is_an_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", types.SimpleNamespace(flock=refusing(code), LOCK_EX=2, LOCK_NB=4))
+    monkeypatch.setitem(
+        sys.modules, "fcntl", types.SimpleNamespace(flock=posix_test.failing(code), LOCK_EX=2, LOCK_NB=4)
+    )
     with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/state cannot be locked: {os.strerror(code)}$"):
         files.locked(tmp_path / "state").__enter__()
 
@@ -89,7 +73,7 @@ def test_without_flock_a_byte_behind_the_text_is_locked(
 
 
 def test_a_lock_holds_where_nothing_can_be_noted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "write", refusing(errno.ENOSPC))
+    monkeypatch.setattr(os, "write", posix_test.failing(errno.ENOSPC))
     rule = "is in use by another process: "
     with files.locked(tmp_path / "state"), pytest.raises(errors.CheckpointError, match=rule):
         files.locked(tmp_path / "state").__enter__()
@@ -141,7 +125,7 @@ def test_a_directory_that_cannot_be_deleted_stays(tmp_path: pathlib.Path, monkey
     path = made(tmp_path / "s", "5")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refusing(errno.EACCES))
+        patch.setattr(os, "unlink", posix_test.failing(errno.EACCES))
         files.replace_directory(made(tmp_path / ".s.new", "6"), path, 1)
     assert texts(tmp_path) == {"s": "6", ".s.old": "5"}
     files.remove_directory(str(tmp_path / ".s.old"))
@@ -248,7 +232,7 @@ def test_files_are_synced_by_the_strongest_call_there_is(
     monkeypatch.setitem(sys.modules, "fcntl", strong)
     files.fsync_file(7)
 
-    strong.fcntl = refusing(errno.ENOTSUP)
+    strong.fcntl = posix_test.failing(errno.ENOTSUP)
     files.fsync_file(8)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     files.fsync_file(9)
@@ -262,7 +246,7 @@ def test_directories_are_synced_where_they_can_be(
 ) -> None:
     files.fsync_directory(str(tmp_path))
 
-    monkeypatch.setattr(os, "fsync", refusing(code))
+    monkeypatch.setattr(os, "fsync", posix_test.failing(code))
     with pytest.raises(OSError, match=os.strerror(code)) if code == errno.EIO else contextlib.nullcontext():
         files.fsync_directory(str(tmp_path))
     monkeypatch.setattr(files, "_HAS_DIRECTORIES", False)
@@ -323,25 +307,15 @@ def test_a_link_to_a_directory_is_opened_if_asked_for(tmp_path: pathlib.Path) ->
         files.Directory(str(tmp_path / "link"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "rule"),
-    [
-        ("missing", "is missing"), ("link", "is a link"), ("dangling", "is a link"),
-        ("directory", "is not a regular file"), pytest.param("pipe", "is not a regular file", marks=posix_test.PIPES),
-        ("device", "is a link"), ("long", "cannot be opened: File name too long"),
-    ],
-)  # fmt: skip
-def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str, rule: str) -> None:
+@pytest.mark.parametrize("kind", ["missing", "long", *posix_test.PUT[1:]])
+def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str) -> None:
+    rules = {"missing": "is missing", "long": "cannot be opened: File name too long"}
+    rules |= dict.fromkeys(("link", "dangling", "device"), "is a link")
     name = "a" * 300 if kind == "long" else "a"
-    (tmp_path / "file").write_text("")
-    if kind == "directory":
-        (tmp_path / "a").mkdir()
-    elif kind == "pipe":
-        os.mkfifo(tmp_path / "a")
-    elif kind in ("link", "dangling", "device"):
-        targets = {"link": "file", "dangling": "nowhere", "device": "/dev/zero"}
-        (tmp_path / "a").symlink_to(targets[kind])
+    if kind not in ("missing", "long"):
+        posix_test.put(tmp_path / "a", kind)
     with files.Directory(str(tmp_path)) as directory:
+        rule = rules.get(kind, "is not a regular file")
         with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/{name} {rule}$"):
             directory.open(name)
         if kind not in ("missing", "long"):

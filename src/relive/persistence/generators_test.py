@@ -67,9 +67,8 @@ def test_numbers_that_numpy_takes_unseen_are_refused(subtests: pytest.Subtests) 
         with subtests.test(value=value):
             state = generators.state_of(used(kind))
             (state["state"] if name == "pos" else state)[name] = value
-            with pytest.raises(
-                errors.CheckpointError, match=f"^generator must have a (valid state of {kind}$|state that numpy)"
-            ):
+            message = f"^generator must have a (valid state of {kind}$|state that numpy)"
+            with pytest.raises(errors.CheckpointError, match=message):
                 made(state)
 
 

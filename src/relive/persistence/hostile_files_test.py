@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tracemalloc
 from typing import Any, TypeAlias
 import uuid
 import zlib
@@ -34,7 +33,6 @@ from relive.persistence import checkpoint_test
 from relive.persistence import dtypes_test
 from relive.persistence import files as files_lib
 from relive.persistence import journal_reader
-from relive.persistence import manifest
 from relive.persistence import manifest_test
 from relive.persistence import npy
 from relive.persistence import posix_test
@@ -475,8 +473,14 @@ def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     rng, maker = random.Random(case), case % len(MAKERS)
     bad = parent / "bad"
     written(bad, checkpoint_of(case))
-    change(bad, rng, CHECKPOINT_FORGERIES)
-    return is_usable(lambda: type(MAKERS[maker]()).load(bad), rng, guard)
+    is_forged = change(bad, rng, CHECKPOINT_FORGERIES)
+    if not is_usable(lambda: type(MAKERS[maker]()).load(bad), rng, guard):
+        return False
+    if not is_forged:  # The damage is to nothing that matters.
+        found = checkpoint_test.loaded(bad)
+        written(bad, checkpoint_of(case))
+        assert found == checkpoint_test.loaded(bad)
+    return True
 
 
 def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
@@ -576,101 +580,27 @@ def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: 
     assert 0 < int(answer.stdout) < len(cases)
 
 
-# Directories of any state.
+# What is no checkpoint.
 
 
-STATE = {
-    "class": "Some",
-    "settings": {"gamma": 0.99, "names": ["a", "é", None], "is_on": True},
-    "count": 2**70,
-    "arrays": {
-        "rows/reward": np.arange(40.0),
-        "rows/terminated": np.arange(40) % 3 == 0,
-        "rows/observation/RGB": np.arange(96, dtype=np.uint8).reshape(4, 2, 2, 6),
-        "ids": np.array(["a", "bc", "日本"]),
-        "block": np.zeros(5, [("a", "<f4", (2,)), ("b", [("c", "?"), ("d", "<M8[s]")])]),
-        "none": np.zeros((0, 3), np.float32),
-    },
-}
-
-
-def outcome(path: pathlib.Path) -> Any:
-    """Return the state that a directory gives, or its error."""
-    try:
-        return checkpoint_test.loaded(path)
-    except errors.CheckpointError as error:
-        return error
-
-
-def said(path: pathlib.Path) -> Any:
-    """Return the state in the files of a directory, without any check."""
-    values, entries = manifest.decoded((path / files_lib.MANIFEST).read_bytes(), "m")
-    arrays = {}
-    for name, entry in entries.items():
-        raw = (path / entry.file).read_bytes()
-        size = len(npy.header(entry.dtype, entry.shape))
-        arrays[name] = entry.dtype, entry.shape, raw[size:]
-    return {**values, "arrays": arrays}
-
-
-@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(100, 2000, 3))
-def test_a_hostile_directory_gives_an_error_or_what_it_says(cases: range, tmp_path: pathlib.Path) -> None:
-    checkpoint.save(STATE, tmp_path / "good")
-    resigned(tmp_path / "good", members_of(tmp_path / "good"))
-    good, bad, loads = files_of(tmp_path / "good"), tmp_path / "bad", 0
-    right = checkpoint_test.whole(STATE)
-    assert checkpoint_test.loaded(tmp_path / "good") == right
-    tracemalloc.start()
-    try:
-        for case in cases:
-            rng = random.Random(case)
-            written(bad, good)
-            is_forged = change(bad, rng, FORGERIES)
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            found = outcome(bad)
-            assert tracemalloc.get_traced_memory()[1] - before < MOST_BYTES, case
-            if isinstance(found, errors.CheckpointError):
-                text = str(found)
-                assert text.startswith(str(bad)), case
-                assert "\n" not in text, case
-                assert len(text) < 1000, case
-            else:
-                loads += 1
-                assert found == (said(bad) if is_forged else right), case
-            assert sorted({*os.listdir(tmp_path)} - {"victim"}) == [".good.lock", "bad", "good"], case
-    finally:
-        tracemalloc.stop()
-    assert 0 < loads < len(cases) / 2
-
-
-@pytest.mark.parametrize(
-    "kind", ["missing", "file", "empty", "foreign", pytest.param("pipe", marks=posix_test.PIPES), "dangling"]
-)
-def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path, kind: str) -> None:
-    path = tmp_path / "state"
-    rule = "is not a checkpoint: it has no manifest.json"
-    if kind == "missing":
-        rule = "does not exist"
-    elif kind == "file":
-        path.write_bytes(dtypes_test.saved(np.zeros(3)))
-        rule = "cannot be read: Not a directory"
-    elif kind == "pipe":
-        os.mkfifo(path)
-        rule = "cannot be read: Not a directory"
-    elif kind == "dangling":
-        path.symlink_to("nowhere")
-        rule = "does not exist"
-    else:
-        path.mkdir()
-        if kind == "foreign":
-            (path / "weights.npy").write_text("")
-    with pytest.raises(errors.CheckpointError, match=f"^{path} {rule}$"):
-        checkpoint_test.loaded(path)
+def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(dtypes_test.saved(np.zeros(3)))
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("empty", "foreign"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "foreign" / "weights.npy").write_text("")
+    rules = dict.fromkeys(("empty", "foreign"), "is not a checkpoint: it has no manifest.json")
+    rules |= dict.fromkeys(("missing", "dangling"), "does not exist") | {"file": "cannot be read: Not a directory"}
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        rules["pipe"] = "cannot be read: Not a directory"
+    for name, rule in rules.items():
+        with pytest.raises(errors.CheckpointError, match=f"^{tmp_path / name} {rule}$"):
+            checkpoint_test.loaded(tmp_path / name)
 
 
 def test_a_manifest_that_is_too_long_is_not_read(tmp_path: pathlib.Path) -> None:
-    checkpoint.save(STATE, tmp_path / "state")
+    checkpoint.save({"arrays": {}}, tmp_path / "state")
     os.truncate(tmp_path / "state" / "manifest.json", 10**12)
     with pytest.raises(errors.CheckpointError, match=r"state/manifest\.json must have at most 2097152 bytes$"):
         checkpoint_test.loaded(tmp_path / "state")
@@ -679,7 +609,7 @@ def test_a_manifest_that_is_too_long_is_not_read(tmp_path: pathlib.Path) -> None
 def test_a_manifest_that_the_system_cannot_read_is_an_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint.save(STATE, tmp_path / "state")
+    checkpoint.save({"arrays": {}}, tmp_path / "state")
     place = tmp_path / "state" / "manifest.json"
     monkeypatch.setattr(files_lib.Directory, "open", lambda *_: os.open(place, os.O_WRONLY))
     with pytest.raises(errors.CheckpointError, match="state cannot be read: "):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import errno
 import gc
 import json
 import os
@@ -466,10 +467,6 @@ def test_what_is_something_else_is_named(tmp_path: pathlib.Path, made: str | Non
         places.kind_of_buffer(str(tmp_path / typed))
 
 
-def refusing(*_: object) -> Any:
-    raise PermissionError(13, "Permission denied")
-
-
 def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "steps"
     path.write_bytes(b"PAR1...")
@@ -478,7 +475,7 @@ def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monke
     with pytest.raises(relive.CheckpointError, match=rule):
         relive.load(path)
 
-    monkeypatch.setattr("builtins.open", refusing)
+    monkeypatch.setattr("builtins.open", posix_test.failing(errno.EACCES))
     with pytest.raises(relive.CheckpointError, match="steps cannot be read: Permission denied$"):
         places.kind_of(str(path))
 
@@ -499,7 +496,7 @@ def test_an_empty_directory_and_one_of_much_else_are_named(
         (tmp_path / name).touch()
     with pytest.raises(relive.CheckpointError, match=r"it holds 'a', 'b', 'c', \.\.\.$"):
         places.kind_of(str(tmp_path))
-    monkeypatch.setattr(os, "listdir", refusing)
+    monkeypatch.setattr(os, "listdir", posix_test.failing(errno.EACCES))
     with pytest.raises(relive.CheckpointError, match="cannot be read: Permission denied$"):
         places.kind_of(str(tmp_path))
 

@@ -1,6 +1,7 @@
 """Reading a journal: a prefix of the bytes gives a prefix of the records; any other change too, or an error."""
 
 from collections.abc import Callable, Iterator
+import errno
 import os
 import pathlib
 import random
@@ -249,9 +250,8 @@ def test_a_record_that_claims_4_gib_takes_no_memory(tmp_path: pathlib.Path) -> N
             file.write(b"\xff" * 20)
     tracemalloc.start()
     try:
-        with pytest.raises(
-            errors.CheckpointError, match="claims 4294967295 bytes where 3 are left, and another segment"
-        ):
+        message = "claims 4294967295 bytes where 3 are left, and another segment"
+        with pytest.raises(errors.CheckpointError, match=message):
             read(tmp_path / "log")
         files[0].write_bytes(files[0].read_bytes()[:-20])
         assert read(tmp_path / "log") == twin
@@ -340,9 +340,8 @@ def test_a_record_cut_while_it_is_checked_is_no_record(tmp_path: pathlib.Path) -
 def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
     forged(tmp_path / "log", *[(number, min(number, 1), b"") for number in range(5)])
     journal.create(str(tmp_path / "log" / journal_reader.segment_name(3)), 3, [(0, b"")], 1)
-    with pytest.raises(
-        errors.CheckpointError, match="is damaged at byte 0: the segment before it ends before record 5"
-    ):
+    message = "is damaged at byte 0: the segment before it ends before record 5"
+    with pytest.raises(errors.CheckpointError, match=message):
         read(tmp_path / "log")
 
 
@@ -527,9 +526,7 @@ def test_links_pipes_and_directories_are_no_segments(tmp_path: pathlib.Path) -> 
 def test_a_read_that_fails_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
 
-    def failing(*_: object, **__: object) -> None:
-        raise OSError(5, "Input/output error")
-
+    failing = posix_test.failing(errno.EIO)
     monkeypatch.setattr(journal_reader.Reading, "_read", failing)
     with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive could not be read: Input/output error$"):
         read(path)

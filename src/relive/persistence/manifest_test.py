@@ -64,9 +64,8 @@ def test_what_is_foreign_is_no_manifest(subtests: pytest.Subtests) -> None:
 def test_an_older_version_asks_for_an_older_relive(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = manifest.encoded({}, {})
     monkeypatch.setattr(manifest, "VERSION", 2)
-    with pytest.raises(
-        errors.CheckpointError, match="version 1, and this relive reads 2: read it with an older relive$"
-    ):
+    message = "version 1, and this relive reads 2: read it with an older relive$"
+    with pytest.raises(errors.CheckpointError, match=message):
         manifest.decoded(raw, "m")
 
 

@@ -97,8 +97,7 @@ def test_a_buffer_over_a_closed_map_takes_no_state(tmp_path: pathlib.Path) -> No
 
 def test_rows_in_memory_have_to_be_copied(tmp_path: pathlib.Path) -> None:
     for buffer in (relive.RingReplayBuffer(10), relive.RingReplayBuffer(10, zoo.SCHEMA)):
-        with pytest.raises(
-            ValueError, match="^copy_rows must be True unless the storage is a MemmapStorage, got False$"
-        ):
+        message = "^copy_rows must be True unless the storage is a MemmapStorage, got False$"
+        with pytest.raises(ValueError, match=message):
             buffer.save(tmp_path / "checkpoint", copy_rows=False)
         assert not (tmp_path / "checkpoint").exists()

@@ -123,9 +123,8 @@ def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path) -> None
     ]  # fmt: skip
     for found in rows:
         column = state.LazyArray((3, 2), np.dtype("f4"), lambda *_, found=found: found)
-        with pytest.raises(
-            errors.ArgumentError, match=r"^array 'a' must return rows of dtype float32 and shape \(3, 2\), "
-        ):
+        message = r"^array 'a' must return rows of dtype float32 and shape \(3, 2\), "
+        with pytest.raises(errors.ArgumentError, match=message):
             write(path, column)
 
 
@@ -187,9 +186,8 @@ def test_a_changed_byte_is_found_where_rows_are_read_in_order(path: pathlib.Path
             reader = reader_of(path, "<i8", (3,), crc32)
             reader.read(0, 1)
             reader.read(1, 2)
-            with pytest.raises(
-                errors.CheckpointError, match=rf"^a\.npy was changed: its CRC-32 must be {crc32}, got \d+$"
-            ):
+            message = rf"^a\.npy was changed: its CRC-32 must be {crc32}, got \d+$"
+            with pytest.raises(errors.CheckpointError, match=message):
                 reader.read(2, 3)
             with pytest.raises(errors.CheckpointError, match="was changed"):
                 reader.read(0, 3)
@@ -201,9 +199,8 @@ def test_a_changed_byte_of_the_header_is_found_at_once(path: pathlib.Path) -> No
         raw = bytearray(path.read_bytes())
         raw[byte] ^= 1
         path.write_bytes(raw)
-        with pytest.raises(
-            errors.CheckpointError, match=r"^a\.npy must have the header of dtype int64 and shape \(3,\)$"
-        ):
+        message = r"^a\.npy must have the header of dtype int64 and shape \(3,\)$"
+        with pytest.raises(errors.CheckpointError, match=message):
             reader_of(path, "<i8", (3,), zlib.crc32(raw))
 
 

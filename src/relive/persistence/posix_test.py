@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 import os
+import pathlib
 import signal
 import traceback
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,34 @@ THREADED = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """For those that fork, in which other threads may run."""
 PATIENCE = 10
 """Seconds after which a fork has hung."""
+
+
+MINE = "something that somebody wrote here"
+
+
+def put(place: pathlib.Path, kind: str) -> None:
+    """Put something at a place: a file, a directory, a pipe, or a link to a file beside it, to nowhere, to a device."""
+    if kind == "file":
+        place.write_text(MINE)
+    elif kind == "directory":
+        place.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to({"link": "victim", "dangling": "nowhere", "device": "/dev/zero"}[kind])
+        place.with_name("victim").write_text(MINE)
+
+
+PUT = [*("file", "directory", "link", "dangling", "device"), pytest.param("pipe", marks=PIPES)]
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """Return a call that the system refuses, with that number."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def in_a_fork(call: Callable[[], object]) -> None:

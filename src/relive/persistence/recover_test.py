@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import errno
 import gc
 import os
 import pathlib
@@ -17,6 +18,7 @@ from relive import errors
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
+from relive.persistence import posix_test
 from relive.persistence import recover
 from relive.persistence import state as state_lib
 from relive.testing import zoo
@@ -234,9 +236,8 @@ class TestEveryBuffer:
             buffer.attach(one)
             with pytest.raises(errors.ArgumentError, match="^a journal is attached already: detach it first$"):
                 buffer.attach(two)
-            with pytest.raises(
-                errors.ArgumentError, match="^load_state_dict cannot be recorded in the journal: detach"
-            ):
+            message = "^load_state_dict cannot be recorded in the journal: detach"
+            with pytest.raises(errors.ArgumentError, match=message):
                 buffer.load_state_dict(other.state_dict())
             message = r"^journal must hold what the buffer does, got one of 1 records: relive\.recover\(path\) returns"
             with pytest.raises(errors.ArgumentError, match=message):
@@ -296,7 +297,10 @@ class TestEveryBuffer:
                 break
             if fault != "closed":
                 with monkeypatch.context() as patch:
-                    patch.setattr(*((os, "write") if fault == "no record" else (journal_lib, "create")), full)
+                    patch.setattr(
+                        *((os, "write") if fault == "no record" else (journal_lib, "create")),
+                        posix_test.failing(errno.ENOSPC),
+                    )
                     try_one()
                     try_one()
             zoo.work(buffer, rng, 1)
@@ -329,10 +333,6 @@ class TestEveryBuffer:
             buffer.attach(log)
             zoo.work(buffer, random.Random(1), 80)
         assert set(unsynced) <= {0}
-
-
-def full(*_: object) -> Any:
-    raise OSError(28, "No space left on device")
 
 
 def is_columns(buffer: Any) -> bool:

@@ -248,9 +248,8 @@ def test_a_class_defined_again_replaces_the_older() -> None:
 
     older, newer = limiter(), limiter()
     assert type(back(newer)) is type(newer)
-    with pytest.raises(
-        errors.CheckpointError, match="^a setting cannot be saved: Redefined must be the newest class of that"
-    ):
+    message = "^a setting cannot be saved: Redefined must be the newest class of that"
+    with pytest.raises(errors.CheckpointError, match=message):
         back(older)
 
 

@@ -54,61 +54,65 @@ def test_a_state_is_a_mapping() -> None:
             state_lib.StateReader({}, value)
 
 
-class TestArrays:
-    def test_an_array_comes_back_as_a_copy(self) -> None:
-        array = np.arange(6.0).reshape(3, 2)[:, ::-1]
-        state = given(arrays={"part/a": array})
-        copy = state.array("a", "<f8", (None, 2))
-        assert copy.tolist() == array.tolist()
-        assert copy.flags.c_contiguous
-        assert not np.shares_memory(copy, array)
-        part = state.column("a", "<f8", (3, 2)).read(1, 3)
-        assert part.tolist() == array[1:3].tolist()
-        assert not np.shares_memory(part, array)
+def test_an_array_comes_back_as_a_copy() -> None:
+    array = np.arange(6.0).reshape(3, 2)[:, ::-1]
+    state = given(arrays={"part/a": array})
+    copy = state.array("a", "<f8", (None, 2))
+    assert copy.tolist() == array.tolist()
+    assert copy.flags.c_contiguous
+    assert not np.shares_memory(copy, array)
+    part = state.column("a", "<f8", (3, 2)).read(1, 3)
+    assert part.tolist() == array[1:3].tolist()
+    assert not np.shares_memory(part, array)
 
-    def test_a_column_comes_back_as_it_is_and_is_read_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(state_lib, "CHUNK", 16)
-        reads: list[tuple[int, int]] = []
 
-        def read(start: int, stop: int) -> arrays.Array:
-            reads.append((start, stop))
-            return np.arange(start, stop)
+def test_a_column_comes_back_as_it_is_and_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_lib, "CHUNK", 16)
+    reads: list[tuple[int, int]] = []
 
-        column = state_lib.LazyArray((5,), np.dtype(np.int64), read)
-        state = given(arrays={"part/a": column})
-        assert state.column("a", np.int64, (5,)) is column
-        assert state.integers("a", None, 0, 4).tolist() == [0, 1, 2, 3, 4]
-        assert reads == [(0, 2), (2, 4), (4, 5)]
+    def read(start: int, stop: int) -> arrays.Array:
+        reads.append((start, stop))
+        return np.arange(start, stop)
 
-    def test_another_array_is_refused(self) -> None:
-        for array, found in [
-            (np.zeros(3, ">i8"), ">i8 and \\(3,\\)"), (np.zeros((3, 1), np.int64), "int64 and \\(3, 1\\)"),
-            (np.zeros(2, np.int64), "int64 and \\(2,\\)"), (np.int64(3), "None and \\(\\)"),
-            ([1, 2, 3], "None and \\(\\)"), (None, "None and \\(\\)"),
-        ]:  # fmt: skip
-            message = rf"^array part/a must be of dtype int64 and shape \(3\), got {found}$"
-            with pytest.raises(errors.CheckpointError, match=message):
-                given(arrays={"part/a": array}).array("a", np.int64, (3,))
+    column = state_lib.LazyArray((5,), np.dtype(np.int64), read)
+    state = given(arrays={"part/a": column})
+    assert state.column("a", np.int64, (5,)) is column
+    assert state.integers("a", None, 0, 4).tolist() == [0, 1, 2, 3, 4]
+    assert reads == [(0, 2), (2, 4), (4, 5)]
 
-    def test_any_length_is_said_so(self) -> None:
-        with pytest.raises(errors.CheckpointError, match=r"must be of dtype float64 and shape \(any, 2\), got "):
-            given(arrays={"part/a": np.zeros((4, 3))}).array("a", np.float64, (None, 2))
-        with pytest.raises(errors.CheckpointError, match="^array part/a is missing$"):
-            given().array("a", np.float64, (None, 2))
 
-    def test_integers_lie_in_their_bounds(self) -> None:
-        state = given(arrays={"part/a": np.array([0, 7, 3])})
-        assert state.integers("a", 3, 0, 7).tolist() == [0, 7, 3]
-        for least, most, first in ((1, 7, 0), (0, 6, 7)):
-            message = rf"^array part/a must hold integers in \[{least}, {most}\], got {first}$"
-            with pytest.raises(errors.CheckpointError, match=message):
-                state.integers("a", 3, least, most)
+def test_another_array_is_refused() -> None:
+    for array, found in [
+        (np.zeros(3, ">i8"), ">i8 and \\(3,\\)"), (np.zeros((3, 1), np.int64), "int64 and \\(3, 1\\)"),
+        (np.zeros(2, np.int64), "int64 and \\(2,\\)"), (np.int64(3), "None and \\(\\)"),
+        ([1, 2, 3], "None and \\(\\)"), (None, "None and \\(\\)"),
+    ]:  # fmt: skip
+        message = rf"^array part/a must be of dtype int64 and shape \(3\), got {found}$"
+        with pytest.raises(errors.CheckpointError, match=message):
+            given(arrays={"part/a": array}).array("a", np.int64, (3,))
 
-    def test_bools_are_0_and_1(self) -> None:
-        assert given(arrays={"part/a": np.array([True, False])}).booleans("a", 2).tolist() == [True, False]
-        strange = np.array([1, 2], np.uint8).view(np.bool_)
-        with pytest.raises(errors.CheckpointError, match="^array part/a must hold the bytes 0 and 1 alone$"):
-            given(arrays={"part/a": strange}).booleans("a", 2)
+
+def test_any_length_is_said_so() -> None:
+    with pytest.raises(errors.CheckpointError, match=r"must be of dtype float64 and shape \(any, 2\), got "):
+        given(arrays={"part/a": np.zeros((4, 3))}).array("a", np.float64, (None, 2))
+    with pytest.raises(errors.CheckpointError, match="^array part/a is missing$"):
+        given().array("a", np.float64, (None, 2))
+
+
+def test_integers_lie_in_their_bounds() -> None:
+    state = given(arrays={"part/a": np.array([0, 7, 3])})
+    assert state.integers("a", 3, 0, 7).tolist() == [0, 7, 3]
+    for least, most, first in ((1, 7, 0), (0, 6, 7)):
+        message = rf"^array part/a must hold integers in \[{least}, {most}\], got {first}$"
+        with pytest.raises(errors.CheckpointError, match=message):
+            state.integers("a", 3, least, most)
+
+
+def test_bools_are_0_and_1() -> None:
+    assert given(arrays={"part/a": np.array([True, False])}).booleans("a", 2).tolist() == [True, False]
+    strange = np.array([1, 2], np.uint8).view(np.bool_)
+    with pytest.raises(errors.CheckpointError, match="^array part/a must hold the bytes 0 and 1 alone$"):
+        given(arrays={"part/a": strange}).booleans("a", 2)
 
 
 def test_chunks_cover_all_rows_once_whatever_a_row_takes() -> None:

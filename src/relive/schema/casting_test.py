@@ -195,9 +195,8 @@ def test_nan_stays_nan_and_nat_stays_nat() -> None:
 def test_nothing_is_broadcast_or_reshaped() -> None:
     for shape in [(), (1,), (3,), (4, 1), (1, 4), (2, 2), (0,)]:
         for dtype in [np.float64, np.int8]:
-            with pytest.raises(
-                errors.SchemaError, match=rf"^observation must be of shape \(4,\), got {re.escape(str(shape))}$"
-            ):
+            message = rf"^observation must be of shape \(4,\), got {re.escape(str(shape))}$"
+            with pytest.raises(errors.SchemaError, match=message):
                 casting.cast_exact("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
 
 

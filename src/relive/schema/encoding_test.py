@@ -212,7 +212,8 @@ def values_around(shape: tuple[int, ...], dtype: str) -> list[Any]:
 def test_a_value_is_encoded_or_refused_as_its_column(dtype: str) -> None:
     """As an observation, an action and an extra, of each shape, alone and of two streams."""
     plain = relive.Field((), "i1")
-    for shape, count in itertools.product(dict.fromkeys(SHAPES), (None, 2)):
+    shapes: list[tuple[int, ...]] = [(), (2,), (0,)]
+    for shape, count in itertools.product(shapes, (None, 2)):
         field = relive.Field(shape, dtype)
         alone = relive.Schema(field, plain)
         in_dict = relive.Schema({"a": field, "b": plain}, plain)
@@ -256,29 +257,23 @@ def test_a_number_has_the_bytes_of_its_column(dtype: str, number: Any, reward: s
             assert answer(of_step, schema, *values) == answer(naive_steps, schema, None, *values)
 
 
-@pytest.mark.parametrize("number", [2**53, -(2**53), 2**53 + 1, -(2**53) - 1, 2**60, 2**63, 2**64, 10**400, True])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_an_integer_reward_is_encoded_as_in_a_column(number: Any, dtype: str) -> None:
-    schema = relive.Schema(relive.Field((), "i8"), relive.Field((), "i8"), reward=relive.Field((), dtype))
-    values: tuple[Any, ...] = 0, 0, number, None, {}
-    assert answer(of_step, schema, *values) == answer(naive_steps, schema, None, *values)
-
-
-@pytest.mark.parametrize("worst", [1e38, 3.4028235e38, 3.40282356e38, 3.5e38, 1e300, np.inf, np.nan, -np.inf, -1e39])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_rewards_are_finite_after_the_cast_or_refused(worst: float, dtype: str) -> None:
-    field = relive.Field((), "i8")
+def test_rewards_are_encoded_as_in_a_column_or_refused(dtype: str) -> None:
+    """Large integers keep their value; what is finite must be so after the cast."""
+    field, numbers = relive.Field((), "i8"), np.zeros(3, np.int64)
     schema = relive.Schema(field, field, reward=relive.Field((), dtype))
-    for number in (worst, np.float64(worst), np.array(worst)):
+    integers = [2**53, -(2**53), 2**53 + 1, -(2**53) - 1, 2**60, 2**63, 2**64, 10**400, True]
+    floats = [1e38, 3.4028235e38, 3.40282356e38, 3.5e38, 1e300, np.inf, np.nan, -np.inf, -1e39]
+    for number in (*integers, *floats, *map(np.float64, floats), *map(np.array, floats)):
         step: tuple[Any, ...] = 0, 0, number, None, {}
         assert answer(of_step, schema, *step) == answer(naive_steps, schema, None, *step)
-    numbers = np.zeros(3, np.int64)
-    for rewards in (np.array([1, worst, 2]), [1.0, worst, 2.0]):
-        values: tuple[Any, ...] = numbers, numbers, rewards, None, {}
-        made = answer(encoding.Encoder(schema).rows, 3, *values)
-        assert made == answer(naive_steps, schema, 3, *values)
-        if np.isfinite(worst) and dtype == "f8":
-            assert made[0][-1] == np.array(rewards).tobytes()
+    for worst in floats:
+        for rewards in (np.array([1, worst, 2]), [1.0, worst, 2.0]):
+            values: tuple[Any, ...] = numbers, numbers, rewards, None, {}
+            made = answer(encoding.Encoder(schema).rows, 3, *values)
+            assert made == answer(naive_steps, schema, 3, *values)
+            if np.isfinite(worst) and dtype == "f8":
+                assert made[0][-1] == np.array(rewards).tobytes()
 
 
 VECTORS = relive.Schema(relive.Field(2, "f4"), relive.Field((), "i8"), reward=relive.Field((), "f4"))
@@ -323,13 +318,13 @@ def test_an_encoded_step_names_its_streams() -> None:
     assert one_step(2, 3).streams == (2,)
 
 
-@pytest.mark.parametrize("yes", [True, 1, 1.0, np.True_, np.array(True), np.array([1]), np.uint8(1)])
-@pytest.mark.parametrize("no", [False, 0, np.False_, np.array([0.0])])
-def test_of_two_ends_the_termination_wins(yes: Any, no: Any) -> None:
-    flags = ((no, no, 0), (yes, no, encoding.TERMINATED), (no, yes, encoding.TRUNCATED), (yes, yes, 1))
-    for terminated, truncated, event in flags:
-        assert encoding.event(terminated, truncated) == event
-    terminated, truncated = (np.array([np.array(flag[place]).item() for flag in flags]) for place in (0, 1))
+def test_of_two_ends_the_termination_wins() -> None:
+    ways: list[Any] = [True, 1, 1.0, np.True_, np.array(True), np.array([1]), np.uint8(1)]
+    for yes, no in itertools.product(ways, (False, 0, np.False_, np.array([0.0]))):
+        flags = ((no, no, 0), (yes, no, encoding.TERMINATED), (no, yes, encoding.TRUNCATED), (yes, yes, 1))
+        for terminated, truncated, event in flags:
+            assert encoding.event(terminated, truncated) == event
+    terminated, truncated = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], bool).T
     for spelled in (np.asarray, np.ndarray.tolist, lambda array: array.astype(np.float32)):
         events = encoding.events(spelled(terminated), spelled(truncated), 4)
         assert events.tolist() == [0, 1, 2, 1]

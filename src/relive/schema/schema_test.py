@@ -408,9 +408,8 @@ def test_values_that_do_not_fit_a_tree_are_named_by_path(subtests: pytest.Subtes
 
 
 def test_keys_of_values_are_checked() -> None:
-    with pytest.raises(
-        errors.ArgumentError, match="^keys of observation/arm must be non-empty strings without '/', got 3$"
-    ):
+    message = "^keys of observation/arm must be non-empty strings without '/', got 3$"
+    with pytest.raises(errors.ArgumentError, match=message):
         NESTED._rows_of(**put(example(), "observation/arm", {3: 1}), lead=())
     with pytest.raises(errors.ArgumentError, match=r"^observation/arm must have at least one key, got \{\}$"):
         NESTED._rows_of(**put(example(), "observation/arm", {}), lead=())

@@ -101,9 +101,8 @@ def test_a_slot_outside_is_an_error_of_either_kind() -> None:
 
 def test_an_unknown_field_is_named() -> None:
     storage = relive.ColumnStorage(PLAIN, 3)
-    with pytest.raises(
-        errors.ArgumentError, match=r"^fields must be among observation, action, reward, got 'rewards'$"
-    ):
+    message = r"^fields must be among observation, action, reward, got 'rewards'$"
+    with pytest.raises(errors.ArgumentError, match=message):
         storage.read(0, ["reward", "rewards"])
 
 
