@@ -6,6 +6,7 @@ number that no test writes. Observations tell where they are from: 1000 * (episo
 
 import collections
 from collections.abc import Callable
+import dataclasses
 import itertools
 import tracemalloc
 import types
@@ -447,26 +448,10 @@ def test_stats_say_what_is_there_and_what_happened() -> None:
     for terminated in (True, False):
         buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=terminated, stream=0)
     stats = buffer.get_stats()
-    assert stats == relive.ColumnBufferStats(
-        size=5,
-        capacity=8,
-        num_eligible=4,
-        open_episodes=1,
-        terminated_episodes=1,
-        truncated_episodes=1,
-        nbytes=stats.nbytes,
-        effective_sample_size=4.0,
-        max_policy_lag=None,
-        appended=5,
-        sampled=0,
-        evicted=0,
-        cleared=0,
-        spliced_episodes=0,
-        suspected_resets=0,
-        continued_truncations=0,
-        stale_keys=0,
-        spent=0,
-    )
+    expected = {"size": 5, "capacity": 8, "num_eligible": 4, "appended": 5, "effective_sample_size": 4.0}
+    expected |= {f"{name}_episodes": 1 for name in ("open", "terminated", "truncated")}
+    told = {field.name: getattr(stats, field.name) for field in dataclasses.fields(stats)}
+    assert told == dict.fromkeys(told, 0) | expected | {"max_policy_lag": None, "nbytes": stats.nbytes}
     assert stats.nbytes >= 8 * 3 * 8
     buffer.add_episode(np.zeros(8), np.zeros(7, int), np.zeros(7), terminated=False, stream=1)
     assert buffer.get_stats().evicted == 4

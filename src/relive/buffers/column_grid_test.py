@@ -33,7 +33,7 @@ class Writer:
         self.counter = 0
         self.following: list[int | None] = [None] * self.streams
 
-    def fresh(self) -> int:
+    def fresh(self) -> Any:
         self.counter += 1
         return self.counter
 
@@ -77,6 +77,9 @@ class Writer:
         columns: dict[str, Any] = {name: [step[name] for step in steps] for name in steps[0]}
         if not knows_next:
             columns["next_observation"] = None
+        for name in ("terminated", "truncated"):
+            if not any(columns[name]) and self.rng.random() < 0.5:
+                columns[name] = None
         assert self.buffer.extend(**columns, streams=streams).tolist() == expected
 
     def add_episode(self) -> None:

@@ -122,11 +122,7 @@ TAKEN: dict[str, dict[str, Any]] = {
     "schema": {"schema": 3},
     "no room": {"schema": relive.Schema(relive.Field(2**59, "float32"), INT)},
 }
-MAKERS: list[Any] = [
-    ring,
-    sequences,
-    functools.partial(relive.ColumnReplayBuffer, window=relive.SequenceWindow(3)),
-]
+MAKERS: list[Any] = [ring, sequences, functools.partial(relive.ColumnReplayBuffer, window=relive.SequenceWindow(3))]
 
 
 @pytest.mark.parametrize("refused", TAKEN.values(), ids=TAKEN.keys())

@@ -29,11 +29,7 @@ def goal_of(name: int) -> list[int]:
 
 def tree_of(name: int) -> dict[str, Any]:
     """Return the observation of that number; every part of it depends on the number."""
-    return {
-        "desired_goal": [WANTED, name] if name else [0, 0],
-        "name": name,
-        "achieved_goal": goal_of(name),
-    }
+    return {"desired_goal": [WANTED, name] if name else [0, 0], "name": name, "achieved_goal": goal_of(name)}
 
 
 def judge(achieved: list[int], goal: list[int]) -> tuple[float, bool]:
@@ -164,13 +160,7 @@ def test_every_relabelled_transition_equals_the_naive_one(
             batch = buffer.read(keys, n_step=n)
             share = len(candidates) / len(keys)
             answer = relive.relabel(
-                buffer,
-                batch,
-                compute=compute,
-                strategy=strategy,
-                share=share,
-                open_episodes=open_episodes,
-                n_step=n,
+                buffer, batch, compute=compute, strategy=strategy, share=share, open_episodes=open_episodes, n_step=n
             )
             for row, key in enumerate(keys):
                 fields = row_of(answer, row)

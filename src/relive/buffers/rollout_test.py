@@ -12,6 +12,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.common import trees
 from relive.testing import zoo
 
 plain = zoo.plain
@@ -109,15 +110,8 @@ def test_environments_side_by_side_equal_each_alone(size: int, length: int, seed
     rollout = relive.RolloutBuffer(len(streams))
     for step in streams:
         reward, value, terminated, truncated, next_value = map(np.array, zip(*step, strict=True))
-        rollout.add(
-            np.zeros((size, 2)),
-            np.zeros(size),
-            reward,
-            value,
-            terminated=terminated,
-            truncated=truncated,
-            next_value=next_value,
-        )
+        ends = {"terminated": terminated, "truncated": truncated, "next_value": next_value}
+        rollout.add(np.zeros((size, 2)), np.zeros(size), reward, value, **ends)
     together = rollout.advantages(0.9, 0.8, last)
     for k in range(size):
         alone = rollout_of([step[k] for step in streams]).advantages(0.9, 0.8, last[k])
@@ -142,24 +136,23 @@ def test_steps_come_back_in_order_under_their_names() -> None:
             state={"h": [t, t]},
         )
     arrays = rollout.arrays()
-    assert list(arrays) == [
-        *["observation", "action", "reward", "value", "terminated", "truncated", "next_value"],
-        *["log_prob", "state"],
-    ]
-    assert arrays["observation"]["image"].tolist() == [[[t, t], [t, t]] for t in range(3)]
-    assert arrays["observation"]["image"].dtype == np.uint8
-    assert arrays["observation"]["hand"]["angle"].tolist() == [[0.0], [0.5], [1.0]]
-    assert arrays["action"].tolist() == [0, 1, 2]
-    assert arrays["action"].dtype == np.int32
-    assert arrays["reward"].tolist() == [0.0, 1.0, 2.0]
-    assert arrays["value"].tolist() == [0.0, 0.5, 1.0]
-    assert arrays["value"].dtype == arrays["next_value"].dtype == np.float32
-    assert arrays["terminated"].tolist() == [False, True, False]
-    assert arrays["truncated"].tolist() == [False, False, True]
-    assert arrays["terminated"].dtype == arrays["truncated"].dtype == np.bool_
-    assert arrays["next_value"].tolist() == [7.0] * 3
-    assert arrays["log_prob"].tolist() == [0.0, -0.25, -0.5]
-    assert arrays["state"]["h"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    expected = {
+        "observation": {
+            "image": np.arange(3, dtype=np.uint8).repeat(4).reshape(3, 2, 2),
+            "hand": {"angle": [[0], [0.5], [1]]},
+        },
+        "action": np.arange(3, dtype=np.int32),
+        "reward": [0.0, 1.0, 2.0],
+        "value": np.array([0.0, 0.5, 1.0], np.float32),
+        "terminated": [False, True, False],
+        "truncated": [False, False, True],
+        "next_value": np.full(3, 7, np.float32),
+        "log_prob": [-0.0, -0.25, -0.5],
+        "state": {"h": [[0, 0], [1, 1], [2, 2]]},
+    }
+    assert list(arrays) == list(expected)
+    found, wanted = (dict(trees.flat("", tree)) for tree in (arrays, expected))
+    assert plain(found) == plain({path: np.asarray(column) for path, column in wanted.items()})
 
 
 def test_a_number_stands_for_all_environments() -> None:

@@ -111,10 +111,7 @@ FIRST_STEPS: dict[str, tuple[str, Callable[[], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize(("name", "make", "add"), FIRST_STEPS.values(), ids=FIRST_STEPS)
 def test_a_first_step_that_memory_does_not_hold_is_refused(
-    name: str,
-    make: Callable[[], Any],
-    add: Callable[[Any], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, make: Callable[[], Any], add: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the constructor could not know yet, and nothing is stored."""
     buffer = make()

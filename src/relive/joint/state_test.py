@@ -113,10 +113,7 @@ def test_impossible_states_of_joint_buffers_are_refused(subtests: pytest.Subtest
         ({}, {"final/observation/status": [[4, 5, 0]]}, JOINT + "each must have the flags of the one before"),
         (
             {},
-            {
-                "rows/extras/flags": [[4, 0, 0], [4, 4, 0], [5, 6, 0]],
-                "final/observation/status": [[5, 6, 0]],
-            },
+            {"rows/extras/flags": [[4, 0, 0], [4, 4, 0], [5, 6, 0]], "final/observation/status": [[5, 6, 0]]},
             JOINT + "an episode goes on while an agent does",
         ),
         ({}, {"rows/observation/episode": [0, 0, 1]}, JOINT + "the steps of an episode, and no others, .*"),

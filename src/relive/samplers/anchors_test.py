@@ -26,10 +26,7 @@ def made(capacity: int, num_changes: int = 0) -> anchors_lib.Anchors:
 
 
 # As many as before are eligible, and others.
-@hypothesis.example(
-    [(True, FLAGS[0], {0}, True), (False, FLAGS[0], {0}, False), (True, FLAGS[0], {1}, True)],
-    0,
-)
+@hypothesis.example([(True, FLAGS[0], {0}, True), (False, FLAGS[0], {0}, False), (True, FLAGS[0], {1}, True)], 0)
 @hypothesis.given(strategies.lists(STEP), strategies.sampled_from([0, 1, 4, 99]))
 def test_flags_and_changes_equal_those_of_naive_sets(steps: list[tuple[bool, int, set[int], bool]], room: int) -> None:
     anchors = made(6, room)

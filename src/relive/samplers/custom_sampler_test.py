@@ -46,10 +46,7 @@ def fill(buffer: relive.EpisodeReplayBuffer[Any, Any], lengths: list[int]) -> li
 
 @pytest.mark.parametrize(
     ("sampler", "probabilities"),
-    [
-        (UniformOverEpisodes, [1 / 4, 1 / 4, 1 / 4, 1 / 4]),
-        (ByReturn, [1 / 18, 2 / 18, 5 / 18, 10 / 18]),
-    ],
+    [(UniformOverEpisodes, [1 / 4, 1 / 4, 1 / 4, 1 / 4]), (ByReturn, [1 / 18, 2 / 18, 5 / 18, 10 / 18])],
 )
 def test_a_sampler_is_one_method(
     sampler: type[relive.EpisodeReplayBuffer[Any, Any]], probabilities: list[float]

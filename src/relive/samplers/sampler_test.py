@@ -222,10 +222,7 @@ class Rated(Diarist, relive.PrioritizedSampler):
     """Draws by priorities."""
 
 
-SAMPLERS: dict[str, Callable[[], Diarist]] = {
-    "plain": Plain,
-    "rated": Rated,
-}
+SAMPLERS: dict[str, Callable[[], Diarist]] = {"plain": Plain, "rated": Rated}
 HOOKED: dict[str, dict[str, Any]] = {
     "transitions": {"window": relive.TransitionWindow(2)},
     "stacks": {"window": relive.TransitionWindow(frame_stack=3)},

@@ -424,18 +424,14 @@ BROKEN: dict[Callable[..., None], list[Make]] = {
     SUITE.test_late_keys_are_dropped_and_counted: [
         IsCorrupt,
         SeesSlots,
-        ring_with(
-            set_eligible=lambda self, keys, eligible: max(Ring.set_eligible(self, keys, eligible), len(keys)),
-        ),
+        ring_with(set_eligible=lambda self, keys, eligible: max(Ring.set_eligible(self, keys, eligible), len(keys))),
         ring_with(
             set_eligible=lambda self, keys, eligible: Ring.set_eligible(
                 self, [key for key in keys if self._store.is_alive(np.array(key))], eligible
-            ),
+            )
         ),
         WritesLatePriorities,
-        ring_with(
-            read=lambda self, keys: Ring.read(self, np.maximum(keys, self._store.oldest_key)),
-        ),
+        ring_with(read=lambda self, keys: Ring.read(self, np.maximum(keys, self._store.oldest_key))),
     ],
     SUITE.test_writing_into_what_was_answered_changes_nothing: [
         IsCorrupt,

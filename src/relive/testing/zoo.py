@@ -198,12 +198,7 @@ COLUMNS: dict[str, Make] = {
     "ring with its own storage": lambda: relive.RingReplayBuffer(17, storage=OwnStorage(SCHEMA, 17), seed=16),
     "prioritized": lambda: _prioritized(17, seed=6),
     "prioritized of 3 streams, n_step": lambda: _prioritized(
-        21,
-        streams=3,
-        n_step=2,
-        beta=relive.LinearSchedule(0.4, 1.0, 100),
-        weight_normalization="buffer",
-        seed=7,
+        21, streams=3, n_step=2, beta=relive.LinearSchedule(0.4, 1.0, 100), weight_normalization="buffer", seed=7
     ),
     "prioritized, not stratified": lambda: _prioritized(
         17, stratified=False, max_times_sampled=4, weight_normalization="none", epsilon=0.0, seed=8

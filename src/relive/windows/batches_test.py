@@ -166,10 +166,7 @@ def test_samples_of_episodes_become_a_batch_of_transitions() -> None:
     ring, episodes = relive.RingReplayBuffer(9, n_step=2, gamma=0.5, seed=0), relive.EpisodeReplayBuffer[Any, Any]()
     observations: list[Any] = [{"image": np.full((2, 2), t, np.uint8), "hand": {"angle": t / 4}} for t in range(5)]
     keys = ring.add_episode(
-        {
-            "image": np.stack([each["image"] for each in observations]),
-            "hand": {"angle": [t / 4 for t in range(5)]},
-        },
+        {"image": np.stack([each["image"] for each in observations]), "hand": {"angle": [t / 4 for t in range(5)]}},
         np.arange(4),
         [1.0, 2.0, 3.0, 4.0],
         terminated=True,
