@@ -105,3 +105,12 @@ def test_a_copy_changes_by_itself() -> None:
     assert anchors.slots().tolist() == [0]
     assert other.slots().tolist() == [0, 1]
     other.check()
+
+
+@pytest.mark.parametrize("room", [1, 4])
+def test_all_anchors_are_suspected_until_changes_are_forgotten(room: int) -> None:
+    anchors = made(6, room)
+    anchors.suspect_all()
+    assert anchors.changes().tolist() == list(range(6))
+    anchors.forget_changes()
+    assert anchors.changes().tolist() == []
