@@ -90,3 +90,12 @@ def test_check_finds_a_wrong_count() -> None:
     anchors.flags[0] = 0
     with pytest.raises(errors.CorruptionError, match="^2 anchors are counted as eligible, which is wrong$"):
         anchors.check()
+
+
+@pytest.mark.parametrize("room", [1, 4])
+def test_all_anchors_are_suspected_until_changes_are_forgotten(room: int) -> None:
+    anchors = made(6, room)
+    anchors.suspect_all()
+    assert anchors.changes().tolist() == list(range(6))
+    anchors.forget_changes()
+    assert anchors.changes().tolist() == []
