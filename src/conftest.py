@@ -91,7 +91,6 @@ CASES_BY_DAY = {
     "persistence/format_test.py::test_a_checkpoint_of_columns_is_read_from_the_page_alone": 4,
     "persistence/hostile_files_test.py::test_a_hostile_file_gives_an_error_or_a_buffer_that_works": 1,
     "persistence/inspect_test.py::test_a_fresh_python_knows_all_of_our_classes": 1,
-    "persistence/kill_test.py::test_a_full_file_system_loses_nothing": 1,
     "persistence/kill_test.py::test_a_second_process_learns_the_pid_of_the_first": 1,
     "persistence/recover_test.py::TestEveryBuffer::test_calls_that_cannot_be_written_change_nothing": 7,
     "persistence/states_test.py::test_every_generator_of_numpy_continues": 8,
