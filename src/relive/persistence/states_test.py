@@ -199,14 +199,9 @@ def damaged_arrays(state: State) -> Iterator[tuple[str, State]]:
     """Yield a state for each array and each way to damage it."""
     for name, array in state["arrays"].items():
         rest = {other: each for other, each in state["arrays"].items() if other != name}
-        ways: dict[str, Any] = {
-            "of another dtype": np.zeros(array.shape, "V3"),
-            "with one more axis": array[np.newaxis],
-            "no array": array.tolist(),
-        }
+        ways: dict[str, Any] = {"of another dtype": np.zeros(array.shape, "V3"), "missing": None}
         if name not in OF_ANY_LENGTH:
             ways["with a row too many"] = np.concatenate([array, np.zeros((1, *array.shape[1:]), array.dtype)])
-        ways["missing"] = None
         if len(array):
             ways["with a row too few"] = array[:-1]
         for way, damaged in ways.items():
