@@ -69,22 +69,6 @@ def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str, e
     assert relive.RingReplayBuffer.from_state(buffer.state_dict()).get_stats().suspected_resets == 33 * count
 
 
-@pytest.mark.parametrize("way", ["add_steps", "add_episode"])
-def test_runs_of_steps_are_not_suspected_of_resets(way: str) -> None:
-    buffer = relive.RingReplayBuffer(1000)
-
-    def fill() -> None:
-        for number in range(60):
-            final, first = 10.0 * number, 10.0 * (number + 1)
-            if way == "add_steps":
-                buffer.add_steps([final, first, first], [0, 0], [0.0, 1.0], terminated=True)
-            else:
-                buffer.add_episode([final, first, first], [0, 0], [0.0, 1.0], terminated=True)
-
-    assert not caught(fill)
-    assert buffer.get_stats().suspected_resets == 0
-
-
 @pytest.mark.parametrize("between", ["add", "add_episode", "clear"])
 def test_steps_in_between_reset_the_watch(between: str) -> None:
     """The final observation counts only for the step right after it."""
@@ -143,18 +127,6 @@ def test_resets_of_less_than_half_of_the_ends_do_not_warn() -> None:
 
     assert not caught(mixed)
     assert buffer.get_stats().suspected_resets == 20
-
-
-def test_a_final_observation_that_is_not_known_is_not_compared() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-
-    def lazy() -> None:
-        buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
-        for _ in range(30):
-            buffer.extend([1.0], [0], [0.0], terminated=[True])
-            buffer.extend([1.0], [0], [0.0])
-
-    assert not caught(lazy)
 
 
 @pytest.mark.parametrize("way", ["add", "extend", "add_steps"])
@@ -241,17 +213,6 @@ def test_steps_that_are_gone_or_incomplete_do_not_repeat() -> None:
     assert (alone.get_stats().spliced_episodes, unknown.get_stats().spliced_episodes) == (89, 90)
 
 
-def test_half_of_the_steps_may_be_spliced() -> None:
-    buffer = relive.RingReplayBuffer(2000)
-    buffer.add(-1.0, 0, 0.0, terminated=True)
-
-    def fill() -> None:
-        for number in range(500):
-            buffer.add_steps([10.0 * number, 10.0 * number + 1, 10.0 * number + 2], [0, 0], [0.0, 0.0])
-
-    assert not caught(fill)
-
-
 def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the newest steps, and later steps must not depend on it."""
     looked, original = [], misuse._cause_of_splices
@@ -329,7 +290,30 @@ def lazily(buffer: Any) -> None:
         buffer.add([t, t % 20], 0, 1.0)
 
 
+def in_runs(buffer: Any, call: str, first: Any, **flags: bool) -> None:
+    """Runs of two steps, the first of which has no reward."""
+    for number in range(200):
+        start = float(first(number))
+        getattr(buffer, call)([start, start + 10, start + 10], [0, 0], [0.0, 1.0], **flags)
+
+
+def without_final_observations(buffer: Any) -> None:
+    buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
+    for _ in range(30):
+        buffer.extend([1.0], [0], [0.0], terminated=[True])
+        buffer.extend([1.0], [0], [0.0])
+
+
 PROGRAMS: dict[str, Any] = {
+    "runs from the last end": lambda buffer: in_runs(buffer, "add_steps", lambda n: 10 * n, terminated=True),
+    "episodes from there": lambda buffer: in_runs(buffer, "add_episode", lambda n: 10 * n, terminated=True),
+    "runs from anywhere, half spliced": lambda buffer: in_runs(buffer, "add_steps", lambda n: 7 * n),
+    "long runs": lambda buffer: [buffer.add_steps(range(99 * n, 99 * n + 21), [0] * 20, [0.0] * 20) for n in range(30)],
+    "a fifth of the steps spliced": lambda buffer: forgetful(buffer, 5),
+    "episodes of one step": lambda buffer: [
+        buffer.add([n, 0.0], 0, float(n % 3 == 0), [n + 1, 0.0], terminated=True) for n in range(300)
+    ],
+    "ends without final observations": without_final_observations,
     "episodes": lambda buffer: loop(buffer, anywhere, walk),
     "time limits alone": lambda buffer: loop(buffer, anywhere, lambda o, rng: (*walk(o, rng)[:2], False)),
     "sparse rewards": lambda buffer: loop(buffer, anywhere, lambda o, rng: (o + 1, float(rng.random() < 0.02), False)),
@@ -381,11 +365,6 @@ def test_flags_that_were_forgotten_are_warned_of_once(length: int) -> None:
     assert str(warning.message).startswith(f"10 of {10 * length + 1} steps did not begin")
 
 
-def test_more_than_a_fifth_of_the_steps_may_be_spliced() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    assert not caught(lambda: forgetful(buffer, 4))
-
-
 @pytest.mark.parametrize("before", ["add_steps", "load"])
 def test_steps_in_random_order_forget_no_flags_later(before: str, tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(1000, seed=0)
@@ -409,11 +388,6 @@ def test_who_reports_an_end_has_not_forgotten_the_flags(end: str) -> None:
     if end == "another life":
         buffer = relive.RingReplayBuffer.from_state(buffer.state_dict())
     assert not caught(lambda: forgetful(buffer, 20))
-
-
-def test_steps_of_runs_are_not_isolated() -> None:
-    buffer = relive.RingReplayBuffer(1000)
-    assert not caught(lambda: [buffer.add_steps(range(100 * n, 100 * n + 21), [0] * 20, [0.0] * 20) for n in range(30)])
 
 
 # Stacks of stacks.
