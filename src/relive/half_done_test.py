@@ -82,7 +82,7 @@ def count_failures(buffer: Any, failing: Failing, state_of: Callable[[Any], Any]
 @pytest.mark.parametrize("name", kinds(zoo.KINDS))
 def test_a_call_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
     buffer = zoo.worked(zoo.KINDS[name].make, count=40)
-    seeds = 2 if name.startswith("tokens") else 6
+    seeds = 2 if name.startswith("tokens") else 8
     assert count_failures(buffer, allocations.failing, zoo.state_of, seeds) >= 10
     zoo.work(buffer, random.Random("after"), 20)
     zoo.check(buffer)
