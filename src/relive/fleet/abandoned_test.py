@@ -37,7 +37,6 @@ def writer_of(client: Any, make: Any) -> Any:
 
 
 @MAKES
-@local_test.virtual
 async def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
     fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=3 * SIZE))
     client, other = fleet.replay(), fleet.replay()
@@ -68,7 +67,6 @@ async def test_groups_of_dead_writers_are_abandoned(make: Any) -> None:
     assert await client.abort_open_episodes() == 1  # Nobody holds the shared group any more.
 
 
-@local_test.virtual
 async def test_open_episodes_are_aborted_when_their_lease_is_over() -> None:
     fleet = fleet_of(consumption_test.singles)
     client, *others = [fleet.replay() for _ in range(3)]
@@ -112,7 +110,6 @@ def test_a_killed_fleet_goes_on_at_once(make: Any, tmp_path: pathlib.Path) -> No
 
 
 @MAKES
-@local_test.virtual
 async def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
     fleet = fleet_of(make)
     client, other = fleet.replay(), fleet.replay()
@@ -129,7 +126,6 @@ async def test_a_new_coordinator_learns_what_writers_hold(make: Any) -> None:
     assert await client.abort_open_episodes() == 1
 
 
-@local_test.virtual
 async def test_a_writer_holds_its_newest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relive.fleet.holds._MOST_HELD", 2)
     fleet = fleet_of()
@@ -143,7 +139,6 @@ async def test_a_writer_holds_its_newest_groups(monkeypatch: pytest.MonkeyPatch)
     assert (await client.get_drops())["straggler"] == {"agent": 1}
 
 
-@local_test.virtual
 async def test_columns_cannot_abandon_groups() -> None:
     client = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9), 1).replay()
     with pytest.raises(errors.ArgumentError, match="abort_open_episodes needs buffers of episodes or tokens"):

@@ -134,25 +134,6 @@ def test_an_end_truncates_only_its_own_episode() -> None:
     assert (buffer.get_stats().open_episodes, buffer.get_stats().truncated_episodes) == (0, 1)
 
 
-def test_an_episode_of_which_a_chunk_is_missing_is_split() -> None:
-    adapter, buffer = column_of()
-    adapter.insert(W, columns(0, 2, is_start=True))
-    adapter.insert(W, columns(2, 2, first=3))  # As if o_3 were equal to o_2 by chance.
-    assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 4), (3, 4)]
-    assert buffer.get_stats().truncated_episodes == 1
-    assert adapter.cut == 0
-
-
-def test_a_late_chunk_is_an_episode_of_its_own() -> None:
-    adapter, buffer = column_of(streams=2)
-    adapter.insert(W, columns(0, 2, is_start=True))
-    adapter.insert(W, columns(4, 1))
-    adapter.insert(W, columns(2, 2))
-    adapter.insert(W, columns(5, 1, "TERMINATED"))
-    assert windows(buffer) == [(0, 2, False), (1, 2, False), (4, 6, True), (2, 4, False), (3, 4, False), (5, 6, True)]
-    assert (buffer.get_stats().open_episodes, adapter.cut) == (0, 0)
-
-
 def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
     adapter, buffer = column_of(schema=relive.Schema(INTEGER, INTEGER))
     with full_disk(buffer, "end_episode", calls=1):
@@ -183,26 +164,6 @@ def full_disk(buffer: Any, method: str, calls: int = 0) -> Iterator[None]:
     setattr(buffer, method, fail)
     yield
     delattr(buffer, method)
-
-
-@pytest.mark.parametrize("end", [columns(4, 1, "TERMINATED"), end_of(4)])
-def test_what_comes_after_the_end_of_its_episode_ends_at_once(end: Any) -> None:
-    adapter, buffer = column_of()
-    adapter.insert(W, columns(0, 2, is_start=True))
-    adapter.insert(W, end)
-    adapter.insert(W, columns(2, 2))
-    assert [window[:2] for window in windows(buffer) if window[0] < 4] == [(0, 2), (1, 2), (2, 4), (3, 4)]
-    assert buffer.get_stats().open_episodes == 0
-    adapter.insert(V, columns(2, 2))
-    assert buffer.get_stats().open_episodes == 1
-
-
-def test_steps_without_an_open_episode_begin_one() -> None:
-    adapter, buffer = column_of()
-    adapter.insert(W, columns(0, 2, is_start=True))
-    assert adapter.abandon(W) == 1
-    adapter.insert(W, columns(2, 2))
-    assert [window[:2] for window in windows(buffer)] == [(0, 2), (1, 2), (2, 4), (3, 4)]
 
 
 def test_a_dead_writer_frees_its_episodes_and_streams() -> None:
@@ -415,10 +376,7 @@ def pairs_in(buffer: Any) -> Pairs:
 
 WAYS: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
     "columns": (lambda: relive.RingReplayBuffer(999, n_step=2, gamma=1.0, streams=99), chunk_of_columns),
-    "joint": (
-        lambda: relive.JointReplayBuffer(999, agents=["a"], n_step=2, gamma=1.0, streams=99),
-        chunk_of_agents,
-    ),
+    "joint": (lambda: relive.JointReplayBuffer(999, agents=["a"], n_step=2, gamma=1.0, streams=99), chunk_of_agents),
     "episodes": (lambda: relive.EpisodeReplayBuffer[Any, Any](), chunk_of_episode),
 }
 
@@ -490,27 +448,6 @@ def test_the_ticks_of_a_buffer_are_those_of_its_fleet() -> None:
         adapter.set_ticks(ticks)
         assert adapter.weight({}).ticks == ticks
     assert adapter.sampled == 6
-
-
-@pytest.mark.parametrize(
-    ("make", "options", "error", "text"),
-    [
-        (column_of, {"colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
-        (column_of, {"beta": 0.5}, errors.ArgumentError, "beta"),
-        (episode_of, {**LAGS, "colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
-        (episode_of, {"n": 1}, TypeError, "missing a required argument: 'gamma'"),
-        (episode_of, {**LAGS, "n": 0}, errors.ArgumentError, "n must be at least 1, got 0"),
-        (episode_of, {**LAGS, "gamma": 1.5}, errors.ArgumentError, r"gamma must be in \(0, 1\], got 1\.5"),
-        (episode_of, {**LAGS, "max_lag": -1}, errors.ArgumentError, "max_lag must be at least 0, got -1"),
-        (episode_of, {**LAGS, "lag_decay": 0}, errors.ArgumentError, r"lag_decay must be in \(0, 1\], got 0"),
-    ],
-)
-def test_an_empty_buffer_refuses_unknown_options(
-    make: Any, options: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    adapter, _ = make()
-    with pytest.raises(error, match=text):
-        adapter.weight(options)
 
 
 def test_an_adapter_ignores_older_policy_versions() -> None:

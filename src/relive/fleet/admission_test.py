@@ -56,7 +56,6 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
-@local_test.virtual
 async def test_admission_holds_whatever_dies_or_hangs(seed: int, tmp_path: pathlib.Path) -> None:
     rng, rule = random.Random(seed), relive.Admission(max_lag=seed % 3, episodes_per_version=2 * SIZE)
     model, num_groups = Model(rule), 40
@@ -106,7 +105,6 @@ async def test_admission_holds_whatever_dies_or_hangs(seed: int, tmp_path: pathl
 
 
 @pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.tokens])
-@local_test.virtual
 async def test_tickets_are_shared_by_all_clients_of_a_fleet(make: Any) -> None:
     fleet = fleet_of(make, admission=relive.Admission(max_lag=1, episodes_per_version=2))
     client, other = fleet.replay(), fleet.replay()
@@ -144,7 +142,6 @@ async def test_tickets_are_shared_by_all_clients_of_a_fleet(make: Any) -> None:
         await writer.close()
 
 
-@local_test.virtual
 async def test_deliveries_of_a_dead_shard_count_for_their_version(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(shards=1, directory=tmp_path, admission=relive.Admission(max_lag=0, episodes_per_version=2))
     client = fleet.replay()
@@ -163,7 +160,6 @@ async def test_deliveries_of_a_dead_shard_count_for_their_version(tmp_path: path
         assert not await is_held(client, 2)
 
 
-@local_test.virtual
 async def test_episodes_put_back_do_not_count_as_delivered() -> None:
     fleet = fleet_of(shards=1, admission=relive.Admission(max_lag=0, episodes_per_version=3))
     client = fleet.replay()
@@ -191,7 +187,6 @@ async def test_episodes_put_back_do_not_count_as_delivered() -> None:
         assert await is_held(client, 3)
 
 
-@local_test.virtual
 async def test_concurrent_episodes_are_limited_by_admission() -> None:
     fleet = fleet_of(admission=relive.Admission(max_lag=9, episodes_per_version=9, max_running=2))
     client = fleet.replay()
@@ -210,7 +205,6 @@ async def test_concurrent_episodes_are_limited_by_admission() -> None:
         assert not await is_held(client, 2)
 
 
-@local_test.virtual
 async def test_tickets_of_an_actor_that_died_are_given_back() -> None:
     fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2), lease=10.0)
     client, other = fleet.replay(), fleet.replay()
@@ -250,7 +244,6 @@ def test_a_ticket_can_be_released_when_its_event_loop_is_gone() -> None:
     assert ticket.left == 0
 
 
-@local_test.virtual
 async def test_a_long_episode_keeps_its_place() -> None:
     fleet = fleet_of(
         consumption_test.grouped, admission=relive.Admission(max_lag=0, episodes_per_version=1), lease=10.0
@@ -264,7 +257,6 @@ async def test_a_long_episode_keeps_its_place() -> None:
         assert await is_held(other, seconds=200.0)
 
 
-@local_test.virtual
 async def test_a_new_coordinator_learns_of_the_tickets_that_were_given() -> None:
     fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=3), lease=10.0)
     client, other = fleet.replay(), fleet.replay()
@@ -283,7 +275,6 @@ async def test_a_new_coordinator_learns_of_the_tickets_that_were_given() -> None
         await client._transport.coordinator("admission", "renew", {b"unknown": 0})
 
 
-@local_test.virtual
 async def test_a_cancelled_call_takes_no_ticket() -> None:
     fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=1), seed=0)
     client = fleet.replay()
@@ -299,7 +290,6 @@ async def test_a_cancelled_call_takes_no_ticket() -> None:
     assert not await is_held(client)
 
 
-@local_test.virtual
 async def test_tickets_of_the_same_fleet_are_required() -> None:
     rule = relive.Admission(max_lag=0, episodes_per_version=9)
     client = fleet_of(admission=rule).replay()
@@ -316,7 +306,6 @@ async def test_tickets_of_the_same_fleet_are_required() -> None:
         await columns.admit()
 
 
-@local_test.virtual
 async def test_a_fleet_without_admission_always_gives_tickets() -> None:
     client = fleet_of().replay()
     async with client.episodes_writer() as writer:
@@ -328,7 +317,6 @@ async def test_a_fleet_without_admission_always_gives_tickets() -> None:
     assert len(await client.next_episodes(2)) == 2
 
 
-@local_test.virtual
 async def test_admission_waits_only_for_shards_that_may_return() -> None:
     fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
     client = fleet.replay()
@@ -341,7 +329,6 @@ async def test_admission_waits_only_for_shards_that_may_return() -> None:
     assert not await is_held(client)
 
 
-@local_test.virtual
 async def test_shards_forget_places_of_tickets_in_time() -> None:
     rule = relive.Admission(max_lag=0, episodes_per_version=2)
     fleet = fleet_of(shards=1, admission=rule, lease=10.0, recovery=20.0)
@@ -355,7 +342,6 @@ async def test_shards_forget_places_of_tickets_in_time() -> None:
     assert not shard.places(names).uses
 
 
-@local_test.virtual
 async def test_a_cancelled_waiting_call_takes_no_places() -> None:
     fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(0, 4))
     first, second = fleet.replay(), fleet.replay()
@@ -368,7 +354,6 @@ async def test_a_cancelled_waiting_call_takes_no_places() -> None:
 
 
 @pytest.mark.parametrize("is_rejected", [True, False])
-@local_test.virtual
 async def test_returned_deliveries_of_older_versions_free_no_places(is_rejected: bool) -> None:
     lag = 0 if is_rejected else 1
     fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(lag, 4))
@@ -450,7 +435,6 @@ def test_a_failed_attempt_in_a_fleet_returns_its_place(make: Any, batch_steps: i
 
 @pytest.mark.parametrize("way", ["with", "release", "lost"])
 @pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.grouped])
-@local_test.virtual
 async def test_a_closed_ticket_of_a_fleet_takes_no_place_back(make: Any, way: str) -> None:
     fleet = fleet_of(make, admission=relive.Admission(max_lag=0, episodes_per_version=1))
     client, other = fleet.replay(), fleet.replay()
@@ -474,7 +458,6 @@ async def test_a_closed_ticket_of_a_fleet_takes_no_place_back(make: Any, way: st
         assert not await is_held(other)
 
 
-@local_test.virtual
 async def test_aborted_episodes_of_tokens_return_their_place() -> None:
     fleet = fleet_of(consumption_test.tokens, admission=relive.Admission(max_lag=0, episodes_per_version=1))
     client, other = fleet.replay(), fleet.replay()
@@ -490,7 +473,6 @@ async def test_aborted_episodes_of_tokens_return_their_place() -> None:
         assert len(await client.next_episodes(1)) == 1
 
 
-@local_test.virtual
 async def test_a_task_that_blocks_its_own_ticket_is_warned_once() -> None:
     client = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2)).replay()
     async with client.episodes_writer() as writer:
@@ -557,7 +539,9 @@ def seconds_to_train(make: Any, share: float, actors: int) -> float:
     return local_test.run(main())
 
 
-@pytest.mark.parametrize("actors", [30, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "actors", [9, pytest.param(30, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize(
     "make",
     [
@@ -570,7 +554,6 @@ def test_retrying_actors_of_a_fleet_reach_all_versions(make: Any, actors: int) -
     assert max(others) <= 1.5 * without
 
 
-@local_test.virtual
 async def test_one_who_asks_no_more_is_given_no_ticket() -> None:
     fleet = fleet_of(shards=1, admission=relive.Admission(0, 1), timeout=60.0)
     await fleet.coordinator("members")
@@ -582,7 +565,6 @@ async def test_one_who_asks_no_more_is_given_no_ticket() -> None:
     assert await fleet.coordinator("admission", "admit", b"second", 1)
 
 
-@local_test.virtual
 async def test_closing_the_fleet_ends_the_wait_for_a_ticket(caplog: pytest.LogCaptureFixture) -> None:
     fleet = fleet_of(admission=relive.Admission(max_lag=0, episodes_per_version=2))
     client = fleet.replay()

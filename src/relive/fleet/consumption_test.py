@@ -162,7 +162,6 @@ class Trouble(local_test.Trouble):
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 60))])
 @pytest.mark.parametrize("redeliver", [True, False])
-@local_test.virtual
 async def test_groups_arrive_complete_and_once_whatever_dies(
     seed: int, redeliver: bool, tmp_path: pathlib.Path
 ) -> None:
@@ -200,7 +199,6 @@ async def test_groups_arrive_complete_and_once_whatever_dies(
         assert set(counts.values()) <= {SIZE}
 
 
-@local_test.virtual
 async def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
     fleet = local_test.LocalFleet(grouped(), 3)
     client = fleet.replay()
@@ -220,7 +218,6 @@ async def test_groups_that_are_too_old_are_dropped_in_all_shards() -> None:
 
 
 @pytest.mark.parametrize("make", [grouped, tokens])
-@local_test.virtual
 async def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, tmp_path: pathlib.Path) -> None:
     fleet = local_test.LocalFleet(make(redeliver=True), 2, directory=tmp_path)
     client = fleet.replay()
@@ -245,7 +242,6 @@ async def test_only_unacknowledged_groups_come_again_after_a_restart(make: Any, 
     await local_test.never(client.next_groups(1))
 
 
-@local_test.virtual
 async def test_a_lost_reply_is_delivered_to_the_next_call() -> None:
     fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
     client, other = fleet.replay(), fleet.replay()
@@ -291,7 +287,6 @@ def numbers(episodes: list[Any]) -> list[int]:
     return sorted(each.observations[0][0] for each in episodes)
 
 
-@local_test.virtual
 async def test_old_groups_that_were_put_back_are_dropped() -> None:
     fleet = local_test.LocalFleet(grouped(max_episodes=2 * SIZE + 2), 1)
     client = fleet.replay()
@@ -348,7 +343,6 @@ def is_odd(group: list[Any]) -> bool:
     return bool(group[0].observations[0][0] % 2)
 
 
-@local_test.virtual
 async def test_two_learners_share_all_groups_without_deadlock() -> None:
     fleet = local_test.LocalFleet(grouped(), 4, seed=3)
     clients = [fleet.replay(seed) for seed in range(2)]
@@ -397,7 +391,6 @@ def test_calls_of_one_client_are_served_in_turn() -> None:
     local_test.run(again())
 
 
-@local_test.virtual
 async def test_closing_a_fleet_wakes_a_waiting_learner() -> None:
     fleet = local_test.LocalFleet(singles(), 2)
     client = fleet.replay()
@@ -409,7 +402,6 @@ async def test_closing_a_fleet_wakes_a_waiting_learner() -> None:
         await call
 
 
-@local_test.virtual
 async def test_invalid_requests_are_refused() -> None:
     client = local_test.LocalFleet(singles(), 2).replay()
     for text, call in (
@@ -431,7 +423,6 @@ async def test_invalid_requests_are_refused() -> None:
         await columns.next_groups(1)
 
 
-@local_test.virtual
 async def test_group_ids_have_no_effect_without_a_group_rule() -> None:
     fleet = local_test.LocalFleet(singles(), 2)
     client = fleet.replay()
@@ -441,7 +432,6 @@ async def test_group_ids_have_no_effect_without_a_group_rule() -> None:
     assert "place_group" not in [method for _, method, _ in fleet.calls]
 
 
-@local_test.virtual
 async def test_unconfirmed_deliveries_are_forgotten_in_time() -> None:
     fleet = local_test.LocalFleet(singles(), 1, lease=10.0, recovery=20.0)
     client = fleet.replay()
@@ -479,7 +469,6 @@ async def all_that_comes(client: replay.Replay[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@local_test.virtual
 async def test_a_learner_acknowledges_while_the_next_request_runs(seed: int) -> None:
     rng = random.Random(seed)
     client = local_test.LocalFleet(singles(redeliver=True), 2, seed=seed, delay=0.02).replay()
@@ -495,7 +484,6 @@ async def test_a_learner_acknowledges_while_the_next_request_runs(seed: int) -> 
     assert len({*found, *numbers(episodes)}) == 36
 
 
-@local_test.virtual
 async def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None:
     fleet = local_test.LocalFleet(singles(), 1)
     await written(fleet.replay(), 4)
@@ -510,7 +498,6 @@ async def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None
     assert fleet.shard(0).places([]).outstanding == 0
 
 
-@local_test.virtual
 async def test_episodes_are_put_back_once_a_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = local_test.LocalFleet(singles(), 1)
     first, second = fleet.replay(), fleet.replay()
@@ -529,7 +516,6 @@ def full(*_: Any) -> None:
     raise errors.CheckpointError("No space left on device")
 
 
-@local_test.virtual
 async def test_a_learner_that_only_takes_finds_new_shards() -> None:
     fleet = local_test.LocalFleet(singles(), 1)
     learner, operator = fleet.replay(), fleet.replay()
@@ -544,7 +530,6 @@ async def test_a_learner_that_only_takes_finds_new_shards() -> None:
     assert numbers(await learner.next_episodes(2)) == [0, 1]
 
 
-@local_test.virtual
 async def test_acknowledged_episodes_of_two_learners_never_come_again(tmp_path: pathlib.Path) -> None:
     fleet = local_test.LocalFleet(singles(redeliver=True), 1, directory=tmp_path)
     first, second = fleet.replay(), fleet.replay()
@@ -565,7 +550,6 @@ async def test_acknowledged_episodes_of_two_learners_never_come_again(tmp_path: 
     assert (await all_that_comes(then.replay()), kept) == ([2, 3, 5], [4])
 
 
-@local_test.virtual
 async def test_requests_to_a_hung_shard_are_put_back() -> None:
     fleet = local_test.LocalFleet(singles(), 1, timeout=1.0)
     first, second = fleet.replay(), fleet.replay()
@@ -584,7 +568,6 @@ async def test_requests_to_a_hung_shard_are_put_back() -> None:
 
 
 @pytest.mark.parametrize("make", [grouped(), tokens()])
-@local_test.virtual
 async def test_a_group_stays_together_when_the_fleet_changes(make: Any) -> None:
     fleet = local_test.LocalFleet(make, 2)
     client: Any = fleet.replay()
@@ -604,7 +587,6 @@ async def test_a_group_stays_together_when_the_fleet_changes(make: Any) -> None:
         assert sorted(found) == sorted(f"group-{group}" for group in range(12))
 
 
-@local_test.virtual
 async def test_a_group_is_lost_if_its_shard_does_not_return(tmp_path: pathlib.Path) -> None:
     fleet = local_test.LocalFleet(grouped(), 2, directory=tmp_path, timeout=1.0, recovery=10.0)
     client = fleet.replay()
@@ -641,7 +623,6 @@ async def test_a_group_is_lost_if_its_shard_does_not_return(tmp_path: pathlib.Pa
                 await writer.flush()
 
 
-@local_test.virtual
 async def test_groups_do_not_move_when_shards_come_and_go() -> None:
     fleet = local_test.LocalFleet(grouped(), 4)
     names = [f"group-{number}" for number in range(40)]
@@ -657,33 +638,7 @@ async def test_groups_do_not_move_when_shards_come_and_go() -> None:
     assert set(later) == {0, 2, 3}
 
 
-@local_test.virtual
-async def test_a_begun_group_is_completed_in_a_drained_shard() -> None:
-    fleet = local_test.LocalFleet(grouped(), 3, lease=5.0)
-    client = fleet.replay()
-    home = await fleet.coordinator("place_group", "group-0")
-    async with client.episodes_writer() as writer:
-        await play(writer, 0, 0)
-        await writer.flush()
-        await client.drain(home)
-        await play(writer, 0, 1)
-        await play(writer, 0, 2)
-        await writer.flush()
-        assert [check_group(group) for group in await client.next_groups(1)] == [0]
-        # A writer that stays does not keep the shard from ending.
-        await asyncio.sleep(2.0)
-        for group in range(1, 5):
-            for member in range(SIZE):
-                await play(writer, group, member)
-        await writer.flush()
-        await asyncio.sleep(30.0)
-        assert home in fleet.gone
-        assert sorted(check_group(group) for group in await client.next_groups(4)) == [1, 2, 3, 4]
-        assert (writer.lost, writer.refused) == (0, 0)
-
-
 @pytest.mark.parametrize("what", ["a group is held", "a learner asks", "nothing"])
-@local_test.virtual
 async def test_a_drained_shard_waits_for_its_groups(what: str) -> None:
     fleet = local_test.LocalFleet(grouped(), 2, lease=5.0, timeout=1.0)
     client = fleet.replay()
@@ -727,7 +682,6 @@ async def test_a_drained_shard_waits_for_its_groups(what: str) -> None:
         assert (writer.lost, writer.refused) == (0, 0)
 
 
-@local_test.virtual
 async def test_a_held_group_keeps_its_place_at_a_coordinator_restart() -> None:
     fleet = local_test.LocalFleet(grouped(), 2, lease=4.0)
     client = fleet.replay()
@@ -742,7 +696,6 @@ async def test_a_held_group_keeps_its_place_at_a_coordinator_restart() -> None:
     await writer.close()
 
 
-@local_test.virtual
 async def test_the_coordinator_remembers_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "_MOST_PLACES", 10)
     fleet = local_test.LocalFleet(grouped(), 2)
@@ -752,26 +705,6 @@ async def test_the_coordinator_remembers_a_bounded_number_of_groups(monkeypatch:
     assert list(fleet.coordinator_process._places or ()) == [f"group-{number}" for number in range(20, 30)]
 
 
-@local_test.virtual
-async def test_a_late_failed_attempt_does_not_need_its_group() -> None:
-    fleet = local_test.LocalFleet(grouped(), 1)
-    client = fleet.replay()
-    async with client.episodes_writer() as writer:
-        for member in range(SIZE):
-            await play(writer, 0, member)
-        await play(writer, 0, 1, attempt=1, ends=False)
-        async with writer.episode("agent", group_id="group-0") as episode:
-            await episode.append((0, 2, 1, 0), 0, 1.0)
-            await episode.end("over", "ABORTED")
-        await writer.flush()
-        assert writer.refused == 0
-        assert check_group((await client.next_groups(1))[0]) == 0
-        await play(writer, 0, 1, attempt=2)
-        with pytest.raises(errors.ArgumentError, match="no episode can start in group 'group-0'"):
-            await writer.flush()
-
-
-@local_test.virtual
 async def test_a_group_episode_torn_in_a_crash_is_stored_again(tmp_path: pathlib.Path) -> None:
     for stored in range(7):
         fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored), timeout=1.0)
@@ -807,7 +740,6 @@ async def test_a_group_episode_torn_in_a_crash_is_stored_again(tmp_path: pathlib
             assert writer.stored == 2 + 1 + 2 + 3
 
 
-@local_test.virtual
 async def test_a_group_episode_on_a_full_disk_is_stored_later(tmp_path: pathlib.Path) -> None:
     for stored in range(3):
         fleet = local_test.LocalFleet(grouped(), 1, directory=tmp_path / str(stored))
@@ -854,7 +786,6 @@ async def add_steps(writer: Any, group_id: str, status: str = "COMPLETED") -> No
 
 
 @pytest.mark.parametrize("make", [grouped, tokens])
-@local_test.virtual
 async def test_a_group_has_the_names_that_a_plain_buffer_takes(make: Any) -> None:
     add = add_tokens if make is tokens else add_steps
     client = local_test.LocalFleet(make(), 2).replay()
@@ -867,7 +798,6 @@ async def test_a_group_has_the_names_that_a_plain_buffer_takes(make: Any) -> Non
         assert first.group_id == "\ud800"
 
 
-@local_test.virtual
 async def test_metadata_comes_back_with_episodes_of_a_fleet() -> None:
     fleet = local_test.LocalFleet(singles(), 2)
     client = fleet.replay()
@@ -888,7 +818,6 @@ async def test_metadata_comes_back_with_episodes_of_a_fleet() -> None:
         assert each.metadata == {"number": number, "list": [number]}
 
 
-@local_test.virtual
 async def test_late_aborted_tokens_do_not_need_their_group() -> None:
     client = local_test.LocalFleet(tokens(), 1).replay()
     async with client.tokens_writer() as writer:
@@ -902,7 +831,6 @@ async def test_late_aborted_tokens_do_not_need_their_group() -> None:
             await writer.flush()
 
 
-@local_test.virtual
 async def test_a_drained_shard_waits_for_a_learner_in_doubt() -> None:
     fleet = local_test.LocalFleet(grouped(redeliver=True), 1)
     async with fleet.replay().episodes_writer() as writer:
@@ -914,7 +842,6 @@ async def test_a_drained_shard_waits_for_a_learner_in_doubt() -> None:
     assert (len(units), shard.retire([])) == (1, False)  # The reply may be lost, and the group be put back.
 
 
-@local_test.virtual
 async def test_a_group_is_placed_by_the_newest_list_of_shards() -> None:
     fleet = local_test.LocalFleet(grouped(), 3, timeout=1.0)
     client = fleet.replay()
@@ -933,7 +860,6 @@ async def test_a_group_is_placed_by_the_newest_list_of_shards() -> None:
     assert [check_group(each) for each in await client.next_groups(1)] == [group]
 
 
-@local_test.virtual
 async def test_episodes_of_a_lost_shard_are_not_rejected() -> None:
     fleet = local_test.LocalFleet(singles(), 2, timeout=1.0)
     client = fleet.replay()
@@ -945,7 +871,6 @@ async def test_episodes_of_a_lost_shard_are_not_rejected() -> None:
     assert await client.reject([one.episode_id]) == 1
 
 
-@local_test.virtual
 async def test_a_group_may_be_let_go_while_it_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holds, "_MOST_HELD", 1)
     fleet = local_test.LocalFleet(grouped(), 2)

@@ -61,7 +61,6 @@ async def write_to_all(writers: list[Any], episodes: int = 1) -> None:
 # Which shards there are.
 
 
-@local_test.virtual
 async def test_a_new_coordinator_knows_the_numbers_of_the_shards() -> None:
     fleet = fleet_of(3)
     process = process_of(fleet)
@@ -95,7 +94,6 @@ async def test_a_new_coordinator_knows_the_numbers_of_the_shards() -> None:
         (1, "drain needs another active shard, .* shard 1"),
     ],
 )
-@local_test.virtual
 async def test_invalid_drains_are_refused(shard: int, text: str) -> None:
     fleet = fleet_of(2)
     if shard == 1:
@@ -104,7 +102,6 @@ async def test_invalid_drains_are_refused(shard: int, text: str) -> None:
         await fleet.replay().drain(shard)
 
 
-@local_test.virtual
 async def test_a_fleet_has_at_most_512_shards_in_its_life() -> None:
     fleet = fleet_of(1)
     members = await process_of(fleet).members()
@@ -116,7 +113,6 @@ async def test_a_fleet_has_at_most_512_shards_in_its_life() -> None:
         await client.add_shard()
 
 
-@local_test.virtual
 async def test_a_coordinator_waits_for_a_shard_of_an_open_fleet() -> None:
     fleet = fleet_of(2)
     for shard in range(2):
@@ -132,7 +128,6 @@ async def test_a_coordinator_waits_for_a_shard_of_an_open_fleet() -> None:
         await coordinator.Coordinator(fleet, [0, 1], fleet.settings, None).members()
 
 
-@local_test.virtual
 async def test_all_clients_draw_from_a_new_shard() -> None:
     fleet = fleet_of(1, seed=1)
     operator, learner, actor = fleet.replay(0), fleet.replay(1), fleet.replay(2)
@@ -173,7 +168,6 @@ def test_a_new_shard_gets_the_largest_priority_of_the_fleet() -> None:
     local_test.run(main())
 
 
-@local_test.virtual
 async def test_rows_of_a_drained_shard_are_drawn_until_they_age_out(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(3, directory=tmp_path)
     client = fleet.replay()
@@ -204,7 +198,6 @@ async def test_rows_of_a_drained_shard_are_drawn_until_they_age_out(tmp_path: pa
     assert sum(writer.lost for writer in writers) == 0
 
 
-@local_test.virtual
 async def test_a_batch_sent_to_a_drained_shard_goes_elsewhere() -> None:
     fleet = fleet_of(2)
     client, operator = fleet.replay(), fleet.replay()
@@ -226,38 +219,37 @@ async def test_a_batch_sent_to_a_drained_shard_goes_elsewhere() -> None:
 # Writers and their homes.
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@local_test.virtual
-async def test_writers_return_to_their_home_shards_after_restarts(seed: int, tmp_path: pathlib.Path) -> None:
-    fleet = fleet_of(8, seed=seed, directory=tmp_path)
+@pytest.mark.parametrize("num_shards", [4, pytest.param(8, marks=pytest.mark.full)])
+async def test_writers_return_to_their_home_shards_after_restarts(num_shards: int, tmp_path: pathlib.Path) -> None:
+    fleet = fleet_of(num_shards, seed=0, directory=tmp_path)
     client = fleet.replay()
-    writers = [client.writer(batch_steps=10) for _ in range(64)]
+    writers = [client.writer(batch_steps=10) for _ in range(8 * num_shards)]
     await write_to_all(writers)
-    assert shards_of(writers) == dict.fromkeys(range(8), 8)
-    for shard in range(8):
+    assert shards_of(writers) == dict.fromkeys(range(num_shards), 8)
+    for shard in range(num_shards):
         fleet.kill(shard)
         for _ in range(2):
             for writer in writers:
                 await writer.add_episode(**COLUMNS)
             await local_test.settle(1.0)
-        assert len(shards_of(writers)) == 7
+        assert len(shards_of(writers)) == num_shards - 1
         # The writers of a lost shard spread over the others.
-        assert max(shards_of(writers).values()) <= 8 + 2
+        assert max(shards_of(writers).values()) <= 8 + 3
         fleet.start(shard)
         await local_test.settle(1.0)
         await write_to_all(writers)
     await write_to_all(writers)
-    assert shards_of(writers) == dict.fromkeys(range(8), 8)
+    assert shards_of(writers) == dict.fromkeys(range(num_shards), 8)
     await client.drain(3)
-    assert await client.add_shard() == 8
-    assert await client.add_shard() == 9
+    assert [await client.add_shard() for _ in range(2)] == [num_shards, num_shards + 1]
     await write_to_all(writers)
-    assert set(shards_of(writers)) == {0, 1, 2, 4, 5, 6, 7, 8, 9}
-    assert set(shards_of(writers).values()) == {7, 8}
+    assert set(shards_of(writers)) == {*range(num_shards + 2)} - {3}
+    least = len(writers) // (num_shards + 1)
+    assert set(shards_of(writers).values()) == {least, least + 1}
     for writer in writers:
         await writer.close()
-        assert (writer.stored, writer.lost) == (10 * 27, 0)
-    assert sum(len(buffer) for buffer in fleet.buffers()) == 64 * 270
+        assert (writer.stored, writer.lost) == (10 * (3 * num_shards + 3), 0)
+    assert sum(len(buffer) for buffer in fleet.buffers()) == len(writers) * writers[0].stored
     leases = [shard.writers for shard in (await client.stats()).shards if shard is not None]
     assert sum(leases) == 0
 
@@ -266,7 +258,6 @@ async def add(writer: Any, t: int, **end: Any) -> None:
     await writer.add(float(t), 0, 1.0, float(t + 1), **end)
 
 
-@local_test.virtual
 async def test_an_open_episode_stays_in_its_shard_until_it_is_cut() -> None:
     fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(1000, streams=4, seed=0), 2, lease=10.0)
     client = fleet.replay()
@@ -296,7 +287,6 @@ async def test_an_open_episode_stays_in_its_shard_until_it_is_cut() -> None:
     assert fleet.shard(1).stats().aborted == 1
 
 
-@local_test.virtual
 async def test_a_silent_writer_returns_to_its_home_shard() -> None:
     fleet = fleet_of(2, lease=8.0)
     client = fleet.replay()
@@ -363,7 +353,6 @@ LONG = [pytest.param(20, seed, marks=pytest.mark.long, id=f"block{seed}") for se
 
 @pytest.mark.parametrize(("kills", "seed"), [(3, 0), *LONG])
 @pytest.mark.parametrize("kind", ["columns", "episodes"])
-@local_test.virtual
 async def test_a_coordinator_that_dies_loses_nothing(kind: str, kills: int, seed: int, tmp_path: pathlib.Path) -> None:
     rng = random.Random(seed)
     fleet = local_test.LocalFleet(
@@ -389,62 +378,49 @@ async def test_a_coordinator_that_dies_loses_nothing(kind: str, kills: int, seed
 
 
 ROUNDS = pytest.mark.parametrize(
-    ("rounds", "seed"),
-    [(1, 0), *[pytest.param(5, seed, marks=pytest.mark.long, id=f"block{seed}") for seed in range(6)]],
+    ("shards", "rounds", "seed"),
+    [
+        (2, 1, 0),
+        pytest.param(4, 1, 0, marks=pytest.mark.full),
+        *[pytest.param(4, 5, seed, marks=pytest.mark.long, id=f"block{seed}") for seed in range(6)],
+    ],
 )
 
 
 @ROUNDS
 @pytest.mark.parametrize("kind", ["columns", "episodes"])
-@local_test.virtual
-async def test_a_rolling_restart_loses_nothing(kind: str, rounds: int, seed: int, tmp_path: pathlib.Path) -> None:
-    fleet = local_test.LocalFleet(
-        trouble_test.KINDS[kind][0],
-        4,
-        directory=tmp_path,
-        seed=seed,
-        timeout=1.0,
-        lease=2.0,
-        recovery=600.0,
-        limiter=LIMITER,
-    )
-    load = Load(fleet, kind, writers=8, learners=2, seed=seed)
+async def test_a_rolling_restart_loses_nothing(
+    kind: str, shards: int, rounds: int, seed: int, tmp_path: pathlib.Path
+) -> None:
+    settings: Any = {"timeout": 1.0, "lease": 2.0, "recovery": 600.0, "limiter": LIMITER}
+    fleet = local_test.LocalFleet(trouble_test.KINDS[kind][0], shards, directory=tmp_path, seed=seed, **settings)
+    load = Load(fleet, kind, writers=2 * shards, learners=2, seed=seed)
     load.begin(75 * rounds)
-    for _ in range(rounds):
-        for shard in range(4):
-            await restart(fleet, shard)
+    for shard in [*range(shards)] * rounds:
+        await restart(fleet, shard)
     await load.end()
     # After it each writer is at home again.
     for actor in load.actors:
         writer = actor.writer
         outbox = getattr(writer._outbox, "_outboxes", {None: writer._outbox})[None]
-        assert outbox._shard == outbox._writer % 4
+        assert outbox._shard == outbox._writer % shards
     # And once more, from the files alone.
-    for shard in range(4):
+    for shard in range(shards):
         fleet.kill(shard)
     restart_coordinator(fleet)
-    for shard in range(4):
+    for shard in range(shards):
         fleet.start(shard)
     assert trouble_test.stored_in(fleet, kind) == trouble_test.given_by(load.actors)
     stats = await fleet.replay().stats()
-    assert (stats.lost, stats.coordinator.members.active) == (0, (0, 1, 2, 3))
+    assert (stats.lost, stats.coordinator.members.active) == (0, tuple(range(shards)))
 
 
 @ROUNDS
-@local_test.virtual
-async def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path: pathlib.Path) -> None:
+async def test_a_rolling_restart_tears_no_group(shards: int, rounds: int, seed: int, tmp_path: pathlib.Path) -> None:
     rng, model, size = random.Random(seed), consumption_test.Model(), consumption_test.SIZE
-    fleet = local_test.LocalFleet(
-        consumption_test.grouped(redeliver=True),
-        4,
-        directory=tmp_path,
-        admission=relive.Admission(max_lag=2, episodes_per_version=8 * size),
-        limiter=LIMITER,
-        seed=seed,
-        timeout=1.0,
-        lease=2.0,
-        recovery=600.0,
-    )
+    settings: Any = {"timeout": 1.0, "lease": 2.0, "recovery": 600.0, "limiter": LIMITER, "seed": seed}
+    settings["admission"] = relive.Admission(max_lag=2, episodes_per_version=8 * size)
+    fleet = local_test.LocalFleet(consumption_test.grouped(redeliver=True), shards, directory=tmp_path, **settings)
     numbers, version, batches, is_over = itertools.count(), 0, [0, 0], False
 
     async def act(client: Any) -> int:
@@ -481,8 +457,8 @@ async def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path
     learners = [fleet.replay(seed + number) for number in range(2)]
     await learners[0].set_policy_version(0)
     learning = [asyncio.create_task(work(learners[number], number)) for work in (draw, train) for number in (0, 1)]
-    acting = [asyncio.create_task(act(fleet.replay(number))) for number in range(8)]
-    for shard in [*range(4)] * rounds:
+    acting = [asyncio.create_task(act(fleet.replay(number))) for number in range(2 * shards)]
+    for shard in [*range(shards)] * rounds:
         fleet.kill(shard)
         model.kills.append((asyncio.get_running_loop().time(), shard))
         await asyncio.sleep(0.5)
@@ -498,7 +474,7 @@ async def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path
         task.cancel()
     ends = await asyncio.gather(*learning, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-    assert min(batches) > 20
+    assert min(batches) > 5 * shards
     # Every step is there once, in a whole group; also in the files.
     of_members = {(group, member): 1 + (group + member) % 4 for group in range(groups) for member in range(size)}
     given = [(*of_member, 0, t) for of_member, steps in of_members.items() for t in range(steps)]
@@ -509,7 +485,7 @@ async def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path
             buffer.check()
             of_groups = collections.Counter(each.group_id for each in local_test.episodes_in(buffer, finished=True))
             assert set(of_groups.values()) == {size}
-            assert groups / 8 < len(of_groups) < groups / 2
+            assert groups / 2 / shards < len(of_groups) < 2 * groups / shards
             model.places |= {int(group.removeprefix("group-")): shard for group in of_groups}
             found += [
                 step
@@ -517,7 +493,7 @@ async def test_a_rolling_restart_tears_no_group(rounds: int, seed: int, tmp_path
                 for step in each.observations[: len(each)]
             ]
         assert sorted(found) == given
-        for shard in range(4):
+        for shard in range(shards):
             fleet.kill(shard)
             fleet.start(shard)
     # What came twice was delivered by a process that was killed, and not acknowledged.

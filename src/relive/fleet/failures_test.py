@@ -209,7 +209,6 @@ COURSES: dict[str, Course | None] = {
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
 @pytest.mark.parametrize("what", [what for what, course in COURSES.items() if course is not None])
-@local_test.virtual
 async def test_what_the_table_of_failures_says(what: str, seed: int, tmp_path: pathlib.Path) -> None:
     course = COURSES[what]
     assert course is not None

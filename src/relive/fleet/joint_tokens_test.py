@@ -47,7 +47,6 @@ def places(batch: Any) -> list[tuple[int, int]]:
     return [(shard, t) for shard, t in batch.agents["walker"].observation.tolist()]
 
 
-@local_test.virtual
 async def test_joint_steps_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
     fleet = joint_fleet(directory=tmp_path)
     client, counts = fleet.replay(), collections.Counter[tuple[int, int]]()
@@ -70,7 +69,6 @@ async def test_joint_steps_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) 
     testing.assert_frequencies([counts[place] for place in ALL], [1 / len(ALL)] * len(ALL))
 
 
-@local_test.virtual
 async def test_priorities_of_joint_steps_reach_their_shards(tmp_path: pathlib.Path) -> None:
     fleet = joint_fleet(prioritized, directory=tmp_path)
     client, counts = fleet.replay(), collections.Counter[int]()
@@ -91,7 +89,6 @@ async def test_priorities_of_joint_steps_reach_their_shards(tmp_path: pathlib.Pa
     testing.assert_frequencies([counts[row] for row in range(len(ALL))], (weights / weights.sum()).tolist())
 
 
-@local_test.virtual
 async def test_sequences_of_joint_steps_are_drawn_too() -> None:
     batch = await joint_fleet(sequences).replay().sample(200)
     assert batch.mask.shape == (200, 3)
@@ -143,7 +140,6 @@ def test_a_refused_joint_step_costs_no_other_step() -> None:
         (({"a": 0}, {"a": 0}, {}, {}), "rewards must have every agent in actions, got none of 'a'"),
     ],
 )
-@local_test.virtual
 async def test_invalid_joint_steps_are_refused_at_once(arguments: Any, text: str) -> None:
     writer = joint_fleet().replay().joint_writer()
     with pytest.raises(errors.ArgumentError, match=text):
@@ -153,7 +149,6 @@ async def test_invalid_joint_steps_are_refused_at_once(arguments: Any, text: str
     await writer.close()
 
 
-@local_test.virtual
 async def test_extras_of_agents_arrive() -> None:
     fleet = local_test.LocalFleet(joint, 1)
     async with fleet.replay().joint_writer() as writer:
@@ -206,7 +201,6 @@ def check_tokens(batch: Any) -> list[tuple[int, int]]:
     return said
 
 
-@local_test.virtual
 async def test_tokens_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> None:
     client, counts = token_fleet(directory=tmp_path).replay(), collections.Counter[tuple[int, int]]()
     for _ in range(60):
@@ -214,7 +208,6 @@ async def test_tokens_are_drawn_as_from_one_buffer(tmp_path: pathlib.Path) -> No
     testing.assert_frequencies([counts[place] for place in ALL], [1 / len(ALL)] * len(ALL))
 
 
-@local_test.virtual
 async def test_tokens_are_drawn_while_they_are_fresh(tmp_path: pathlib.Path) -> None:
     client = token_fleet(directory=tmp_path).replay()
     with pytest.raises(errors.ArgumentError, match="call set_policy_version first"):
@@ -238,7 +231,6 @@ def rated_tokens(**settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("max_lag", [None, 2])
-@local_test.virtual
 async def test_priorities_of_tokens_are_those_of_one_buffer(tmp_path: pathlib.Path, max_lag: int | None) -> None:
     client, counts = token_fleet(rated_tokens, directory=tmp_path).replay(), collections.Counter[int]()
     await client.set_policy_version(4)
@@ -258,7 +250,6 @@ async def test_priorities_of_tokens_are_those_of_one_buffer(tmp_path: pathlib.Pa
     assert (await client.sample(9, beta=0.0)).weights.tolist() == [1.0] * 9
 
 
-@local_test.virtual
 async def test_weights_by_no_largest_and_a_lag_are_refused(tmp_path: pathlib.Path) -> None:
     fleet = token_fleet(lambda: rated_tokens(weight_normalization="none"), directory=tmp_path)
     client = fleet.replay()
@@ -270,15 +261,6 @@ async def test_weights_by_no_largest_and_a_lag_are_refused(tmp_path: pathlib.Pat
         await token_fleet(directory=tmp_path / "other").replay().sample(4, beta=0.5)
 
 
-@local_test.virtual
-async def test_batches_of_tokens_are_drawn_ahead(tmp_path: pathlib.Path) -> None:
-    batches = token_fleet(directory=tmp_path).replay().batches(5, prefetch=3)
-    for _ in range(10):
-        assert len(check_tokens(await anext(batches))) == 5
-    await batches.aclose()
-
-
-@local_test.virtual
 async def test_sequences_are_read_and_updated_by_key(tmp_path: pathlib.Path) -> None:
     extras = {"temperature": relive.Field((), "float32")}
     fleet = token_fleet(lambda: tokens(sequence_extras=extras), directory=tmp_path)
@@ -308,7 +290,6 @@ async def test_sequences_are_read_and_updated_by_key(tmp_path: pathlib.Path) -> 
         await joint_fleet().replay().read([0])
 
 
-@local_test.virtual
 async def test_keys_of_an_emptied_shard_are_dropped() -> None:
     fleet = local_test.LocalFleet(tokens, 1)
     client = fleet.replay()
@@ -327,7 +308,6 @@ async def test_keys_of_an_emptied_shard_are_dropped() -> None:
             await client.read(keys)
 
 
-@local_test.virtual
 async def test_a_writer_of_tokens_refuses_the_same_as_the_buffer() -> None:
     fleet = token_fleet()
     writer = fleet.replay().tokens_writer()
@@ -352,7 +332,6 @@ async def test_a_writer_of_tokens_refuses_the_same_as_the_buffer() -> None:
         await writer.add_episode([step], agent_id="a")
 
 
-@local_test.virtual
 async def test_metadata_comes_back_with_tokens_of_a_fleet() -> None:
     client = local_test.LocalFleet(tokens, 2).replay()
     async with client.tokens_writer() as writer:
@@ -369,7 +348,6 @@ async def test_metadata_comes_back_with_tokens_of_a_fleet() -> None:
         assert (known["agent"], known["image"].tolist()) == (agent_id, [[number] * number])
 
 
-@local_test.virtual
 async def test_branches_in_a_fleet_begin_like_one_of_their_shard() -> None:
     fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(5_000, groups=relive.Groups(4), seed=0), 2)
     client = fleet.replay()
@@ -392,7 +370,6 @@ async def test_branches_in_a_fleet_begin_like_one_of_their_shard() -> None:
     assert {*drawn.keys.tolist()} >= set().union(*by_group.values())
 
 
-@local_test.virtual
 async def test_a_conversation_is_sent_with_each_token_once() -> None:
     fleet = local_test.LocalFleet(lambda: relive.TokenReplayBuffer(20_000, logprobs_dtype=np.float16), 1)
     prompt, steps = [0], []
@@ -412,7 +389,6 @@ async def test_a_conversation_is_sent_with_each_token_once() -> None:
     assert len(pickle.dumps(sent)) < 40 * len(own)  # Of a step: its 25 bytes a token, and log-probabilities.
 
 
-@local_test.virtual
 async def test_episodes_in_parts_have_the_keys_of_their_sequences() -> None:
     fleet = local_test.LocalFleet(trouble_test.tokens, 3)
     client = fleet.replay()

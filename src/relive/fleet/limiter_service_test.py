@@ -44,7 +44,6 @@ async def sample_until_held(
     return most
 
 
-@local_test.virtual
 async def test_batches_are_granted_as_if_requested_one_by_one() -> None:
     several, one_by_one = turns_of(ratio()), turns_of(ratio())
     for line in (several, one_by_one):
@@ -76,7 +75,6 @@ class Twin:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("limiter", [ratio(), ratio(0.25, 3, 1.0), ratio(8.0, 20, 100.0), relive.MinSize(15)])
-@local_test.virtual
 async def test_turns_are_those_of_the_limiter(limiter: Any, seed: int) -> None:
     rng, line, twin = random.Random(seed), turns_of(limiter), Twin(limiter)
     for _ in range(200):
@@ -89,7 +87,6 @@ async def test_turns_are_those_of_the_limiter(limiter: Any, seed: int) -> None:
     assert await line.counts() == (twin.inserted, twin.sampled)
 
 
-@local_test.virtual
 async def test_a_waiter_goes_on_as_soon_as_the_other_side_moves() -> None:
     line = turns_of(ratio())
     now = asyncio.get_running_loop().time
@@ -109,7 +106,6 @@ async def test_a_waiter_goes_on_as_soon_as_the_other_side_moves() -> None:
     assert await drawing
 
 
-@local_test.virtual
 async def test_turns_are_granted_in_order_of_arrival() -> None:
     line, order = turns_of(ratio()), list[int]()
     await insert_until_held(line)
@@ -126,7 +122,6 @@ async def test_turns_are_granted_in_order_of_arrival() -> None:
     assert order == list(range(5))
 
 
-@local_test.virtual
 async def test_a_batch_that_could_never_pass_is_refused() -> None:
     line = turns_of(ratio())
     with pytest.raises(errors.ArgumentError, match="batch_size must be at most 39 with SampleToInsertRatio"):
@@ -141,7 +136,6 @@ def test_only_a_limiter_limits() -> None:
 # Learners that are gone.
 
 
-@local_test.virtual
 async def test_writers_wait_for_the_first_learner() -> None:
     line = turns_of(ratio())
     assert await insert_until_held(line) == 30
@@ -149,7 +143,6 @@ async def test_writers_wait_for_the_first_learner() -> None:
     assert await line.insert_turn(1) is None
 
 
-@local_test.virtual
 async def test_a_dead_learner_holds_up_nobody_and_leaves_no_debt() -> None:
     line = turns_of(ratio())
     assert await insert_until_held(line) == 30
@@ -165,7 +158,6 @@ async def test_a_dead_learner_holds_up_nobody_and_leaves_no_debt() -> None:
     assert await insert_until_held(line) == 40
 
 
-@local_test.virtual
 async def test_a_waiting_learner_never_counts_as_dead() -> None:
     line = turns_of(ratio(min_size=1000))
     for _ in range(30):
@@ -175,7 +167,6 @@ async def test_a_waiting_learner_never_counts_as_dead() -> None:
     assert await waiting
 
 
-@local_test.virtual
 async def test_a_cancelled_waiter_holds_up_nobody() -> None:
     line = turns_of(ratio())
     await insert_until_held(line)
@@ -197,7 +188,6 @@ async def test_a_cancelled_waiter_holds_up_nobody() -> None:
     assert await insert_until_held(line) == 1000
 
 
-@local_test.virtual
 async def test_samples_given_back_may_be_drawn_by_others() -> None:
     line = turns_of(ratio())
     await insert_until_held(line)
@@ -212,7 +202,6 @@ async def test_samples_given_back_may_be_drawn_by_others() -> None:
 # A process that begins again.
 
 
-@local_test.virtual
 async def test_a_restarted_limiter_goes_on_from_the_counts_of_shards() -> None:
     line = turns_of(ratio(), inserted=100, sampled=80, size=100)
     assert await line.counts() == (100, 80)
@@ -220,7 +209,6 @@ async def test_a_restarted_limiter_goes_on_from_the_counts_of_shards() -> None:
     assert await sample_until_held(line, 110) == 40
 
 
-@local_test.virtual
 async def test_concurrent_calls_wait_for_one_count() -> None:
     calls = collections.Counter[str]()
 
@@ -235,7 +223,6 @@ async def test_concurrent_calls_wait_for_one_count() -> None:
     assert await line.counts() == (105, 81)
 
 
-@local_test.virtual
 async def test_a_failed_count_is_repeated_by_the_next_call() -> None:
     failures = [errors.ShardLostError("gone")]
 
@@ -251,7 +238,6 @@ async def test_a_failed_count_is_repeated_by_the_next_call() -> None:
 
 
 @pytest.mark.parametrize("inserted", [120, 121, 500, 10**9])
-@local_test.virtual
 async def test_inserts_without_a_learner_are_no_debt_after_a_restart(inserted: int) -> None:
     line = turns_of(ratio(), inserted=inserted, sampled=90, size=1000)
     assert await line.counts() == (min(inserted, 119) if inserted > 120 else 119, 90)
@@ -260,7 +246,6 @@ async def test_inserts_without_a_learner_are_no_debt_after_a_restart(inserted: i
 
 
 @pytest.mark.parametrize("sampled", [110, 111, 500, 10**9])
-@local_test.virtual
 async def test_samples_of_lost_rows_are_no_debt_after_a_restart(sampled: int) -> None:
     line = turns_of(ratio(), inserted=100, sampled=sampled, size=100)
     assert await line.counts() == (100, 109)
@@ -269,7 +254,6 @@ async def test_samples_of_lost_rows_are_no_debt_after_a_restart(sampled: int) ->
 
 
 @pytest.mark.parametrize("counts", [(0, 0, 0), (5, 0, 5), (5, 300, 5), (100, 90, 100), (119, 90, 100), (100, 109, 100)])
-@local_test.virtual
 async def test_counts_that_hold_up_nobody_are_not_changed(counts: tuple[int, int, int]) -> None:
     assert await turns_of(ratio(), *counts).counts() == counts[:2]
 
@@ -284,13 +268,11 @@ class Never(relive.RateLimiter):
         return False
 
 
-@local_test.virtual
 async def test_a_limiter_that_allows_nothing_allows_no_insert() -> None:
     assert await turns_of(Never(), 100, 50, 100).counts() == (0, 50)
     assert await turns_of(Never(), 100, 50, 100).insert_turn(1) is None
 
 
-@local_test.virtual
 async def test_an_earlier_learner_holds_up_nobody_after_a_restart() -> None:
     line = turns_of(ratio(), inserted=100, sampled=80, size=100)
     assert await insert_until_held(line) == 10

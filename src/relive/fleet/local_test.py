@@ -276,10 +276,7 @@ class LocalFleet:
         """Begin a new process for the coordinator, which has none."""
         assert self.coordinator_process is None
         self.coordinator_process = coordinator.Coordinator(
-            self,
-            [shard for shard in self.processes if shard not in self.gone],
-            self.settings,
-            self.rate_limiter,
+            self, [shard for shard in self.processes if shard not in self.gone], self.settings, self.rate_limiter
         )
 
     def kill_coordinator(self) -> None:

@@ -50,7 +50,6 @@ def of(library: Library, name: str) -> list[int]:
     return [library.values[f"relive_{name}", "main", shard] for shard in "01"]
 
 
-@local_test.virtual
 async def test_meters_say_what_the_statistics_of_shards_say() -> None:
     fleet = replay_test.fleet_of(replay_test.ring, 2, timeout=1.0)
     client, library = fleet.replay(), Library()
@@ -79,7 +78,6 @@ async def test_meters_say_what_the_statistics_of_shards_say() -> None:
     reporting.cancel()
 
 
-@local_test.virtual
 async def test_a_shard_that_recovers_is_not_counted_again(tmp_path: pathlib.Path) -> None:
     fleet = replay_test.fleet_of(replay_test.ring, 2, timeout=1.0, directory=tmp_path)
     library = Library()

@@ -29,7 +29,6 @@ def calls_of(fleet: local_test.LocalFleet) -> collections.Counter[str]:
     return found
 
 
-@local_test.virtual
 async def test_nobody_asks_the_shards_while_nothing_happens() -> None:
     rule = relive.Admission(max_lag=0, episodes_per_version=2)
     fleet = local_test.LocalFleet(consumption_test.singles(), 3, admission=rule)
@@ -59,7 +58,6 @@ async def test_nobody_asks_the_shards_while_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize("what", ["end", "version", "reject", "put back", "abandon"])
-@local_test.virtual
 async def test_those_who_wait_hear_at_once(what: str) -> None:
     rule = relive.Admission(max_lag=0, episodes_per_version=2)
     fleet = local_test.LocalFleet(consumption_test.grouped(), 2, admission=rule, lease=1.0)
@@ -100,7 +98,6 @@ async def test_those_who_wait_hear_at_once(what: str) -> None:
             assert now() - start < 0.1
 
 
-@local_test.virtual
 async def test_news_that_died_with_their_client_are_seen_in_a_second() -> None:
     fleet = local_test.LocalFleet(consumption_test.singles(), 2)
     learner = fleet.replay()
@@ -119,7 +116,6 @@ def start(buffer: Any) -> str:
     return episode_id
 
 
-@local_test.virtual
 async def test_tickets_are_given_in_the_order_of_asking() -> None:
     fleet = local_test.LocalFleet(consumption_test.singles(), 1, admission=relive.Admission(0, 1))
     clients, order = [fleet.replay() for _ in range(6)], list[int]()
@@ -140,7 +136,6 @@ async def test_tickets_are_given_in_the_order_of_asking() -> None:
     assert order == [0, 1, 3, 4, 5]
 
 
-@local_test.virtual
 async def test_a_busy_queue_wakes_a_waiter_only_now_and_then() -> None:
     own, woken = news.News(), 0
 
@@ -160,7 +155,6 @@ async def test_a_busy_queue_wakes_a_waiter_only_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("make", [consumption_test.singles, consumption_test.grouped])
-@local_test.virtual
 async def test_a_look_costs_the_same_however_much_is_stored(make: Any) -> None:
     fleet, costs = local_test.LocalFleet(make(), 1), []
     buffer, shard = fleet.buffer(0), fleet.shard(0)
@@ -202,7 +196,6 @@ class Shards:
         return dict(self.places)
 
 
-@local_test.virtual
 async def test_a_large_ticket_is_not_overtaken_by_small_ones() -> None:
     service = Shards(relive.Admission(0, 4)).service
     assert await service.admit(b"first", 2)
@@ -216,7 +209,6 @@ async def test_a_large_ticket_is_not_overtaken_by_small_ones() -> None:
     assert b"large" not in service._tickets
 
 
-@local_test.virtual
 async def test_a_shard_that_knows_no_new_version_counts_for_a_second() -> None:
     shards = Shards(relive.Admission(0, 4), 2)
     service = shards.service
@@ -227,19 +219,14 @@ async def test_a_shard_that_knows_no_new_version_counts_for_a_second() -> None:
     assert 1.0 <= now() - start <= 2.5
 
 
-@local_test.virtual
 async def test_a_place_that_came_back_stays_back() -> None:
     shards = Shards(relive.Admission(0, 2), 2)
     assert await shards.service.admit(b"ticket", 2)
-    shards.places = {
-        0: shards.said(uses={b"ticket": {1: True}}),
-        1: shards.said(uses={b"ticket": {1: False}}),
-    }
+    shards.places = {0: shards.said(uses={b"ticket": {1: True}}), 1: shards.said(uses={b"ticket": {1: False}})}
     assert not await shards.service.admit(b"other", 1)
     assert shards.service._tickets[b"ticket"].left == 2
 
 
-@local_test.virtual
 async def test_a_first_call_looks_at_once() -> None:
     shards = Shards(relive.Admission(0, 2))
     asking = asyncio.create_task(shards.service.admit(b"large", 2))

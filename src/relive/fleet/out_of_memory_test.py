@@ -127,7 +127,6 @@ async def stored(fleet: local_test.LocalFleet, writer: Any, kind: str, steps: li
 
 
 @pytest.mark.parametrize("script", [of_columns, of_joint, of_episodes, of_tokens])
-@local_test.virtual
 async def test_a_call_of_a_writer_without_memory_has_done_nothing(script: Any) -> None:
     assert await at_every_place(script) > 5
 
@@ -148,7 +147,6 @@ def rows_in(shard: Any, kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("has_files", [False, True])
 @pytest.mark.parametrize("kind", CHUNKS)
-@local_test.virtual
 async def test_a_shard_that_finds_no_memory_for_steps_refuses_them(
     kind: str, has_files: bool, tmp_path: pathlib.Path
 ) -> None:
@@ -177,7 +175,6 @@ async def test_a_shard_that_finds_no_memory_for_steps_refuses_them(
 
 
 @pytest.mark.parametrize("kind", ["columns", "joint"])
-@local_test.virtual
 async def test_steps_are_stored_though_a_warning_of_them_is_an_error(kind: str) -> None:
     make, actor, _ = trouble_test.KINDS[kind]
     fleet = local_test.LocalFleet(make, 1)

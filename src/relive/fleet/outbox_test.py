@@ -103,7 +103,6 @@ TABLE: list[tuple[Any, int | None, dict[str, Any], Answer | bool | None, Any]] =
 
 
 @pytest.mark.parametrize(("before", "shard", "marks", "event", "after"), TABLE)
-@local_test.virtual
 async def test_a_batch_goes_from_state_to_state(before: Any, shard: Any, marks: Any, event: Any, after: Any) -> None:
     is_answer = isinstance(event, replies.Receipt | Exception)
     shards = Shards([event] if is_answer else [], is_back=event is not False)
@@ -170,7 +169,6 @@ def test_batches_of_groups_are_pinned_and_leave_no_lease() -> None:
     assert written([receipt("STORED"), receipt("FULL"), receipt("STORED")], 2, pinned=1).asked[0] == (1, 0, False)
 
 
-@local_test.virtual
 async def test_a_full_shard_leaves_room_at_the_others() -> None:
     shards = Shards([receipt("HELD")] * 1000)
     outbox = outbox_of(shards)
@@ -185,7 +183,6 @@ async def test_a_full_shard_leaves_room_at_the_others() -> None:
     await outbox.room(0)
 
 
-@local_test.virtual
 async def test_a_refusal_is_raised_once_and_counted_by_step() -> None:
     outbox = outbox_of(Shards([receipt("STORED", refused=2), receipt("STORED")]))
     outbox.take(adapter_test.columns(0, 5))

@@ -109,7 +109,7 @@ class Life:
 
 @posix_test.DIRECTORIES
 @pytest.mark.parametrize("make", [ring, small_ring, episodes])
-@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(8, 150, 5))
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(3, 150, 5))
 def test_power_lost_between_two_writes_of_a_shard(
     make: Any, seeds: range, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import os
 import pathlib
 import platform
-import random
 import time
 from typing import Any
 
@@ -97,7 +96,6 @@ def observed(buffer: Any) -> list[int]:
 # Batches.
 
 
-@local_test.virtual
 async def test_a_batch_is_stored_and_acknowledged() -> None:
     fleet = fleet_of(ring)
     shard = fleet.shard(0)
@@ -110,22 +108,17 @@ async def test_a_batch_is_stored_and_acknowledged() -> None:
     assert observed(fleet.buffer(0)) == [0, 1, 2, 10, 11, 20]
 
 
-@local_test.virtual
 async def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
     fleet = fleet_of(episodes)
     shard = fleet.shard(0)
     first = put(shard, W, 0, wrong(3))
     again = put(shard, W, 0, wrong(3))
     assert (first.refused, first.error) == (again.refused, again.error)
-    assert (first.refused, str(first.error)) == (
-        2,
-        "policy_version must be at least 5, that of the step before, got 4",
-    )
+    assert (first.refused, str(first.error)) == (2, "policy_version must be at least 5, that of the step before, got 4")
     stats = shard.stats()
     assert (stats.inserted, stats.refused, stats.repeated) == (1, 2, 1)
 
 
-@local_test.virtual
 async def test_numbers_that_were_seen_are_known_not_the_newest() -> None:
     fleet = fleet_of(ring)
     shard = fleet.shard(0)
@@ -140,7 +133,6 @@ async def test_numbers_that_were_seen_are_known_not_the_newest() -> None:
     assert put(shard, V, 4, whole(40, 1)).progress.inserted == 10
 
 
-@local_test.virtual
 async def test_a_writer_that_does_not_stay_leaves_with_its_batch() -> None:
     fleet = fleet_of(ring)
     shard = fleet.shard(0)
@@ -152,7 +144,6 @@ async def test_a_writer_that_does_not_stay_leaves_with_its_batch() -> None:
         assert (stats.aborted, stats.writers, fleet.buffer(0).get_stats().open_episodes) == (1, 1, 1)
 
 
-@local_test.virtual
 async def test_a_refused_chunk_is_counted_and_the_others_are_stored() -> None:
     fleet = fleet_of(episodes)
     shard = fleet.shard(0)
@@ -172,7 +163,6 @@ async def test_a_refused_chunk_is_counted_and_the_others_are_stored() -> None:
 
 
 @pytest.mark.parametrize("crash", [0, 1, 2])
-@local_test.virtual
 async def test_a_batch_is_there_whole_or_not_at_all_after_a_crash(crash: int, tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path)
     put(fleet.shard(0), W, 0, whole(0, 4))
@@ -188,7 +178,6 @@ async def test_a_batch_is_there_whole_or_not_at_all_after_a_crash(crash: int, tm
         assert observed(fleet.buffer(0)) == before
 
 
-@local_test.virtual
 async def test_steps_refused_before_a_crash_stay_refused(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(episodes, tmp_path)
     first = put(fleet.shard(0), W, 0, wrong(4), adapter_test.steps_of(0, 2, is_start=True, episode=1))
@@ -196,7 +185,6 @@ async def test_steps_refused_before_a_crash_stay_refused(tmp_path: pathlib.Path)
     assert (first.refused, again.refused, again.error) == (3, 3, None)
 
 
-@local_test.virtual
 async def test_a_writer_that_did_not_notice_a_crash_goes_on(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path)
     put(fleet.shard(0), W, 0, adapter_test.columns(0, 2, is_start=True))
@@ -211,7 +199,6 @@ async def test_a_writer_that_did_not_notice_a_crash_goes_on(tmp_path: pathlib.Pa
 # Leases.
 
 
-@local_test.virtual
 async def test_the_episode_of_a_silent_writer_is_aborted() -> None:
     fleet = fleet_of(episodes, lease=10.0)
     shard = fleet.shard(0)
@@ -231,7 +218,6 @@ async def test_the_episode_of_a_silent_writer_is_aborted() -> None:
     assert (stats.expired_leases, stats.aborted, stats.writers) == (1, 2, 0)
 
 
-@local_test.virtual
 async def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
     fleet = fleet_of(ring, lease=10.0)
     shard = fleet.shard(0)
@@ -250,7 +236,6 @@ async def test_a_slow_writer_that_comes_back_begins_another_episode() -> None:
     assert ack.progress.inserted == 6
 
 
-@local_test.virtual
 async def test_sent_batches_are_known_after_any_silence(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path, lease=1.0, recovery=1.0)
     put(fleet.shard(0), W, 0, whole(0, 3))
@@ -267,7 +252,6 @@ async def test_sent_batches_are_known_after_any_silence(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-@local_test.virtual
 async def test_reported_steps_missing_after_a_restart_count_as_lost(has_files: bool, tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path if has_files else None)
     first = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
@@ -284,7 +268,6 @@ async def test_reported_steps_missing_after_a_restart_count_as_lost(has_files: b
     assert shard.stats().lost == (0 if has_files else 7)
 
 
-@local_test.virtual
 async def test_unsynced_rows_stay_counted_as_lost(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path)
     progress = (put(fleet.shard(0), W, 0, whole(0, 5))).progress
@@ -297,27 +280,12 @@ async def test_unsynced_rows_stay_counted_as_lost(tmp_path: pathlib.Path) -> Non
     assert born_again(fleet).stats().lost == 4
 
 
-@local_test.virtual
 async def test_evicted_rows_do_not_count_as_lost() -> None:
     shard = fleet_of(ring).shard(0)
     shard.report(replies.Progress(incarnation=1, inserted=10**6, rows=1000, lost=0), MEMBERS)
     assert shard.stats().lost == 1000
 
 
-@local_test.virtual
-async def test_keys_of_an_earlier_incarnation_are_unknown() -> None:
-    fleet = fleet_of(prioritized)
-    put(fleet.shard(0), W, 0, whole(0, 5))
-    batch = fleet.shard(0).draw(request([10], {}))[1][0]
-    ones = np.ones(10)
-    assert fleet.shard(0).update_priorities(batch.keys, ones, 1.0)[1] == 10
-    shard = born_again(fleet)
-    put(shard, W, 0, whole(0, 5))
-    assert shard.update_priorities(batch.keys, ones, 1.0)[1] == 0
-    assert fleet.buffer(0).get_stats().stale_keys == 10
-
-
-@local_test.virtual
 async def test_keys_continue_after_a_restart_with_files(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(prioritized, tmp_path)
     put(fleet.shard(0), W, 0, whole(0, 5))
@@ -427,17 +395,9 @@ def test_a_failed_checkpoint_is_retried_later(tmp_path: pathlib.Path, monkeypatc
     shard.close()
 
 
-@local_test.virtual
-async def test_a_shard_without_a_directory_cannot_be_saved() -> None:
-    shard = fleet_of(ring).shard(0)
-    with pytest.raises(errors.ArgumentError, match=r"save needs a fleet with a directory: give start\(directory="):
-        shard.save(b"")
-
-
 # Everything else.
 
 
-@local_test.virtual
 async def test_a_shard_describes_itself() -> None:
     fleet = local_test.LocalFleet(ring, 2)
     shard = fleet.shard(1)
@@ -455,7 +415,6 @@ async def test_a_shard_describes_itself() -> None:
     assert fleet.shard(0).stats().incarnation != stats.incarnation
 
 
-@local_test.virtual
 async def test_an_empty_shard_has_no_draws() -> None:
     shard = fleet_of(ring).shard(0)
     weight, parts, _ = shard.draw(request([3, 0], {}))
@@ -464,7 +423,6 @@ async def test_an_empty_shard_has_no_draws() -> None:
 
 
 @pytest.mark.parametrize(("make", "lengths"), [(ring, [7]), (prioritized, [3, None, 4])])
-@local_test.virtual
 async def test_independent_samples_of_several_batches_are_one_draw(make: Any, lengths: list[int | None]) -> None:
     shard = fleet_of(make).shard(0)
     put(shard, W, 0, whole(0, 5))
@@ -488,7 +446,6 @@ class Tired(relive.UniformSampler):
 
 
 @pytest.mark.parametrize("most", [None, 2])
-@local_test.virtual
 async def test_a_draw_that_fails_at_its_second_batch_counts_none(most: int | None) -> None:
     fleet = fleet_of(lambda: relive.RingReplayBuffer(9, sampler=Tired(), max_times_sampled=most, seed=0))
     shard = fleet.shard(0)
@@ -502,7 +459,6 @@ async def test_a_draw_that_fails_at_its_second_batch_counts_none(most: int | Non
     assert shard.stats().sampled == shard._adapter.sampled == 7
 
 
-@local_test.virtual
 async def test_every_draw_carries_the_policy_version_to_the_shard() -> None:
     fleet = fleet_of(episodes)
     shard = fleet.shard(0)
@@ -513,7 +469,6 @@ async def test_every_draw_carries_the_policy_version_to_the_shard() -> None:
     assert fleet.buffer(0).policy_version == 6
 
 
-@local_test.virtual
 async def test_shards_of_one_seed_draw_differently() -> None:
     fleet = local_test.LocalFleet(ring, 3)
     states = {str(buffer.rng.bit_generator.state) for buffer in fleet.buffers()}
@@ -523,14 +478,12 @@ async def test_shards_of_one_seed_draw_differently() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
-@local_test.virtual
 async def test_generators_of_every_kind_are_spawned_for_a_shard(kind: Any) -> None:
     fleet = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9, seed=np.random.Generator(kind(1))), 2)
     first, second = (buffer.rng.random(4).tolist() for buffer in fleet.buffers())
     assert first != second
 
 
-@local_test.virtual
 async def test_a_closed_shard_refuses_calls_and_frees_its_files(tmp_path: pathlib.Path) -> None:
     fleet = fleet_of(ring, tmp_path)
     shard: Any = fleet.shard(0)
@@ -550,28 +503,6 @@ def test_an_unsuitable_buffer_leaves_no_file(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ArgumentError, match="make_buffer must return"):
         shard_lib.Shard(lambda: relive.RingReplayBuffer(9, limiter=relive.MinSize(2)), 0, 1.0, durability)
     assert not (tmp_path / "shard").exists()
-
-
-@pytest.mark.parametrize("seed", range(3))
-@local_test.virtual
-async def test_a_shard_stores_each_batch_once_whatever_is_repeated(seed: int) -> None:
-    rng = random.Random(seed)
-    fleet = fleet_of(ring)
-    shard = fleet.shard(0)
-    nexts, start = {W: 0, V: 0, U: 0}, {W: 0, V: 100, U: 200}
-    repeated = 0
-    while min(nexts.values()) < 8:
-        writer = rng.choice([writer for writer, number in nexts.items() if number < 8])
-        number = rng.randint(0, nexts[writer])
-        repeated += number < nexts[writer]
-        nexts[writer] = max(nexts[writer], number + 1)
-        assert put(shard, writer, number, whole(start[writer] + 10 * number, 2)).refused == 0
-    found = observed(fleet.buffer(0))
-    for first in start.values():
-        of_writer = [first + 10 * number + t for number in range(8) for t in range(2)]
-        assert [step for step in found if step in of_writer] == of_writer
-    assert len(found) == 48
-    assert shard.stats().repeated == repeated > 0
 
 
 def test_an_impossible_directory_of_a_shard_is_named(tmp_path: pathlib.Path) -> None:

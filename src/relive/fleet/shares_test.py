@@ -15,9 +15,11 @@ from relive import testing
 from relive.fleet import adapter
 from relive.fleet import shares
 
+Weight = adapter.SamplingWeight
 
-def weights_of(*weights: float) -> list[adapter.SamplingWeight]:
-    return [adapter.SamplingWeight(weight=weight, size=int(weight > 0)) for weight in weights]
+
+def weights_of(*weights: float) -> list[Weight]:
+    return [Weight(weight=weight, size=int(weight > 0)) for weight in weights]
 
 
 def test_a_shard_has_its_share_of_the_total_weight() -> None:
@@ -30,21 +32,12 @@ def test_shares_of_extreme_weights_sum_to_1() -> None:
 
 
 def test_weights_in_other_units_are_compared_in_the_same() -> None:
-    tiny = [
-        adapter.SamplingWeight(weight=3.0, size=3, log_scale=-5000.0),
-        adapter.SamplingWeight(weight=1.0, size=1, log_scale=-5000.0),
-    ]
+    tiny = [Weight(weight=3.0, size=3, log_scale=-5000.0), Weight(weight=1.0, size=1, log_scale=-5000.0)]
     assert shares.probabilities(tiny) == [0.75, 0.25]
-    mixed = [
-        adapter.SamplingWeight(weight=3.0, size=3, log_scale=np.log(0.5)),
-        adapter.SamplingWeight(weight=1.0, size=1),
-    ]
+    mixed = [Weight(weight=3.0, size=3, log_scale=np.log(0.5)), Weight(weight=1.0, size=1)]
     np.testing.assert_allclose(shares.probabilities(mixed), [0.6, 0.4], rtol=1e-15)
     # Of an empty shard the units say nothing.
-    empty = [
-        adapter.SamplingWeight(weight=0.0, size=0, log_scale=0.0),
-        adapter.SamplingWeight(weight=1.0, size=1, log_scale=-5000.0),
-    ]
+    empty = [Weight(weight=0.0, size=0, log_scale=0.0), Weight(weight=1.0, size=1, log_scale=-5000.0)]
     assert shares.probabilities(empty) == [0.0, 1.0]
 
 
@@ -159,10 +152,7 @@ def test_a_joined_batch_shares_no_memory() -> None:
 
 @pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
 def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
-    likely = [
-        adapter.SamplingWeight(weight=3.0, size=2, least=1.0),
-        adapter.SamplingWeight(weight=7.0, size=2, least=3.0),
-    ]
+    likely = [Weight(weight=3.0, size=2, least=1.0), Weight(weight=7.0, size=2, least=3.0)]
     probabilities = np.array([0.2, 0.3, 0.4])
     weights = shares.importance_weights(likely, 0.5, normalization, probabilities)
     expected = {
@@ -176,19 +166,13 @@ def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
 @pytest.mark.parametrize(("normalization", "expected"), [("batch", [1e-100, 1.0]), ("buffer", [1e-200, 1e-100])])
 def test_weights_of_shards_that_are_far_apart_are_finite(normalization: Any, expected: list[float]) -> None:
     """The least likely row of all has a probability of 1e-400."""
-    likely = [
-        adapter.SamplingWeight(weight=1e200, size=1, least=1e200),
-        adapter.SamplingWeight(weight=1.0, size=2, least=1e-200),
-    ]
+    likely = [Weight(weight=1e200, size=1, least=1e200), Weight(weight=1.0, size=2, least=1e-200)]
     weights = shares.importance_weights(likely, 0.5, normalization, np.array([1.0, 1e-200]))
     np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
 def test_a_shard_without_weight_counts_only_in_n() -> None:
-    some = [
-        adapter.SamplingWeight(weight=0.0, size=3, least=0.0),
-        adapter.SamplingWeight(weight=4.0, size=2, least=1.0),
-    ]
+    some = [Weight(weight=0.0, size=3, least=0.0), Weight(weight=4.0, size=2, least=1.0)]
     half = np.array([0.5])
     assert shares.importance_weights(some, 1.0, "none", half) == 1 / (5 * 0.5)
     assert shares.importance_weights(some, 1.0, "buffer", half) == 0.25 / 0.5

@@ -23,7 +23,6 @@ def fleet_keys(fleet: local_test.LocalFleet, **options: Any) -> list[int]:
     return found
 
 
-@local_test.virtual
 async def test_eligible_keys_are_those_of_all_shards() -> None:
     fleet = replay_test.fleet_of(replay_test.ring, timeout=1.0)
     client = fleet.replay()
@@ -40,7 +39,6 @@ async def test_eligible_keys_are_those_of_all_shards() -> None:
     assert (await client.eligible_keys()).tolist() == keys[:4].tolist()
 
 
-@local_test.virtual
 async def test_eligible_keys_of_tokens_are_chosen_by_lag(tmp_path: pathlib.Path) -> None:
     fleet = joint_tokens_test.token_fleet(directory=tmp_path)
     client = fleet.replay()
@@ -60,7 +58,6 @@ async def test_eligible_keys_of_tokens_are_chosen_by_lag(tmp_path: pathlib.Path)
             await client.eligible_keys(max_lag=wrong)
 
 
-@local_test.virtual
 async def test_priorities_are_read_by_the_keys_of_batches() -> None:
     fleet = replay_test.fleet_of(replay_test.prioritized(), timeout=1.0)
     replay_test.fill(fleet)
@@ -84,7 +81,6 @@ async def test_priorities_are_read_by_the_keys_of_batches() -> None:
     assert (await client.get_priorities(keys[3:4])).tolist() == [4.0]
 
 
-@local_test.virtual
 async def test_lengths_and_micro_batches_are_those_of_one_buffer(tmp_path: pathlib.Path) -> None:
     fleet = joint_tokens_test.token_fleet(directory=tmp_path)
     client = fleet.replay()
@@ -112,7 +108,6 @@ async def test_lengths_and_micro_batches_are_those_of_one_buffer(tmp_path: pathl
         await client.micro_batches(keys, max_tokens=30)
 
 
-@local_test.virtual
 async def test_keys_of_a_shard_that_was_added_later_are_found() -> None:
     fleet = replay_test.fleet_of(replay_test.prioritized(), 2)
     early, client = fleet.replay(), fleet.replay()
@@ -140,7 +135,6 @@ def test_sampled_keys_are_those_of_sample(make: Any) -> None:
     assert local_test.run(drawn(keys_only=True)) == local_test.run(drawn(keys_only=False))
 
 
-@local_test.virtual
 async def test_keys_are_sampled_by_priority_without_reading_rows() -> None:
     limiter = relive.SampleToInsertRatio(1.0, min_size=5, error_buffer=100.0)
     fleet = replay_test.fleet_of(replay_test.prioritized(), limiter=limiter)
@@ -160,7 +154,6 @@ async def test_keys_are_sampled_by_priority_without_reading_rows() -> None:
         await client.sample_keys(0)
 
 
-@local_test.virtual
 async def test_a_second_trip_for_sampled_keys_reads_no_rows_either() -> None:
     fleet = replay_test.fleet_of(replay_test.prioritized(), 2)
     replay_test.fill(fleet, (3, 3))
@@ -203,7 +196,6 @@ def test_a_fleet_is_cleared_and_nothing_counts_as_lost(make: Any, has_files: boo
     local_test.run(clear())
 
 
-@local_test.virtual
 async def test_the_other_shards_are_cleared_beside_a_lost_one(tmp_path: pathlib.Path) -> None:
     fleet = replay_test.fleet_of(replay_test.ring, 3, directory=tmp_path, timeout=1.0)
     replay_test.fill(fleet, (3, 3, 3))
@@ -216,7 +208,6 @@ async def test_the_other_shards_are_cleared_beside_a_lost_one(tmp_path: pathlib.
     assert [len(buffer) for buffer in fleet.buffers()] == [0, 3, 0]
 
 
-@local_test.virtual
 async def test_calls_that_the_buffers_lack_are_refused() -> None:
     columns = replay_test.fleet_of(replay_test.ring, 1).replay()
     agents = replay_test.fleet_of(replay_test.episodes, 1).replay()

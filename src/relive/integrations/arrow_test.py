@@ -663,21 +663,21 @@ def test_final_observations_are_complete(path: pathlib.Path) -> None:
 # Columns.
 
 
-def test_texts_that_are_too_long_are_refused() -> None:
-    for dtype, texts in (("<U2", ["ab", "abc"]), ("S2", [b"ab", b"abc"])):
-        with pytest.raises(errors.CheckpointError, match="column word must hold values of at most 2 characters, got 3"):
-            arrow._array("word", relive.Field((), dtype), pyarrow.array(texts))
+HOLES = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array([1.0, None, 2.0, 3.0]), 2)
 
 
-def test_nulls_in_lists_are_refused() -> None:
-    column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array([1.0, None, 2.0, 3.0]), 2)
-    with pytest.raises(errors.CheckpointError, match="column x must have a value in every row, got 1 nulls"):
-        arrow._array("x", relive.Field(2, "f8"), column)
-
-
-def test_lists_of_other_lengths_are_refused() -> None:
-    with pytest.raises(errors.CheckpointError, match="column x must have lists of 2$"):
-        arrow._array("x", relive.Field(2, "f8"), pyarrow.array([[1.0, 2.0], [1.0]]))
+@pytest.mark.parametrize(
+    ("field", "column", "rule"),
+    [
+        (relive.Field((), "<U2"), pyarrow.array(["ab", "abc"]), "hold values of at most 2 characters, got 3"),
+        (relive.Field((), "S2"), pyarrow.array([b"ab", b"abc"]), "hold values of at most 2 characters, got 3"),
+        (relive.Field(2, "f8"), HOLES, "have a value in every row, got 1 nulls"),
+        (relive.Field(2, "f8"), pyarrow.array([[1.0, 2.0], [1.0]]), "have lists of 2$"),
+    ],
+)
+def test_columns_that_do_not_fit_their_fields_are_refused(field: relive.Field, column: Any, rule: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"column x must {rule}"):
+        arrow._array("x", field, column)
 
 
 def test_a_table_of_unchecked_steps_fits_a_checked_buffer() -> None:

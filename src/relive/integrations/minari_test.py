@@ -19,7 +19,6 @@ from minari.data_collector import episode_buffer
 
 import relive
 from relive import errors
-from relive.common import trees
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations import minari as relive_minari
 from relive.integrations import stored_episodes
@@ -37,6 +36,7 @@ SCHEMA = relive.Schema(
         "logp": relive.Field((), "float64"),
         "policy": {"version": relive.Field((), "int16"), "greedy": relive.Field((), "bool")},
         "hidden": relive.Field((2, 3), "float32"),
+        "word": relive.Field((), "<U5"),
     },
 )
 NANS = {2: 0x7E55, 4: 0x7FC00123, 8: 0x7FF8_0000_DEAD_BEEF}
@@ -54,6 +54,8 @@ def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
 def column(rng: np.random.Generator, length: int, field: relive.Field) -> Any:
     """Return random values [length, ...], among them a NaN of unusual bytes, -0.0, infinity and a subnormal."""
     shape = (length, *field.shape)
+    if field.dtype.kind == "U":
+        return rng.choice(["", "a", "bé", "three"], shape).astype(field.dtype)
     if field.dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(field.dtype)
     if field.dtype.kind in "iu":
@@ -186,21 +188,20 @@ class Counting(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_a_minari_round_trip_is_bitwise_equal(data_format: Any) -> None:
-    """Every dtype, with NaNs, negative zeros and images, rewards of float32, and nested extras."""
     buffer = filled(SCHEMA, 4, 1, 9)
     dataset = relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
     assert data_format == dataset.storage.FORMAT
     infos = relive_minari.infos_of("test/mine-v0")
-    assert infos == {"logp": "logp", "policy": "policy", "hidden": "hidden"}
+    assert infos == {name: name for name in SCHEMA.extras}
     assert relive_minari.schema_of(dataset, infos=infos) == SCHEMA
     back = relive.RingReplayBuffer(14, SCHEMA)
     assert relive_minari.add_dataset(back, "test/mine-v0", infos=infos) == 14
     assert of_buffer(back) == of_buffer(buffer)
-    assert of_dataset(through(dataset, "test/again-v0", data_format)) == of_dataset(dataset)
+    again = through(dataset, "test/again-v0", data_format)
+    assert [each[:-1] for each in of_dataset(again)] == [each[:-1] for each in of_dataset(dataset)]
 
 
 def test_other_byte_orders_are_kept_in_hdf5() -> None:
-    """A round trip keeps what Minari keeps."""
     field = relive.Field
     schema = relive.Schema({"a": field(2, ">f4"), "b": field((), ">i2")}, field((), ">i8"))
     buffer = filled(schema, 3)
@@ -223,7 +224,6 @@ def test_other_byte_orders_are_kept_in_hdf5() -> None:
     ],
 )
 def test_a_recorded_dataset_survives_a_round_trip(name: str, data_format: str) -> None:
-    """Terminated, truncated and cut episodes, Discrete and Box actions."""
     env = gymnasium.make(name, max_episode_steps=40)
     dataset = collected(env, "test/theirs-v0", data_format, 8)
     schema = relive_minari.schema_of(dataset)
@@ -239,7 +239,6 @@ def test_a_recorded_dataset_survives_a_round_trip(name: str, data_format: str) -
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_nested_spaces_and_infos_survive_a_round_trip(data_format: str) -> None:
-    """All of it, but the infos of the resets, which belong to no step."""
     dataset = collected(Counting(), "test/theirs-v0", data_format, 3, record_infos=True)
     schema = relive_minari.schema_of(dataset, infos={"velocity": "speed", "place": "place"})
     assert schema.extras == {"velocity": relive.Field((), "float64"), "place": relive.Field(2, "float32")}
@@ -259,26 +258,6 @@ def test_nested_spaces_and_infos_survive_a_round_trip(data_format: str) -> None:
             assert not mine.infos[key][0].any()
 
 
-def test_nested_infos_of_hdf5_are_found_by_their_paths() -> None:
-    """As a whole, or one alone."""
-    infos = {"state": {"q": np.arange(4.0), "v": np.arange(8.0).reshape(4, 2)}, "count": np.arange(4)}
-    of_minari([episode(3, infos=infos)])
-    assert relive_minari.infos_of("test/theirs-v0") == {"state": "state", "count": "count"}
-    names = {"all": "state", "place": "state/q", "number": "count"}
-    schema = relive_minari.schema_of("test/theirs-v0", infos=names)
-    field = relive.Field
-    assert schema.extras == {
-        "all": {"q": field((), float), "v": field(2, float)},
-        "place": field((), float),
-        "number": field((), int),
-    }
-    buffer = relive.RingReplayBuffer(3, schema)
-    relive_minari.add_dataset(buffer, "test/theirs-v0", infos=names)
-    (stored,) = stored_episodes.stored_episodes(buffer)
-    assert stored.extras["place"].tolist() == stored.extras["all"]["q"].tolist() == [1.0, 2.0, 3.0]
-    assert stored.extras["number"].tolist() == [1, 2, 3]
-
-
 class Telling(Counting):
     """Return infos in infos, and text."""
 
@@ -291,7 +270,6 @@ class Telling(Counting):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_every_recorded_info_is_found(data_format: str) -> None:
-    """Infos in infos, and text, which each format keeps in its own way."""
     dataset = collected(Telling(), "test/theirs-v0", data_format, 2, record_infos=True)
     infos = relive_minari.infos_of(dataset)
     assert infos == {"state": "state", "word": "word", "count": "count"}
@@ -316,7 +294,6 @@ def test_every_recorded_info_is_found(data_format: str) -> None:
 
 
 def test_text_longer_than_in_the_first_episode_is_not_cut() -> None:
-    """A longer text is refused, and fits a schema with a wider field."""
     of_minari([episode(1, infos={"word": ["", "ab"]}), episode(1, infos={"word": ["", "abc"]})])
     infos = relive_minari.infos_of("test/theirs-v0")
     schema = relive_minari.schema_of("test/theirs-v0", infos=infos)
@@ -339,7 +316,6 @@ def test_text_longer_than_in_the_first_episode_is_not_cut() -> None:
     ],
 )
 def test_an_info_outside_the_schema_is_left_out(data_format: str, name: str, values: Any, message: str) -> None:
-    """What `infos_of` returns, `schema_of` takes; a caller that asks for the others learns why not."""
     of_minari([episode(2, infos={name: values, "count": [0, 1, 2]})], data_format)
     assert relive_minari.infos_of("test/theirs-v0") == {"count": "count"}
     with pytest.raises(errors.ArgumentError, match=message):
@@ -349,7 +325,6 @@ def test_an_info_outside_the_schema_is_left_out(data_format: str, name: str, val
 
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_become_one_episode_after_another(seed: int) -> None:
-    """A dataset of several streams equals the buffer, with evicted starts and open episodes."""
     rng, buffer = np.random.default_rng(seed), relive.RingReplayBuffer(30, streams=3)
     for number in range(20):
         length, end = int(rng.integers(1, 6)), int(rng.integers(3))
@@ -366,55 +341,8 @@ def test_streams_become_one_episode_after_another(seed: int) -> None:
         assert written.truncations[-1] == (each.status == "TRUNCATED")
 
 
-SPACES = (
-    spaces.Dict(
-        image=spaces.Box(0, 255, (40, 40, 3), np.uint8),
-        pair=spaces.Tuple((spaces.Discrete(5, start=-2), spaces.MultiBinary([2, 3]))),
-    ),
-    spaces.Tuple((spaces.Discrete(4), spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,), np.float16))),
-)
-
-
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_all_spaces_and_text_survive_a_round_trip(data_format: Any) -> None:
-    """Every kind of space, and infos with text."""
-    extras = {
-        "word": relive.Field((), "<U5"),
-        "deep": {"word": relive.Field((), "<U2"), "force": relive.Field(2, "float32")},
-    }
-    buffer = relive.RingReplayBuffer(50, relive_gymnasium.schema_from_spaces(*SPACES, extras=extras))
-    rng = np.random.default_rng(0)
-    assert buffer.schema is not None
-    for length in (3, 1, 4):
-        observations, actions = (
-            columns(rng, length + 1, getattr(buffer.schema, name)) for name in ("observation", "action")
-        )
-        deep = {"word": np.array(["", "a", "bé", "c"])[:length], "force": rng.random((length, 2), np.float32)}
-        buffer.add_episode(
-            observations,
-            trees.rows(actions, slice(length)),
-            np.arange(length, dtype=buffer.schema.fields["reward"].dtype),
-            terminated=True,
-            word=["one", "two", "", "three"][:length],
-            deep=deep,
-        )
-    dataset = relive_minari.to_dataset(
-        buffer,
-        "test/mine-v0",
-        observation_space=SPACES[0],
-        action_space=SPACES[1],
-        data_format=data_format,
-    )
-    infos = relive_minari.infos_of(dataset)
-    assert infos == {"word": "word", "deep": "deep"}
-    back = relive.RingReplayBuffer(50, buffer.schema)
-    assert relive_minari.add_dataset(back, dataset, infos=infos) == 8
-    assert of_buffer(back) == of_buffer(buffer)
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_text_outside_a_format_is_an_error_of_one_line(data_format: Any, root: pathlib.Path) -> None:
-    """Nothing is written."""
     buffer = relive.RingReplayBuffer(9)
     buffer.add_episode([1, 2], [0], [0.5], terminated=True, word=["\ud800"])
     with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/mine-v0' cannot be made: .*surrogates not allowed"):
@@ -456,7 +384,6 @@ def of_minari(episodes: list[Any], data_format: str = "hdf5", space: Any = None)
     [(True, True, "COMPLETED"), (True, False, "COMPLETED"), (False, True, "TRUNCATED"), (False, False, "TRUNCATED")],
 )
 def test_only_terminated_ends_are_terminal(terminated: bool, truncated: bool, status: str) -> None:
-    """An episode that was not ended counts as truncated."""
     last = np.array([False, True])
     of_minari([episode(2, terminations=last & terminated, truncations=last & truncated)])
     buffer = relive.RingReplayBuffer(2)
@@ -467,7 +394,6 @@ def test_only_terminated_ends_are_terminal(terminated: bool, truncated: bool, st
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_a_part_of_a_dataset_can_be_added(data_format: str) -> None:
-    """Its episodes are those that a filter has left."""
     dataset = of_minari([episode(2), episode(3), episode(4)], data_format)
     buffer = relive.RingReplayBuffer(7)
     heard: list[tuple[int, int]] = []
@@ -479,14 +405,12 @@ def test_a_part_of_a_dataset_can_be_added(data_format: str) -> None:
 
 
 def test_a_dataset_without_episodes_has_the_schema_of_its_spaces() -> None:
-    """There is nothing else to ask."""
     dataset = of_minari([])
     assert relive_minari.schema_of(dataset) == relive.Schema(*[relive.Field((), int)] * 2)
     assert relive_minari.infos_of(dataset) == {}
 
 
 def test_a_schema_has_the_dtypes_of_the_recording() -> None:
-    """A space may say something else."""
     of_minari([episode(2, observations=np.arange(3.0), rewards=np.zeros(2, np.float16))])
     fields = relive_minari.schema_of("test/theirs-v0").fields
     assert [fields[name].dtype for name in ("observation", "action", "reward")] == [np.float64, np.int64, np.float16]
@@ -494,7 +418,6 @@ def test_a_schema_has_the_dtypes_of_the_recording() -> None:
 
 @pytest.mark.parametrize("data_format", ["arrow", "parquet"])
 def test_an_episode_that_minari_reads_in_pieces_is_refused(data_format: str) -> None:
-    """Its first piece would pass for an episode."""
     of_minari([episode(32_768)], data_format)
     with pytest.raises(errors.ArgumentError, match=r"^dataset .* must have 32768 steps to read, got 32767$"):
         relive_minari.add_dataset(relive.RingReplayBuffer(40_000), "test/theirs-v0")
@@ -502,7 +425,6 @@ def test_an_episode_that_minari_reads_in_pieces_is_refused(data_format: str) -> 
 
 @pytest.mark.parametrize("name", ["terminations", "truncations"])
 def test_an_episode_ends_once(name: str) -> None:
-    """Steps after an end belong to another episode."""
     of_minari([episode(3), episode(3, **{name: np.array([False, True, False])})])
     with pytest.raises(errors.ArgumentError, match="^episode 1 must end at its last step alone, got an earlier end$"):
         relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
@@ -515,7 +437,6 @@ def test_a_reward_that_is_not_finite_is_named() -> None:
 
 
 def test_data_that_do_not_fit_the_schema_are_named() -> None:
-    """The episode and the field."""
     of_minari([episode(2, infos={"n": np.arange(3)}), episode(2, infos={"n": np.arange(3) + 0.5})])
     buffer = relive.RingReplayBuffer(9, relive_minari.schema_of("test/theirs-v0", infos={"m": "n"}))
     with pytest.raises(errors.SchemaError, match=r"^episode 0: extra 'm' is missing: the schema has extra 'm'$"):
@@ -536,14 +457,12 @@ def test_data_that_do_not_fit_the_schema_are_named() -> None:
 
 
 def test_other_spaces_are_refused_by_name() -> None:
-    """As in every other call."""
     of_minari([episode(1, observations=["a", "b"])], space=spaces.Text(3))
     with pytest.raises(errors.ArgumentError, match=r"^observation_space must be made of Box, .* got Text$"):
         relive_minari.schema_of("test/theirs-v0")
 
 
 def test_a_missing_dataset_is_named(root: pathlib.Path) -> None:
-    """And be one that this Minari reads."""
     with pytest.raises(errors.ArgumentError, match=r"^dataset 'no/such-v0' not found: `minari download no/such-v0`"):
         relive_minari.schema_of("no/such-v0")
     (root / "test" / "empty-v0" / "data").mkdir(parents=True)
@@ -561,7 +480,6 @@ def test_a_missing_dataset_is_named(root: pathlib.Path) -> None:
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("damaged", ["cut", "without an episode"])
 def test_a_damaged_dataset_is_named(damaged: str, data_format: str, root: pathlib.Path) -> None:
-    """The error is one line, whatever Minari raises."""
     dataset = of_minari([episode(2), episode(3)], data_format)
     (data,) = root.glob("**/data")
     files = [file for file in data.rglob("*") if file.suffix in (".hdf5", ".arrow", ".parquet")]
@@ -585,7 +503,6 @@ def test_a_damaged_dataset_is_named(damaged: str, data_format: str, root: pathli
 
 
 def test_an_error_without_a_message_is_named_by_its_class(root: pathlib.Path) -> None:
-    """As Minari's assertions are."""
     of_minari([episode(2)])
     (file,) = root.glob("**/data/metadata.json")
     facts = json.loads(file.read_text()) | {"observation_space": 3}
@@ -598,7 +515,6 @@ def test_an_error_without_a_message_is_named_by_its_class(root: pathlib.Path) ->
 
 
 def test_spaces_are_made_of_the_schema() -> None:
-    """Of every value that a dtype has; tuples and Discretes are known to the environment alone."""
     dataset = relive_minari.to_dataset(filled(SCHEMA, 2), "test/mine-v0")
     box = spaces.Box
     assert dataset.observation_space == spaces.Dict(
@@ -620,7 +536,6 @@ def test_spaces_are_made_of_the_schema() -> None:
 
 @pytest.mark.parametrize("how", ["environment", "spec", "id"])
 def test_an_environment_is_recovered(how: str) -> None:
-    """Its spaces are those of the dataset."""
     env = gymnasium.make("CartPole-v1")
     buffer = relive.RingReplayBuffer(9, relive_gymnasium.from_env(env))
     buffer.add_episode(np.zeros((3, 4), np.float32), [0, 1], [1.0, 1.0], terminated=True)
@@ -648,7 +563,6 @@ def open_one(**step: Any) -> relive.RingReplayBuffer:
 
 
 def test_an_open_episode_has_no_end() -> None:
-    """It is neither terminated nor truncated, and has all known observations."""
     dataset = relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
     written = dataset[1]
     assert (written.observations.tolist(), written.rewards.tolist()) == ([4, 5], [2.0])
@@ -656,7 +570,6 @@ def test_an_open_episode_has_no_end() -> None:
 
 
 def test_an_unknown_observation_is_not_invented(root: pathlib.Path) -> None:
-    """Nor is the step left out."""
     message = (
         r"^to_dataset needs the observation after the newest step of every episode, and that of key 2 is not known: "
         r"add steps with next_observation$"
@@ -667,16 +580,7 @@ def test_an_unknown_observation_is_not_invented(root: pathlib.Path) -> None:
     assert not list(root.glob("**/*-v*"))
 
 
-def test_an_evicted_head_leaves_the_rest() -> None:
-    buffer = relive.RingReplayBuffer(3)
-    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True)
-    buffer.add_episode([4, 5, 6], [0, 1], [0.5, 1.0], terminated=False)
-    dataset = relive_minari.to_dataset(buffer, "test/mine-v0")
-    assert [found.observations.tolist() for found in dataset] == [[2, 3], [4, 5, 6]]
-
-
 def test_progress_counts_bytes() -> None:
-    """Of the rows, an episode after another."""
     heard: list[tuple[int, int]] = []
     buffer = open_one(next_observation=5)
     relive_minari.to_dataset(buffer, "test/mine-v0", progress=lambda *sizes: heard.append(sizes))
@@ -695,7 +599,6 @@ def test_an_incomplete_dataset_is_deleted(root: pathlib.Path) -> None:
 
 
 def test_a_dataset_is_not_overwritten() -> None:
-    """The existing dataset stays as it is."""
     buffer = open_one(next_observation=5)
     relive_minari.to_dataset(buffer, "test/mine-v0")
     with pytest.raises(errors.ArgumentError, match=r"^dataset_id must be a new one, got 'test/mine-v0'$"):
@@ -735,7 +638,6 @@ def test_a_dataset_is_not_overwritten() -> None:
     ],
 )
 def test_wrong_arguments_leave_nothing_behind(changed: dict[str, Any], message: str, root: pathlib.Path) -> None:
-    """Each is one line."""
     arguments: Any = {"buffer": open_one(next_observation=5), "dataset_id": "test/mine-v0"} | changed
     with pytest.raises(errors.ArgumentError, match=message):
         relive_minari.to_dataset(arguments.pop("buffer"), arguments.pop("dataset_id"), **arguments)
@@ -744,7 +646,6 @@ def test_wrong_arguments_leave_nothing_behind(changed: dict[str, Any], message: 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
 def test_a_dataset_needs_at_least_one_step(schema: relive.Schema | None) -> None:
-    """An empty dataset is refused."""
     with pytest.raises(errors.NotReadyError, match=r"^to_dataset has nothing to write: add steps first$"):
         relive_minari.to_dataset(relive.RingReplayBuffer(3, schema), "test/mine-v0")
 
@@ -758,7 +659,6 @@ def test_a_dataset_needs_at_least_one_step(schema: relive.Schema | None) -> None
     ],
 )
 def test_fields_that_minari_cannot_store_are_refused(dtype: Any, shape: Any, data_format: Any, message: str) -> None:
-    """Before anything is written."""
     buffer = relive.RingReplayBuffer(3, relive.Schema(relive.Field((), int), relive.Field(shape, dtype)))
     buffer.add_episode([1, 2], np.zeros((1, *shape), dtype), [0.0], terminated=True)
     with pytest.raises(errors.ArgumentError, match=message):
@@ -766,7 +666,6 @@ def test_fields_that_minari_cannot_store_are_refused(dtype: Any, shape: Any, dat
 
 
 def test_an_episode_in_hdf5_may_have_any_length() -> None:
-    """There Minari reads it as a whole."""
     buffer = relive.RingReplayBuffer(40_000)
     buffer.add_episode(np.arange(40_001), np.arange(40_000), np.zeros(40_000), terminated=True)
     assert of_dataset(relive_minari.to_dataset(buffer, "test/mine-v0"))[0][2][1] == (40_000,)
@@ -774,7 +673,6 @@ def test_an_episode_in_hdf5_may_have_any_length() -> None:
 
 @pytest.mark.parametrize("data_format", ["arrow", "parquet"])
 def test_an_episode_longer_than_minari_reads_is_refused(data_format: Any) -> None:
-    """The longest that is written is read back."""
     for length in (32_768, 32_767):
         buffer = relive.RingReplayBuffer(40_000)
         buffer.add_episode(np.arange(length + 1), np.arange(length), np.zeros(length), terminated=True)

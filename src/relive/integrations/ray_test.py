@@ -4,7 +4,6 @@ A process takes seconds to start, so what leaves no trace shares two fleets, whi
 """
 
 import asyncio
-import collections
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 import contextlib
@@ -29,7 +28,6 @@ from ray._common import ray_option_utils
 
 import relive
 from relive import errors
-from relive import testing
 from relive.fleet import shard
 from relive.integrations import ray as relive_ray
 
@@ -65,11 +63,7 @@ async def fleet(make: Callable[[], Any], **settings: Any) -> AsyncIterator[Any]:
 def _cluster() -> Iterator[None]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Processes need not import pytest.
     ray.init(
-        include_dashboard=False,
-        num_cpus=2,
-        logging_level="ERROR",
-        log_to_driver=False,
-        object_store_memory=100_000_000,
+        include_dashboard=False, num_cpus=2, logging_level="ERROR", log_to_driver=False, object_store_memory=100_000_000
     )
     yield
     ray.shutdown()
@@ -175,48 +169,6 @@ async def test_every_step_is_in_exactly_one_shard(columns: Any) -> None:
     assert "2 shards, each a PrioritizedReplayBuffer" in repr(columns)
 
 
-async def test_single_steps_are_stored_as_their_episodes(columns: Any) -> None:
-    async with columns.writer(batch_steps=4) as writer:
-        for episode in range(7):
-            for t in range(9):
-                here = np.array([0, episode, t])
-                await writer.add(here, t, 1.0, here + np.array([0, 0, 1]), terminated=t == 8)
-        await writer.flush()
-    assert sorted(await all_observations(columns)) == [(0, e, t) for e in range(7) for t in range(9)]
-
-
-async def test_draws_over_uneven_shards_are_those_of_one_buffer(columns: Any) -> None:
-    for number in range(3):
-        async with columns.writer() as writer:
-            await writer.add_episode(*told(number, 0, 2 + number), terminated=True)
-    keys = np.unique((await columns.sample(500)).keys)
-    assert len(keys) == 9
-    priorities = np.arange(1.0, 10.0)
-    assert await columns.update_priorities(keys, priorities) == 9
-    counts: collections.Counter[int] = collections.Counter()
-    for _ in range(20):
-        batch = await columns.sample(100)
-        places = np.searchsorted(keys, batch.keys)
-        np.testing.assert_allclose(batch.probabilities, priorities[places] / 45, rtol=1e-15)
-        np.testing.assert_allclose(batch.weights, priorities[places].min() / priorities[places], rtol=1e-14)
-        counts.update(batch.keys.tolist())
-    testing.assert_frequencies([counts[key] for key in keys.tolist()], (priorities / 45).tolist())
-
-
-async def test_batches_are_prefetched_to_the_last_one(columns: Any) -> None:
-    before = (await columns.stats()).sampled
-    async with columns.writer() as writer:
-        await writer.add_episode(*told(0, 0, 10), terminated=True)
-    count = 0
-    async with contextlib.aclosing(columns.batches(32, prefetch=2)) as batches:
-        async for batch in batches:
-            assert len(batch) == 32
-            count += 1
-            if count == 5:
-                break
-    assert (await columns.stats()).sampled - before >= 5 * 32
-
-
 async def test_shards_answer_the_calls_of_a_client(columns: Any) -> None:
     assert await columns.ping() == ["pong"] * 2
     assert len(await columns.host()) == 2
@@ -255,18 +207,8 @@ class Eager(relive.MinSize):
         ({"admission": 3}, "admission must be an instance of Admission, got 3"),
         ({"fsync": "sometimes"}, "fsync must be"),
         pytest.param(
-            {"make_buffer": lambda: relive.RingReplayBuffer(0)},
-            "capacity must be at least 1, got 0",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
             {"make_buffer": list},
             "make_buffer must return a buffer of columns, episodes or tokens, got list",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            {"make_buffer": lambda: relive.RingReplayBuffer(10, limiter=relive.MinSize(2))},
-            r"make_buffer must return a buffer without a limiter, .*, got MinSize\(2\)",
             marks=pytest.mark.long,
         ),
         pytest.param(
@@ -275,11 +217,6 @@ class Eager(relive.MinSize):
                 "limiter": relive.SampleToInsertRatio(2.5, min_size=1, error_buffer=16.0),
             },
             r"ratio must be at most max_times_sampled = 2, or inserts stop for ever, got SampleToInsertRatio",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            {"make_buffer": lambda: relive.EpisodeReplayBuffer(admission=relive.Admission(1, 2))},
-            "make_buffer must return a buffer without admission, .*, got Admission",
             marks=pytest.mark.long,
         ),
     ],
@@ -435,22 +372,6 @@ async def test_killed_shards_come_back_without_losses_or_repeats(kills: int, see
             assert sorted(await all_observations(replay)) == expected
 
 
-@pytest.mark.long
-async def test_a_killed_shard_without_files_counts_its_losses() -> None:
-    async with fleet(ring, shards=2, timeout=5.0, recovery=PATIENCE, checkpoint_seconds=None) as replay:
-        load = Load(replay, writers=2)
-        async with load.running():
-            await load.goes_on()
-            os.kill((await pids(replay))[0], signal.SIGKILL)
-            await load.goes_on()
-            await until(lambda: all_are_there(replay))
-            await load.goes_on()
-        stats = await replay.stats()
-        given = 10 * sum(load.given)
-        assert stats.lost > 0
-        assert stats.size + stats.lost == sum(writer.stored for writer in load.writers) == given
-
-
 async def test_a_hanging_shard_is_left_out_without_repeats() -> None:
     async with fleet(ring, shards=2, timeout=2.0, recovery=PATIENCE, checkpoint_seconds=None) as replay:
         load = Load(replay, writers=3)
@@ -532,31 +453,6 @@ LIMITER = relive.SampleToInsertRatio(ratio=1.0, min_size=10, error_buffer=20.0)
 
 
 @pytest.mark.long
-async def test_a_dead_learner_process_holds_up_no_writer() -> None:
-    async with fleet(ring, shards=2, limiter=LIMITER, lease=1.0) as replay:
-        learner = process(DyingLearner)
-        pid = await learner.pid.remote()
-        learning = learner.learn.remote(replay)
-        async with replay.writer(batch_steps=5, max_in_flight=1) as writer:
-            for episode in range(20):
-                await asyncio.wait_for(writer.add_episode(*told(0, episode, 5), terminated=True), PATIENCE)
-            os.kill(pid, signal.SIGKILL)
-            for episode in range(20, 120):
-                await asyncio.wait_for(writer.add_episode(*told(0, episode, 5), terminated=True), PATIENCE)
-        with pytest.raises(exceptions.RayError):
-            await learning
-        before = (await replay.stats()).sampled
-
-        async def draw_on() -> None:
-            while True:
-                await replay.sample(5)
-
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(draw_on(), 3)
-        assert (await replay.stats()).sampled - before <= 2 * 20 + 2 * 10
-
-
-@pytest.mark.long
 async def test_a_fleet_survives_twenty_killed_clients() -> None:
     async with fleet(episodes, shards=2, lease=2.0, recovery=PATIENCE) as replay:
         settled: list[int] = []
@@ -584,18 +480,6 @@ async def test_a_fleet_survives_twenty_killed_clients() -> None:
         assert (len(settled), stats.lost, stats.refused) == (20, 0, 0)
         assert stats.size == 20 * (5 + 4 + 1)
         assert sum(shard.writers for shard in stats.shards) == 0
-
-
-@pytest.mark.long
-async def test_a_fleet_survives_twenty_killed_starters() -> None:
-    for number in range(20):
-        operator, name = process(Operator), f"memory-{number}"
-        await operator.start.remote(name, "lab")
-        os.kill(await operator.pid.remote(), signal.SIGKILL)
-        replay: Any = relive_ray.ShardedReplay.attach(name, "lab", seed=number)
-        assert len(await asyncio.wait_for(replay.sample(5), PATIENCE)) == 5
-        assert (await replay.stats()).inserted == 12
-        await replay.close()
 
 
 async def test_turns_survive_their_process_until_the_fleet_is_closed() -> None:
@@ -885,25 +769,6 @@ def test_a_failed_start_of_shards_is_reported_with_its_reason() -> None:
     assert isinstance(error, errors.ShardLostError)
     assert str(error) == "shards could not be started: RuntimeError"
     assert relive_ray._raised(error) is error
-
-
-async def test_a_failed_attempt_is_made_again_with_its_ticket() -> None:
-    def make() -> Any:
-        return relive.EpisodeReplayBuffer[Any, Any](groups=relive.Groups(2), seed=0)
-
-    rule = relive.Admission(max_lag=0, episodes_per_version=2)
-    async with asyncio.timeout(PATIENCE), fleet(make, shards=1, admission=rule) as replay:
-        await replay.set_policy_version(0)
-        async with replay.episodes_writer() as writer:
-            with await replay.admit(2) as ticket:
-                for fails in (False, True, True, False):
-                    async with writer.episode("agent", group_id="g", ticket=ticket) as episode:
-                        await episode.append(0, 0, 1.0)
-                        if not fails:
-                            await episode.end(1)
-            ((first, second),) = await replay.next_groups(1)
-            assert [len(first), len(second)] == [1, 1]
-        assert await replay.abort_open_episodes() == 0
 
 
 async def test_closing_a_fleet_ends_every_call_that_waits() -> None:

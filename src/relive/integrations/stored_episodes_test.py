@@ -221,7 +221,6 @@ def shown(episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
 @hypothesis.given(capacity=st.integers(5, 30), calls=st.lists(CALLS, max_size=60))
 @hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
 def test_stored_episodes_are_those_of_the_twin(capacity: int, calls: list[Any]) -> None:
-    """Steps added in any order are read back unchanged, as far as they were not evicted."""
     twin = Twin(capacity)
     for name, *arguments in calls:
         getattr(twin, name)(*arguments)
@@ -230,7 +229,6 @@ def test_stored_episodes_are_those_of_the_twin(capacity: int, calls: list[Any]) 
 
 
 def test_the_twin_sees_every_kind_of_episode() -> None:
-    """A few calls lead to an open, a terminated and a truncated episode, with and without a final observation."""
     twin = Twin(20)
     for lazily in (True, False):
         for end in ((False, False), (True, False)):
@@ -251,7 +249,6 @@ def test_the_twin_sees_every_kind_of_episode() -> None:
 
 
 def test_stored_episodes_of_a_memory_map_are_found(tmp_path: Any) -> None:
-    """It reads by the protocol of storages."""
     storage = relive.MemmapStorage(tmp_path / "map", capacity=4, schema=relive.Schema(*[relive.Field((), int)] * 2))
     buffer = relive.RingReplayBuffer(4, storage=storage)
     buffer.add_episode([1, 2, 3], [4, 5], [6.0, 7.0], terminated=False)
@@ -261,13 +258,11 @@ def test_stored_episodes_of_a_memory_map_are_found(tmp_path: Any) -> None:
 
 
 def test_an_empty_buffer_has_no_episodes() -> None:
-    """A buffer without a schema has no episodes either."""
     assert list(stored_episodes.stored_episodes(relive.RingReplayBuffer(4))) == []
     assert list(stored_episodes.stored_episodes(relive.RingReplayBuffer(4, SCHEMA))) == []
 
 
 def test_an_open_episode_without_stored_steps_is_left_out() -> None:
-    """Its next step may come, but there is nothing to return yet."""
     buffer = relive.RingReplayBuffer(2, streams=2)
     buffer.add(0, 0, 0.0, stream=0)
     buffer.add(1, 0, 0.0, stream=1)
@@ -276,7 +271,6 @@ def test_an_open_episode_without_stored_steps_is_left_out() -> None:
 
 
 def test_arrays_of_stored_episodes_are_copies() -> None:
-    """Writing into an episode changes nothing of the buffer."""
     buffer = relive.RingReplayBuffer(4)
     buffer.add_episode([1, 2, 3], [4, 5], [6.0, 7.0], terminated=False)
     (episode,) = stored_episodes.stored_episodes(buffer)
@@ -288,7 +282,6 @@ def test_arrays_of_stored_episodes_are_copies() -> None:
 
 
 def test_progress_counts_bytes_of_rows() -> None:
-    """It is called once an episode, and ends with everything."""
     buffer = relive.RingReplayBuffer(10)
     for length in (3, 1, 4):
         buffer.add_episode(range(length + 1), range(length), [0.0] * length, terminated=True)
@@ -300,7 +293,6 @@ def test_progress_counts_bytes_of_rows() -> None:
 
 @pytest.mark.parametrize("call", ["add", "clear"])
 def test_a_buffer_must_not_change_while_episodes_are_read(call: str) -> None:
-    """Rows not read yet may have been overwritten."""
     buffer = relive.RingReplayBuffer(4)
     for _ in range(2):
         buffer.add_episode([1, 2, 3], [4, 5], [6.0, 7.0], terminated=False)
@@ -317,24 +309,9 @@ def test_a_buffer_must_not_change_while_episodes_are_read(call: str) -> None:
 
 
 def test_arguments_of_stored_episodes_are_checked_at_once() -> None:
-    """Not with the first episode."""
     wrong: Any = relive.EpisodeReplayBuffer()
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be an instance of ColumnReplayBuffer, got <"):
         stored_episodes.stored_episodes(wrong)
     wrong = 3
     with pytest.raises(errors.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
         stored_episodes.stored_episodes(relive.RingReplayBuffer(4), progress=wrong)
-
-
-def test_a_step_that_stays_incomplete_is_left_out() -> None:
-    """It is left out, and what was observed at it is the final observation."""
-    buffer = relive.RingReplayBuffer(20, streams=2)
-    for t in range(3):
-        buffer.extend([t, 10 + t], [t, t], [1.0, 2.0])
-    buffer.end_episode(stream=0)
-    buffer.add(90, 0, 0.0, stream=0)
-    buffer.end_episode(stream=0)
-    (first, second) = stored_episodes.stored_episodes(buffer)
-    assert (first.status, first.observations.tolist(), first.actions.tolist()) == ("TRUNCATED", [0, 1, 2], [0, 1])
-    assert (first.truncated.tolist(), first.has_final_observation) == ([False, True], True)
-    assert (second.status, second.observations.tolist()) == ("IN_PROGRESS", [10, 11, 12])

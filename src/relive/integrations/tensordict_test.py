@@ -286,14 +286,8 @@ WRONG = {
     "flat": (with_entry("logprobs", torch.zeros(3)), r"logprobs must be \[B, L\], as tokens, got .*"),
     "deep": (with_entry("steps", torch.zeros(3, 8, 1)), r"steps must be \[B, L\], as tokens, got .*"),
     "texts": (with_entry("tokens", ["a", "b", "c"]), r"tokens must be \[B, L\], as tokens, got .*"),
-    "padded": (
-        with_entry("steps", torch.zeros(3, 8), True),
-        r"steps must be \[B, L\], as tokens, got .*",
-    ),
-    "nested": (
-        with_entry("attention_mask", RAGGED),
-        r"attention_mask must be \[B, L\], as tokens, got .*",
-    ),
+    "padded": (with_entry("steps", torch.zeros(3, 8), True), r"steps must be \[B, L\], as tokens, got .*"),
+    "nested": (with_entry("attention_mask", RAGGED), r"attention_mask must be \[B, L\], as tokens, got .*"),
     "width": (without("padding", nested=True)[:2], "td must have all fields .*, but has no padding"),
     "keys": (with_entry("keys", torch.zeros(3, 2)), r"keys must be \[B\], got .*"),
     "text": (with_entry("returns", ["a", "b", "c"]), r"returns must be \[B\], got .*"),
@@ -309,10 +303,7 @@ WRONG = {
         relive_torch.as_tensordict(inexact()).to("meta"),
         "tokens must be a tensor that numpy can read, got one on meta",
     ),
-    "uneven": (
-        with_entry("rewards", of_other_lengths(), True),
-        r"rewards must be \[B, L\], as tokens, got .*",
-    ),
+    "uneven": (with_entry("rewards", of_other_lengths(), True), r"rewards must be \[B, L\], as tokens, got .*"),
 }
 
 

@@ -28,7 +28,6 @@ TREES = st.recursive(FIELDS, lambda parts: st.dictionaries(KEYS, parts, min_size
 
 @hypothesis.given(TREES)
 def test_a_space_has_the_fields_that_it_was_made_of(tree: Any) -> None:
-    """A schema becomes spaces, and the spaces the same schema."""
     space = space_trees.space_of("action", tree)
     assert space_trees.fields_of("action", space) == tree
     space_trees.check_space("action", space, tree)
@@ -36,7 +35,6 @@ def test_a_space_has_the_fields_that_it_was_made_of(tree: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "uint64", "float32"])
 def test_a_space_has_every_value_of_its_dtype(dtype: str) -> None:
-    """The least and the greatest among them."""
     kind: Any = np.dtype(dtype)
     values: Any = {"b": [False, True], "f": [-np.inf, 0, np.inf]}.get(kind.kind)
     for value in values or [np.iinfo(kind).min, np.iinfo(kind).max]:
@@ -44,7 +42,6 @@ def test_a_space_has_every_value_of_its_dtype(dtype: str) -> None:
 
 
 def test_a_dtype_without_a_space_is_named() -> None:
-    """The error names the path of the field."""
     tree = {"a": {"b": relive.Field((), "complex64")}}
     with pytest.raises(
         errors.ArgumentError, match=r"^action/a/b must be of bools, integers or floats for a space, got complex64$"
@@ -53,7 +50,6 @@ def test_a_dtype_without_a_space_is_named() -> None:
 
 
 def test_a_space_with_other_fields_is_refused() -> None:
-    """One that lacks a field, or has one more, or of another shape or dtype."""
     space = spaces.Dict(x=spaces.Box(0, 1, (2,), np.float32))
     stored = relive.Field(2, "float32")
     space_trees.check_space("action_space", space, {"x": stored})
@@ -75,7 +71,6 @@ def test_a_space_with_other_fields_is_refused() -> None:
 
 
 def test_values_are_those_of_the_space() -> None:
-    """Of what `tree_of` has made of them."""
     space = spaces.Tuple((spaces.Discrete(3), spaces.Dict(x=spaces.Tuple((spaces.Discrete(2),)))))
     value = (2, {"x": (1,)})
     assert space_trees.value_of(space, space_trees.tree_of(space, value)) == value
@@ -97,7 +92,6 @@ NESTED_FIELDS = {
 
 
 def test_an_environment_or_its_id_has_a_schema() -> None:
-    """The environment made from an id is closed again."""
     closed = []
 
     class Closing(gymnasium.Env[Any, Any]):
