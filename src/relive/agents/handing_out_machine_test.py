@@ -87,7 +87,7 @@ class Naive:
         self.records: list[Record] = []
         self.groups: list[Group] = []
         self.drops: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.ticks = 0
+        self.ticks = self.given_up = 0
         self.now = 0.0
         self.has_line = False
         self.admitted = self.reserved = 0
@@ -140,6 +140,7 @@ class Naive:
                     group.phase = "closed"
                     for record in ended:
                         self.drop(record, "straggler")
+                    self.given_up += len(ended)
 
     def most_admitted(self) -> float:
         if self.admission is None:
@@ -351,11 +352,11 @@ class Naive:
 class HandingOutMachine(walks.Machine):
     """One buffer and its twin."""
 
-    often: ClassVar = {"train": 4, "start_and_end": 3, "next_episodes": 2, "next_groups": 2, "put_back": 2}
+    often: ClassVar = {"train": 4, "next_episodes": 2, "next_groups": 2, "put_back": 2, "wait": 4, "start_and_end": 4}
     least: ClassVar = {
         "evicted": 20,
         "rejected": 20,
-        "straggler": 1,
+        "given up by its timeout": 3,
         "cleared": 5,
         "aborted": 20,
         "empty": 20,
@@ -371,7 +372,7 @@ class HandingOutMachine(walks.Machine):
 
     @walks.initialize(
         size=walks.sampled_from([1, 2, 3, 3]),
-        timeout=walks.sampled_from([None, 2.5, 5.0]),
+        timeout=walks.sampled_from([None, 2.5, 2.5, 5.0]),
         min_size=walks.sampled_from([None, 1, 2]),
         admission=some_admission,
         max_episodes=walks.maybe(walks.integers(3, 8)),
@@ -417,6 +418,7 @@ class HandingOutMachine(walks.Machine):
             buffer.attach(self.journal)
 
     def teardown(self) -> None:
+        self.reached["given up by its timeout"] = self.naive.given_up
         for (reason, _), count in self.naive.drops.items():
             self.reached[reason] += count
         self.use_clock(time)
@@ -582,7 +584,7 @@ class HandingOutMachine(walks.Machine):
 
     @walks.rule(
         count=walks.integers(1, 3),
-        max_lag=walks.maybe(walks.integers(0, 3)),
+        max_lag=walks.maybe(walks.integers(0, 5)),
         numbers=walks.subsets(range(5), 0, 4),
     )
     def next_episodes(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
@@ -602,7 +604,7 @@ class HandingOutMachine(walks.Machine):
             self.delivered += expected
 
     @walks.rule(
-        count=walks.integers(1, 2), max_lag=walks.maybe(walks.integers(0, 3)), numbers=walks.subsets(range(5), 0, 3)
+        count=walks.integers(1, 2), max_lag=walks.maybe(walks.integers(0, 5)), numbers=walks.subsets(range(5), 0, 3)
     )
     def next_groups(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
