@@ -7,40 +7,37 @@ import collections
 import dataclasses
 import math
 import pathlib
+import random
 import tempfile
 import time
 import types
-from typing import Any
+from typing import Any, ClassVar
 import weakref
 
-import hypothesis
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 
 import relive
 from relive.agents import queue
 from relive.agents import queue_state
 from relive.persistence import recover_test
+from relive.testing import walks
 
-ADMISSIONS = st.none() | st.builds(
-    relive.Admission, st.integers(0, 2), st.integers(1, 4), st.sampled_from([None, None, 2, 4])
-)
-STARTS = st.lists(
-    st.tuples(
-        st.sampled_from(["a", "b"]),
-        st.sampled_from([None, None, "g", "h", "i"]),
-        st.none() | st.integers(0, 6),
-        st.integers(0, 9),
+STARTS = walks.lists(
+    walks.tuples(
+        walks.sampled_from(["a", "b"]),
+        walks.sampled_from([None, None, "g", "h", "i"]),
+        walks.maybe(walks.integers(0, 6)),
+        walks.integers(0, 9),
     ),
-    min_size=1,
-    max_size=3,
+    1,
+    3,
 )
-ENDS = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(0, 2), st.sampled_from("CCCTA")),
-    min_size=1,
-    max_size=3,
-)
+ENDS = walks.lists(walks.tuples(walks.integers(0, 9), walks.integers(0, 2), walks.sampled_from("CCCTA")), 1, 3)
+
+
+def some_admission(rng: random.Random) -> relive.Admission | None:
+    limits = rng.randint(0, 2), rng.randint(1, 4), rng.choice([None, None, 2, 4])
+    return relive.Admission(*limits) if rng.random() < 0.5 else None
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,7 +87,7 @@ class Naive:
         self.records: list[Record] = []
         self.groups: list[Group] = []
         self.drops: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.ticks = 0
+        self.ticks = self.given_up = 0
         self.now = 0.0
         self.has_line = False
         self.admitted = self.reserved = 0
@@ -143,6 +140,7 @@ class Naive:
                     group.phase = "closed"
                     for record in ended:
                         self.drop(record, "straggler")
+                    self.given_up += len(ended)
 
     def most_admitted(self) -> float:
         if self.admission is None:
@@ -351,22 +349,36 @@ class Naive:
         }
 
 
-class HandingOutMachine(stateful.RuleBasedStateMachine):
+class HandingOutMachine(walks.Machine):
     """One buffer and its twin."""
+
+    often: ClassVar = {"train": 4, "next_episodes": 2, "next_groups": 2, "put_back": 2, "wait": 4, "start_and_end": 4}
+    least: ClassVar = {
+        "evicted": 20,
+        "rejected": 20,
+        "given up by its timeout": 3,
+        "cleared": 5,
+        "aborted": 20,
+        "empty": 20,
+        "a ticket given up": 5,
+        "a ticket has its place again": 1,
+        "put back": 20,
+        "waits again after a restart": 5,
+    }
 
     def __init__(self) -> None:
         super().__init__()
         self.delivered: list[list[Record]] = []
 
-    @stateful.initialize(
-        size=st.sampled_from([1, 2, 3, 3]),
-        timeout=st.sampled_from([None, 2.5, 5.0]),
-        min_size=st.sampled_from([None, 1, 2]),
-        admission=ADMISSIONS,
-        max_episodes=st.none() | st.integers(3, 8),
-        has_groups=st.booleans(),
-        has_journal=st.booleans(),
-        redeliver=st.booleans(),
+    @walks.initialize(
+        size=walks.sampled_from([1, 2, 3, 3]),
+        timeout=walks.sampled_from([None, 2.5, 2.5, 5.0]),
+        min_size=walks.sampled_from([None, 1, 2]),
+        admission=some_admission,
+        max_episodes=walks.maybe(walks.integers(3, 8)),
+        has_groups=walks.BOOLEANS,
+        has_journal=walks.BOOLEANS,
+        redeliver=walks.BOOLEANS,
     )
     def begin(
         self,
@@ -406,11 +418,13 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             buffer.attach(self.journal)
 
     def teardown(self) -> None:
+        self.reached["given up by its timeout"] = self.naive.given_up
+        for (reason, _), count in self.naive.drops.items():
+            self.reached[reason] += count
         self.use_clock(time)
-        if hasattr(self, "naive"):
-            if self.journal is not None:
-                self.journal.close()
-            self.folder.cleanup()
+        if self.journal is not None:
+            self.journal.close()
+        self.folder.cleanup()
 
     def use_clock(self, clock: Any) -> None:
         for module in (queue, queue_state):
@@ -422,7 +436,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         gone = [r for r in self.naive.records if r.is_stored and r.episode_id not in stored]
         self.naive.evicted([record for record in gone if record.ended > 0])
 
-    @stateful.rule(count=st.integers(1, 3))
+    @walks.rule(count=walks.integers(1, 3))
     def admit(self, count: int) -> None:
         naive = self.naive
         naive.pass_time()
@@ -436,20 +450,21 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             assert naive.can_admit(count)
             naive.reserved += count
 
-    @stateful.precondition(lambda self: self.tickets)
-    @stateful.rule(number=st.integers(0, 9), lost=st.booleans())
+    @walks.rule(when=lambda self: self.tickets, number=walks.integers(0, 9), lost=walks.BOOLEANS)
     def give_up_ticket(self, number: int, lost: bool) -> None:
         ticket = self.tickets.pop(number % len(self.tickets))
         self.naive.reserved -= ticket.left
+        self.reached["a ticket given up"] += ticket.left > 0
         if lost:
             del ticket
         else:
             ticket.release()
 
-    @stateful.rule(starts=STARTS)
+    @walks.rule(starts=STARTS)
     def start(self, starts: list[tuple[str, str | None, int | None, int]]) -> None:
-        for each in starts:
-            self.start_one(*each)
+        for agent, group, lag, number in starts:
+            version = None if lag is None else max((self.naive.version or 0) + 1 - lag, 0)
+            self.start_one(agent, group, version, number)
 
     def start_one(self, agent: str, group: str | None, version: int | None, number: int) -> None:
         naive = self.naive
@@ -474,12 +489,12 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         self.records[episode_id] = record
         naive.started(record)
 
-    @stateful.rule(ends=ENDS)
+    @walks.rule(ends=ENDS)
     def end(self, ends: list[tuple[int, int, str]]) -> None:
         for each in ends:
             self.end_one(*each)
 
-    @stateful.rule(starts=STARTS, ends=ENDS)
+    @walks.rule(starts=STARTS, ends=ENDS)
     def start_and_end(
         self, starts: list[tuple[str, str | None, int | None, int]], ends: list[tuple[int, int, str]]
     ) -> None:
@@ -510,9 +525,14 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         ticket = self.started_with.get(record.episode_id, lambda: None)()
         if record.why_not is not None and ticket in self.tickets:
             self.naive.reserved += 1  # Its place is its ticket's again.
+            self.reached["a ticket has its place again"] += 1
 
-    @stateful.rule(
-        starts=STARTS, ends=ENDS, more=st.integers(0, 2), lag=st.integers(0, 2), number=st.none() | st.integers(0, 9)
+    @walks.rule(
+        starts=STARTS,
+        ends=ENDS,
+        more=walks.integers(0, 2),
+        lag=walks.integers(0, 2),
+        number=walks.maybe(walks.integers(0, 9)),
     )
     def train(
         self,
@@ -549,7 +569,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
 
         return ids, accept
 
-    @stateful.rule(numbers=st.sets(st.integers(0, 9), max_size=3), reason=st.sampled_from(["rejected", "too easy"]))
+    @walks.rule(numbers=walks.subsets(range(10), 0, 3), reason=walks.sampled_from(["rejected", "too easy"]))
     def reject(self, numbers: set[int], reason: str) -> None:
         records = [record for number, record in enumerate(reversed(self.naive.records)) if number in numbers]
         naive = self.naive
@@ -562,10 +582,10 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         expected = naive.reject(records, reason)
         assert self.buffer.reject([record.episode_id for record in records], reason=reason) == expected
 
-    @stateful.rule(
-        count=st.integers(1, 3),
-        max_lag=st.none() | st.integers(0, 3),
-        numbers=st.sets(st.integers(0, 4), max_size=4),
+    @walks.rule(
+        count=walks.integers(1, 3),
+        max_lag=walks.maybe(walks.integers(0, 5)),
+        numbers=walks.subsets(range(5), 0, 4),
     )
     def next_episodes(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
@@ -583,8 +603,8 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             assert [episode.episode_id for episode in found] == [unit[0].episode_id for unit in expected]
             self.delivered += expected
 
-    @stateful.rule(
-        count=st.integers(1, 2), max_lag=st.none() | st.integers(0, 3), numbers=st.sets(st.integers(0, 4), max_size=3)
+    @walks.rule(
+        count=walks.integers(1, 2), max_lag=walks.maybe(walks.integers(0, 5)), numbers=walks.subsets(range(5), 0, 3)
     )
     def next_groups(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
@@ -604,15 +624,18 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             assert ids == [[record.episode_id for record in unit] for unit in expected]
             self.delivered += expected
 
-    @stateful.precondition(lambda self: self.delivered)
-    @stateful.rule(number=st.integers(0, 9))
+    @walks.rule(when=lambda self: self.delivered, number=walks.integers(0, 9))
     def put_back(self, number: int) -> None:
         unit = self.delivered.pop(number % len(self.delivered))
         self.naive.put_back(unit)
+        self.reached["put back"] += unit[0].turn == "waits"
         self.buffer._put_back([[record.episode_id for record in unit]])
 
-    @stateful.precondition(lambda self: self.buffer.redeliver and self.naive.version is not None)
-    @stateful.rule(lag=st.integers(0, 2), number=st.none() | st.integers(0, 9))
+    @walks.rule(
+        when=lambda self: self.buffer.redeliver and self.naive.version is not None,
+        lag=walks.integers(0, 2),
+        number=walks.maybe(walks.integers(0, 9)),
+    )
     def acknowledge(self, lag: int, number: int | None) -> None:
         naive = self.naive
         assert naive.version is not None
@@ -621,7 +644,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         self.buffer._ack(version, [record.episode_id for record in but])
         naive.unacked = [each for each in naive.unacked if each[1] >= version or each[0] == but]
 
-    @stateful.rule(really=st.sampled_from([False, False, True]))
+    @walks.rule(really=walks.sampled_from([False, False, True]))
     def abandon(self, really: bool) -> None:
         if not really:
             return
@@ -640,23 +663,23 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         self.tickets.clear()
         naive.reserved = 0
 
-    @stateful.rule()
+    @walks.rule()
     def sample(self) -> None:
         if len(self.buffer) and self.journal is None:  # There are no draws in a journal.
             for sample in self.buffer.sample_n_step_nowait(2, 1, 0.9):
                 self.records[sample.episode_id].was_drawn = True
 
-    @stateful.rule(more=st.integers(0, 3))
+    @walks.rule(more=walks.integers(0, 3))
     def set_policy_version(self, more: int) -> None:
         version = (self.naive.version or 0) + more
         self.buffer.set_policy_version(version)
         self.naive.said(version)
 
-    @stateful.rule(seconds=st.sampled_from([1.0, 2.5, 5.0]))
+    @walks.rule(seconds=walks.sampled_from([1.0, 2.5, 5.0]))
     def wait(self, seconds: float) -> None:
         self.naive.now += seconds
 
-    @stateful.rule(into_itself=st.booleans())
+    @walks.rule(into_itself=walks.BOOLEANS)
     def crash(self, into_itself: bool) -> None:
         for ticket in self.tickets:
             ticket.release()
@@ -678,18 +701,17 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             if not self.buffer.redeliver:
                 assert {**self.buffer.state_dict(), "arrays": None} == {**state, "arrays": None}
         if self.buffer.redeliver:
+            self.reached["waits again after a restart"] += len(self.naive.unacked)
             self.naive.restart()
 
-    @stateful.rule(really=st.sampled_from([False, False, False, True]))
+    @walks.rule(really=walks.sampled_from([False, False, False, True]))
     def clear(self, really: bool) -> None:
         if really:
             self.naive.cleared()
             self.buffer.clear()
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def all_is_alike(self) -> None:
-        if not hasattr(self, "naive"):
-            return
         self.buffer.check()
         naive, own = self.naive, self.buffer._queue
         if own is None:
@@ -713,7 +735,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         if own.groups is not None:
             assert [unit.key for unit in own.groups.complete] == [unit[0].group for unit in naive.whole_groups()]
 
-    @stateful.rule()
+    @walks.rule()
     def look(self) -> None:
         naive = self.naive
         naive.pass_time()
@@ -724,7 +746,4 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         assert dataclasses.asdict(bias.trained) == naive.totals(trained=True)
 
 
-TestHandingOut = HandingOutMachine.TestCase
-TestHandingOut.settings = hypothesis.settings(
-    stateful_step_count=50, max_examples=3 * hypothesis.settings().max_examples
-)
+TestHandingOut = walks.tests_of(HandingOutMachine)

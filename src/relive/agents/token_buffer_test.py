@@ -9,13 +9,11 @@ import math
 import os
 import pathlib
 import pickle
+import random
 import tracemalloc
 from typing import Any
 import uuid
 
-import hypothesis
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -27,6 +25,7 @@ from relive.agents import token_episode_test
 from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
 from relive.storage import memmap
+from relive.testing import walks
 from relive.testing import zoo
 
 ADVANTAGE = relive.Field((), np.float32)
@@ -508,10 +507,33 @@ def test_an_episode_takes_little_more_memory_than_its_tokens() -> None:
     assert taken <= 1.1 * count * per_token
 
 
-class TokenMachine(stateful.RuleBasedStateMachine):
+def some_steps(rng: random.Random) -> Steps:
+    """Return steps of few different tokens, most of which go on from the one before."""
+    steps: Steps = []
+    for _ in range(rng.randint(1, 6)):
+        before = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else []
+        prompt, answer = (rng.choices(range(3), k=rng.randint(*most)) for most in ((0, 4), (1, 3)))
+        if rng.randrange(4):
+            prompt = before + prompt
+        elif rng.randrange(2):
+            prompt = before[: rng.randint(0, len(before))]
+        steps.append(
+            relive.TokenStep(
+                prompt=prompt,
+                response=answer,
+                logprobs=np.array([rng.uniform(-100, 0) for _ in answer]),
+                policy_version=[rng.randint(0, 9) for _ in answer],
+                loss_mask=[rng.random() < 0.5 for _ in answer],
+                reward=rng.choice([0.0, 1.0, -2.5, 0.1]),
+            )
+        )
+    return steps
+
+
+class TokenMachine(walks.Machine):
     """Compares with lists under any order of calls."""
 
-    @stateful.initialize(max_tokens=st.integers(20, 80))
+    @walks.initialize(max_tokens=walks.integers(20, 80))
     def start(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.buffer = self.new()
@@ -524,11 +546,11 @@ class TokenMachine(stateful.RuleBasedStateMachine):
             self.max_tokens, token_extras={"advantages": ADVANTAGE}, sequence_extras={"temperature": NUMBER}, seed=0
         )
 
-    @stateful.rule(
-        steps=token_episode_test.episodes(),
-        agent=st.sampled_from("ab"),
-        status=st.sampled_from(["COMPLETED", "TRUNCATED", "ABORTED"]),
-        extra=st.none() | st.integers(1, 99),
+    @walks.rule(
+        steps=some_steps,
+        agent=walks.sampled_from("ab"),
+        status=walks.sampled_from(["COMPLETED", "TRUNCATED", "ABORTED"]),
+        extra=walks.maybe(walks.integers(1, 99)),
     )
     def add(self, steps: Steps, agent: str, status: Any, extra: int | None) -> None:
         sequences = token_episode_test.walked(steps)
@@ -561,13 +583,11 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         self.episodes += 1
         self.inexact += len(sequences) > 1
 
-    @stateful.rule(data=st.data(), names=st.sets(st.sampled_from(["advantages", "temperature"])))
-    def update(self, data: st.DataObject, names: set[str]) -> None:
-        keys = data.draw(st.lists(st.integers(-1, self.appended), max_size=5))
-        width = max([len(self.twin[key].rows) for key in keys if key in self.twin], default=0) + data.draw(
-            st.integers(0, 2)
-        )
-        number = data.draw(st.integers(0, 50))
+    @walks.rule(data=walks.generator, names=walks.subsets(["advantages", "temperature"], 0, 2))
+    def update(self, data: random.Random, names: set[str]) -> None:
+        keys = [data.randint(-1, self.appended) for _ in range(data.randint(0, 5))]
+        width = max([len(self.twin[key].rows) for key in keys if key in self.twin], default=0) + data.randint(0, 2)
+        number = data.randint(0, 50)
         rectangle = number + np.arange(len(keys) * width, dtype=np.float32).reshape(len(keys), width)
         given: dict[str, Any] = {"advantages": rectangle, "temperature": number + np.arange(len(keys)) / 4}
         alive = self.buffer.update(keys, **{name: given[name] for name in names})
@@ -579,12 +599,12 @@ class TokenMachine(stateful.RuleBasedStateMachine):
             if key in self.twin and "temperature" in names:
                 self.twin[key].temperature = number + place / 4
 
-    @stateful.rule(more=st.integers(0, 3))
+    @walks.rule(more=walks.integers(0, 3))
     def set_policy_version(self, more: int) -> None:
         self.version = (self.version or 0) + more
         self.buffer.set_policy_version(self.version)
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.cleared += len(self.twin)
         self.twin = {}
@@ -598,7 +618,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
                 found.append(key)
         return found
 
-    @stateful.rule(size=st.integers(1, 5), max_lag=st.none() | st.integers(0, 9))
+    @walks.rule(size=walks.integers(1, 5), max_lag=walks.maybe(walks.integers(0, 9)))
     def sample(self, size: int, max_lag: int | None) -> None:
         if max_lag is not None and self.version is None:
             with pytest.raises(errors.ArgumentError, match="^max_lag needs the learner's policy version"):
@@ -616,7 +636,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         assert set(batch.keys.tolist()) <= set(eligible)
         self.compare(batch)
 
-    @stateful.rule()
+    @walks.rule()
     def save_and_load(self) -> None:
         buffer = self.new()
         buffer.load_state_dict(self.buffer.state_dict())
@@ -638,7 +658,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         assert batch.extras["temperature"].tolist() == [each.temperature for each in expected]
         assert self.buffer.lengths(batch.keys).tolist() == batch.lengths.tolist()
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def the_same_is_held(self) -> None:
         self.buffer.check()
         assert held_keys(self.buffer) == list(self.twin)
@@ -661,8 +681,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         assert self.appended == len(self.twin) + self.evicted + self.cleared
 
 
-TestTokenMachine = TokenMachine.TestCase
-TestTokenMachine.settings = hypothesis.settings(stateful_step_count=30)
+TestTokenMachine = walks.tests_of(TokenMachine)
 
 
 # The audit.

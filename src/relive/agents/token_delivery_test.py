@@ -4,12 +4,10 @@ The naive twin is that of the hand-outs of an episode buffer: token episodes sta
 """
 
 import asyncio
+import random
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
-import hypothesis
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ import relive
 from relive import errors
 from relive.agents import handing_out_machine_test
 from relive.agents import token_episode_test
+from relive.testing import walks
 
 step_of = token_episode_test.step_of
 
@@ -114,14 +113,16 @@ def test_threads_and_tasks_share_a_buffer_of_tokens() -> None:
 class TokenDeliveryMachine(handing_out_machine_test.HandingOutMachine):
     """A token buffer whose process crashes now and then, and the twin."""
 
-    @stateful.initialize(
-        size=st.sampled_from([1, 2, 3, 3]),
-        admission=handing_out_machine_test.ADMISSIONS,
-        max_tokens=st.sampled_from([12, 30, 1000]),
-        has_groups=st.booleans(),
-        redeliver=st.booleans(),
+    least: ClassVar = {"evicted": 10, "rejected": 20, "aborted": 20, "put back": 10, "waits again after a restart": 5}
+
+    @walks.initialize(
+        size=walks.sampled_from([1, 2, 3, 3]),
+        admission=handing_out_machine_test.some_admission,
+        max_tokens=walks.sampled_from([12, 30, 1000]),
+        has_groups=walks.BOOLEANS,
+        redeliver=walks.BOOLEANS,
     )
-    def begin(
+    def begin(  # type: ignore[override]
         self,
         size: int,
         admission: relive.Admission | None,
@@ -179,18 +180,16 @@ class TokenDeliveryMachine(handing_out_machine_test.HandingOutMachine):
     def end(self, ends: Any) -> None:
         """Nothing: an episode is stored when it has ended."""
 
-    @stateful.rule(data=st.data())
-    def update(self, data: st.DataObject) -> None:
-        keys = data.draw(st.lists(st.integers(-1, len(self.tokens)), max_size=4))
-        weights = data.draw(st.lists(st.integers(0, 99), min_size=len(keys), max_size=len(keys)))
+    @walks.rule(data=walks.generator)
+    def update(self, data: random.Random) -> None:
+        keys = [data.randint(-1, len(self.tokens)) for _ in range(data.randint(0, 4))]
+        weights = [data.randint(0, 99) for _ in keys]
         stored = self.buffer._store.owners
         assert self.buffer.update(keys, weight=weights) == sum(key in stored for key in keys)
         self.weights.update((key, float(weight)) for key, weight in zip(keys, weights, strict=True) if key in stored)
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def the_tokens_are_alike(self) -> None:
-        if not hasattr(self, "naive"):
-            return
         keys = list(self.buffer._store.owners)
         stored = [record for record in self.naive.records if record.is_stored]
         assert [each.episode_id for each in self.buffer._store] == [record.episode_id for record in stored]
@@ -201,7 +200,4 @@ class TokenDeliveryMachine(handing_out_machine_test.HandingOutMachine):
             assert batch.extras["weight"].tolist() == [self.weights[key] for key in keys]
 
 
-TestTokenDelivery = TokenDeliveryMachine.TestCase
-TestTokenDelivery.settings = hypothesis.settings(
-    stateful_step_count=40, max_examples=2 * hypothesis.settings().max_examples
-)
+TestTokenDelivery = walks.tests_of(TokenDeliveryMachine)

@@ -1,12 +1,10 @@
 """Any order of calls, against the naive twin: the same keys, the same fields, the same priorities, nothing corrupt."""
 
 import itertools
+import random
 from typing import Any
 from unittest import mock
 
-import hypothesis
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -14,21 +12,18 @@ import relive
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
 from relive.samplers import uniform
+from relive.testing import walks
 
-PRIORITIES = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 3.0, 64.0])
-BOOLEANS = st.booleans()
-RARELY = st.sampled_from([False, False, False, True])
-SMALL = st.integers(0, 3)
+PRIORITIES = walks.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 3.0, 64.0])
+SMALL = walks.integers(0, 3)
 
 
-class Machine(stateful.RuleBasedStateMachine):
+class Machine(walks.Machine):
     """Priorities, alpha and epsilon are such that every sum is exact: probabilities are compared with `==`."""
 
     buffer: Any
-    num_listed = 0
-    """How many uniform draws were from a list of the eligible rows, in all runs."""
 
-    def make(self, settings: dict[str, Any], draw: Any) -> Any:
+    def make(self, settings: dict[str, Any], draw: random.Random) -> Any:
         """Return a buffer with those settings, and keep its own."""
         raise NotImplementedError
 
@@ -40,18 +35,18 @@ class Machine(stateful.RuleBasedStateMachine):
         """Return the fields of a window."""
         raise NotImplementedError
 
-    @stateful.initialize(
-        draw=st.data(),
-        capacity=st.integers(3, 9),
-        streams=st.sampled_from([1, 2, 3, 3, 9]),
-        alpha=st.sampled_from([0.0, 1.0, 1.0, 2.0]),
-        epsilon=st.sampled_from([0.0, 0.25]),
-        most=st.sampled_from([None, None, 1, 3]),
-        stratified=BOOLEANS,
+    @walks.initialize(
+        draw=walks.generator,
+        capacity=walks.integers(3, 9),
+        streams=walks.sampled_from([1, 2, 3, 3, 9]),
+        alpha=walks.sampled_from([0.0, 1.0, 1.0, 2.0]),
+        epsilon=walks.sampled_from([0.0, 0.25]),
+        most=walks.sampled_from([None, None, 1, 3]),
+        stratified=walks.BOOLEANS,
     )
     def begin(
         self,
-        draw: Any,
+        draw: random.Random,
         capacity: int,
         streams: int,
         alpha: float,
@@ -96,16 +91,16 @@ class Machine(stateful.RuleBasedStateMachine):
         self.counter += 1
         return self.counter
 
-    def step(self, stream: int, draw: Any) -> dict[str, Any]:
+    def step(self, stream: int, draw: random.Random) -> dict[str, Any]:
         """Return a next step, which may or may not continue the episode."""
         episode = self.oracle.open[stream]
         announced = episode.tail if episode is not None else None
-        terminated, truncated = draw.draw(RARELY), draw.draw(RARELY)
-        knows_next = draw.draw(BOOLEANS) or (truncated and not terminated)
+        terminated, truncated = draw.random() < 0.25, draw.random() < 0.25
+        knows_next = draw.random() < 0.5 or (truncated and not terminated)
         return {
-            "observation": self.fresh() if announced is None or draw.draw(RARELY) else announced,
+            "observation": self.fresh() if announced is None or draw.random() < 0.25 else announced,
             "action": self.fresh(),
-            "reward": float(draw.draw(st.integers(-4, 4))),
+            "reward": float(draw.randint(-4, 4)),
             "next_observation": self.fresh() if knows_next else None,
             "terminated": terminated,
             "truncated": truncated,
@@ -121,15 +116,15 @@ class Machine(stateful.RuleBasedStateMachine):
             self.settle()
         return keys
 
-    @stateful.rule(draw=st.data(), stream=SMALL)
-    def add(self, draw: Any, stream: int) -> None:
+    @walks.rule(draw=walks.generator, stream=SMALL)
+    def add(self, draw: random.Random, stream: int) -> None:
         stream %= self.streams
         step = self.step(stream, draw)
         assert [self.buffer.add(**step, stream=stream)] == self.write([(stream, step)])
 
-    @stateful.rule(draw=st.data())
-    def extend(self, draw: Any) -> None:
-        streams = draw.draw(st.permutations(range(self.streams)))[: draw.draw(st.integers(1, self.streams))]
+    @walks.rule(draw=walks.generator)
+    def extend(self, draw: random.Random) -> None:
+        streams = draw.sample(range(self.streams), draw.randint(1, self.streams))
         steps = [self.step(stream, draw) for stream in streams]
         if any(step["next_observation"] is None for step in steps):
             for step in steps:
@@ -140,8 +135,8 @@ class Machine(stateful.RuleBasedStateMachine):
         keys = self.buffer.extend(**columns, streams=streams)
         assert keys.tolist() == self.write(list(zip(streams, steps, strict=True)))
 
-    @stateful.rule(draw=st.data(), stream=SMALL, length=st.integers(1, 9), terminated=BOOLEANS)
-    def add_episode(self, draw: Any, stream: int, length: int, terminated: bool) -> None:
+    @walks.rule(draw=walks.generator, stream=SMALL, length=walks.integers(1, 9), terminated=walks.BOOLEANS)
+    def add_episode(self, draw: random.Random, stream: int, length: int, terminated: bool) -> None:
         stream, length = stream % self.streams, min(length, self.capacity)
         observations = [self.fresh() for _ in range(length + 1)]
         rewards = [float(t) for t in range(length)]
@@ -154,13 +149,13 @@ class Machine(stateful.RuleBasedStateMachine):
         self.oracle.add_episode(observations, observations[1:], rewards, terminated, stream, observations[:-1])
         self.settle()
 
-    @stateful.rule(stream=SMALL)
+    @walks.rule(stream=SMALL)
     def end_episode(self, stream: int) -> None:
         stream %= self.streams
         assert self.buffer.end_episode(stream=stream) == self.oracle.end_episode(stream)
         self.settle()
 
-    @stateful.rule(stream=SMALL, wrong=st.sampled_from(["truncated", "dtype", "extra", "long", "stream", "terminated"]))
+    @walks.rule(stream=SMALL, wrong=walks.sampled_from(["truncated", "dtype", "extra", "long", "stream", "terminated"]))
     def refuse(self, stream: int, wrong: str) -> None:
         """A refused call changes nothing: the invariants are checked after it as after any other."""
         stream %= self.streams
@@ -181,20 +176,20 @@ class Machine(stateful.RuleBasedStateMachine):
             else:
                 self.buffer.add(**step)
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.buffer.clear()
         self.oracle.clear()
 
     # Priorities and draws.
 
-    def some_keys(self, draw: Any, size: int) -> list[int]:
+    def some_keys(self, draw: random.Random, size: int) -> list[int]:
         """Return keys, some of them evicted and some not yet used."""
         newest = len(self.oracle.rows)
-        return [newest - draw.draw(st.integers(-2, self.capacity + 2)) for _ in range(size)]
+        return [newest - draw.randint(-2, self.capacity + 2) for _ in range(size)]
 
-    @stateful.rule(draw=st.data(), priorities=st.lists(PRIORITIES, min_size=1, max_size=6))
-    def update(self, draw: Any, priorities: list[float]) -> None:
+    @walks.rule(draw=walks.generator, priorities=walks.lists(PRIORITIES, 1, 6))
+    def update(self, draw: random.Random, priorities: list[float]) -> None:
         keys = self.some_keys(draw, len(priorities))
         if not all(0 <= key < len(self.oracle.rows) for key in keys):
             with pytest.raises(relive.ArgumentError, match="never given out"):
@@ -209,13 +204,13 @@ class Machine(stateful.RuleBasedStateMachine):
         self.priorities |= written
         self.largest = max([self.largest, *written.values()])
 
-    @stateful.rule(draw=st.data(), priorities=st.lists(PRIORITIES, min_size=1, max_size=3))
-    def refuse_update(self, draw: Any, priorities: list[float]) -> None:
+    @walks.rule(draw=walks.generator, priorities=walks.lists(PRIORITIES, 1, 3))
+    def refuse_update(self, draw: random.Random, priorities: list[float]) -> None:
         with pytest.raises(relive.ArgumentError, match=f"row {len(priorities)} "):
             self.buffer.update_priorities(self.some_keys(draw, len(priorities) + 1), [*priorities, -1.0])
 
-    @stateful.rule(draw=st.data(), size=st.integers(0, 9), eligible=BOOLEANS)
-    def set_eligible(self, draw: Any, size: int, eligible: bool) -> None:
+    @walks.rule(draw=walks.generator, size=walks.integers(0, 9), eligible=walks.BOOLEANS)
+    def set_eligible(self, draw: random.Random, size: int, eligible: bool) -> None:
         keys = self.some_keys(draw, size)
         alive = {key for key in keys if self.oracle.is_alive(key)}
         count = sum(key in alive for key in keys)
@@ -224,7 +219,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.oracle.barred = self.oracle.barred - alive if eligible else self.oracle.barred | alive
         self.settle()
 
-    @stateful.rule(size=st.integers(1, 12))
+    @walks.rule(size=walks.integers(1, 12))
     def sample(self, size: int) -> None:
         probabilities = {key: p for key, p in self.probabilities().items() if p > 0}
         left = [size if self.most is None else self.most - self.draws.get(key, 0) for key in probabilities]
@@ -255,10 +250,8 @@ class Machine(stateful.RuleBasedStateMachine):
         for name in windows[0]:
             assert getattr(batch, name).tolist() == [fields[name] for fields in windows], name
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def equals_the_twin(self) -> None:
-        if not hasattr(self, "oracle"):
-            return
         self.buffer.check()
         eligible, readable = self.eligible(), self.readable()
         assert self.buffer.eligible_keys().tolist() == eligible
@@ -283,11 +276,9 @@ class Machine(stateful.RuleBasedStateMachine):
         assert stats.spliced_episodes == self.oracle.spliced
         assert stats.spent == sum(count == self.most for count in self.draws.values())
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def uniform_draws_equal_naive_ones(self) -> None:
         """Both ways, after each change: the first eligible ones among all rows, or any in the list of eligible rows."""
-        if not hasattr(self, "oracle"):
-            return
         alive = [key for key, _, _ in self.oracle.alive()]
         rows, eligible = ([key % self.capacity for key in keys] for keys in (alive, self.eligible()))
         rows = sorted(rows) if len(rows) == self.capacity else rows
@@ -300,13 +291,13 @@ class Machine(stateful.RuleBasedStateMachine):
                 draw = self.uniform._draw_checked(4, np.random.default_rng(self.counter))
             assert draw.slots.tolist() == list(itertools.islice((slot for slot in slots if slot in eligible), 4))
             assert draw.probabilities.tolist() == [1 / len(eligible)] * 4
-            type(self).num_listed += is_listed
+            self.reached["a draw from a list"] += is_listed
 
 
 class TransitionMachine(Machine):
-    def make(self, settings: dict[str, Any], draw: Any) -> Any:
-        self.n_step, self.stack = draw.draw(st.integers(1, 4)), draw.draw(st.sampled_from([1, 1, 2, 4]))
-        self.padding = draw.draw(st.sampled_from(["zeros", "first"]))
+    def make(self, settings: dict[str, Any], draw: random.Random) -> Any:
+        self.n_step, self.stack = draw.randint(1, 4), draw.choice([1, 1, 2, 4])
+        self.padding = draw.choice(["zeros", "first"])
         settings |= {"n_step": self.n_step, "frame_stack": self.stack, "stack_padding": self.padding, "gamma": 0.5}
         return relive.PrioritizedReplayBuffer(self.capacity, **settings)
 
@@ -321,9 +312,9 @@ class TransitionMachine(Machine):
 
 
 class SequenceMachine(Machine):
-    def make(self, settings: dict[str, Any], draw: Any) -> Any:
-        self.length, self.stride = draw.draw(st.integers(1, 3)), draw.draw(st.integers(1, 3))
-        self.pad = draw.draw(BOOLEANS)
+    def make(self, settings: dict[str, Any], draw: random.Random) -> Any:
+        self.length, self.stride = draw.randint(1, 3), draw.randint(1, 3)
+        self.pad = draw.random() < 0.5
         settings |= {"length": self.length, "stride": self.stride, "pad": self.pad, "prioritized": True}
         return relive.SequenceReplayBuffer(self.capacity, **settings)
 
@@ -337,20 +328,5 @@ class SequenceMachine(Machine):
         return self.oracle.sequence(key, self.length)
 
 
-SETTINGS = hypothesis.settings(
-    max_examples=3 * hypothesis.settings().max_examples // 5,
-    stateful_step_count=25,
-)
-
-
-def case_of(machine: type[Machine]) -> Any:
-    """Return the test of a machine, in which uniform draws must often have been from a list."""
-
-    def has_listed(self: Any) -> None:
-        assert machine.num_listed > SETTINGS.max_examples
-
-    return type(machine.__name__, (machine.TestCase,), {"settings": SETTINGS, "tearDown": has_listed})
-
-
-TestTransitions = case_of(TransitionMachine)
-TestSequences = case_of(SequenceMachine)
+TestTransitions = walks.tests_of(TransitionMachine)
+TestSequences = walks.tests_of(SequenceMachine)

@@ -7,9 +7,6 @@ import tracemalloc
 from typing import Any, get_args
 import weakref
 
-import hypothesis
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -17,6 +14,7 @@ import relive
 from relive import errors
 from relive import testing
 from relive.buffers import item_cuts
+from relive.testing import walks
 
 Unit = item_cuts.StorageUnit
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -506,10 +504,10 @@ def test_check_finds_a_wrong_counter_of_items() -> None:
         buffer.check()
 
 
-class ItemBufferMachine(stateful.RuleBasedStateMachine):
+class ItemBufferMachine(walks.Machine):
     """An item buffer beside lists of lists, drawn from by a generator of the same seed (P55)."""
 
-    @stateful.initialize(unit=st.sampled_from(UNITS), capacity=st.integers(1, 12), seed=st.integers(0, 99))
+    @walks.initialize(unit=walks.sampled_from(UNITS), capacity=walks.integers(1, 12), seed=walks.integers(0, 99))
     def start(self, unit: Unit, capacity: int, seed: int) -> None:
         self.unit: Unit = unit
         self.capacity = capacity
@@ -519,7 +517,7 @@ class ItemBufferMachine(stateful.RuleBasedStateMachine):
         self.rows = 0
         self.added = self.sampled = self.evicted = self.dropped = 0
 
-    @stateful.rule(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8), broken=st.sets(st.integers(0, 7)))
+    @walks.rule(lengths=walks.lists(walks.integers(1, 5), 1, 8), broken=walks.subsets(range(8), 0, 7))
     def add(self, lengths: list[int], broken: set[int]) -> None:
         batch = batch_of(self.unit, self.rows, lengths)
         items = [[self.rows + sum(lengths[:k]) + t for t in range(length)] for k, length in enumerate(lengths)]
@@ -547,8 +545,7 @@ class ItemBufferMachine(stateful.RuleBasedStateMachine):
             self.evicted += 1
         self.items += kept
 
-    @stateful.precondition(lambda self: self.items)
-    @stateful.rule(num_items=st.integers(1, 9))
+    @walks.rule(when=lambda self: self.items, num_items=walks.integers(1, 9))
     def sample(self, num_items: int) -> None:
         order = [self.items[place] for place in self.rng.integers(len(self.items), size=num_items)]
         batch = drawn(self.buffer, num_items)
@@ -557,12 +554,12 @@ class ItemBufferMachine(stateful.RuleBasedStateMachine):
             assert batch["seq_lens"] == [len(item) for item in order]
         self.sampled += num_items
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.buffer.clear()
         self.items = []
 
-    @stateful.invariant()
+    @walks.invariant(every=3)
     def contents_and_counters_are_equal(self) -> None:
         assert stored(self.buffer) == self.items
         stats = self.buffer.get_stats()
@@ -574,5 +571,4 @@ class ItemBufferMachine(stateful.RuleBasedStateMachine):
         self.buffer.check()
 
 
-ItemBufferMachine.TestCase.settings = hypothesis.settings(stateful_step_count=20)
-TestItemBuffer = ItemBufferMachine.TestCase
+TestItemBuffer = walks.tests_of(ItemBufferMachine)

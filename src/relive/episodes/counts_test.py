@@ -1,7 +1,6 @@
 import weakref
 
 import hypothesis
-from hypothesis import stateful
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from relive import errors
 from relive import testing
 from relive.episodes import counts
+from relive.testing import walks
 
 
 class Thing:
@@ -20,33 +20,32 @@ def units_of(deque: counts.CountedDeque[int]) -> list[tuple[int, int]]:
     return list(zip(items, ranks, strict=True))
 
 
-class CountedDequeMachine(stateful.RuleBasedStateMachine):
+class CountedDequeMachine(walks.Machine):
     """A counted deque beside a list of (item, count)."""
 
-    @stateful.initialize()
+    @walks.initialize()
     def start(self) -> None:
         self.deque: counts.CountedDeque[int] = counts.CountedDeque()
         self.naive: list[tuple[int, int]] = []
         self.made = 0
 
-    @stateful.rule(length=st.integers(1, 90), most=st.integers(0, 5), seed=st.integers(0, 2**32))
+    @walks.rule(length=walks.integers(1, 90), most=walks.integers(0, 5), seed=walks.integers(0, 2**32))
     def append(self, length: int, most: int, seed: int) -> None:
         for count in np.random.default_rng(seed).integers(most, size=length, endpoint=True).tolist():
             self.deque.append(self.made, count)
             self.naive.append((self.made, count))
             self.made += 1
 
-    @stateful.precondition(lambda self: self.naive)
-    @stateful.rule(times=st.integers(1, 100))
+    @walks.rule(when=lambda self: self.naive, times=walks.integers(1, 100))
     def popleft(self, times: int) -> None:
         for _ in range(min(times, len(self.naive))):
             assert self.deque.popleft() == self.naive.pop(0)[0]
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def every_unit_is_found(self) -> None:
         assert units_of(self.deque) == [(item, rank) for item, count in self.naive for rank in range(count)]
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def contents_are_equal(self) -> None:
         assert len(self.deque) == len(self.naive)
         assert list(self.deque) == [item for item, _ in self.naive]
@@ -54,7 +53,7 @@ class CountedDequeMachine(stateful.RuleBasedStateMachine):
         assert self.deque.total == sum(count for _, count in self.naive)
         assert type(self.deque.total) is int
 
-    @stateful.invariant()
+    @walks.invariant()
     def both_ends_are_reached_by_index(self) -> None:
         if self.naive:
             last = len(self.naive) - 1
@@ -62,8 +61,7 @@ class CountedDequeMachine(stateful.RuleBasedStateMachine):
             assert (self.deque[last], self.deque[-last - 1]) == (self.naive[-1][0], self.naive[0][0])
 
 
-CountedDequeMachine.TestCase.settings = hypothesis.settings(stateful_step_count=20)
-TestCountedDeque = CountedDequeMachine.TestCase
+TestCountedDeque = walks.tests_of(CountedDequeMachine)
 
 
 def test_units_are_found_in_any_order_and_more_than_once() -> None:
@@ -123,42 +121,41 @@ def counts_of(naive: dict[str, int]) -> counts.GrowingCounts[str]:
     return growing
 
 
-class GrowingCountsMachine(stateful.RuleBasedStateMachine):
+class GrowingCountsMachine(walks.Machine):
     """Growing counts beside a dict."""
 
-    @stateful.initialize()
+    @walks.initialize()
     def start(self) -> None:
         self.counts: counts.GrowingCounts[str] = counts.GrowingCounts()
         self.naive: dict[str, int] = {}
 
-    @stateful.rule(item=st.sampled_from("abcdef"), times=st.integers(1, 9))
+    @walks.rule(item=walks.sampled_from("abcdef"), times=walks.integers(1, 9))
     def grow(self, item: str, times: int) -> None:
         for _ in range(times):
             self.counts.grow(item)
         self.naive[item] = self.naive.get(item, 0) + times
 
-    @stateful.rule(item=st.sampled_from("abcdefg"))
+    @walks.rule(item=walks.sampled_from("abcdefg"))
     def pop(self, item: str) -> None:
         assert self.counts.pop(item) == self.naive.pop(item, 0)
 
-    @stateful.invariant()
+    @walks.invariant()
     def counts_are_equal(self) -> None:
         assert {item: self.counts[item] for item in "abcdefg"} == {item: self.naive.get(item, 0) for item in "abcdefg"}
         assert self.counts.total == sum(self.naive.values())
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def the_audit_passes(self) -> None:
         self.counts.check()
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def every_draw_is_a_unit(self) -> None:
         if self.naive:
             for item, rank in self.counts.draw(20, np.random.default_rng(0)):
                 assert 0 <= rank < self.naive[item]
 
 
-GrowingCountsMachine.TestCase.settings = hypothesis.settings(stateful_step_count=20)
-TestGrowingCounts = GrowingCountsMachine.TestCase
+TestGrowingCounts = walks.tests_of(GrowingCountsMachine)
 
 
 @pytest.mark.parametrize(

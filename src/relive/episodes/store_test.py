@@ -2,10 +2,9 @@
 
 import collections
 import dataclasses
-from typing import Any
+import random
+from typing import Any, ClassVar
 
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ import relive
 from relive import testing
 from relive.episodes import store as store_lib
 from relive.episodes import versions as versions_lib
+from relive.testing import walks
 
 
 def started(store: Any, agent_id: str, policy_version: int | None = None) -> str:
@@ -37,11 +37,21 @@ class NaiveEpisode:
     was_drawn: bool = False
 
 
-class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
+class EpisodeStoreMachine(walks.Machine):
     """Starts, appends, ends, aborts, clears, sets versions; observation = (episode number, t), reward = f of both."""
 
-    @stateful.initialize(
-        max_transitions=st.one_of(st.none(), st.integers(1, 12)), max_episodes=st.one_of(st.none(), st.integers(1, 4))
+    often: ClassVar = {"append": 10, "end": 9, "start": 5, "draw": 2, "learn": 2}
+    least: ClassVar = {
+        "a full store of transitions evicts": 50,
+        "a full store of episodes evicts": 50,
+        "an end evicts": 10,
+        "an end at the limit of episodes, with one to evict": 10,
+        "an end at the limit of transitions, with one to evict": 3,
+        "an aborted episode had a step": 10,
+    }
+
+    @walks.initialize(
+        max_transitions=walks.maybe(walks.integers(4, 12)), max_episodes=walks.maybe(walks.integers(1, 4))
     )
     def start_store(self, max_transitions: int | None, max_episodes: int | None) -> None:
         self.limits = (max_transitions, max_episodes)
@@ -68,6 +78,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         if episode.steps:
             while self.limits[0] is not None and self.total() + 1 > self.limits[0] and self.finished:
                 self.evict()
+                self.reached["a full store of transitions evicts"] += 1
             t = episode.steps - 1
             episode.transitions.append(((episode.number, t), t, self.reward(episode, t), (episode.number, t + 1)))
 
@@ -83,17 +94,21 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         pairs = [pair for episode in self.stored for pair in zip(episode.transitions, episode.versions, strict=False)]
         return [version for _, version in pairs if version is not None]
 
-    @stateful.rule(agent_id=st.sampled_from("ab"), version=st.one_of(st.none(), st.integers(0, 4)))
+    @walks.rule(agent_id=walks.sampled_from("ab"), version=walks.maybe(walks.integers(0, 4)))
     def start(self, agent_id: str, version: int | None) -> None:
         while self.limits[1] is not None and len(self.stored) + 1 > self.limits[1] and self.finished:
             self.evict()
+            self.reached["a full store of episodes evicts"] += 1
         self.stored.append(NaiveEpisode(started(self.store, agent_id, version), self.number, agent_id, version))
         self.number += 1
 
-    @stateful.precondition(lambda self: self.open_episodes())
-    @stateful.rule(choice=st.data(), rises=st.lists(st.sampled_from([None, None, 0, 1, 3]), min_size=1, max_size=6))
-    def append(self, choice: st.DataObject, rises: list[int | None]) -> None:
-        episode = choice.draw(st.sampled_from(self.open_episodes()))
+    @walks.rule(
+        when=lambda self: self.open_episodes(),
+        choice=walks.generator,
+        rises=walks.lists(walks.sampled_from([None, None, 0, 1, 3]), 1, 6),
+    )
+    def append(self, choice: random.Random, rises: list[int | None]) -> None:
+        episode = choice.choice(self.open_episodes())
         for rise in rises:
             t = episode.steps
             version = None if rise is None else (episode.newest_version or 0) + rise
@@ -104,26 +119,34 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             episode.steps += 1
             self.appended += 1
 
-    @stateful.precondition(lambda self: self.open_episodes())
-    @stateful.rule(choice=st.data(), status=st.sampled_from(["COMPLETED", "TRUNCATED", "ABORTED", "UNKNOWN"]))
-    def end(self, choice: st.DataObject, status: Any) -> None:
-        episode = choice.draw(st.sampled_from(self.open_episodes()))
+    @walks.rule(
+        when=lambda self: self.open_episodes(),
+        choice=walks.generator,
+        status=walks.sampled_from(["COMPLETED", "TRUNCATED", "ABORTED", "UNKNOWN"]),
+    )
+    def end(self, choice: random.Random, status: Any) -> None:
+        episode = choice.choice(self.open_episodes())
         if status == "UNKNOWN":
             self.store.abort(episode.episode_id)
             self.aborted_steps += episode.steps > 0
+            self.reached["an aborted episode had a step"] += episode.steps > 0
         else:
             self.store.end(episode.episode_id, (episode.number, episode.steps), status)
             self.complete(episode)
         episode.status = "ABORTED" if status == "UNKNOWN" else status
+        for name, found, limit in zip(
+            ["transitions", "episodes"], [self.total(), len(self.stored)], self.limits, strict=True
+        ):
+            self.reached[f"an end at the limit of {name}, with one to evict"] += bool(self.finished) and found == limit
         while self.finished and (
             (self.limits[0] is not None and self.total() > self.limits[0])
             or (self.limits[1] is not None and len(self.stored) > self.limits[1])
         ):
             self.evict()
+            self.reached["an end evicts"] += 1
         self.finished.append(episode)
 
-    @stateful.precondition(lambda self: self.total())
-    @stateful.rule(size=st.integers(1, 4), seed=st.integers(0, 5))
+    @walks.rule(when=lambda self: self.total(), size=walks.integers(1, 4), seed=walks.integers(0, 5))
     def draw(self, size: int, seed: int) -> None:
         draws = self.store.draw(size, np.random.default_rng(seed))
         self.store.note(draws)
@@ -132,23 +155,22 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         for episode in self.stored:
             episode.was_drawn |= episode.episode_id in drawn
 
-    @stateful.rule(rise=st.integers(0, 3))
+    @walks.rule(rise=walks.integers(0, 3))
     def learn(self, rise: int) -> None:
         self.learner = (self.learner or 0) + rise
         self.store.policy_version = self.learner
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.cleared_steps += self.total() + self.waiting()
         self.store.clear()
         self.stored.clear()
         self.finished.clear()
 
-    @stateful.precondition(lambda self: self.stored)
-    @stateful.rule(choice=st.data())
-    def refuse(self, choice: st.DataObject) -> None:
+    @walks.rule(when=lambda self: self.stored, choice=walks.generator)
+    def refuse(self, choice: random.Random) -> None:
         """A refused call changes nothing, as the invariants check."""
-        episode = choice.draw(st.sampled_from(self.stored))
+        episode = choice.choice(self.stored)
         with pytest.raises(ValueError, match=r"status must be|already finished"):
             self.store.end(episode.episode_id, (0, 0), "IN_PROGRESS")  # type: ignore[arg-type]
         if episode.status != "IN_PROGRESS":
@@ -157,11 +179,11 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             with pytest.raises(ValueError, match="already finished"):
                 self.store.abort(episode.episode_id)
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def the_audit_passes(self) -> None:
         self.store.check()
 
-    @stateful.invariant()
+    @walks.invariant()
     def counters_are_sums_over_what_is_stored(self) -> None:
         stats = self.store.stats()
         statuses = [episode.status for episode in self.stored]
@@ -193,7 +215,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         assert len(self.store) == self.total()
         assert [self.store.was_drawn(each) for each in self.store] == [each.was_drawn for each in self.stored]
 
-    @stateful.invariant()
+    @walks.invariant()
     def a_limit_is_exceeded_by_open_episodes_and_the_one_that_ended_last_alone(self) -> None:
         kept = [*self.open_episodes(), *self.finished[-1:]]
         if self.limits[0] is not None:
@@ -201,7 +223,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         if self.limits[1] is not None:
             assert len(self.stored) <= max(self.limits[1], len(kept))
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def every_transition_is_stored_as_it_was(self) -> None:
         found = []
         for naive in self.stored:
@@ -213,7 +235,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             ])  # fmt: skip
         assert found == [episode.transitions for episode in self.stored]
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def every_step_has_its_version(self) -> None:
         for naive in self.stored:
             episode = self.store[naive.episode_id]
@@ -222,12 +244,12 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             for version in {version for version in naive.versions if version is not None}:
                 assert episode._first_step_of(version) == naive.versions.index(version)
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def versions_are_counted_as_a_scan_counts_them(self) -> None:
         expected = sorted(collections.Counter(self.stored_versions()).items())
         assert list(self.store.versions.totals().items()) == expected
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def what_is_drawn_within_a_lag_is_what_a_scan_finds(self) -> None:
         for max_lag in (None, 0, 2):
             lags = versions_lib.Lags(max_lag=max_lag, decay=0.5)
@@ -242,7 +264,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
                 assert all(episode in self.store and 0 <= start < len(episode) for episode, start in draws)
                 assert {episode._version_of(start) for episode, start in draws} <= within
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def draws_are_complete_transitions(self) -> None:
         if self.total():
             lengths = {episode.episode_id: len(episode.transitions) for episode in self.stored}
@@ -251,7 +273,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
                 assert 0 <= start < lengths[episode.episode_id]
 
 
-TestEpisodeStore = EpisodeStoreMachine.TestCase
+TestEpisodeStore = walks.tests_of(EpisodeStoreMachine)
 
 
 def filled() -> store_lib.EpisodeStore[int, int]:

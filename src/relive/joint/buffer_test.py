@@ -7,9 +7,6 @@ import json
 import random
 from typing import Any, ClassVar, TypeAlias
 
-import hypothesis
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -17,6 +14,7 @@ import relive
 from relive import errors
 from relive import testing
 from relive.storage import memory
+from relive.testing import walks
 from relive.testing import zoo
 
 Buffer: TypeAlias = relive.JointReplayBuffer
@@ -206,10 +204,10 @@ def assert_like(buffer: Buffer, twin: Twin, n: int) -> None:
         assert found == [twin.read(key, agent, n) for key in keys]
 
 
-class JointMachine(stateful.RuleBasedStateMachine):
+class JointMachine(walks.Machine):
     """A buffer and its twin, in which anything happens."""
 
-    @stateful.initialize(capacity=st.integers(1, 7), streams=st.integers(1, 3), n=st.integers(1, 4))
+    @walks.initialize(capacity=walks.integers(1, 7), streams=walks.integers(1, 3), n=walks.integers(1, 4))
     def begin(self, capacity: int, streams: int, n: int) -> None:
         self.settings: dict[str, Any] = {"n_step": n, "gamma": GAMMA, "streams": streams}
         capacity = max(capacity, streams)
@@ -223,13 +221,13 @@ class JointMachine(stateful.RuleBasedStateMachine):
         self.clock[stream] = (self.worlds, 0)
         self.worlds += 1
 
-    @stateful.rule(
-        stream=st.integers(0, 2),
-        present=st.sets(st.sampled_from(AGENTS), min_size=1),
-        terminated=st.sets(st.sampled_from(AGENTS)),
-        truncated=st.sets(st.sampled_from(AGENTS)),
-        mercy=st.booleans(),
-        is_final_known=st.booleans(),
+    @walks.rule(
+        stream=walks.integers(0, 2),
+        present=walks.subsets(AGENTS, 1, len(AGENTS)),
+        terminated=walks.subsets(AGENTS, 0, len(AGENTS)),
+        truncated=walks.subsets(AGENTS, 0, len(AGENTS)),
+        mercy=walks.BOOLEANS,
+        is_final_known=walks.BOOLEANS,
     )
     def step(
         self,
@@ -251,7 +249,7 @@ class JointMachine(stateful.RuleBasedStateMachine):
         if self.twin.episode[stream] is None:
             self._another_world(stream)
 
-    @stateful.rule(present=st.lists(st.sets(st.sampled_from(AGENTS), min_size=1), min_size=3, max_size=3))
+    @walks.rule(present=walks.lists(walks.subsets(AGENTS, 1, len(AGENTS)), 3, 3))
     def step_of_each(self, present: list[set[str]]) -> None:
         """As `add` of each stream; where an agent is absent, anything is given."""
         streams = list(range(self.settings["streams"]))
@@ -268,23 +266,23 @@ class JointMachine(stateful.RuleBasedStateMachine):
             if self.twin.episode[stream] is None:
                 self._another_world(stream)
 
-    @stateful.rule(stream=st.integers(0, 2))
+    @walks.rule(stream=walks.integers(0, 2))
     def reset_without_a_word(self, stream: int) -> None:
         self._another_world(stream % self.settings["streams"])
 
-    @stateful.rule(stream=st.integers(0, 2))
+    @walks.rule(stream=walks.integers(0, 2))
     def end_episode(self, stream: int) -> None:
         stream %= self.settings["streams"]
         assert self.buffer.end_episode(stream=stream) == self.twin.end(stream)
         self._another_world(stream)
 
-    @stateful.rule(chance=st.integers(0, 9))
+    @walks.rule(chance=walks.integers(0, 9))
     def clear(self, chance: int) -> None:
         if not chance:
             self.buffer.clear()
             self.twin.clear()
 
-    @stateful.rule(is_new=st.booleans())
+    @walks.rule(is_new=walks.BOOLEANS)
     def save_and_load(self, is_new: bool) -> None:
         state = self.buffer.state_dict()
         assert json.loads(json.dumps({name: value for name, value in state.items() if name != "arrays"}))
@@ -294,7 +292,7 @@ class JointMachine(stateful.RuleBasedStateMachine):
             self.buffer.load_state_dict(state)
         assert plain(self.buffer.state_dict()) == plain(state)
 
-    @stateful.rule(stream=st.integers(0, 2), broken=st.sampled_from(AGENTS))
+    @walks.rule(stream=walks.integers(0, 2), broken=walks.sampled_from(AGENTS))
     def refused(self, stream: int, broken: str) -> None:
         stream %= self.settings["streams"]
         before = plain(self.buffer.state_dict())
@@ -304,7 +302,7 @@ class JointMachine(stateful.RuleBasedStateMachine):
             self.buffer.add(**rows, stream=stream)
         assert plain(self.buffer.state_dict()) == before
 
-    @stateful.invariant()
+    @walks.invariant()
     def all_is_as_the_twin_has_it(self) -> None:
         buffer, twin = self.buffer, self.twin
         stored = twin.steps[twin.first :]
@@ -328,8 +326,7 @@ class JointMachine(stateful.RuleBasedStateMachine):
         assert_like(self.buffer, self.twin, self.settings["n_step"])
 
 
-JointMachine.TestCase.settings = hypothesis.settings(stateful_step_count=30)
-TestJointMachine = JointMachine.TestCase
+TestJointMachine = walks.tests_of(JointMachine)
 
 
 def filled(capacity: int = 20, count: int = 20, **settings: Any) -> Buffer:

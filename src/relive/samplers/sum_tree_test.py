@@ -8,11 +8,11 @@ import importlib.util
 import itertools
 import math
 import pickle
+import random
 from typing import Any
 from unittest import mock
 
 import hypothesis
-from hypothesis import stateful
 from hypothesis import strategies as st
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,14 @@ from relive import testing
 from relive.kernels import choice
 from relive.kernels import draw
 from relive.samplers import sum_tree
+from relive.testing import walks
 
 Floats = npt.NDArray[np.float64]
 
 # So narrow a top gives a tree of this many leaves several levels of blocks; the widest gives it none.
 TOPS = st.sampled_from([1, 3, 20, 4096])
 GENERATORS = st.integers(0, 2**32).map(np.random.default_rng)
-EIGHTHS = st.integers(0, 40).map(lambda eighths: eighths / 8)
+EIGHTHS = walks.sampled_from([eighths / 8 for eighths in range(41)])
 ANY_WEIGHT = st.floats(0, 1e300)
 KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is not None]
 
@@ -89,10 +90,14 @@ class Constant(np.random.Generator):
         return np.full(size, self.number)
 
 
-class SumTreeMachine(stateful.RuleBasedStateMachine):
+def numpy_generator(rng: random.Random) -> np.random.Generator:
+    return np.random.default_rng(rng.getrandbits(32))
+
+
+class SumTreeMachine(walks.Machine):
     """A sum tree beside a list. Eighths are summed without rounding, so all results are equal."""
 
-    @stateful.initialize(capacity=st.integers(1, 300), widest_top=TOPS)
+    @walks.initialize(capacity=walks.integers(1, 300), widest_top=walks.sampled_from([1, 3, 20, 4096]))
     def start(self, capacity: int, widest_top: int) -> None:
         self.narrowed = contextlib.ExitStack()
         self.narrowed.enter_context(narrow(widest_top))
@@ -109,7 +114,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         leaves: list[int] = rng.integers(self.tree.capacity, size=rng.integers(most + 1)).tolist()
         return leaves
 
-    @stateful.rule(rng=GENERATORS)
+    @walks.rule(rng=numpy_generator)
     def set_some(self, rng: np.random.Generator) -> None:
         leaves = self.leaves(rng)
         weights = (rng.integers(41, size=len(leaves)) * rng.integers(2, size=len(leaves)) / 8).tolist()
@@ -117,14 +122,14 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         for leaf, weight in zip(leaves, weights, strict=True):
             self.naive.weights[leaf] = weight
 
-    @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
+    @walks.rule(rng=numpy_generator, weight=EIGHTHS)
     def set_some_to_one_weight(self, rng: np.random.Generator, weight: float) -> None:
         leaves = self.leaves(rng)
         self.tree.set(leaves, weight)
         for leaf in leaves:
             self.naive.weights[leaf] = weight
 
-    @stateful.rule(rng=GENERATORS, count=st.integers(0, 25))
+    @walks.rule(rng=numpy_generator, count=walks.integers(0, 25))
     def set_many_before_anybody_asks(self, rng: np.random.Generator, count: int) -> None:
         for _ in range(count):
             leaf, weight = int(rng.integers(self.tree.capacity)), int(rng.integers(41)) / 8
@@ -137,7 +142,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
                 for each in leaves:
                     self.naive.weights[each] = weight
 
-    @stateful.rule(rng=GENERATORS, wrong=st.sampled_from([-0.125, math.nan, math.inf, 1e308]))
+    @walks.rule(rng=numpy_generator, wrong=walks.sampled_from([-0.125, math.nan, math.inf, 1e308]))
     def be_refused(self, rng: np.random.Generator, wrong: float) -> None:
         leaves, outside = self.leaves(rng), [-1, self.tree.capacity][rng.integers(2)]
         with pytest.raises(errors.ArgumentError):
@@ -149,7 +154,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         with pytest.raises(errors.OutOfRangeError):
             self.tree.set([outside], 5.0)
 
-    @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
+    @walks.rule(rng=numpy_generator, weight=EIGHTHS)
     def write_from_outside(self, rng: np.random.Generator, weight: float) -> None:
         leaves = self.leaves(rng)
         self.tree._leaves[leaves] = weight
@@ -157,45 +162,42 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         for leaf in leaves:
             self.naive.weights[leaf] = weight
 
-    @stateful.rule(how=st.sampled_from([copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))]))
+    @walks.rule(how=walks.sampled_from([copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))]))
     def go_on_with_a_copy(self, how: Callable[[relive.SumTree], relive.SumTree]) -> None:
         self.tree = how(self.tree)
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.tree.clear()
         self.naive = NaiveTree(self.tree.capacity)
 
-    @stateful.precondition(lambda self: any(self.naive.weights))
-    @stateful.rule()
+    @walks.rule(when=lambda self: any(self.naive.weights))
     def ask_for_the_largest(self) -> None:
         assert self.tree.max == max(self.naive.weights)
 
-    @stateful.precondition(lambda self: any(self.naive.weights))
-    @stateful.rule()
+    @walks.rule(when=lambda self: any(self.naive.weights))
     def ask_for_the_smallest(self) -> None:
         assert self.tree.min == min(weight for weight in self.naive.weights if weight > 0)
 
-    @stateful.invariant()
+    @walks.invariant()
     def weights_and_total_are_equal(self) -> None:
         assert self.tree.get(range(self.tree.capacity)).tolist() == self.naive.weights
         assert self.tree._leaves[: self.tree.capacity].tolist() == self.naive.weights
         assert self.tree.total == sum(self.naive.weights)
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def every_mass_finds_the_same_leaf(self) -> None:
         if self.tree.total > 0:
             masses = np.arange(0, self.tree.total + 0.0625, 0.0625 * max(1, int(self.tree.total) // 20))
             masses = np.concatenate([masses[masses <= self.tree.total], [self.tree.total]])
             assert self.tree.find(masses).tolist() == self.naive.find(masses.tolist())
 
-    @stateful.invariant()
+    @walks.invariant(every=10)
     def the_audit_passes(self) -> None:
         self.tree.check()
 
 
-def test_a_tree_equals_a_list_after_any_calls() -> None:
-    stateful.run_state_machine_as_test(SumTreeMachine, settings=hypothesis.settings(stateful_step_count=12))
+TestSumTree = walks.tests_of(SumTreeMachine)
 
 
 def test_masses_find_leaves_by_half_open_intervals() -> None:

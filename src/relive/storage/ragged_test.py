@@ -8,8 +8,6 @@ import pickle
 import tempfile
 from typing import Any
 
-from hypothesis import stateful
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -18,10 +16,11 @@ from relive import errors
 from relive.persistence import state as state_lib
 from relive.storage import memmap
 from relive.storage import ragged
+from relive.testing import walks
 
 UNEVEN: dict[str, ragged.FieldLike] = {"a": "int32", "b": relive.Field(2, "int64")}
 FIELDS = {"token": "int32", "score": "float64"}
-ALLOCATE = st.sampled_from([np.zeros, memmap.TemporaryMaps(tempfile.gettempdir())])
+ALLOCATE = walks.sampled_from([np.zeros, memmap.TemporaryMaps(tempfile.gettempdir())])
 
 
 def values_of(numbers: list[list[int]]) -> dict[str, list[Any]]:
@@ -451,10 +450,10 @@ def test_a_fork_reads_mapped_rows_and_must_not_write_them(
     assert held(own) == [[1, 2], [3]]
 
 
-class RaggedMachine(stateful.RuleBasedStateMachine):
+class RaggedMachine(walks.Machine):
     """Compares with lists under any order of calls."""
 
-    @stateful.initialize(max_values=st.integers(1, 30), allocate=ALLOCATE)
+    @walks.initialize(max_values=walks.integers(1, 30), allocate=ALLOCATE)
     def start(self, max_values: int, allocate: ragged.Allocate) -> None:
         self.max_values = max_values
         self.rows = new(max_values, allocate)
@@ -462,7 +461,7 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
         self.first_key = 0
         self.counter = 0
 
-    @stateful.rule(lengths=st.lists(st.integers(1, 12), max_size=5), repeat=st.integers(1, 20))
+    @walks.rule(lengths=walks.lists(walks.integers(1, 12), 0, 5), repeat=walks.integers(1, 20))
     def extend(self, lengths: list[int], repeat: int) -> None:
         for _ in range(repeat):
             self._extend(lengths)
@@ -484,7 +483,7 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
         self.first_key += leaving
         assert added(self.rows, numbers) == leaving
 
-    @stateful.rule(count=st.integers(0, 5))
+    @walks.rule(count=walks.integers(0, 5))
     def evict(self, count: int) -> None:
         if count > len(self.twin):
             with pytest.raises(errors.ArgumentError, match="^count must be at most"):
@@ -494,7 +493,7 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
         self.first_key += count
         del self.twin[:count]
 
-    @stateful.rule(places=st.lists(st.integers(-3, 30), max_size=6))
+    @walks.rule(places=walks.lists(walks.integers(-3, 30), 0, 6))
     def update(self, places: list[int]) -> None:
         """Rows that are not held have one value, which must go nowhere."""
         held = [place for place in places if 0 <= place < len(self.twin)]
@@ -510,18 +509,18 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
             if 0 <= place < len(self.twin):
                 self.twin[place] = row
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.first_key += len(self.twin)
         self.twin = []
         self.rows.clear()
 
-    @stateful.rule()
+    @walks.rule()
     def save_and_load(self) -> None:
         assert self.rows.first_key == self.first_key
         self.rows = loaded(self.rows, self.max_values)
 
-    @stateful.rule(places=st.lists(st.integers(0, 29), max_size=6))
+    @walks.rule(places=walks.lists(walks.integers(0, 29), 0, 6))
     def read(self, places: list[int]) -> None:
         drawn = [place for place in places if place < len(self.twin)]
         keys = np.array(drawn, np.int64) + self.first_key
@@ -532,7 +531,7 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
         assert np.diff(offsets).tolist() == [len(row) for row in expected]
         assert self.rows.row_values("name", keys).tolist() == [row[0] for row in expected]
 
-    @stateful.invariant()
+    @walks.invariant(every=3)
     def the_same_rows_are_held(self) -> None:
         firsts, lengths = [row[0] for row in self.twin], [len(row) for row in self.twin]
         assert snapshot(self.rows) == (self.twin, self.first_key, firsts, lengths)
@@ -541,20 +540,23 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
         self.rows.check()
 
 
-TestRaggedMachine = RaggedMachine.TestCase
+TestRaggedMachine = walks.tests_of(RaggedMachine)
 
 
-class UnevenMachine(stateful.RuleBasedStateMachine):
+LENGTHS = [(long, short) for long in range(7) for short in range(4) if long or short]
+
+
+class UnevenMachine(walks.Machine):
     """Compares rows whose fields differ in length with lists."""
 
-    @stateful.initialize(max_values=st.integers(1, 20), allocate=ALLOCATE)
+    @walks.initialize(max_values=walks.integers(1, 20), allocate=ALLOCATE)
     def start(self, max_values: int, allocate: ragged.Allocate) -> None:
         self.max_values = max_values
         self.rows = uneven(max_values, allocate)
         self.twin: list[tuple[list[int], list[int]]] = []
         self.gone = self.counter = 0
 
-    @stateful.rule(lengths=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)).filter(any), max_size=4))
+    @walks.rule(lengths=walks.lists(walks.sampled_from(LENGTHS), 0, 4))
     def extend(self, lengths: list[tuple[int, int]]) -> None:
         total = sum(map(max, lengths))
         numbers = [tuple(list(range(self.counter, self.counter + length)) for length in both) for both in lengths]
@@ -570,22 +572,22 @@ class UnevenMachine(stateful.RuleBasedStateMachine):
         self.gone += leaving
         self.twin = self.twin[leaving:] + numbers  # type: ignore[operator]
 
-    @stateful.rule(count=st.integers(0, 2))
+    @walks.rule(count=walks.integers(0, 2))
     def evict(self, count: int) -> None:
         count = min(count, len(self.twin))
         self.rows.evict(count)
         self.gone += count
         del self.twin[:count]
 
-    @stateful.rule()
+    @walks.rule()
     def save_and_load(self) -> None:
         arrays = {name: state_lib.in_memory(array) for name, array in self.rows.state_dict().items()}
         self.rows = loaded_unevenly(arrays, self.max_values, self.gone)
 
-    @stateful.invariant()
+    @walks.invariant(every=3)
     def the_same_rows_are_held(self) -> None:
         assert (held_unevenly(self.rows), self.rows.first_key) == (self.twin, self.gone)
         self.rows.check()
 
 
-TestUnevenMachine = UnevenMachine.TestCase
+TestUnevenMachine = walks.tests_of(UnevenMachine)
