@@ -157,7 +157,7 @@ def test_only_an_integer_is_a_policy_version(field: relive.Field) -> None:
         ("int64", -(2**63), 2**63 - 1),
     ],
 )
-def test_versions_are_of_any_integer_dtype_and_a_lag_may_need_a_bit_more(dtype: str, oldest: int, newest: int) -> None:
+def test_versions_may_be_of_any_integer_dtype(dtype: str, oldest: int, newest: int) -> None:
     schema = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), dtype)})
     buffer = relive.RingReplayBuffer(9, schema, seed=0)
     buffer.add(0, 0.0, 0.0, 1, policy_version=np.array(oldest, dtype))
