@@ -56,8 +56,9 @@ def test_sequences_of_more_streams_than_fit_are_refused() -> None:
 
 
 def test_items_that_no_machine_holds_are_refused(subtests: pytest.Subtests) -> None:
-    for unit in ["timesteps", "sequences", "episodes"]:
-        with subtests.test(str(unit)), pytest.raises(errors.ArgumentError, match=rule("capacity")):
+    units: list[Any] = ["timesteps", "sequences", "episodes"]
+    for unit in units:
+        with subtests.test(unit), pytest.raises(errors.ArgumentError, match=rule("capacity")):
             relive.ItemReplayBuffer(2**60, unit)
 
 
