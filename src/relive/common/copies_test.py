@@ -396,7 +396,7 @@ def test_torch_tensors_are_stored_as_detached_clones() -> None:
 def test_a_registered_copier_is_used_for_subclasses_too(copiers: copies.Copiers) -> None:
     boards = Board([1]), LargeBoard([2])
     assert copies.copied(boards) is boards
-    copiers[Board] = Board.copied
+    copiers |= {Board: Board.copied}
     twins = copies.copied(boards)
     for board in boards:
         board.moves.append(3)
@@ -431,7 +431,7 @@ def test_the_registry_of_copiers_is_a_mapping_with_a_repr(copiers: copies.Copier
 
 def test_a_copier_needs_a_class_and_a_callable(copiers: copies.Copiers) -> None:
     with pytest.raises(relive.ArgumentTypeError, match=r"^a key of copiers must be a class, got 'Board'$"):
-        copiers["Board"] = Board.copied  # type: ignore[index]
+        copiers |= {"Board": len}
     with pytest.raises(relive.ArgumentTypeError, match=r"^the copier of Board must be callable, got 3$"):
         copiers[Board] = 3  # type: ignore[assignment]
     assert not copiers
