@@ -123,3 +123,10 @@ def test_an_error_says_how_many_are_admitted() -> None:
         counter = counter_of(9, 9, 2)
         counter.running = 2
         raise counter.held_back("admit_nowait")
+
+
+def test_the_last_place_of_a_rule_may_be_taken() -> None:
+    rule = relive.Admission(1, 3, max_running=2)
+    assert admission.is_within(rule, admitted=6, running=2)
+    assert not admission.is_within(rule, admitted=7, running=2)
+    assert not admission.is_within(rule, admitted=6, running=3)

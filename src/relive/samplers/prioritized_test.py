@@ -299,3 +299,12 @@ def test_an_eligible_row_without_a_priority_is_noticed() -> None:
     buffer.sampler.anchors.flags[0] |= append.FRESH
     with pytest.raises(errors.CorruptionError, match="^an eligible anchor has no priority$"):
         buffer.check()
+
+
+def test_a_loaded_state_is_saved_as_it_was() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4, seed=0)
+    keys = buffer.add_episode(range(4), range(3), [0.0] * 3, terminated=True)
+    buffer.update_priorities(keys, [1.0, 2.0, 3.0])
+    loaded = relive.PrioritizedReplayBuffer.from_state(buffer.state_dict())
+    found = loaded.state_dict()["arrays"]["sampler/priorities"].tolist()
+    assert found == [1.0, 2.0, 3.0]
