@@ -469,3 +469,14 @@ def test_an_invalid_description_of_a_schema_is_refused(subtests: pytest.Subtests
     ]:  # fmt: skip
         with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=message):
             relive.Schema._from_description(rows)
+
+
+def test_a_description_of_64_levels_is_read_and_no_deeper_one() -> None:
+    observation: Any = Field((), np.int64)
+    for _ in range(64):
+        observation = {"of": observation}
+    schema = relive.Schema(observation, Field((), np.int64))
+    assert relive.Schema._from_description(schema._description()) == schema
+    deeper = relive.Schema({"of": observation}, Field((), np.int64))
+    with pytest.raises(errors.CheckpointError, match="^schema must be a list of a path, a dtype and a shape"):
+        relive.Schema._from_description(deeper._description())
