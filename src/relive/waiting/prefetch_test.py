@@ -276,6 +276,8 @@ def test_reading_rating_and_drawing_wait_for_no_gather(monkeypatch: pytest.Monke
     learner = threading.Thread(target=next, args=(iterator,))
     learner.start()
     assert held.begun.acquire(timeout=PATIENCE)
+    while buffer.get_stats().sampled < 8:  # The learner draws the next batch too, and then waits.
+        time.sleep(0.001)
     assert buffer.update_priorities([0, 1], [1.0, 2.0]) == 2
     assert buffer.set_eligible([3], False) == 1
     assert len(buffer.sample(4)) == 4
