@@ -419,7 +419,7 @@ def test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one(tmp_path: pathlib
         assert set(os.listdir(parent)) <= {".state.lock", "state", *kept}
         if is_saved:
             break
-    assert 20 < step < 199
+    assert 20 < step < 199  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 # Directories that relive did not write.

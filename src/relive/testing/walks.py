@@ -171,7 +171,7 @@ def tests_of(machine: type[Machine]) -> type:
             """Walks of hypothesis, which shrinks one that fails."""
             reached = collections.Counter[str]()
 
-            @hypothesis.settings(suppress_health_check=list(hypothesis.HealthCheck))
+            @hypothesis.settings(suppress_health_check=[*hypothesis.HealthCheck])  # pyright: ignore[reportArgumentType]
             @hypothesis.given(st.randoms(use_true_random=False), st.integers(1, 100))
             def take(rng: random.Random, num_steps: int) -> None:
                 reached.update(walk(machine, rng, num_steps, is_thorough=True))
