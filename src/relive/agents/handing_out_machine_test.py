@@ -467,9 +467,9 @@ class HandingOutMachine(walks.Machine):
     @walks.rule(count=walks.integers(1, 3))
     def admit(self, count: int) -> None:
         naive = self.naive
-        naive.pass_time()
         if naive.admission is not None and count > naive.admission._most_at_once:
             return
+        naive.pass_time()
         try:
             self.tickets.append(self.buffer.admit_nowait(count))
         except relive.NotReadyError:
@@ -601,7 +601,7 @@ class HandingOutMachine(walks.Machine):
     def reject(self, numbers: set[int], reason: str) -> None:
         records = [record for number, record in enumerate(reversed(self.naive.records)) if number in numbers]
         naive = self.naive
-        if any(r.is_stored and r.turn != "handed" and naive.is_grouped(r) for r in records):
+        if any(record.is_stored for record in records):
             naive.pass_time()
         for record in records:
             has_ended = record.is_stored and record.ended > 0 and record.why_not is None
