@@ -273,9 +273,9 @@ class Machine(walks.Machine):
             probabilities = self.probabilities()
             assert batch.probabilities.tolist() == [probabilities.get(key, 0.0) for key in readable]
         alive = [key for key, _, _ in self.oracle.alive()]
-        # A row that could be drawn only in the midst of a call has no priority of its own.
-        rated = [key for key in alive if key in self.rated or key in eligible]
-        assert self.buffer.get_priorities(rated).tolist() == [self.priorities[key] for key in rated]
+        # All but rows that could be drawn in the midst of a call alone: those may be rated or not.
+        sure = [key for key in alive if key in self.rated or key in eligible or key not in self.priorities]
+        assert self.buffer.get_priorities(sure).tolist() == [self.priorities.get(key, self.largest) for key in sure]
         ends = [episode.end for episode in {id(e): e for _, e, _ in self.oracle.alive()}.values()]
         stats = self.buffer.get_stats()
         self.reached["full with an open episode"] += stats.size == self.capacity and stats.open_episodes > 0
