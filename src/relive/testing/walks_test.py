@@ -44,7 +44,7 @@ def lanes_of(machine: type[walks.Machine]) -> Any:
 
 
 @pytest.mark.parametrize("lane", ["test_by_day", "test_at_night"])
-def test_walks_fail_where_a_rule_is_broken_or_too_little_is_reached(lane: str) -> None:
+def test_walks_fail_if_a_rule_breaks_or_too_little_is_reached(lane: str) -> None:
     getattr(lanes_of(Counter), lane)()
     with pytest.raises(AssertionError) as caught:
         getattr(lanes_of(Low), lane)()
