@@ -37,7 +37,7 @@ ENDS = walks.lists(walks.tuples(walks.integers(0, 9), walks.integers(0, 2), walk
 
 def some_admission(rng: random.Random) -> relive.Admission | None:
     limits = rng.randint(0, 2), rng.randint(1, 4), rng.choice([None, None, 2, 4])
-    return relive.Admission(*limits) if rng.random() < 0.5 else None
+    return relive.Admission(*limits) if rng.random() < 0.6 else None
 
 
 @dataclasses.dataclass(eq=False)
@@ -87,7 +87,7 @@ class Naive:
         self.records: list[Record] = []
         self.groups: list[Group] = []
         self.drops: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.ticks = self.given_up = 0
+        self.ticks = self.given_up = self.late = self.places_again = self.without_place = 0
         self.now = 0.0
         self.has_line = False
         self.admitted = self.reserved = 0
@@ -121,6 +121,7 @@ class Naive:
 
     def drop(self, record: Record, reason: str) -> None:
         record.turn = "dropped"
+        self.without_place += not record.has_place
         self.drops[reason, record.agent] += 1
         self.give_back(record.has_place)
 
@@ -197,6 +198,7 @@ class Naive:
             assert self.rule is not None
             if reason is None and group.phase != "gathering":
                 reason = "evicted" if group.phase == "evicted" else "straggler"
+                self.late += 1
             if reason is None:
                 record.turn = "waits"
                 if len(self.waiting(group.name)) == self.rule.size:
@@ -296,6 +298,7 @@ class Naive:
             group.phase, group.became_whole = "whole", -self.tick()
         for record in unit:
             self.admitted += not record.has_place
+            self.places_again += not record.has_place
             record.turn, record.place, record.has_place = "waits", -self.tick(), True
 
     def whole_groups(self) -> list[list[Record]]:
@@ -352,11 +355,26 @@ class Naive:
 class HandingOutMachine(walks.Machine):
     """One buffer and its twin."""
 
-    often: ClassVar = {"train": 4, "next_episodes": 2, "next_groups": 2, "put_back": 2, "wait": 4, "start_and_end": 4}
+    often: ClassVar = {
+        "train": 4,
+        "next_episodes": 2,
+        "next_groups": 2,
+        "put_back": 3,
+        "reject": 2,
+        "admit": 2,
+        "crash": 2,
+        "wait": 4,
+        "start_and_end": 4,
+    }
     least: ClassVar = {
         "evicted": 20,
         "rejected": 20,
         "given up by its timeout": 3,
+        "ended too late for its group": 3,
+        "evicted before there is a line": 10,
+        "waits again without a place": 20,
+        "dropped without a place": 3,
+        "stale": 1,
         "cleared": 5,
         "aborted": 20,
         "empty": 20,
@@ -366,6 +384,9 @@ class HandingOutMachine(walks.Machine):
         "waits again after a restart": 5,
     }
 
+    wants_line = True
+    """If not, nobody asks for single episodes."""
+
     def __init__(self) -> None:
         super().__init__()
         self.delivered: list[list[Record]] = []
@@ -373,12 +394,13 @@ class HandingOutMachine(walks.Machine):
     @walks.initialize(
         size=walks.sampled_from([1, 2, 3, 3]),
         timeout=walks.sampled_from([None, 2.5, 2.5, 5.0]),
-        min_size=walks.sampled_from([None, 1, 2]),
+        min_size=walks.sampled_from([None, 1, 1, 2]),
         admission=some_admission,
         max_episodes=walks.maybe(walks.integers(3, 8)),
-        has_groups=walks.BOOLEANS,
+        has_groups=walks.sampled_from([False, True, True, True]),
         has_journal=walks.BOOLEANS,
         redeliver=walks.BOOLEANS,
+        wants_line=walks.sampled_from([False, True, True]),
     )
     def begin(
         self,
@@ -390,7 +412,9 @@ class HandingOutMachine(walks.Machine):
         has_groups: bool,
         has_journal: bool,
         redeliver: bool,
+        wants_line: bool,
     ) -> None:
+        self.wants_line = wants_line
         timeout = None if has_journal else timeout  # It does not know the time.
         size = size if admission is None else min(size, admission._most_at_once)
         least = None if timeout is None or min_size is None else min(min_size, size)
@@ -419,6 +443,9 @@ class HandingOutMachine(walks.Machine):
 
     def teardown(self) -> None:
         self.reached["given up by its timeout"] = self.naive.given_up
+        self.reached["ended too late for its group"] = self.naive.late
+        self.reached["waits again without a place"] = self.naive.places_again
+        self.reached["dropped without a place"] = self.naive.without_place
         for (reason, _), count in self.naive.drops.items():
             self.reached[reason] += count
         self.use_clock(time)
@@ -434,14 +461,15 @@ class HandingOutMachine(walks.Machine):
         """Tell the twin what is not stored any more."""
         stored = {episode.episode_id for episode in self.buffer._store}
         gone = [r for r in self.naive.records if r.is_stored and r.episode_id not in stored]
+        self.reached["evicted before there is a line"] += 0 if self.naive.has_line else len(gone)
         self.naive.evicted([record for record in gone if record.ended > 0])
 
     @walks.rule(count=walks.integers(1, 3))
     def admit(self, count: int) -> None:
         naive = self.naive
-        naive.pass_time()
         if naive.admission is not None and count > naive.admission._most_at_once:
             return
+        naive.pass_time()
         try:
             self.tickets.append(self.buffer.admit_nowait(count))
         except relive.NotReadyError:
@@ -573,7 +601,7 @@ class HandingOutMachine(walks.Machine):
     def reject(self, numbers: set[int], reason: str) -> None:
         records = [record for number, record in enumerate(reversed(self.naive.records)) if number in numbers]
         naive = self.naive
-        if any(r.is_stored and r.turn != "handed" and naive.is_grouped(r) for r in records):
+        if any(record.is_stored for record in records):
             naive.pass_time()
         for record in records:
             has_ended = record.is_stored and record.ended > 0 and record.why_not is None
@@ -588,6 +616,8 @@ class HandingOutMachine(walks.Machine):
         numbers=walks.subsets(range(5), 0, 4),
     )
     def next_episodes(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
+        if not self.wants_line:
+            return
         naive = self.naive
         max_lag = None if naive.version is None else max_lag
         naive.begin_line()

@@ -11,7 +11,7 @@ import pathlib
 import pickle
 import random
 import tracemalloc
-from typing import Any
+from typing import Any, ClassVar
 import uuid
 
 import numpy as np
@@ -533,6 +533,14 @@ def some_steps(rng: random.Random) -> Steps:
 class TokenMachine(walks.Machine):
     """Compares with lists under any order of calls."""
 
+    often: ClassVar = {"add": 8, "update": 4, "sample": 4}
+    least: ClassVar = {
+        "evicted": 200,
+        "an episode too long": 3,
+        "a key that left is updated": 100,
+        "nothing to draw": 10,
+    }
+
     @walks.initialize(max_tokens=walks.integers(20, 80))
     def start(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
@@ -558,6 +566,7 @@ class TokenMachine(walks.Machine):
         if extra is not None:
             extras = {"advantages": [[extra] * len(step.response) for step in steps], "temperature": extra / 4}
         if sum(map(len, sequences)) > self.max_tokens:
+            self.reached["an episode too long"] += 1
             with pytest.raises(errors.ArgumentError, match="^steps must have at most max_tokens"):
                 self.buffer.add_episode(steps, agent_id=agent, status=status, **extras)
             return
@@ -579,6 +588,7 @@ class TokenMachine(walks.Machine):
             for key in [key for key, each in self.twin.items() if each.episode == oldest]:
                 del self.twin[key]
                 self.evicted += 1
+                self.reached["evicted"] += 1
         self.appended += len(sequences)
         self.episodes += 1
         self.inexact += len(sequences) > 1
@@ -593,6 +603,7 @@ class TokenMachine(walks.Machine):
         alive = self.buffer.update(keys, **{name: given[name] for name in names})
         assert alive == sum(key in self.twin for key in keys)
         self.stale += len(keys) - alive
+        self.reached["a key that left is updated"] += len(keys) - alive
         for place, key in enumerate(keys):
             if key in self.twin and "advantages" in names:
                 self.twin[key].advantages = rectangle[place, : len(self.twin[key].rows)].tolist()
@@ -627,6 +638,7 @@ class TokenMachine(walks.Machine):
         eligible = self.eligible(max_lag)
         assert self.buffer.eligible_keys(max_lag=max_lag).tolist() == eligible
         if not eligible:
+            self.reached["nothing to draw"] += 1
             with pytest.raises(errors.NotReadyError, match="^sample found no sequence to draw: "):
                 self.buffer.sample(size, max_lag=max_lag)
             return

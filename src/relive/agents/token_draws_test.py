@@ -4,10 +4,10 @@ import collections
 import copy
 import pathlib
 import pickle
-from typing import Any
+import random
+from typing import Any, ClassVar
 
 import hypothesis
-from hypothesis import stateful
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -15,11 +15,13 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.agents import token_buffer_test
 from relive.agents import token_episode_test
 from relive.agents import token_journal
 from relive.common import arrays
 from relive.kernels import append
 from relive.persistence import recover_test
+from relive.testing import walks
 from relive.testing import zoo
 
 step_of = token_episode_test.step_of
@@ -80,17 +82,30 @@ class Newest(relive.Sampler):
         return relive.Draw(rng.choice(newest, size), np.full(size, 1 / len(newest)))
 
 
-class PrioritiesMachine(stateful.RuleBasedStateMachine):
-    """A buffer with priorities, and a dict of priorities of its sequences."""
+class PrioritiesMachine(walks.Machine):
+    """A buffer with priorities, and a dict of priorities of its sequences.
 
-    @stateful.initialize(max_tokens=st.sampled_from([12, 90]))
+    One without a token to be trained on is never drawn. Until it is rated its priority is that of a new one, as for a
+    step of a column buffer that cannot be drawn yet.
+    """
+
+    often: ClassVar = {"add": 4, "rate": 3, "draw": 3}
+    least: ClassVar = {
+        "a key that left is rated": 50,
+        "a key is rated twice at once": 15,
+        "nothing to draw": 20,
+        "a draw within a lag leaves some out": 20,
+        "a sequence never drawn": 50,
+    }
+
+    @walks.initialize(max_tokens=walks.sampled_from([12, 90]))
     def start(self, max_tokens: int) -> None:
         self.buffer = made(exact(stratified=False), max_tokens)
-        self.priorities: dict[int, float] = {}
+        self.priorities: dict[int, float | None] = {}
         self.versions: dict[int, int] = {}
         self.largest, self.stale = 1.0, 0
 
-    @stateful.rule(steps=token_episode_test.episodes())
+    @walks.rule(steps=token_buffer_test.some_steps)
     def add(self, steps: list[relive.TokenStep]) -> None:
         try:
             keys = self.buffer.add_episode(steps, agent_id="a")
@@ -98,7 +113,8 @@ class PrioritiesMachine(stateful.RuleBasedStateMachine):
             return
         batch = self.buffer.read(keys)
         for key, mask, versions in zip(keys.tolist(), batch.loss_mask, batch.policy_versions, strict=True):
-            self.priorities[key] = self.largest
+            self.priorities[key] = self.largest if mask.any() else None
+            self.reached["a sequence never drawn"] += not mask.any()
             if mask.any():
                 self.versions[key] = min(versions[mask].tolist())
         self._forget_evicted()
@@ -109,25 +125,29 @@ class PrioritiesMachine(stateful.RuleBasedStateMachine):
             for key in [key for key in named if key < first]:
                 del named[key]
 
-    @stateful.rule(data=st.data())
-    def rate(self, data: st.DataObject) -> None:
+    @walks.rule(data=walks.generator)
+    def rate(self, data: random.Random) -> None:
         appended = self.buffer.get_stats().appended
-        keys = data.draw(st.lists(st.integers(0, appended - 1), max_size=4)) if appended else []
-        given_ = [data.draw(st.integers(0, 5)) for _ in keys]
+        keys = [data.randrange(appended) for _ in range(data.randint(0, 4))] if appended else []
+        given_ = [data.randint(0, 5) for _ in keys]
         alive = [key for key in keys if key in self.priorities]
         assert self.buffer.update_priorities(keys, given_) == len(alive)
         self.stale += len(keys) - len(alive)
+        self.reached["a key that left is rated"] += len(keys) - len(alive)
+        self.reached["a key is rated twice at once"] += len(set(alive)) < len(alive)
         last = {key: float(priority) for key, priority in zip(keys, given_, strict=True) if key in self.priorities}
         self.priorities |= last
         self.largest = max([self.largest, *last.values()])
 
-    @stateful.rule(size=st.integers(1, 9), lag=st.none() | st.integers(0, 4), version=st.integers(0, 3))
+    @walks.rule(size=walks.integers(1, 9), lag=walks.maybe(walks.integers(0, 4)), version=walks.integers(0, 3))
     def draw(self, size: int, lag: int | None, version: int) -> None:
         self.buffer.set_policy_version(max(version, self.buffer.policy_version or 0))
         oldest = -1 if lag is None else (self.buffer.policy_version or 0) - lag
-        drawable = {key: self.priorities[key] for key in self.versions if self.versions[key] >= oldest}
+        drawable = {key: self.priorities[key] or 0.0 for key in self.versions if self.versions[key] >= oldest}
+        self.reached["a draw within a lag leaves some out"] += 0 < len(drawable) < len(self.versions)
         total = sum(drawable.values())
         if not total:
+            self.reached["nothing to draw"] += 1
             with pytest.raises(errors.NotReadyError):
                 self.buffer.sample(size, max_lag=lag)
             return
@@ -138,17 +158,17 @@ class PrioritiesMachine(stateful.RuleBasedStateMachine):
         relative = len(drawable) * np.array(shares) / (len(drawable) * min(shares))
         assert np.allclose(batch.weights, relative**-1.0, 1e-12, 0)
 
-    @stateful.rule()
+    @walks.rule()
     def clear(self) -> None:
         self.buffer.clear()
         self.priorities.clear()
         self.versions.clear()
 
-    @stateful.rule(how=st.sampled_from([copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))]))
+    @walks.rule(how=walks.sampled_from([copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))]))
     def copy(self, how: Any) -> None:
         self.buffer = how(self.buffer)
 
-    @stateful.rule()
+    @walks.rule()
     def load(self) -> None:
         state = self.buffer.state_dict()
         self.buffer = relive.TokenReplayBuffer.from_state(state)
@@ -158,16 +178,16 @@ class PrioritiesMachine(stateful.RuleBasedStateMachine):
         assert other.sampler is sampler
         other.check()
 
-    @stateful.invariant()
+    @walks.invariant(every=5)
     def agrees(self) -> None:
-        if not hasattr(self, "priorities"):
-            return
         self.buffer.check()
         keys = list(self.priorities)
-        assert self.buffer.get_priorities(keys).tolist() == [*self.priorities.values()]
+        assert self.buffer.get_priorities(keys).tolist() == [
+            self.largest if priority is None else priority for priority in self.priorities.values()
+        ]
         assert self.buffer.eligible_keys().tolist() == list(self.versions)
         assert self.buffer.get_stats().stale_keys == self.stale
-        drawable = {key: self.priorities[key] for key in self.versions}
+        drawable = {key: self.priorities[key] or 0.0 for key in self.versions}
         total = sum(drawable.values())
         assert self.buffer.can_sample(3) == bool(total)
         if keys:
@@ -175,8 +195,7 @@ class PrioritiesMachine(stateful.RuleBasedStateMachine):
             assert self.buffer.read(keys).probabilities.tolist() == shares
 
 
-PrioritiesMachine.TestCase.settings = hypothesis.settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestPriorities = PrioritiesMachine.TestCase
+TestPriorities = walks.tests_of(PrioritiesMachine)
 
 
 @pytest.mark.parametrize("stratified", [True, False])

@@ -50,6 +50,7 @@ class CountedDequeMachine(walks.Machine):
         assert len(self.deque) == len(self.naive)
         assert list(self.deque) == [item for item, _ in self.naive]
         assert [self.deque.count(index) for index in range(len(self.deque))] == [count for _, count in self.naive]
+        assert self.deque.num_empty == sum(not count for _, count in self.naive)
         assert self.deque.total == sum(count for _, count in self.naive)
         assert type(self.deque.total) is int
 

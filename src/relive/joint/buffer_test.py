@@ -207,6 +207,9 @@ def assert_like(buffer: Buffer, twin: Twin, n: int) -> None:
 class JointMachine(walks.Machine):
     """A buffer and its twin, in which anything happens."""
 
+    often: ClassVar = {"step": 9, "step_of_each": 4, "end_episode": 2}
+    least: ClassVar = {"full with an open episode": 300, "spliced": 50}
+
     @walks.initialize(capacity=walks.integers(1, 7), streams=walks.integers(1, 3), n=walks.integers(1, 4))
     def begin(self, capacity: int, streams: int, n: int) -> None:
         self.settings: dict[str, Any] = {"n_step": n, "gamma": GAMMA, "streams": streams}
@@ -215,7 +218,6 @@ class JointMachine(walks.Machine):
         self.twin = Twin(capacity, streams)
         self.clock = [(world, 0) for world in range(streams)]
         self.worlds = streams
-        self.looks = 0
 
     def _another_world(self, stream: int) -> None:
         self.clock[stream] = (self.worlds, 0)
@@ -309,18 +311,17 @@ class JointMachine(walks.Machine):
         assert len(buffer) == buffer.num_eligible == len(stored)
         assert buffer.is_full == (len(stored) == buffer.capacity)
         stats = buffer.get_stats()
+        self.reached["full with an open episode"] += buffer.is_full and stats.open_episodes > 0
         assert stats.agent_steps == {agent: sum(agent in step.rows for step in stored) for agent in AGENTS}
         assert (stats.appended, stats.size) == (len(twin.steps), len(stored))
         assert (stats.evicted, stats.cleared) == (twin.first - twin.cleared, twin.cleared)
         assert stats.spliced_episodes == twin.spliced
         assert stats.open_episodes == sum(episode is not None for episode in twin.episode)
-        if self.looks % 3 == 0:
-            self.rows_are_as_the_twin_has_them()
-        self.looks += 1
 
     def teardown(self) -> None:
-        self.rows_are_as_the_twin_has_them()
+        self.reached["spliced"] += self.twin.spliced
 
+    @walks.invariant(every=10)
     def rows_are_as_the_twin_has_them(self) -> None:
         self.buffer.check()
         assert_like(self.buffer, self.twin, self.settings["n_step"])

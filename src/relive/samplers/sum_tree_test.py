@@ -9,7 +9,7 @@ import itertools
 import math
 import pickle
 import random
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import hypothesis
@@ -96,6 +96,8 @@ def numpy_generator(rng: random.Random) -> np.random.Generator:
 
 class SumTreeMachine(walks.Machine):
     """A sum tree beside a list. Eighths are summed without rounding, so all results are equal."""
+
+    often: ClassVar = {"set_some": 4, "set_some_to_one_weight": 2, "set_many_before_anybody_asks": 3}
 
     @walks.initialize(capacity=walks.integers(1, 300), widest_top=walks.sampled_from([1, 3, 20, 4096]))
     def start(self, capacity: int, widest_top: int) -> None:

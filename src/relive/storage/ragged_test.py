@@ -6,7 +6,7 @@ import os
 import pathlib
 import pickle
 import tempfile
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -453,6 +453,9 @@ def test_a_fork_reads_mapped_rows_and_must_not_write_them(
 class RaggedMachine(walks.Machine):
     """Compares with lists under any order of calls."""
 
+    often: ClassVar = {"extend": 6, "update": 3, "read": 3}
+    least: ClassVar = {"evicted": 500}
+
     @walks.initialize(max_values=walks.integers(1, 30), allocate=ALLOCATE)
     def start(self, max_values: int, allocate: ragged.Allocate) -> None:
         self.max_values = max_values
@@ -481,6 +484,7 @@ class RaggedMachine(walks.Machine):
             del self.twin[0]
             leaving += 1
         self.first_key += leaving
+        self.reached["evicted"] += leaving
         assert added(self.rows, numbers) == leaving
 
     @walks.rule(count=walks.integers(0, 5))
@@ -549,6 +553,9 @@ LENGTHS = [(long, short) for long in range(7) for short in range(4) if long or s
 class UnevenMachine(walks.Machine):
     """Compares rows whose fields differ in length with lists."""
 
+    often: ClassVar = {"extend": 5}
+    least: ClassVar = {"evicted": 200}
+
     @walks.initialize(max_values=walks.integers(1, 20), allocate=ALLOCATE)
     def start(self, max_values: int, allocate: ragged.Allocate) -> None:
         self.max_values = max_values
@@ -570,6 +577,7 @@ class UnevenMachine(walks.Machine):
             leaving += 1
         assert added_unevenly(self.rows, numbers) == leaving  # type: ignore[arg-type]
         self.gone += leaving
+        self.reached["evicted"] += leaving
         self.twin = self.twin[leaving:] + numbers  # type: ignore[operator]
 
     @walks.rule(count=walks.integers(0, 2))
