@@ -33,19 +33,6 @@ hypothesis.settings.load_profile("short")
 if not (importlib.util.find_spec("minari") and importlib.util.find_spec("pyarrow")):
     collect_ignore_glob = ["relive/cli/convert*.py"]
 
-KINDS_BY_DAY = frozenset(
-    {
-        "ring of 3 streams, n_step",
-        "prioritized with frame_stack",
-        "prioritized sequences",
-        "joint with priorities",
-        "episodes in groups",
-        "tokens with extras",
-        "tokens in groups",
-        "items, fragments",
-    }
-)
-"""Kinds of the zoo that span every part of the library."""
 CASES_BY_DAY = {
     "docs/guides/extending.md::extending.md": 0,
     "docs/reference/testing.md::testing.md": 0,
@@ -150,8 +137,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_of_another_kind(item: pytest.Item) -> bool:
     """Return whether a test is of kinds of the zoo that do not run by day."""
     zoo, case = getattr(getattr(item, "module", None), "zoo", None), getattr(item, "callspec", None)
-    kinds = set() if zoo is None or case is None else set(case.id.split("-")) & set(zoo.KINDS)
-    return bool(kinds) and not kinds & KINDS_BY_DAY
+    if zoo is None or case is None:
+        return False
+    kinds = set(case.id.split("-")) & set(zoo.KINDS)
+    return bool(kinds) and not kinds & zoo.BY_DAY
 
 
 def _left_out(cases: Sequence[pytest.Item], count: int) -> Iterator[pytest.Item]:

@@ -25,18 +25,7 @@ from relive.common import arrays
 from relive.testing import allocations
 from relive.testing import zoo
 
-BY_DAY = (
-    "ring of 3 streams, n_step",
-    "ring with its own sampler",
-    "ring with its own storage",
-    "prioritized with frame_stack",
-    "prioritized sequences",
-    "joint with priorities",
-    "episodes in groups",
-    "tokens with extras",
-    "tokens in groups",
-    "items, episodes",
-)
+BY_DAY = zoo.BY_DAY | {"ring with its own sampler", "ring with its own storage"}
 Failing = Callable[[int], contextlib.AbstractContextManager[Any]]
 """Lets what has that number fail within a block, counted from 1."""
 

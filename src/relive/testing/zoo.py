@@ -551,6 +551,19 @@ KINDS: dict[str, Kind] = {
     "rollout of 3 environments": Kind(lambda: relive.RolloutBuffer(8), has_journal=False),
     "mixture": Kind(mixture, has_journal=False, is_stored=False),
 }
+BY_DAY = frozenset(
+    {
+        "ring of 3 streams, n_step",
+        "prioritized with frame_stack",
+        "prioritized sequences",
+        "joint with priorities",
+        "episodes in groups",
+        "tokens with extras",
+        "tokens in groups",
+        "items, episodes",
+    }
+)
+"""Kinds that span every part of the library: by day, tests of others do not run."""
 STORED = {name: kind for name, kind in KINDS.items() if kind.is_stored}
 JOURNALED = {name: kind for name, kind in STORED.items() if kind.has_journal}
 
