@@ -367,16 +367,12 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         ids = validation.items("episode_ids", episode_ids, "strings")
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in ids]
         reason = validation.non_empty_string("reason", reason)
-        found = [(episode_id, self._store.find(episode_id)) for episode_id in checked]
-        stored = [episode_id for episode_id, episode in found if episode is not None]
-        if not stored:
+        found = [episode for episode_id in checked if (episode := self._store.find(episode_id)) is not None]
+        if not found:
             return 0
-        has_single = any(episode is not None and self._is_in_line(episode) for _, episode in found)
+        stored, has_single = [episode.episode_id for episode in found], any(map(self._is_in_line, found))
         self._write_later(queue_journal.REJECT, has_single, stored, reason)
-        queue = self._learner()
-        if has_single:
-            queue.singles_line(self._store)
-        return queue.reject(self._store, stored, reason)
+        return self._learner().reject(self._store, stored, reason, has_single=has_single)
 
     def _is_in_line(self, episode: Any) -> bool:
         """Return whether an episode waits, or has waited, in the line of single episodes, once there is one."""

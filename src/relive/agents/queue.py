@@ -264,11 +264,13 @@ class LearnerQueue:
             if unit is not None and unit.is_pending:
                 self.drop(unit, reason)
 
-    def reject(self, store: Store, episode_ids: Iterable[str], reason: str) -> int:
+    def reject(self, store: Store, episode_ids: Iterable[str], reason: str, *, has_single: bool) -> int:
         """Drop those of the episodes that were delivered or wait, and return how many there were.
 
-        A waiting episode drops all that wait in the same group.
+        A waiting episode drops all that wait in the same group. If any is a single one, their line begins.
         """
+        if has_single:
+            self.singles_line(store)
         num_dropped = 0
         for episode in self._stored(store, episode_ids):
             self.pass_time()

@@ -83,10 +83,7 @@ class QueueReplay:
         """Drop episodes."""
         if not episode_ids or not reason:
             raise errors.CheckpointError("rejects no episodes, or without a reason")
-        queue = self._buffer._learner()
-        if has_single:
-            queue.singles_line(self._store)
-        queue.reject(self._store, episode_ids, reason)
+        self._buffer._learner().reject(self._store, episode_ids, reason, has_single=has_single)
 
     def abandon(self, group_ids: list[str]) -> None:
         """End all open episodes as ABORTED, and give up groups."""
