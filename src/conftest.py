@@ -165,7 +165,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = [report.longrepr[2] if isinstance(report.longrepr, tuple) else "" for report in skipped]
     missing = re.compile(
-        r"(?:No module named|could not import) '(\w+)|(\w+) [\d.]* ?is not installed|(unable to import)"
+        r"(?:No module named|could not import) '(\w+)|(\w+)[\w.\[\]]* *[\d.]* ?is not installed|(unable to import)"
     )
     found = [missing.search(reason) for reason in reasons]
     counts = collections.Counter(

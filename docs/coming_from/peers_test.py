@@ -5,11 +5,9 @@ need an older numpy: `pytest --noconftest -c /dev/null peers_test.py`.
 """
 
 import asyncio
-from collections.abc import Iterator
 import importlib.metadata
 import inspect
 import pathlib
-import random
 import re
 import types
 from typing import Any
@@ -32,18 +30,10 @@ def versions_of(name: str) -> set[str]:
 def peer(distribution: str, module: str) -> Any:
     """Return a module of another library, or skip where the version of the pages is not installed."""
     [version] = versions_of(distribution)
-    found = pytest.importorskip(module, exc_type=ImportError)
+    found = pytest.importorskip(module, reason=f"{module} is not installed", exc_type=ImportError)
     if importlib.metadata.version(distribution) != version:
         pytest.skip(f"the pages are about {distribution} {version}")
     return found
-
-
-@pytest.fixture(autouse=True)
-def _global_generators_stay() -> Iterator[None]:
-    states = np.random.get_state(), random.getstate()  # noqa: NPY002
-    yield
-    np.random.set_state(states[0])  # noqa: NPY002
-    random.setstate(states[1])
 
 
 def is_drawn_globally(draw: Any) -> bool:

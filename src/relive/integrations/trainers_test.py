@@ -35,7 +35,7 @@ def batch_of(has_extras: bool, count: int = 3) -> relive.TokenBatch:
 @CASES
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_batch_goes_through_a_data_proto_and_comes_back(nested: bool, has_extras: bool, count: int) -> None:
-    protocol = pytest.importorskip("verl.protocol")
+    protocol = pytest.importorskip("verl.protocol", reason="verl is not installed")
     batch = batch_of(has_extras, count)
     proto = protocol.DataProto.from_tensordict(relive_torch.as_tensordict(batch, nested=nested))
     tensordict_test.check_equal(relive_torch.from_tensordict(proto.to_tensordict()), batch)
@@ -45,7 +45,7 @@ def test_a_batch_goes_through_a_data_proto_and_comes_back(nested: bool, has_extr
 
 
 def test_advantages_are_those_of_verl() -> None:
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
+    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
     rewards, groups = [1.0, 0.0, 0.0, 0.0, 0.5, 0.5], np.array(["p"] * 4 + ["q"] * 2)
     mask = torch.ones(6, 1, dtype=torch.float64)
     theirs, _ = core_algos.compute_grpo_outcome_advantage(
@@ -57,7 +57,7 @@ def test_advantages_are_those_of_verl() -> None:
 
 @pytest.mark.parametrize("estimator", ["gae", "reinforce_plus_plus"])
 def test_verl_learns_nothing_from_a_reward_outside_of_the_mask(estimator: str) -> None:
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
+    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
     mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])  # The last token is of a tool.
 
     def advantages(rewards: list[list[float]]) -> list[list[float]]:
@@ -73,7 +73,7 @@ def test_verl_learns_nothing_from_a_reward_outside_of_the_mask(estimator: str) -
 
 @pytest.fixture(scope="module")
 def queue() -> Iterator[Any]:
-    transfer_queue = pytest.importorskip("transfer_queue")
+    transfer_queue = pytest.importorskip("transfer_queue", reason="transfer_queue is not installed")
     ray, omegaconf = pytest.importorskip("ray"), pytest.importorskip("omegaconf")
     ray.init(include_dashboard=False, num_cpus=4, log_to_driver=False, logging_level="ERROR")
     transfer_queue.init(omegaconf.OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
