@@ -181,7 +181,9 @@ class Replay:
         if flags & _HAS_NEXT:
             next_rows = [part.values(fields[path], num_next) for path in encoder.schema._observation_paths]
         part.end()
-        cut, end = (events[0] & encoding.CUT, events[-1] & ~np.uint8(encoding.CUT)) if is_run else (0, events.max())
+        cut, end = 0, int(events.max())
+        if is_run:
+            cut, end = events.item(0) & encoding.CUT, events.item(-1) & ~encoding.CUT
         if end > encoding.TRUNCATED or (is_run and (events != encoding.events_of_run(count, cut, end)).any()):
             raise errors.CheckpointError("is of episodes that cannot end as it says")
         if is_run and next_rows is None:
