@@ -944,7 +944,7 @@ class TestExtend:
         assert buffer.extend(nothing, numbers, numbers, nothing, streams=[]).tolist() == []
         assert len(buffer) == 0
 
-    def test_an_agent_that_ended_or_is_absent_needs_no_next_observation(self) -> None:
+    def test_an_agent_that_is_absent_needs_no_next_observation(self) -> None:
         buffer = Buffer(9, agents=["a", "b"], streams=2)
         rows = self.ROWS | {"next_observations": {"a": np.ones((2, 3))}}
         ends = {"a": [0, 0], "b": [1, 0]}
