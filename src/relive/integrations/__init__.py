@@ -11,6 +11,7 @@ if typing.TYPE_CHECKING:
     from relive.integrations import jax as jax
     from relive.integrations import minari as minari
     from relive.integrations import pandas as pandas
+    from relive.integrations import pettingzoo as pettingzoo
     from relive.integrations import ray as ray
     from relive.integrations import stable_baselines3 as stable_baselines3
     from relive.integrations import stored_episodes as stored_episodes
@@ -30,6 +31,7 @@ _MODULES = (
     "jax",
     "minari",
     "pandas",
+    "pettingzoo",
     "ray",
     "stable_baselines3",
     "stored_episodes",

@@ -27,10 +27,15 @@ with imports.optional_dependency("gymnasium"):
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
 
 
-def require_env(env: object, kind: type) -> None:
-    """Raise ArgumentTypeError if `env` is not an instance of a class of environments."""
+def require_order(env: object) -> None:
+    """Raise ArgumentTypeError if `env` is a buffer."""
     if isinstance(env, checkpointable.Checkpointable | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(f"env must be an environment, got {env!r}: the order is env, buffer")
+
+
+def require_env(env: object, kind: type) -> None:
+    """Raise ArgumentTypeError if `env` is not an instance of a class of environments."""
+    require_order(env)
     if isinstance(env, vector.VectorEnv) and kind is not vector.VectorEnv:
         raise errors.ArgumentTypeError("env must be one environment, got a vector environment: use VectorRecorder")
     validation.require_instance("env", env, kind)
@@ -81,11 +86,14 @@ class Recording:
         """Return a copy of an observation, or of a batch of them, as a tree."""
         return _kept("observation", spaces.tree_of(self._observation_space, observation))
 
-    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one."""
-        # A ThreadSafeReplayBuffer waits for its limiter when the step is added.
+    def check_limiter(self) -> None:
+        """Raise NotReadyError if a step would have to wait; a ThreadSafeReplayBuffer waits when it is added."""
         if not self._may_wait and not self._columns.can_insert():
             raise held_back(self._columns.limiter)
+
+    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one."""
+        self.check_limiter()
         for extra in extras.keys() & self.infos.keys():
             raise errors.ArgumentError(f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}")
         for extra in extras.keys() & {"stream", "streams"}:
