@@ -28,6 +28,8 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
         frame_stack: Number of frames stacked in an observation; each step stores one frame, and they are stacked when
             drawn.
         stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
+        action_chunks: Whether `batch.action` has the actions of all n_step steps of a transition, [B, n_step, ...]; the
+            last real one is repeated from `batch.steps` on.
         streams: Number of environments or actors that write in parallel.
         storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
@@ -63,6 +65,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
         gamma: float = 0.99,
         frame_stack: int = 1,
         stack_padding: transitions.StackPadding = "zeros",
+        action_chunks: bool = False,
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: rate_limiters.RateLimiter | None = None,
@@ -81,6 +84,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             gamma=gamma,
             frame_stack=frame_stack,
             stack_padding=stack_padding,
+            action_chunks=action_chunks,
             streams=streams,
             storage=storage,
             limiter=limiter,
