@@ -179,6 +179,17 @@ def found(info: Any, extra: str, key: str) -> Any:
     return info[key]
 
 
+def info_column(key: str, values: list[Any]) -> Any:
+    """Return what the infos of each environment hold of a key as one tree.
+
+    Its leaves are lists of numbers, which may be rounded to a field: Gymnasium makes float64 of Python's floats.
+    """
+    leaves = [trees.flat(key, value) for value in values]
+    if any(each.keys() != leaves[0].keys() for each in leaves):
+        raise errors.ArgumentError(f"infos must hold the same keys in {key!r} of every environment")
+    return trees.nested(key, {path: [np.asarray(each[path])[()] for each in leaves] for path in leaves[0]})
+
+
 def final_observation(get: Callable[[str], Any]) -> tuple[str, Any]:
     """Return the name and the value of the last observation of an episode; the value is None if there is none.
 
