@@ -413,8 +413,8 @@ def test_wrong_settings_of_relabel_are_refused(subtests: pytest.Subtests) -> Non
         ({"n_step": 1}, r"^n_step must be that of the batch, at least 2, got 1$"),
         ({"fields": "action"}, r"^fields must be a list of names of fields, got 'action'$"),
         (
-            {"fields": ["action", "extra"]},
-            r"^fields must be of the schema, which has observation/achieved_goal, .*, reward, got 'extra'$",
+            {"fields": ["action", "act"]},
+            r"^fields must be of the schema, which has observation/achieved_goal, .*, reward, got 'act'$",
         ),
         ({"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5$"),
         ({"achieved": "reached"}, f"^achieved {HAS} achieved_goal, desired_goal, got 'reached'$"),
