@@ -1,6 +1,7 @@
 """Games in turns: what is stored of them is what the environment has written into its own log."""
 
 import copy
+import threading
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,20 @@ def test_arguments_are_checked_before_the_game_goes_on() -> None:
     assert len(recorder.buffer) == 5
 
 
+def test_a_buffer_for_threads_waits_for_its_limiter() -> None:
+    limiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=1.0)
+    ring = relive.RingReplayBuffer(100, streams=2, limiter=limiter, seed=0)
+    recorder = relive_pettingzoo.TurnRecorder(Duel(), relive.ThreadSafeReplayBuffer(ring, timeout=60.0))
+    recorder.reset()
+    for action in range(4):
+        recorder.step(action)
+    learner = threading.Timer(0.01, recorder.buffer.sample, [1])
+    learner.start()
+    recorder.step(4)
+    learner.join()
+    assert len(ring) == 3
+
+
 def test_a_failed_step_needs_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = duel()
     recorder.reset()
@@ -328,6 +343,43 @@ def test_games_of_pettingzoo_are_stored_as_in_their_log(name: str) -> None:
         assert stored == log[number]
     batch = buffer.read(buffer.eligible_keys())
     assert {-1.0, 1.0} <= set(batch.reward.tolist()) <= {-1.0, 0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "settings"),
+    [("butterfly.knights_archers_zombies_v11", 1, {"max_cycles": 250}), ("classic.leduc_holdem_v4", 20, {})],
+)
+def test_agents_of_pettingzoo_that_die_or_never_act(name: str, count: int, settings: dict[str, Any]) -> None:
+    """Knights die one by one; who folds first in Leduc pays an agent that has not acted yet."""
+    pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
+    game: Any = pytest.importorskip(f"pettingzoo.{name}", reason="games of pettingzoo are not installed")
+    env, rng, dropped = game.env(**settings), np.random.default_rng(0), 0
+    buffer = relive.RingReplayBuffer(10_000, streams=len(env.possible_agents), seed=0)
+    recorder = relive_pettingzoo.TurnRecorder(env, buffer)
+    log: dict[str, list[Row]] = {agent: [] for agent in env.possible_agents}
+    for seed in range(count):
+        recorder.reset(seed=seed)
+        moves = dict[str, int]()
+        for agent in recorder.agent_iter():
+            observation, reward, terminated, truncated, info = recorder.last()
+            if agent in moves:
+                log[agent].append((moves.pop(agent), float(reward), bool(terminated)))
+            else:
+                dropped += reward != 0
+            if not (terminated or truncated):
+                masks = [part["action_mask"] for part in (observation, info) if "action_mask" in part]
+                legal = np.flatnonzero(masks[0]) if masks else np.arange(env.action_space(agent).n)
+                moves[agent] = int(rng.choice(legal))
+            recorder.step(moves.get(agent))
+    for number, agent in enumerate(env.possible_agents):
+        stored = list[Row]()
+        for episode in stored_episodes.stored_episodes(buffer):
+            if episode.stream == number:
+                columns = (episode.actions, episode.rewards, episode.terminated)
+                stored += zip(*(column.tolist() for column in columns), strict=True)
+        assert stored == log[agent]
+    assert recorder.dropped_rewards == dropped
+    assert (dropped > 0) == name.startswith("classic")
 
 
 def test_tic_tac_toe_in_five_moves() -> None:
