@@ -64,11 +64,11 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     """An asyncio wrapper that shares a buffer between the tasks of an event loop.
 
     It has the methods of the wrapped buffer, with the same arguments and results, but for `attach`, `detach`,
-    `can_insert`, `can_sample` and `rng`, which `buffer` has. `add`, `extend`, `add_episode` and `add_steps` are
-    coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are coroutines that wait until
-    a batch is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled
-    leaves enough draws; the same holds for `async for` over `batches`. `save` is a coroutine that writes in a thread.
-    All other methods are plain calls and never wait.
+    `can_insert`, `can_sample` and `rng`, which `buffer` has. `add`, `extend`, `add_episode`, `add_episodes` and
+    `add_steps` are coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are
+    coroutines that wait until a batch is available: something is eligible, the limiter allows it, a priority is not
+    0, and max_times_sampled leaves enough draws; the same holds for `async for` over `batches`. `save` is a
+    coroutine that writes in a thread. All other methods are plain calls and never wait.
 
     Inserts and samples wait in separate queues, first come, first served. A cancelled call has either happened
     completely or not at all. Every draw, and one in 32 inserts, yields to other tasks first.
@@ -149,6 +149,13 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         Waits and raises like `add`, once for all steps; the arguments are those of that method.
         """
         return await self._insert(self._buffer.add_steps, steps, fields)
+
+    async def add_episodes(self, *rows: Any, **fields: Any) -> arrays.Keys:
+        """Add many episodes in flat arrays and return the keys of their steps; see ColumnReplayBuffer.add_episodes.
+
+        Waits and raises like `add`, once for all steps; the arguments are those of that method.
+        """
+        return await self._insert(self._buffer.add_episodes, rows, fields)
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.

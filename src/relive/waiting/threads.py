@@ -73,10 +73,10 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     """A thread-safe wrapper that shares a buffer between threads.
 
     It has the methods of the wrapped buffer, with the same arguments and results, but for `attach`, `detach`,
-    `can_insert`, `can_sample` and `rng`, for which there is `locked`. `add`, `extend`, `add_episode` and `add_steps`
-    block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until a batch is
-    available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves enough
-    draws. All other calls wait only for the lock.
+    `can_insert`, `can_sample` and `rng`, for which there is `locked`. `add` and the other calls that add steps
+    block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until a batch
+    is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves
+    enough draws. All other calls wait only for the lock.
 
     Further methods of other buffers are available too. What such a buffer has as a plain call with the suffix
     `_nowait` blocks under the name without it: `sample_n_step`, `next_episodes`, `admit` and so on.
@@ -166,6 +166,13 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         Waits and raises like `add`, once for all steps; the arguments are those of that method.
         """
         return self._when_ready(lambda: self._buffer.add_steps(*steps, **fields), self._buffer.can_insert)
+
+    def add_episodes(self, *rows: Any, **fields: Any) -> arrays.Keys:
+        """Add many episodes in flat arrays and return the keys of their steps; see ColumnReplayBuffer.add_episodes.
+
+        Waits and raises like `add`, once for all steps; the arguments are those of that method.
+        """
+        return self._when_ready(lambda: self._buffer.add_episodes(*rows, **fields), self._buffer.can_insert)
 
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
