@@ -489,7 +489,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
 
     def _append_episodes(self, episodes: whole.Episodes, num_spliced: int) -> None:
-        """Write whole episodes, some of which were closed as the next row did not follow; or raise, and change nothing."""
+        """Write whole episodes, some of them closed as the next row did not follow; or raise, and change nothing."""
         store, counters, draws, count = self._store, self._counters, self._draws, len(episodes)
         self._gathers.finish()
         num_ends = len(episodes.lengths) - num_spliced + store.is_open(episodes.stream)

@@ -6,6 +6,7 @@ episodes                7   7   7   2   2   2   2       0 1 (2) | 3 4 5 (6)    w
 next_observations       given for each row              also ends where the next row begins with another observation
 """
 
+import bisect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -76,7 +77,12 @@ def episodes_of(
     if encoder is None:
         options: Any = {"extras": extras, "num_leading": 1}
         encoder = encoding.Encoder(schema_lib.Schema.from_example(observations, actions, rewards, **options))
-    columns, following = encoder.flat(count, (observations, actions, rewards, next_observations, extras))
+    given = observations, actions, rewards, next_observations, extras
+    try:
+        columns, following = encoder.flat(count, given)
+    except errors.SchemaError as error:
+        row = _refused_row(encoder, given, count, str(error))
+        raise error if row is None else errors.SchemaError(f"{error} at row {row}") from None
     cuts = _cuts(columns, following, lasts)
     if len(cuts):
         has_terminated = np.append(has_terminated, np.zeros(len(cuts), np.bool_))
@@ -96,8 +102,8 @@ def _ends(count: int, flags: Flags) -> tuple[arrays.Ints, arrays.Bools]:
     """Return the last row of each episode [E], and whether it terminated [E]."""
     if flags.terminated is None and flags.truncated is None and flags.episodes is None:
         raise errors.ArgumentError("terminated, truncated or episodes must be given, got none of them")
-    terminated = validation.flags("terminated", flags.terminated, count)
-    is_end = terminated | validation.flags("truncated", flags.truncated, count)
+    terminated = _flags("terminated", flags.terminated, count)
+    is_end = terminated | _flags("truncated", flags.truncated, count)
     is_last = is_end.copy() if flags.episodes is None else _is_last(flags.episodes, count)
     is_last[-1:] = True
     (lasts,) = is_last.nonzero()
@@ -115,6 +121,18 @@ def _ends(count: int, flags: Flags) -> tuple[arrays.Ints, arrays.Bools]:
             f"terminated and truncated must be False before the last row of an episode, got True at row {row}"
         )
     return lasts, has_terminated
+
+
+def _flags(name: str, value: Any, count: int) -> arrays.Bools:
+    """Return flags as an array of bools [count]; None is all False."""
+    try:
+        return validation.flags(name, value, count)
+    except errors.ArgumentError as error:
+        given = validation.array_of(value)
+        if given is not None and given.shape == (count,) and given.dtype.kind in "iuf":
+            row = int(((given != 0) & (given != 1)).argmax())
+            raise errors.ArgumentError(f"{name} must be True, False, 0 or 1, got {given[row]} at row {row}") from error
+        raise
 
 
 def _is_last(episodes: Any, count: int) -> arrays.Bools:
@@ -141,6 +159,28 @@ def _without(tree: Any, is_step: arrays.Bools) -> Any:
     array = array.copy()
     array[others] = array[first]
     return array
+
+
+def _refused_row(encoder: encoding.Encoder, given: encoding.Given, count: int, message: str) -> int | None:
+    """Return the first row that is refused with that message; None if none is, alone, or a place is named already."""
+
+    def refusal(start: int, stop: int) -> str:
+        try:
+            part: Any = [_rows(tree, slice(start, stop)) for tree in given]
+            encoder.flat(stop - start, part)
+        except Exception as error:
+            return str(error)
+        return ""
+
+    row = bisect.bisect_left(range(count), True, key=lambda row: bool(refusal(0, row + 1)))
+    return row if refusal(row, row + 1) == message and not message.endswith("]") else None
+
+
+def _rows(tree: Any, some: slice) -> Any:
+    """Return some of the rows of every leaf, of lists too."""
+    if isinstance(tree, Mapping):
+        return {key: _rows(child, some) for key, child in tree.items()}
+    return None if tree is None else tree[some]
 
 
 def _cuts(columns: steps_lib.Columns, following: steps_lib.Columns, lasts: arrays.Ints) -> arrays.Ints:

@@ -60,7 +60,7 @@ def append_episodes(
 def _flags(
     num: arrays.Ints, lengths: arrays.Ints, firsts: arrays.Ints, complete: arrays.Ints, is_noted: bool
 ) -> npt.NDArray[np.uint8]:
-    """Return the flags of the rows of whole episodes [N], of which the first `complete` are complete [E], but for TERMINAL."""
+    """Return the flags of the rows of whole episodes [N], but for TERMINAL; the first `complete` are complete [E]."""
     readable = append.READABLE | append.FRESH if is_noted else append.READABLE
     lag, stride, pad = num.item(append.LAG), num.item(append.STRIDE), num.item(append.PAD)
     count = int(lengths.sum())

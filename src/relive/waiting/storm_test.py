@@ -157,7 +157,7 @@ def sometimes_in_no_time(rng: random.Random) -> Any:
 
 EPISODES = {name: zoo.KINDS[name] for name in zoo.EPISODES}
 OTHERS = {name: kind for name, kind in (zoo.KINDS.items() - EPISODES.items()) if hasattr(kind.make(), "can_sample")}
-INSERTS = frozenset({"add", "extend", "add_episode", "add_steps"})
+INSERTS = frozenset({"add", "extend", "add_episode", "add_episodes", "add_steps"})
 DRAWS = frozenset({"sample", "sample_keys", "sample_n_step"})
 READS = frozenset({"eligible_keys", "lengths", "get_stats"})
 
