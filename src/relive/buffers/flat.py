@@ -18,6 +18,7 @@ from relive.common import validation
 from relive.persistence import state
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
+from relive.storage import memory
 from relive.storage import steps as steps_lib
 from relive.storage import whole
 
@@ -93,8 +94,8 @@ def episodes_of(
     some, knows = lengths > 0, is_left_out | has_next
     lengths, lasts, knows = lengths[some], lasts[some], knows[some]
     ends = np.where(has_terminated[some], encoding.TERMINATED, encoding.TRUNCATED).astype(np.uint8)
-    finals = {path: _rows_or_zeros(column, lasts, knows) for path, column in (following or columns).items()}
-    finals = {path: finals[path] for path in encoder.schema._observation_paths}
+    seen, paths = following or columns, encoder.schema._observation_paths
+    finals = {path: _rows_or_zeros(seen[path], lasts, knows) for path in paths}
     return whole.Episodes(encoder, stream, columns, places, lengths, ends, knows, finals), len(cuts)
 
 
@@ -147,18 +148,14 @@ def _is_last(episodes: Any, count: int) -> arrays.Bools:
 
 
 def _without(tree: Any, is_step: arrays.Bools) -> Any:
-    """Return a copy of what is given for each row, with that of the first step at rows that are no steps."""
+    """Return what is given for each row; where a row is no step, what is given for the first step."""
     if isinstance(tree, Mapping):
         return {key: _without(child, is_step) for key, child in tree.items()}
-    first, others = int(is_step.argmax()), (~is_step).nonzero()[0]
+    places = np.where(is_step, np.arange(len(is_step)), is_step.argmax())
     if isinstance(tree, list | tuple) and len(tree) == len(is_step):
-        return [value if keep else tree[first] for value, keep in zip(tree, is_step.tolist(), strict=True)]
+        return [tree[place] for place in places.tolist()]
     array = validation.array_of(tree)
-    if array is None or array.shape[:1] != is_step.shape:
-        return tree  # It is refused as it is.
-    array = array.copy()
-    array[others] = array[first]
-    return array
+    return tree if array is None or array.shape[:1] != is_step.shape else array.take(places, axis=0)
 
 
 def _refused_row(encoder: encoding.Encoder, given: encoding.Given, count: int, message: str) -> int | None:
@@ -195,8 +192,8 @@ def _cuts(columns: steps_lib.Columns, following: steps_lib.Columns, lasts: array
 
 def _rows_or_zeros(column: arrays.Array, rows: arrays.Ints, is_known: arrays.Bools) -> arrays.Array:
     """Return some rows of a column, and zeros where it is not known [k, ...]."""
-    if is_known.all():
-        return column.take(rows, axis=0)
-    found = np.zeros((len(rows), *column.shape[1:]), column.dtype)
-    found[is_known] = column[rows[is_known]]
+    found = column.take(rows, axis=0)
+    if found.size:
+        records = memory.records_of(found)
+        records[(~is_known).nonzero()[0]] = np.zeros((), records.dtype)
     return found

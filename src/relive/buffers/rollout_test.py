@@ -230,7 +230,7 @@ def test_minibatches_hold_each_row_of_each_environment_once() -> None:
         assert batch["observation"]["image"].shape == (len(rows), 2, 0)
 
 
-def test_minibatches_are_as_the_rollout_was_when_they_were_asked_for() -> None:
+def test_minibatches_are_of_the_rollout_at_the_call() -> None:
     rollout = relive.RolloutBuffer(2)
     for t in range(2):
         rollout.add(t, t, 0.0)
@@ -243,7 +243,7 @@ def test_minibatches_are_as_the_rollout_was_when_they_were_asked_for() -> None:
     assert rollout.arrays()["observation"].tolist() == [7]
 
 
-def test_minibatches_that_cannot_be_made_are_refused_before_the_first() -> None:
+def test_minibatches_are_refused_before_the_first() -> None:
     rollout = relive.RolloutBuffer(3)
     with pytest.raises(errors.NotReadyError, match="^minibatches found no step: add one first$"):
         rollout.minibatches(2)

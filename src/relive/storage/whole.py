@@ -44,8 +44,12 @@ class Episodes(NamedTuple):
 
     def rows(self, start: int, stop: int) -> list[memoryview]:
         """Return the bytes of each field of some steps; a copy of those in between."""
-        some = slice(start, stop) if self.places is None else self.places[start:stop]
-        return [memory.bytes_of(np.ascontiguousarray(column[some])) for column in self.columns.values()]
+        columns, places = self.columns.values(), self.places
+        if places is None:
+            parts = [np.ascontiguousarray(column[start:stop]) for column in columns]
+        else:
+            parts = [column.take(places[start:stop], axis=0) for column in columns]
+        return [memory.bytes_of(part) for part in parts]
 
     def steps(self) -> Iterator[encoding.Steps]:
         """Yield the steps of each episode; the first one begins a new episode whatever is open."""
@@ -88,8 +92,9 @@ def _append(
         for start, stop in state.chunks(count, count * store.schema.nbytes):
             store._write_rows((key + start) % capacity, stop - start, episodes.rows(start, stop))
         numbers = whole.append_episodes(store.rows, episodes.stream, episodes.lengths, episodes.ends, episodes.knows)
-        for path, column in store.behind.items():
-            column[numbers] = episodes.finals[path]
+        finals = [*episodes.finals.values()]
+        for field, records in store._behind_records:
+            records[numbers] = memory.records_of(finals[field])
         if tell is not None:
             take_back = tell()
         if journal is not None:
