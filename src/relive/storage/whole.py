@@ -57,9 +57,9 @@ class Episodes(NamedTuple):
         for episode, (length, end) in enumerate(zip(self.lengths.tolist(), self.ends.tolist(), strict=True)):
             start, stop = stop, stop + length
             streams, events = np.full(length, self.stream), encoding.events_of_run(length, first, end)
-            finals = [column[episode].tobytes() for column in self.finals.values()] if self.knows[episode] else None
+            finals = [column[episode : episode + 1].tobytes() for column in self.finals.values()]
             rows = [part.tobytes() for part in self.rows(start, stop)]
-            yield encoding.Steps(self.encoder, streams, events, rows, finals, True)
+            yield encoding.Steps(self.encoder, streams, events, rows, finals if self.knows[episode] else None, True)
             first = 0
 
 
@@ -87,14 +87,12 @@ def _append(
     surplus = append.slots_from(key, count, capacity)[max(capacity - len(store), 0) :]
     before = store.storage.read(surplus) if len(surplus) else {}
     restore = store.keep((episodes.stream,), key, count)
+    finals = [memory.records_of(column) if column.size else column for column in episodes.finals.values()]
     take_back: Callable[[], None] | None = None
     try:
         for start, stop in state.chunks(count, count * store.schema.nbytes):
             store._write_rows((key + start) % capacity, stop - start, episodes.rows(start, stop))
         numbers = whole.append_episodes(store.rows, episodes.stream, episodes.lengths, episodes.ends, episodes.knows)
-        finals = [*episodes.finals.values()]
-        for field, records in store._behind_records:
-            records[numbers] = memory.records_of(finals[field])
         if tell is not None:
             take_back = tell()
         if journal is not None:
@@ -106,3 +104,6 @@ def _append(
         if before:
             store.storage.write(surplus, before)
         raise
+    # Last, as numbers of episodes that were evicted are used again.
+    for field, records in store._behind_records:
+        records[numbers] = finals[field]
