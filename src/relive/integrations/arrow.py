@@ -412,7 +412,9 @@ def _described(kind: Any, num_steps: int) -> Description:
         ReplayError: They are foreign, of another version, or do not match their metadata.
     """
     if _KEY not in (kind.metadata or {}):
-        raise errors.CheckpointError(f"it has no metadata of relive: {places.FOREIGN}")
+        is_ours = kind.names[: len(_MARKS)] == list(_MARKS)
+        remedy = "cast(arrow.to_batches(buffer).schema) restores them" if is_ours else places.FOREIGN
+        raise errors.CheckpointError(f"it has no metadata of relive: {remedy}")
     said = state.StateReader(dtypes.read_json(kind.metadata[_KEY].decode(errors="replace")), {})
     said.one_of("format", _FORMAT)
     version = said.integer("version", 1)

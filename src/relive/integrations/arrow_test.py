@@ -315,7 +315,8 @@ def test_nothing_is_cast() -> None:
     narrow = table.set_column(7, "action", table["action"].cast(pyarrow.int32()))
     for changed, rule in (
         (narrow, "its column action must be of int64, got int32"),
-        (table.replace_schema_metadata(None), f"it has no metadata of relive: {PAGE}"),
+        (table.replace_schema_metadata(None), r"it has no metadata of relive: cast\(arrow.to_batches\(buffer\).schema\) restores them"),
+        (pyarrow.table({"x": [1]}), f"it has no metadata of relive: {PAGE}"),
     ):
         with pytest.raises(errors.SchemaError, match=f"^table cannot be added: {rule}$"):
             arrow.add_table(relive.RingReplayBuffer(9), changed)
