@@ -170,7 +170,7 @@ def test_expert_files_of_stable_baselines_tell_no_ends() -> None:
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_replay_buffer_of_stable_baselines3_is_read_oldest_first(is_full: bool) -> None:
+def test_buffers_of_stable_baselines3_are_read_oldest_first(is_full: bool) -> None:
     buffers = pytest.importorskip("stable_baselines3.common.buffers")
     save_util = pytest.importorskip("stable_baselines3.common.save_util")
     spaces = pytest.importorskip("gymnasium").spaces
@@ -291,7 +291,7 @@ def cpprb_steps() -> dict[str, Any]:
     }
 
 
-def test_rows_of_cpprb_follow_each_other_by_their_next_observations() -> None:
+def test_rows_of_cpprb_follow_by_their_next_observations() -> None:
     np.savez("cpprb.npz", data={name: np.roll(column, 2, axis=0) for name, column in cpprb_steps().items()})
     assert stored(load("cpprb")) == transitions()
 

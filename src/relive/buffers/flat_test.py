@@ -1,5 +1,6 @@
 """Flat arrays of many episodes, beside a loop of `add` whose next observations are made by hand."""
 
+import asyncio
 from collections.abc import Iterator
 import itertools
 import pathlib
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import relive
+from relive import errors
 from relive.testing import zoo
 
 Make = Any
@@ -157,3 +159,100 @@ def test_flat_arrays_are_a_loop_of_add(block: int, tmp_path: pathlib.Path) -> No
             recovered: Any = relive.recover(tmp_path / f"log{number}")
             assert zoo.plain(recovered.state_dict()["arrays"]) == arrays_of
             recovered.check()
+
+
+def test_what_a_row_that_is_no_step_holds_means_nothing() -> None:
+    schema = relive.Schema(
+        {"x": relive.Field((), "f4")}, {"a": relive.Field((), "u1")}, extras={"n": relive.Field((), "u1")}
+    )
+    for as_list in (False, True):
+        actions: Any = [1, 300, 2, 3, -1]
+        rows: dict[str, Any] = {"rewards": [1.0, np.nan, 2.0, 3.0, np.inf], "n": [1.5, 0.5, 2, 3, 0.5]}
+        rows["n"] = rows["n"] if as_list else np.array([1, 999, 2, 3, 999])
+        rows["n"][0] = 1
+        buffer = relive.RingReplayBuffer(9, schema)
+        buffer.add_episodes(
+            {"x": np.arange(5, dtype=np.float32)},
+            {"a": actions if as_list else np.array(actions)},
+            **rows,
+            episodes=["a", "a", "b", "b", "b"],
+            terminated=[0, 0, 0, 1, 0],
+            last_row="final_observation",
+        )
+        batch = buffer.read([0, 1, 2])
+        assert batch.next_observation["x"].tolist() == [1.0, 3.0, 4.0]
+        assert batch.action["a"].tolist() == batch.extras["n"].tolist() == batch.reward.tolist() == [1, 2, 3]
+        assert batch.is_terminal.tolist() == [False, False, True]
+
+
+def test_a_step_that_is_kept_without_what_follows_is_never_drawn() -> None:
+    buffer = relive.RingReplayBuffer(9, n_step=3, gamma=1.0)
+    keys = buffer.add_episodes([0.0, 1.0, 5.0], [0, 0, 0], [1.0, 1.0, 1.0], episodes=[0, 0, 1], unknown_end="keep")
+    batch = buffer.read([0])
+    assert (batch.reward.item(), batch.steps.item(), batch.next_observation.item()) == (1.0, 1, 1.0)
+    assert (keys.tolist(), len(buffer), buffer.eligible_keys().tolist()) == ([0, 1, 2], 3, [0])
+    with pytest.raises(errors.ArgumentError, match="^keys must be of steps that a window can start from, got 1$"):
+        buffer.read([1])
+
+
+def test_arrays_of_any_layout_are_read(tmp_path: pathlib.Path) -> None:
+    """Memory maps, columns of a wider array, arrays that are broadcast, and more than a chunk."""
+    count = 600_000
+    np.save(tmp_path / "seen.npy", np.arange(8 * count, dtype=np.float32).reshape(count, 8))
+    seen = np.load(tmp_path / "seen.npy", mmap_mode="r")
+    is_end = np.arange(count) % 1_000 == 999
+    buffer = relive.RingReplayBuffer(count)
+    rewards, actions = np.arange(2 * count)[::2].astype(float), np.broadcast_to(np.array(3), count)
+    buffer.add_episodes(seen[:, ::2], actions, rewards, truncated=is_end, unknown_end="drop")
+    keys = buffer.eligible_keys()
+    batch = buffer.read(keys)
+    (rows,) = (~is_end).nonzero()
+    assert np.array_equal(batch.observation, seen[rows, ::2])
+    assert np.array_equal(batch.next_observation, seen[rows + 1, ::2])
+    assert np.array_equal(batch.reward, rewards[rows])
+    assert not (batch.action != 3).any()
+
+
+def test_no_step_is_stored_of_rows_without_one() -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(0.0, 0, 0.0, 1.0)
+    keys = buffer.add_episodes([5.0, 6.0], [0, 0], [0.0, 0.0], episodes=[0, 1], unknown_end="drop")
+    assert (keys.tolist(), len(buffer), buffer.get_stats().truncated_episodes) == ([], 1, 1)
+    assert buffer.add_episodes([], [], [], terminated=[]).tolist() == []
+    assert relive.RingReplayBuffer(9).add_episodes([], [], [], episodes=[]).tolist() == []
+
+
+def test_the_limiter_decides_once_and_counts_every_step() -> None:
+    limiter = relive.SampleToInsertRatio(ratio=1.0, min_size=1, error_buffer=2.0)
+    buffer = relive.RingReplayBuffer(9, limiter=limiter, seed=0)
+    rows = [0.0, 1.0, 2.0, 3.0], [0] * 4, [0.0] * 4
+    buffer.add_episodes(*rows, terminated=[0, 1, 0, 1])
+    with pytest.raises(relive.NotReadyError, match="^add_episodes held back by SampleToInsertRatio"):
+        buffer.add_episodes(*rows, terminated=[0, 1, 0, 1])
+    assert buffer.appended == len(buffer) == 4
+
+
+def test_shells_pass_flat_arrays_on() -> None:
+    async def awaited() -> list[int]:
+        shell = relive.AsyncReplayBuffer(relive.RingReplayBuffer(9))
+        return (await shell.add_episodes([0, 1], [0, 0], [0.0, 0.0], terminated=[0, 1])).tolist()
+
+    shell = relive.ThreadSafeReplayBuffer(relive.SequenceReplayBuffer(9, length=1))
+    assert shell.add_episodes([0, 1], [0, 0], [0.0, 0.0], terminated=[0, 1]).tolist() == [0, 1]
+    assert asyncio.run(awaited()) == [0, 1]
+    joint: Any = relive.JointReplayBuffer(9, agents=["a"])
+    with pytest.raises(errors.ArgumentError, match="^add_episodes cannot add joint steps: use add or extend$"):
+        joint.add_episodes()
+
+
+def test_a_value_that_does_not_fit_is_named_by_its_row() -> None:
+    schema = relive.Schema({"x": relive.Field((), "u1")}, relive.Field((), "u1"))
+    buffer = relive.RingReplayBuffer(9, schema)
+    seen = {"x": np.array([0, 1, 2, 300])}
+    with pytest.raises(errors.SchemaError, match="^observation/x must fit uint8, got 300 at row 3$"):
+        buffer.add_episodes(seen, [0] * 4, [0.0] * 4, episodes=[0] * 4, unknown_end="keep")
+    with pytest.raises(errors.SchemaError, match=r"^action must be of shape \(4,\), got \(2,\)$"):
+        buffer.add_episodes({"x": [0] * 4}, [0] * 2, [0.0] * 4, episodes=[0] * 4, unknown_end="keep")
+    with pytest.raises(errors.SchemaError, match="^observation must be a mapping with observation/x, got 3$"):
+        buffer.add_episodes(3, [0] * 4, [0.0] * 4, episodes=[0] * 4, unknown_end="keep")
+    assert len(buffer) == 0

@@ -315,7 +315,7 @@ def test_nothing_is_cast() -> None:
     narrow = table.set_column(7, "action", table["action"].cast(pyarrow.int32()))
     for changed, rule in (
         (narrow, "its column action must be of int64, got int32"),
-        (table.replace_schema_metadata(None), r"it has no metadata of relive: cast\(arrow.to_batches\(buffer\).schema\) restores them"),
+        (table.replace_schema_metadata(None), r"it has no metadata of relive: cast\(.*\) restores them"),
         (pyarrow.table({"x": [1]}), f"it has no metadata of relive: {PAGE}"),
     ):
         with pytest.raises(errors.SchemaError, match=f"^table cannot be added: {rule}$"):
@@ -455,7 +455,7 @@ def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("beginning", "form"), [(b"\x89HDF\r\n", "an HDF5 file"), (b"PK\x03\x04", "a zip file, such as .npz")]
 )
-def test_a_file_of_another_library_names_the_page(beginning: bytes, form: str, path: pathlib.Path) -> None:
+def test_a_foreign_file_to_add_names_the_page(beginning: bytes, form: str, path: pathlib.Path) -> None:
     path.write_bytes(beginning)
     with pytest.raises(errors.CheckpointError, match=f"^{path} is {form} and not of relive: {PAGE}$"):
         arrow.add_parquet(relive.RingReplayBuffer(9), path)
