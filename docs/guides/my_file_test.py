@@ -22,7 +22,7 @@ BLOCK = re.compile(r"^<!-- file: (\w+) -->\n```py\n(.*?)^```$", re.DOTALL | re.M
 BLOCKS = dict(BLOCK.findall(pathlib.Path(__file__).with_name("my_file.md").read_text(encoding="utf-8")))
 NUMBERS = np.array([0, 1, 2, 5, 6, 7])
 SEEN, NEXT = (np.stack([column, np.zeros(6)], axis=1).astype(np.float32) for column in (NUMBERS, NUMBERS + 1))
-ACTIONS, REWARDS = NUMBERS[:, np.newaxis].astype(np.float32), np.tile(np.float32([1, 2, 3]), 2)
+ACTIONS, REWARDS = NUMBERS[:, np.newaxis].astype(np.float32), np.tile(np.array([1, 2, 3], np.float32), 2)
 ENDS = np.array([[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1]], np.bool_)
 EPISODES = np.repeat([0, 1], 3)
 WITH_FINALS = np.array([0, 1, 2, 3, 5, 6, 7, 8])
@@ -116,7 +116,7 @@ def test_minari_itself_writes_such_a_file(tmp_path: pathlib.Path, monkeypatch: p
 
 
 def d3rlpy_file() -> Any:
-    parts = {}
+    parts: dict[str, Any] = {}
     for i, part in enumerate((slice(0, 3), slice(3, 6))):
         parts |= {f"observations_{i}": SEEN[part], f"actions_{i}": ACTIONS[part], f"terminated_{i}": i == 0}
         parts[f"rewards_{i}"] = REWARDS[part, np.newaxis]
@@ -144,7 +144,7 @@ def test_files_of_the_first_d3rlpy_are_flat() -> None:
 
 def imitation_file() -> None:
     observations = np.stack([WITH_FINALS, np.zeros(8)], axis=1).astype(np.float32)
-    columns = {"obs": observations, "acts": ACTIONS, "rews": REWARDS, "infos": np.array([{}] * 6)}
+    columns: Any = {"obs": observations, "acts": ACTIONS, "rews": REWARDS, "infos": np.array([{}] * 6)}
     np.savez("trajectories.npz", **columns, indices=np.array([3]), terminal=np.array([True, True]))
 
 
@@ -223,7 +223,7 @@ def test_what_ogbench_returns_is_read_in_both_forms() -> None:
 
 
 def test_demonstrations_of_robomimic_have_next_observations() -> None:
-    parts = {}
+    parts: dict[str, Any] = {}
     for i, part in enumerate((slice(0, 3), slice(3, 6))):
         demo = f"data/demo_{i}"
         parts |= {f"{demo}/obs/x": SEEN[part], f"{demo}/next_obs/x": NEXT[part]}
@@ -292,7 +292,8 @@ def cpprb_steps() -> dict[str, Any]:
 
 
 def test_rows_of_cpprb_follow_by_their_next_observations() -> None:
-    np.savez("cpprb.npz", data={name: np.roll(column, 2, axis=0) for name, column in cpprb_steps().items()})
+    rolled: Any = {name: np.roll(column, 2, axis=0) for name, column in cpprb_steps().items()}
+    np.savez("cpprb.npz", data=rolled)
     assert stored(load("cpprb")) == transitions()
 
 

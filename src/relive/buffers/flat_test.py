@@ -152,6 +152,9 @@ def test_flat_arrays_are_a_loop_of_add(block: int, tmp_path: pathlib.Path) -> No
             flat.detach()
         arrays_of = zoo.plain(flat.state_dict()["arrays"])
         assert state_of(flat) == state_of(twin), case
+        if len(twin._store.back):
+            slots = twin._store.alive_slots()
+            assert flat._store.back[slots].tolist() == twin._store.back[slots].tolist()
         assert flat.eligible_keys().tolist() == twin.eligible_keys().tolist()
         if twin.can_sample(2):
             assert zoo.plain(flat.sample(2)) == zoo.plain(twin.sample(2))
@@ -235,7 +238,7 @@ def test_the_limiter_decides_once_and_counts_every_step() -> None:
 def test_shells_pass_flat_arrays_on() -> None:
     async def awaited() -> list[int]:
         shell = relive.AsyncReplayBuffer(relive.RingReplayBuffer(9))
-        return (await shell.add_episodes([0, 1], [0, 0], [0.0, 0.0], terminated=[0, 1])).tolist()
+        return list(await shell.add_episodes([0, 1], [0, 0], [0.0, 0.0], terminated=[0, 1]))
 
     shell = relive.ThreadSafeReplayBuffer(relive.SequenceReplayBuffer(9, length=1))
     assert shell.add_episodes([0, 1], [0, 0], [0.0, 0.0], terminated=[0, 1]).tolist() == [0, 1]
