@@ -69,6 +69,11 @@ def hdf5(path: str, **arrays: Any) -> Any:
     return h5py
 
 
+def owner(module: str) -> Any:
+    """Return a module of a library that no extra brings."""
+    return pytest.importorskip(module, reason=f"{module.partition('.')[0]} is not installed")
+
+
 FLAT = {"observations": SEEN, "actions": ACTIONS, "rewards": REWARDS, "terminals": ENDS[0]}
 
 
@@ -129,7 +134,7 @@ def test_d3rlpy_leaves_the_last_step_out_where_nothing_follows() -> None:
 
 
 def test_d3rlpy_itself_counts_as_many_transitions() -> None:
-    d3rlpy = pytest.importorskip("d3rlpy")
+    d3rlpy = owner("d3rlpy")
     d3rlpy_file()
     with open("d3rlpy.h5", "rb") as file:
         there = d3rlpy.dataset.ReplayBuffer.load(file, d3rlpy.dataset.InfiniteBuffer())
@@ -154,7 +159,7 @@ def test_imitation_calls_time_limits_terminal() -> None:
 
 
 def test_imitation_itself_reads_such_a_file() -> None:
-    serialize = pytest.importorskip("imitation.data.serialize")
+    serialize = owner("imitation.data.serialize")
     imitation_file()
     with pytest.warns(DeprecationWarning, match="old npz version"):
         there = serialize.load("trajectories.npz")
@@ -215,7 +220,7 @@ def test_the_last_row_of_a_trajectory_of_ogbench_is_no_step() -> None:
 
 
 def test_what_ogbench_returns_is_read_in_both_forms() -> None:
-    utils = pytest.importorskip("ogbench.utils")
+    utils = owner("ogbench.utils")
     np.savez("antmaze.npz", **ogbench_arrays())
     for name, is_compact in (("ogbench_regular", False), ("ogbench_compact", True)):
         data = utils.load_dataset("antmaze.npz", compact_dataset=is_compact)
@@ -248,7 +253,7 @@ def test_a_full_ring_of_tianshou_is_unrolled() -> None:
 
 
 def test_tianshou_itself_writes_such_a_file() -> None:
-    data, h5py = pytest.importorskip("tianshou.data"), pytest.importorskip("h5py")
+    data, h5py = owner("tianshou.data"), pytest.importorskip("h5py")
     there = data.ReplayBuffer(size=6)
     for t in (0, 1, *range(6)):
         there.add(
@@ -267,7 +272,7 @@ def test_tianshou_itself_writes_such_a_file() -> None:
 
 
 def test_torchrl_itself_writes_such_files() -> None:
-    torchrl, tensordict = pytest.importorskip("torchrl.data"), pytest.importorskip("tensordict")
+    torchrl, tensordict = owner("torchrl.data"), owner("tensordict")
     torch = pytest.importorskip("torch")
     there = torchrl.TensorDictReplayBuffer(storage=torchrl.LazyMemmapStorage(6))
     for t in (0, 1, *range(6)):
@@ -298,7 +303,7 @@ def test_rows_of_cpprb_follow_by_their_next_observations() -> None:
 
 
 def test_cpprb_itself_writes_such_a_file() -> None:
-    cpprb = pytest.importorskip("cpprb")
+    cpprb = owner("cpprb")
     fields = {"obs": {"shape": 2}, "act": {}, "rew": {}, "next_obs": {"shape": 2}, "done": {}}
     there = cpprb.ReplayBuffer(6, fields)
     for t in (0, 1, *range(6)):
@@ -307,6 +312,7 @@ def test_cpprb_itself_writes_such_a_file() -> None:
     assert stored(load("cpprb")) == transitions()
 
 
+@pytest.mark.full
 def test_rllib_itself_writes_such_files() -> None:
     json_writer = pytest.importorskip("ray.rllib.offline.json_writer")
     json_reader = pytest.importorskip("ray.rllib.offline.json_reader")
@@ -319,7 +325,7 @@ def test_rllib_itself_writes_such_files() -> None:
 
 
 def test_flashbax_itself_writes_such_a_vault() -> None:
-    flashbax, vault = pytest.importorskip("flashbax"), pytest.importorskip("flashbax.vault")
+    flashbax, vault = owner("flashbax"), owner("flashbax.vault")
     there = flashbax.make_flat_buffer(max_length=8, min_length=1, sample_batch_size=1, add_sequences=True)
     columns = {"obs": SEEN, "action": ACTIONS, "reward": REWARDS, "done": ENDS[0]}
     state = there.init({name: column[0] for name, column in columns.items()})
@@ -346,8 +352,8 @@ def test_the_last_step_of_rlds_is_a_final_observation(as_numpy: bool) -> None:
 
     dataset: Any = [{"steps": [step(t, n + t, n + 3) for t in range(4)]} for n in (0, 5)]
     if as_numpy:
-        tensorflow = pytest.importorskip("tensorflow")
-        tfds = pytest.importorskip("tensorflow_datasets")
+        tensorflow = owner("tensorflow")
+        tfds = owner("tensorflow_datasets")
         steps = [
             {key: np.stack([each[key] for each in one["steps"]]) for key in dataset[0]["steps"][0]} for one in dataset
         ]
