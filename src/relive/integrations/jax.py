@@ -84,21 +84,27 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     >>> relive_jax.as_jax(buffer.sample(4)).reward.shape
     (4,)
     """
-    return batches.converted(batch, lambda path, array: jax.device_put(_array(path, array), device))
+    parts: list[arrays.Array] = []
+    with np.errstate(all="ignore", over="raise"):
+        batches.converted(batch, lambda path, array: parts.append(_array(path, array)))
+    made = iter(jax.device_put(parts, device))  # One call for all: each takes as long as a whole draw.
+    return batches.converted(batch, lambda path, array: next(made))
 
 
-def _array(path: str, array: arrays.Array) -> "jax.Array":
+def _array(path: str, array: arrays.Array) -> arrays.Array:
+    """Return an array of a dtype that JAX has; raise ArgumentError if there is none for its numbers."""
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
     dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
-    with np.errstate(over="ignore"):
+    try:
         cast = np.ascontiguousarray(array, dtype)
-    if dtype.itemsize < array.itemsize:
-        is_changed = cast != array if dtype.kind in "iu" else np.isfinite(cast) != np.isfinite(array)
-        if is_changed.any():
-            rule = f"must fit the {8 * dtype.itemsize} bits of {dtype}"
-            raise errors.ArgumentError(f"{path} {rule}: set jax_enable_x64 for more")
-    return jax.numpy.from_dlpack(cast if cast.flags.writeable else cast.copy())
+        fits = array.dtype.kind not in "iu" or dtype.itemsize == array.itemsize or bool((cast == array).all())
+    except FloatingPointError:
+        fits = False
+    if not fits:
+        rule = f"must fit the {8 * dtype.itemsize} bits of {dtype}"
+        raise errors.ArgumentError(f"{path} {rule}: set jax_enable_x64 for more")
+    return cast
 
 
 def _register(kind: Any) -> None:

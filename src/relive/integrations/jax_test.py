@@ -96,6 +96,14 @@ def test_a_read_only_batch_is_copied_for_jax() -> None:
     assert relive_jax.as_jax(batch).reward.tolist() == batch.reward.tolist()
 
 
+def test_all_arrays_of_a_batch_are_put_on_the_device_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, put, devices = transitions().sample(8), jax.device_put, [*jax.devices()[:1]]
+    monkeypatch.setattr(jax, "device_put", lambda parts, device: put(parts, devices.pop()))
+    found = relive_jax.as_jax(batch, device=jax.devices()[0])
+    assert devices == []
+    assert np.asarray(found.observation["image"]).tolist() == batch.observation["image"].tolist()
+
+
 def test_a_buffer_refuses_a_batch_of_jax() -> None:
     there: Any = relive_jax.as_jax(transitions().sample(8))
     with pytest.raises(

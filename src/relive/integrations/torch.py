@@ -39,6 +39,9 @@ Dtype: TypeAlias = "torch.dtype | Literal['default'] | None"
 
 _EXTRAS = "extras/"
 """What the names of extras begin with in a TensorDict: verl and TransferQueue lose one TensorDict in another."""
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+_CAST_ALIKE: dict[Any, Any] = {torch.float32: (_DOUBLE, _SINGLE), torch.float64: (_SINGLE, _DOUBLE)}
+"""From which dtype to which numpy casts as torch does, to the last bit: not so to and from float16."""
 _LISTS = ("episode_ids", "agent_ids", "group_ids", "mismatches", "metadata")
 _OF_TOKENS = (*tokens.FIELDS, "attention_mask")
 _FLOATS = ("logprobs", "rewards", "probabilities", "weights", "returns")
@@ -108,12 +111,28 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
     torch.float32
     """
     floats, place = _float_dtype(dtype), _device(device)
+    source, target = _CAST_ALIKE.get(floats, (None, None))
+    from_numpy = torch.from_numpy
 
     def convert(path: str, array: arrays.Array) -> "torch.Tensor":
-        tensor = _cast(path, _tensor(path, array), floats)
-        return tensor if place is None else tensor.to(place)
+        given = array.dtype
+        try:
+            if given is source:
+                # numpy takes a fifth of the time, and sees meanwhile whether a finite number becomes infinite.
+                return from_numpy(array.astype(target))
+            if (given is target or given.kind in "biu") and array.flags.writeable:
+                return from_numpy(array)
+        except FloatingPointError:
+            raise _too_large(path, floats) from None
+        except (TypeError, ValueError):
+            pass
+        return _cast(path, _tensor(path, array), floats)
 
-    return batches.converted(batch, convert)
+    def convert_and_move(path: str, array: arrays.Array) -> "torch.Tensor":
+        return convert(path, array).to(place)
+
+    with np.errstate(all="ignore", over="raise"):
+        return batches.converted(batch, convert if place is None else convert_and_move)
 
 
 def _device(device: Any) -> "torch.device | None":
@@ -139,8 +158,12 @@ def _cast(path: str, tensor: "torch.Tensor", dtype: "torch.dtype | None") -> "to
     cast = tensor.to(dtype)
     # One pass: if the sum is finite, all values are.
     if not math.isfinite(cast.sum().item()) and not torch.equal(cast.isfinite(), tensor.isfinite()):
-        raise errors.ArgumentError(f"{path} must fit {dtype}: set dtype for more")
+        raise _too_large(path, dtype)
     return cast
+
+
+def _too_large(path: str, dtype: "torch.dtype | None") -> errors.ArgumentError:
+    return errors.ArgumentError(f"{path} must fit {dtype}: set dtype for more")
 
 
 def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":

@@ -1,6 +1,8 @@
+import collections
 from collections.abc import Callable, Iterator
 import itertools
 import pathlib
+import sys
 import types
 from typing import Any
 
@@ -182,6 +184,68 @@ def test_a_finite_number_does_not_become_infinite() -> None:
     there = relive_torch.as_tensors(buffer.sample(2), dtype=torch.float64)
     assert there.observation.tolist() == [1e39] * 2
     assert there.next_observation.tolist() == [np.inf] * 2
+
+
+EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1e-45, 7e-46, 0.1, 1 + 2**-24, 3.4028235677973362e38]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, None])
+@pytest.mark.parametrize("given", ["f2", "f4", "f8", ">f4", ">f8"])
+def test_floats_are_rounded_as_torch_rounds_them(given: str, dtype: torch.dtype | None) -> None:
+    with np.errstate(over="ignore"):
+        stored = np.array(EDGES[: None if dtype != torch.float16 else -1]).astype(given)
+    native = stored.astype(stored.dtype.newbyteorder("="))
+    expected = torch.from_numpy(native.copy()).to(dtype or torch.from_numpy(native).dtype)
+    for array in (stored, np.repeat(stored, 2)[::2], stored[::-1].copy()[::-1]):
+        with np.errstate(all="raise"):
+            found = relive_torch.as_tensors({"x": array}, dtype=dtype)["x"]
+        assert (found.dtype, found.numpy().tobytes()) == (expected.dtype, expected.numpy().tobytes())
+
+
+def test_the_smallest_double_that_rounds_to_infinity_is_refused() -> None:
+    least = 3.4028235677973366e38
+    below: Any = {"a": {"b": np.array([1.0, np.nextafter(least, 0)])}}
+    there: Any = relive_torch.as_tensors(below)
+    assert there["a"]["b"].tolist() == [1.0, float(np.finfo(np.float32).max)]
+    below["a"]["b"][1] = -least
+    with pytest.raises(errors.ArgumentError, match=r"^a/b must fit torch.float32: set dtype for more$"):
+        relive_torch.as_tensors(below)
+
+
+def in_full(buffer: Any, observation: Callable[[int], Any]) -> Any:
+    for t in range(60):
+        buffer.add(observation(t), t % 3, float(t), terminated=t % 17 == 16)
+    return buffer
+
+
+CONVERTED: dict[str, Callable[[], Any]] = {
+    "uniform": lambda: in_full(relive.RingReplayBuffer(50, seed=0), lambda t: np.full(4, t, np.float32)),
+    "prioritized": lambda: in_full(relive.PrioritizedReplayBuffer(50, n_step=3), lambda t: np.full(4, t, np.float32)),
+    "dicts": lambda: in_full(relive.RingReplayBuffer(50), lambda t: {key: [t / 3] for key in "abc"}),
+    "sequences": lambda: in_full(relive.SequenceReplayBuffer(50, length=4, pad=True), lambda t: [t / 3]),
+    "stacks": lambda: in_full(relive.RingReplayBuffer(50, frame_stack=4), lambda t: np.full((8, 8), t, np.uint8)),
+    "tokens": batches_test.tokens,
+}
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+def test_a_conversion_makes_few_calls_of_numpy_and_torch(kind: str) -> None:
+    """A `torch.from_numpy` for each field is one; each call of numpy or torch takes as long."""
+    batch, made = CONVERTED[kind]().sample(8), collections.Counter[str]()
+
+    def count(frame: object, event: str, called: Any) -> None:
+        if event == "c_call" and called.__module__ != "builtins":  # Such as `isinstance`.
+            made[called.__name__] += 1
+
+    relive_torch.as_tensors(batch)
+    sys.setprofile(count)
+    try:
+        relive_torch.as_tensors(batch)
+    finally:
+        sys.setprofile(None)
+    fields = len(leaves(batch))
+    assert made["from_numpy"] == fields
+    assert made.total() <= 2.5 * fields, made
 
 
 @pytest.mark.parametrize("wrong", [torch.int64, np.float32, np.dtype("f4"), "float32"])

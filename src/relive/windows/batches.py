@@ -10,6 +10,7 @@ Keys identify rows for `update_priorities`; they are numpy arrays in all of them
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 import dataclasses
 import functools
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -80,7 +81,11 @@ class Batch(Generic[A]):
         >>> buffer.sample(4).map(np.float32).reward.dtype
         dtype('float32')
         """
-        mapped: Batch[B] = _converted("", self, lambda path, array: function(array))
+
+        def convert(path: str, leaf: Any) -> B:
+            return function(leaf)
+
+        mapped: Batch[B] = _converted("", self, convert, convert)
         return mapped
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
@@ -108,7 +113,7 @@ class Batch(Generic[A]):
         if not hasattr(self._first, call):
             held = type(self._first).__name__
             raise errors.ArgumentTypeError(f"{call} needs a batch of tensors, got one of {held}: as_tensors makes it")
-        called: Self = _converted("", self, lambda path, tensor: getattr(tensor, call)(*arguments, **options))
+        called: Self = self.map(operator.methodcaller(call, *arguments, **options))  # type: ignore[assignment]
         return called
 
     def _rename_keys(self, factor: int, offset: int) -> None:
@@ -331,13 +336,19 @@ def converted(drawn: Any, convert: Callable[[str, arrays.Array], Any]) -> Any:
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(leaf)}")
         return convert(path, leaf)
 
-    return _converted("", TransitionBatch.from_samples(drawn) if isinstance(drawn, list) else drawn, checked)
+    return _converted("", TransitionBatch.from_samples(drawn) if isinstance(drawn, list) else drawn, convert, checked)
 
 
 @functools.cache
 def array_names(kind: Any) -> list[str]:
     """Return the names of the fields of a class of batches that hold arrays."""
     return [field.name for field in dataclasses.fields(kind) if field.name not in kind._NAMES]
+
+
+@functools.cache
+def _other_names(kind: Any) -> list[str]:
+    """Return the names of its other fields."""
+    return [field.name for field in dataclasses.fields(kind) if field.name in kind._NAMES]
 
 
 def leaves(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -352,16 +363,25 @@ def leaves(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, batch
 
 
-def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any:
+def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any], of_others: Callable[[str, Any], Any]) -> Any:
+    """Return a tree with `convert` applied to each array of numpy, and `of_others` to every other leaf."""
+    if type(tree) is np.ndarray:
+        return convert(path, tree)
+    root = f"{path}/" if path else ""
     if isinstance(tree, Batch):
-        names = array_names(type(tree))  # type: ignore[arg-type]  # A class has a hash of its own.
-        parts = {name: _converted(_joined(path, name), getattr(tree, name), convert) for name in names}
-        return dataclasses.replace(tree, **parts)  # type: ignore[type-var]
-    if isinstance(tree, Mapping):
-        return {key: _converted(_joined(path, key), part, convert) for key, part in tree.items()}
+        kind: Any = type(tree)
+        parts = {name: getattr(tree, name) for name in _other_names(kind)}
+        for name in array_names(kind):
+            part = getattr(tree, name)
+            # Most fields are arrays, for which a call is saved.
+            is_array = type(part) is np.ndarray
+            parts[name] = convert(root + name, part) if is_array else _converted(root + name, part, convert, of_others)
+        return kind(**parts)
+    if isinstance(tree, (dict, Mapping)):  # Whether it is a dict is found out much faster.
+        return {key: _converted(f"{root}{key}", part, convert, of_others) for key, part in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(_converted(_joined(path, place), part, convert) for place, part in enumerate(tree))
-    return convert(path, tree)
+        return tuple(_converted(f"{root}{place}", part, convert, of_others) for place, part in enumerate(tree))
+    return of_others(path, tree)
 
 
 def _rows(tree: Tree, rows: slice) -> Tree:
