@@ -10,7 +10,6 @@ Goals are replaced in the drawn batch. The stored steps do not change.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-import copy
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -128,7 +127,9 @@ def relabel(
     asked = None if fields is None else _asked(schema, fields)
     slots = buffer._readable_slots(batch.keys)
     episodes = history.episodes_of(slots)
-    has_goals = history.steps_of(slots) < _known(history, episodes)
+    # The step of the newest known observation of each episode.
+    known = history.lengths_of(episodes) - 1 + history.is_known(episodes)
+    has_goals = history.steps_of(slots) < known
     if not open_episodes:
         has_goals &= history.episodes[append.END][episodes] != append.OPEN
     candidates = np.flatnonzero(has_goals)
@@ -136,15 +137,20 @@ def relabel(
     if len(candidates) < count:
         remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
         raise errors.NotReadyError(f"relabel has goals for {len(candidates)} rows and needs {count}: {remedy}")
-    answer = copy.deepcopy(batch)
+    answer = batch.map(np.copy)
+    answer.keys = batch.keys.copy()
     if not count:
         return answer
     # The result of compute is known only after the draws.
     with randomness.Unmoved(buffer.rng):
         places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
-        slots = slots[places]
-        goals = _achieved(history, achieved_paths, _goal_rows(history, slots, strategy, buffer.rng))
-        rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute, asked)
+        slots, known = slots[places], known[places]
+        goal_rows = _goal_rows(history, slots, known, strategy, buffer.rng)
+        most = np.minimum(known - history.steps_of(slots), window.n_step)
+        rows = history.follow(slots, int(most.max())).slots
+        is_real = np.arange(len(rows)) < most[:, np.newaxis]
+        goals, reached = _achieved(history, achieved_paths, goal_rows, rows.T[is_real])
+        rewards, span, is_terminal = _judged(history, compute, reached, goals, asked, rows, most, is_real)
         last = rows[span - 1, np.arange(len(slots))]
         reward = returns.discounted_sums(rewards, span, window.gamma)
         discounts = returns.powers(window.gamma, len(rewards), rewards.dtype)
@@ -192,35 +198,48 @@ def _action_shape(batch: batches.TransitionBatch) -> tuple[int, ...]:
     return first.shape
 
 
-def _known(store: steps_lib.StepStore, episodes: arrays.Ints) -> arrays.Ints:
-    """Return the step of the newest known observation of each episode."""
-    return store.lengths_of(episodes) - 1 + store.is_known(episodes)
-
-
 def _goal_rows(
-    store: steps_lib.StepStore, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
+    store: steps_lib.StepStore, slots: arrays.Ints, known: arrays.Ints, strategy: Strategy, rng: np.random.Generator
 ) -> arrays.Ints:
-    """Return for each of `slots` [k] the row right after which its goal was achieved."""
-    episodes = store.episodes_of(slots)
-    base = store.episodes[append.OLDEST][episodes] if strategy == "episode" else slots
-    steps = store.steps_of(base)
-    goal_steps = _known(store, episodes)
-    if strategy != "final":
-        goal_steps = rng.integers(steps + 1, goal_steps, endpoint=True)
-    offsets = goal_steps - steps - 1
-    rows: arrays.Ints = store.follow(base, int(offsets.max()) + 1).slots[offsets, np.arange(len(slots))]
-    return rows
+    """Return for each of `slots` [k] the row right after which its goal was achieved, given the newest known step."""
+    rows = store.episodes[append.OLDEST][store.episodes_of(slots)] if strategy == "episode" else slots
+    steps = store.steps_of(rows)
+    goal_steps = known if strategy == "final" else rng.integers(steps + 1, known, endpoint=True)
+    return _rows_after(store, rows, goal_steps - steps - 1)
 
 
-def _achieved(store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays.Ints) -> Columns:
-    """Return what the observations right after those rows [k] achieved, by path in the goal."""
+def _rows_after(store: steps_lib.StepStore, rows: arrays.Ints, counts: arrays.Ints) -> arrays.Ints:
+    """Return the row that comes `counts` [k] steps after each of `rows` [k] in its episode.
+
+    O(k) where the rows of an episode lie equally far apart, as where streams are written in turn; they are followed
+    from step to step elsewhere.
+    """
     links = store.following.take(rows)
+    found = (rows + (links - rows) * counts) % store.capacity
+    is_right = store.places.take(found) == store.places.take(rows) + counts
+    (others,) = np.logical_not(is_right & (store.flags.take(found) & append.COMPLETE > 0)).nonzero()
+    if len(others):
+        run = store.follow(rows[others], int(counts[others].max()) + 1)
+        found[others] = run.slots[counts[others], np.arange(len(others))]
+    return found
+
+
+def _achieved(
+    store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays.Ints, others: arrays.Ints
+) -> tuple[Columns, Columns]:
+    """Return what the observations right after rows [k], and after others [j], achieved, by path in the goal."""
+    both, count = np.concatenate([rows, others]), len(rows)
+    links = store.following.take(both)
     is_behind = links < 0
-    columns = store.storage.read(np.where(is_behind, rows, links), paths.values())
-    episodes = store.episodes_of(rows[is_behind])
+    columns = store.storage.read(np.where(is_behind, both, links), paths.values())
+    episodes = store.episodes_of(both[is_behind])
     for path, column in columns.items():
         column[is_behind] = store.behind[path].take(episodes, axis=0)
-    return {goal_path: columns[path] for goal_path, path in paths.items()}
+    first, second = (
+        {goal_path: columns[path][part] for goal_path, path in paths.items()}
+        for part in (slice(count), slice(count, None))
+    )
+    return first, second
 
 
 # Relabeling.
@@ -228,18 +247,18 @@ def _achieved(store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays
 
 def _judged(
     store: steps_lib.StepStore,
-    n_step: int,
-    paths: Mapping[str, str],
-    slots: arrays.Ints,
-    goals: Columns,
     compute: Compute,
+    achieved: Columns,
+    goals: Columns,
     asked: Mapping[str, list[str]] | None,
-) -> tuple[arrays.Ints, arrays.Array, arrays.Ints, arrays.Bools]:
-    """Return the windows from `slots` [k] as `compute` judges them: rows and rewards [n, k], spans and ends [k]."""
-    span = np.minimum(_known(store, store.episodes_of(slots)) - store.steps_of(slots), n_step)
-    rows = store.follow(slots, int(span.max())).slots
-    is_real = np.arange(len(rows)) < span[:, np.newaxis]
-    achieved = _achieved(store, paths, rows.T[is_real])
+    rows: arrays.Ints,
+    span: arrays.Ints,
+    is_real: arrays.Bools,
+) -> tuple[arrays.Array, arrays.Ints, arrays.Bools]:
+    """Return windows of `rows` [n, k] as `compute` judges them: rewards [n, k], spans and ends [k].
+
+    They had `span` steps [k], for which `is_real` [k, n].
+    """
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     arguments: list[Any] = [trees.nested("goal", achieved), trees.nested("goal", wanted)]
     if asked is not None:
@@ -259,7 +278,7 @@ def _judged(
     rewards[is_real] = casting.cast_exact("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
     ends[is_real] = casting.cast_exact("terminated of compute", terminated, shape, ends.dtype)
     is_terminal = np.asarray(ends.any(axis=1))
-    return rows, rewards.T, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
+    return rewards.T, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
 
 
 def _write_goals(
@@ -271,8 +290,11 @@ def _write_goals(
 ) -> None:
     """Write the goals [k, ...] into the observations of those steps [k], and into each frame that is not padding."""
     leaves = trees.flat("observation", observation)
+    if window.frame_stack == 1:
+        for goal_path, path in paths.items():
+            leaves[path][...] = goals[goal_path]
+        return
     is_frame = np.arange(window.frame_stack)[::-1] <= steps[:, np.newaxis]
     is_frame |= window.stack_padding == "first"
     for goal_path, path in paths.items():
-        frames = leaves[path] if window.frame_stack > 1 else leaves[path][:, np.newaxis]
-        frames[is_frame] = np.repeat(goals[goal_path], np.count_nonzero(is_frame, axis=1), axis=0)
+        leaves[path][is_frame] = np.repeat(goals[goal_path], np.count_nonzero(is_frame, axis=1), axis=0)

@@ -3,6 +3,7 @@
 P32, P33: the goal is compared with what the next observation achieves, and decides rewards and ends.
 """
 
+import functools
 import itertools
 from typing import Any, Never
 from unittest import mock
@@ -12,8 +13,11 @@ import pytest
 
 import relive
 from relive import testing
+from relive.buffers import call_counts_test
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
+from relive.buffers import hindsight
+from relive.kernels import append
 from relive.testing import expectations
 from relive.testing import zoo
 from relive.windows import batches
@@ -255,6 +259,49 @@ def test_goals_are_known_by_their_keys() -> None:
     assert answer.observation["b"]["z"].tolist() == [2]
     assert answer.observation["b"]["a"].tolist() == [0]
     assert answer.observation["a"]["z"].tolist() == [9]
+
+
+@pytest.mark.parametrize("streams", [[0, 1, 2], [0, 0, 1, 2, 1], [0]])
+def test_a_row_is_found_wherever_its_stream_writes(streams: list[int]) -> None:
+    """Regular turns, irregular ones and a single stream, in a ring that goes round and forgets."""
+    buffer = relive.RingReplayBuffer(50, streams=3, seed=0)
+    rng = np.random.default_rng(0)
+    for t in range(170):
+        stream = streams[t % len(streams)] if t % 60 < 50 else int(rng.integers(3))
+        buffer.add(t, 0, 1.0, terminated=t % 37 == 36, stream=stream)
+        if t == 60:
+            buffer.clear()
+        store = buffer._store
+        slots = store.slots(buffer.eligible_keys())
+        for slot in slots[:: max(len(slots) // 3, 1)]:
+            rows = [slot]
+            while (after := store.following[rows[-1]]) >= 0 and store.flags[after] & append.COMPLETE:
+                rows.append(after)
+            counts = np.arange(len(rows))
+            assert hindsight._rows_after(store, np.full(len(rows), slot), counts).tolist() == rows
+
+
+def test_a_row_that_was_cleared_is_not_found() -> None:
+    buffer = relive.RingReplayBuffer(8, streams=2, seed=0)
+    for turn in ([0, 1] * 4, [0, 1, 0, 0]):
+        buffer.clear()
+        for stream in turn:
+            buffer.add(0, 0, 1.0, 0, stream=stream)
+    assert hindsight._rows_after(buffer._store, np.zeros(3, int), np.arange(3)).tolist() == [0, 2, 3]
+
+
+def test_a_draw_of_goals_does_not_follow_their_episodes() -> None:
+    steps = []
+    for length in (200, 2_000):
+        buffer = relive.RingReplayBuffer(4_000, seed=0)
+        goals = np.arange(length + 1.0)
+        keys = buffer.add_episode(
+            {"achieved_goal": goals, "desired_goal": goals}, [0] * length, [0.0] * length, terminated=True
+        )
+        draw = functools.partial(hindsight.relabel, buffer, buffer.read(keys[:16]), compute=reached, share=1.0)
+        draw()
+        steps.append(call_counts_test.count(draw))
+    assert steps[0] == steps[1]
 
 
 def test_a_goal_may_be_a_dict() -> None:

@@ -68,7 +68,7 @@ class Batch(Generic[A]):
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError that names the field meant, if `name` is another library's word for it."""
-            has = {field.name for field in dataclasses.fields(self)}
+            has = {*_field_names(type(self))}
             raise words.missing_attribute(self, name, has, words.FIELDS, len(has))
 
     def map(self, function: Callable[[A], B]) -> "Batch[B]":
@@ -157,7 +157,7 @@ class Batch(Generic[A]):
         >>> batch["reward"] is batch.reward, batch[0:8].reward.shape
         (True, (8,))
         """
-        fields: list[str] = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        fields = _field_names(type(self))  # type: ignore[arg-type]
         if isinstance(asked, str):
             if asked in fields:
                 return getattr(self, asked)
@@ -342,20 +342,25 @@ def converted(drawn: Any, convert: Callable[[str, arrays.Array], Any]) -> Any:
 @functools.cache
 def array_names(kind: Any) -> list[str]:
     """Return the names of the fields of a class of batches that hold arrays."""
-    return [field.name for field in dataclasses.fields(kind) if field.name not in kind._NAMES]
+    return [name for name in _field_names(kind) if name not in kind._NAMES]
 
 
 @functools.cache
 def _other_names(kind: Any) -> list[str]:
     """Return the names of its other fields."""
-    return [field.name for field in dataclasses.fields(kind) if field.name in kind._NAMES]
+    return [name for name in _field_names(kind) if name in kind._NAMES]
+
+
+@functools.cache
+def _field_names(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def leaves(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array of a batch with its path, the keys and the like too."""
     if isinstance(batch, Batch):
-        for field in dataclasses.fields(batch):  # type: ignore[arg-type]
-            yield from leaves(getattr(batch, field.name), _joined(path, field.name))
+        for name in _field_names(type(batch)):  # type: ignore[arg-type]  # A class has a hash of its own.
+            yield from leaves(getattr(batch, name), _joined(path, name))
     elif isinstance(batch, Mapping):
         for key, part in batch.items():
             yield from leaves(part, _joined(path, key))
