@@ -185,7 +185,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         if not len(reward) == len(done) == len(infos) == self.n_envs:
             rule = f"reward, done and infos must be of {self.n_envs} environments"
             raise errors.SchemaError(f"{rule}, got {len(reward)}, {len(done)} and {len(infos)}")
-        observation, following = (_each(self._rows, each, self.obs_shape) for each in (obs, next_obs))
+        observation, following = (_each(self._rows, self.obs_shape, each) for each in (obs, next_obs))
         action = action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False)
         step = self._frames.newest(observation), action, reward, self._frames.newest(following)
         kept = self._kept(infos)
@@ -198,11 +198,11 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             for stream in cut:
                 self._buffer.end_episode(stream=stream)
         if self.n_envs == 1 and not kept:  # `add` does the same as `extend`, and is faster.
-            ended = bool(done[0])
-            rows = (trees.rows(part, 0) for part in step)
-            self._buffer.add(*rows, terminated=ended and not limits[0], truncated=limits[0])
+            first = [_each(_first, part) for part in step]
+            self._buffer.add(*first, terminated=bool(done[0]) and not limits[0], truncated=limits[0])
         else:
-            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=np.array(limits), **kept)
+            truncated = np.array(limits) if True in limits else None
+            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=truncated, **kept)
         if self._frame_stack > 1:
             self._reached = copies.copied(following)
 
@@ -228,26 +228,31 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         return self._samples(self.buffer.read(batch_inds), env)
 
     def _samples(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Any:
-        is_dict = isinstance(self.observation_space, spaces.Dict)
+        is_dict = isinstance(batch.observation, dict)
         kind: Any = type_aliases.DictReplayBufferSamples if is_dict else type_aliases.ReplayBufferSamples
         discounts = None
         if self.gamma is not None:
             powers = returns.powers(self.gamma, self.n_steps, batch.reward.dtype)
             discounts = self._column(powers.take(batch.steps))
         return kind(
-            observations=self._observations(batch.observation, env),
-            actions=self.to_torch(batch.action, copy=False),
-            next_observations=self._observations(batch.next_observation, env),
-            dones=self._column(batch.is_terminal.astype(np.float32)),
-            rewards=self._column(self._rewards(batch, env)),
-            discounts=discounts,
+            self._observations(batch.observation, env),
+            self._tensor(batch.action),
+            self._observations(batch.next_observation, env),
+            self._column(batch.is_terminal.astype(np.float32)),
+            self._column(self._rewards(batch, env)),
+            discounts,
         )
 
     def _observations(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
         """Return observations as the algorithm expects them: normalized, and stacked as they were given."""
-        observations = _each(lambda array, shape: array.reshape(len(array), *shape), tree, self.obs_shape)
-        observations = self._normalize_obs(observations, env)
-        return _each(lambda array, _: self.to_torch(array, copy=False), observations, self.obs_shape)
+        if env is not None or self._frame_stack > 1:
+            tree = _each(lambda shape, array: array.reshape(len(array), *shape), self.obs_shape, tree)
+            tree = self._normalize_obs(tree, env)
+        return _each(self._tensor, tree)
+
+    def _tensor(self, array: arrays.Array) -> "torch.Tensor":
+        tensor = torch.from_numpy(array)  # What their `to_torch` does in a third of the time.
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
     def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
         """Return the sums of normalized rewards [B]."""
@@ -259,7 +264,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         return returns.discounted_sums(rewards, batch.steps, self.buffer._window_for(None, None).gamma)
 
     def _column(self, array: arrays.Array) -> Any:
-        return self.to_torch(array.reshape(-1, 1), copy=False)
+        return self._tensor(array.reshape(-1, 1))
 
     def _fields(self, space: Any, shape: Any) -> Any:
         """Return the field or tree of fields of an observation, or of one frame of it."""
@@ -272,7 +277,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             shape = (shape[0] // self._frame_stack, *shape[1:])
         return schema_lib.Field(shape, space.dtype)
 
-    def _rows(self, array: Any, shape: tuple[int, ...]) -> Any:
+    def _rows(self, shape: tuple[int, ...], array: Any) -> Any:
         """Return an observation [n_envs, ...] for the buffer, with the frames of a stack on a separate axis."""
         array = np.asarray(array)
         if array.shape[:1] != (self.n_envs,):
@@ -392,11 +397,15 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         return np.asarray(self._normalize_reward(batch.reward, env))
 
 
-def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any) -> Any:
-    """Apply a function to each array of an observation, given its shape in the space."""
-    if isinstance(shapes, dict):
-        return {key: answer(tree[key], shape) for key, shape in shapes.items()}
-    return answer(tree, shapes)
+def _each(answer: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply a function to each array of an observation, and what other trees have in its place."""
+    if isinstance(tree, dict):
+        return {key: answer(part, *(other[key] for other in others)) for key, part in tree.items()}
+    return answer(tree, *others)
+
+
+def _first(rows: Any) -> Any:
+    return rows[0]
 
 
 def _are_same(these: Any, those: Any) -> arrays.Bools:

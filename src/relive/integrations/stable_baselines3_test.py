@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 import copy
+import functools
 import pathlib
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 import relive
 from relive import errors
 from relive import testing
+from relive.buffers import call_counts_test
 from relive.common import trees
 from relive.integrations import stable_baselines3 as relive_sb3
 
@@ -474,6 +476,23 @@ def test_draws_are_uniform_over_the_steps_of_all_environments() -> None:
         places[place] = places.get(place, 0) + 1
     assert len(places) == 20
     testing.assert_frequencies([*places.values()], [1 / 20] * 20)
+
+
+def test_batches_are_on_the_device_of_the_algorithm() -> None:
+    buffer = relive_sb3.ReplayBuffer(9, BOX, BOX, "meta")
+    step = np.zeros((1, 2), np.float32)
+    buffer.add(step, step, step, np.zeros(1), np.array([False]), [{}])
+    assert {part.device.type for part in buffer.sample(4) if part is not None} == {"meta"}
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_a_batch_costs_little_more_than_that_of_the_buffer(n_steps: int) -> None:
+    buffer = relive_sb3.ReplayBuffer(9, BOX, BOX, "cpu", n_steps=n_steps, gamma=0.9)
+    step = np.zeros((1, 2), np.float32)
+    for _ in range(20):
+        buffer.add(step, step, step, np.zeros(1), np.array([False]), [{}])
+    own, theirs = (call_counts_test.count(functools.partial(each.sample, 4)) for each in (buffer, buffer.buffer))
+    assert own <= theirs + 80
 
 
 def test_samples_may_be_written_to() -> None:
