@@ -21,6 +21,7 @@ class Peer:
         adapter: Module and class of the adapter, in relive.bench.peers.
         requirement: What pip installs for it, with the extra that it needs; nothing where there is nothing to install.
         what: One line about it.
+        returns: What a batch of it may be made of: "arrays", of numpy or JAX, or "tensors" of torch.
         is_limit: Whether it only says what numpy takes for the same bytes, and returns nothing that could be right.
     """
 
@@ -28,7 +29,13 @@ class Peer:
     adapter: str
     requirement: str
     what: str
+    returns: tuple[str, ...] = ("arrays",)
     is_limit: bool = False
+
+    def require(self, returns: str) -> None:
+        """Raise CannotError if a batch is to be made of something else than it returns; anything goes for nothing."""
+        if returns and returns not in self.returns:
+            raise tasks.CannotError(f"returns {' or '.join(self.returns)} alone")
 
     def load(self) -> tasks.Make:
         """Import the adapter, and its library with it.
@@ -56,16 +63,18 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
+_BOTH = ("arrays", "tensors")
+
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("relive", "own:_Columns", "", "the ring, prioritized and sequence buffers of columns"),
-        Peer("relive-numba", "own:_CompiledColumns", "numba", "the same, with kernels compiled by numba"),
+        Peer("relive", "own:_Columns", "", "the ring, prioritized and sequence buffers of columns", _BOTH),
+        Peer("relive-numba", "own:_CompiledColumns", "numba", "the same, with kernels compiled by numba", _BOTH),
         Peer("relive-episodes", "own:_Episodes", "", "EpisodeReplayBuffer"),
         Peer("cpprb", "with_cpprb:_Buffer", "cpprb", "C++"),
-        Peer("tianshou", "with_tianshou:_Buffer", "tianshou>=2", "numpy, and a sum tree in numba"),
-        Peer("sb3", "with_sb3:_Buffer", "stable-baselines3", "numpy, and tensors of torch"),
-        Peer("torchrl", "with_torchrl:_Buffer", "torchrl", "tensors of torch, and sum trees in C++"),
+        Peer("tianshou", "with_tianshou:_Buffer", "tianshou>=2", "numpy, and a sum tree in numba", _BOTH),
+        Peer("sb3", "with_sb3:_Buffer", "stable-baselines3", "numpy, and tensors of torch", ("tensors",)),
+        Peer("torchrl", "with_torchrl:_Buffer", "torchrl", "tensors of torch, and sum trees in C++", ("tensors",)),
         Peer("rllib", "with_rllib:_Buffer", "ray[rllib]", "episodes in Python"),
         Peer("flashbax", "with_flashbax:_Buffer", "flashbax", "jax, jitted on the CPU"),
         Peer("naive", "limits:_Naive", "", "a deque of episodes and numpy's choice with weights"),

@@ -51,7 +51,7 @@ def test_a_quick_run_prints_and_writes_everything(tmp_path: pathlib.Path, capsys
     assert re.search(r"^relive +[\d.]+ +[\d.]+ to [\d.,]+ +1\.00  right *$", out, re.MULTILINE)
     assert re.search(r"^uniform-17: .*microseconds a batch$", out, re.MULTILINE)
     written = json.loads((tmp_path / "b.json").read_text())
-    assert [one["workload"] for one in written["rows"]] == ["uniform-17", "n-step", "add", "add-images"]
+    assert [one["workload"] for one in written["rows"]] == ["uniform-17", "n-step", "n-step-32", "add", "add-images"]
     given = "relive bench --quick --workload n-step add uniform-17 --peers relive take " + " ".join(files)
     assert written["command"] == given
     page = (tmp_path / "docs" / "b.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def test_every_name_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workload", "unifrom"], "--workload must be one of add, .*, uniform-17, or their first word, got unifrom"),
+        (["--workload", "unifrom"], "--workload must be one of add, .*, uniform-32, or their first word, got unifrom"),
         (["--workload", "add", "ad"], "--workload must be one of .*, got ad"),
         (["--peers", "sb4"], "--peers must be one of copy, .*, torchrl, got sb4"),
         (["--repeats", "0"], "argument --repeats: must be an integer of at least 1, got '0'"),
@@ -176,7 +176,7 @@ def test_a_quick_run_is_shorter_and_says_so(
         return results.Row(workload.name, workload.title, workload.unit, [])
 
     monkeypatch.setattr(runner, "measure", measure)
-    assert exit_code("--workload", "n-step", "--json", "b.json", *arguments) == 0
+    assert exit_code("--workload", "extend", "--json", "b.json", *arguments) == 0
     assert asked == [({"rounds": rounds, "seconds": seconds}, capacity)]
     assert json.loads((tmp_path / "b.json").read_text())["settings"] == words
 
@@ -197,7 +197,9 @@ def test_missing_peers_are_named_once_with_what_installs_them(
 ) -> None:
     for library in ("cpprb", "ray"):
         monkeypatch.setitem(sys.modules, library, None)
-    assert exit_code("--quick", "--repeats", "1", "--workload", "uniform", "--peers", "relive", "cpprb", "rllib") == 0
+    assert (
+        exit_code("--quick", "--repeats", "1", "--workload", "uniform-32", "--peers", "relive", "cpprb", "rllib") == 0
+    )
     end = "not measured: cpprb, rllib: not installed: run pip install cpprb 'ray[rllib]'\n"
     out = capsys.readouterr().out
     assert out.endswith(end)

@@ -3,12 +3,17 @@
 from collections.abc import Iterator, Sequence
 import textwrap
 
+from relive.bench import catalogue
 from relive.bench import results
 
+_KINDS = ("arrays", "tensors")
 _INTRODUCTION = """\
 This page was written by the command below, on the machine below. It measures relive beside every library of its kind
 that is installed, used as its documentation has it, and checks what each of them returns:
 
+- **Like with like.** A batch is arrays from {arrays}, and tensors of torch from
+  {tensors}. relive and tianshou have calls that convert. Draws have a table for each of the two,
+  with those who return it; arrays of flashbax are those of JAX.
 - **By turns.** In a round every peer has its turn (A B C A B C ...), so that a machine whose speed drifts slows all of
   them. The figures are medians over the rounds, with the fastest and the slowest round beside them. One thread a
   library; the garbage collector is off.
@@ -22,6 +27,13 @@ that is installed, used as its documentation has it, and checks what each of the
 `pip install cpprb 'tianshou>=2' stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the peers. A server such as
 Reverb, which is built for another numpy, cannot be installed beside them and is not measured.
 """
+
+
+def _introduction() -> str:
+    """Return the introduction, which begins with who returns what."""
+    peers = {kind: [name for name, peer in catalogue.PEERS.items() if kind in peer.returns] for kind in _KINDS}
+    return _INTRODUCTION.format(**{kind: ", ".join(names) for kind, names in peers.items()})
+
 
 Cells = Sequence[Sequence[str]]
 
@@ -70,7 +82,7 @@ def page(run: results.Run, picture: str | None) -> str:
 
 def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
     command = " \\\n  ".join(textwrap.wrap(run.command, 80, break_long_words=False, break_on_hyphens=False))
-    yield f"# Benchmarks\n\n{_INTRODUCTION}\n```sh\n{command}\n```\n\n{run.settings}.\n"
+    yield f"# Benchmarks\n\n{_introduction()}\n```sh\n{command}\n```\n\n{run.settings}.\n"
     yield from _table([["", ""], *run.machine.items()])
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items() if version)
     yield f"Measured: {versions or 'no peer'}.\n"

@@ -30,6 +30,7 @@ class _Entrant:
     def __init__(self, workload: workloads.Workload, peer: catalogue.Peer, outcome: results.Outcome) -> None:
         assert workload.timed
         self._workload, self._outcome, self._is_limit = workload, outcome, peer.is_limit
+        peer.require(workload.task.returns)
         task, make = workload.task, peer.load()
         small, self._findings = verification.Findings(), verification.Findings()
         if not peer.is_limit:
@@ -157,6 +158,6 @@ def grown(peer: catalogue.Peer, task: tasks.Task) -> float:
         story, before = task.story(task.capacity), machine.resident()
         buffer = make(task)
         buffer.fill(story.until(task.capacity)[0])
+        buffer.sample()  # Some build at the first draw what they need for it.
         after = machine.resident()
-        buffer.sample()
     return (after - before) / task.capacity

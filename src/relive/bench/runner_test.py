@@ -26,6 +26,7 @@ from relive.kernels import choice
 SAME_IN_SMALL = (
     *("uniform-17", "images-256", "episodes-10k", "episodes-100k"),
     *("prioritized-100k", "prioritized-1m", "prioritized-10m"),
+    *(name for name in workloads.WORKLOADS if "-32" in name or name.startswith("tensors")),
 )
 """Workloads that differ from another one in little but their size, of which a quick run leaves nothing."""
 
@@ -132,11 +133,22 @@ def test_relive_is_right_in_every_workload(name: str) -> None:
     row = measured(name, "relive", "relive-episodes", "naive", "take", "copy")
     took_part = {one.peer for one in row.measured}
     assert "relive" in took_part
-    assert "take" in took_part or task_of(name).prioritized or name.startswith("episodes")
+    task = task_of(name)
+    assert "take" in took_part or task.prioritized or task.by_episode or task.returns == "tensors"
     assert ("naive" in took_part) == ("relive-episodes" in took_part) == name.startswith("episodes")
     for outcome in row.outcomes:
         assert not outcome.faults(), outcome
-        assert outcome.value or re.match("has nothing for |is for |has no ", outcome.not_measured)
+        assert outcome.value or re.match("has nothing for |is for |has no |returns arrays alone", outcome.not_measured)
+
+
+def test_a_peer_is_measured_where_it_returns_what_is_asked_for() -> None:
+    peers = {name: FakePeer(name, "", "", "", (name,), buffer=Fake) for name in ("arrays", "tensors")}
+    for name, other in (("uniform", "tensors"), ("tensors-uniform", "arrays")):
+        row = runner.measure(workloads.WORKLOADS[name].quick(), peers, rounds=1, seconds=0.001)
+        assert {one.peer: one.not_measured for one in row.outcomes if one.not_measured} == {
+            other: f"returns {other} alone"
+        }
+    catalogue.PEERS["sb3"].require("")
 
 
 @pytest.mark.parametrize(("name", "value"), [("extend", 1.0), ("loop", 16.0), ("uniform", 64.0), ("load", 0.032)])

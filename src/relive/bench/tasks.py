@@ -52,6 +52,7 @@ class Task:
         sequence_length: Steps in a sequence; 0 for transitions.
         prioritized: Whether draws follow priorities, with the exponents alpha and beta.
         by_episode: Whether the task is for buffers that keep whole episodes.
+        returns: What a batch is made of: "arrays" or "tensors"; nothing where that does not matter.
         streams: Environments that write side by side.
         episode_lengths: The shortest and the longest episode.
     """
@@ -68,6 +69,7 @@ class Task:
     alpha: float = 0.6
     beta: float = 0.4
     by_episode: bool = False
+    returns: str = ""
     streams: int = 1
     episode_lengths: tuple[int, int] = (50, 350)
 

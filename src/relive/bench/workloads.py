@@ -1,6 +1,6 @@
 """What is measured: a task, and what is timed of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import itertools
@@ -123,22 +123,39 @@ _SAVED = tasks.Task(observation=_F17, prioritized=True)
 _ADDING, _UPDATING = functools.partial(drawing, adds=1), functools.partial(drawing, updates=True)
 _LOOPING = functools.partial(drawing, adds=4, updates=True)
 
-_UPDATED, _ADDED = "a prioritized draw of 256 and its update", "an added step and a 5-step draw of 256 from"
+_ADDED = "an added step and a 5-step draw of 256 from"
 _MILLION = "1,000,000 steps of f32[17] with priorities"
 
+
+def _draws(
+    name: str, title: str, task: tasks.Task, timed: Timed = drawing, sizes: Sequence[int] = (), **parts: Any
+) -> Iterator[Workload]:
+    """Yield a workload of arrays and one of tensors, for each size of a batch; the first size is not in the name."""
+    for size in sizes or (task.batch_size,):
+        sized = f"{name}-{size}" if size in sizes[1:] else name
+        for kind, full_name in (("arrays", sized), ("tensors", f"tensors-{sized}")):
+            told = dataclasses.replace(task, batch_size=size, returns=kind)
+            yield Workload(full_name, title.format(size=size, kind=kind), told, timed, **parts)
+
+
+_UPDATED = "a prioritized draw of {size} as {kind} and its update, "
+_LOOPED = "a loop of 4 adds, a prioritized draw of 32 as {kind} and its update"
+
 _ALL = (
-    Workload("uniform", "a draw of 256, observation f32[4]", tasks.Task(), drawing),
-    Workload("uniform-17", "a draw of 256, observation f32[17], action f32[6]", _WIDE, drawing),
-    Workload("images-32", "a draw of 32 stacks of four 84x84 images", _FEW_STACKS, drawing),
-    Workload("images-256", "a draw of 256 stacks of four 84x84 images", _STACKS, drawing),
-    Workload("n-step", "a 5-step draw of 256, observation f32[4]", tasks.Task(n_step=5), drawing),
+    *_draws("uniform", "a draw of {size} as {kind}, observation f32[4]", tasks.Task(), sizes=(256, 32)),
+    *_draws("uniform-17", "a draw of 256 as {kind}, observation f32[17], action f32[6]", _WIDE),
+    *_draws("images-256", "a draw of 256 stacks of four 84x84 images as {kind}", _STACKS),
+    *_draws("images-32", "a draw of 32 stacks of four 84x84 images as {kind}", _FEW_STACKS),
+    *_draws("n-step", "a 5-step draw of {size} as {kind}, observation f32[4]", tasks.Task(n_step=5), sizes=(256, 32)),
     *(
-        Workload(f"prioritized-{name}", f"{_UPDATED}, {task.capacity:,} steps of f32[4]", task, _UPDATING)
-        for name, size in (("10k", 10**4), ("100k", 10**5), ("1m", 10**6), ("10m", 10**7))
-        for task in [tasks.Task(capacity=size, prioritized=True)]
+        Workload(f"prioritized-{name}", words.format(size=256, kind="arrays"), task, _UPDATING)
+        for name, size in (("10k", 10**4), ("100k", 10**5), ("10m", 10**7))
+        for task in [tasks.Task(capacity=size, prioritized=True, returns="arrays")]
+        for words in [f"{_UPDATED}{size:,} steps of f32[4]"]
     ),
-    Workload("loop", "a loop of 4 adds, a prioritized draw of 32 and its update", _LOOP, _LOOPING, "step", 4),
-    Workload("sequences", "a draw of 16 sequences of 64 steps, observation u8[64, 64, 3]", _CLIPS, drawing),
+    *_draws("prioritized-1m", f"{_UPDATED}1,000,000 steps of f32[4]", _PRIORITIZED, _UPDATING, sizes=(256, 32)),
+    *_draws("loop", _LOOPED, _LOOP, _LOOPING, part="step", parts=4),
+    *_draws("sequences", "a draw of 16 sequences of 64 steps as {kind}, observation u8[64, 64, 3]", _CLIPS),
     *(
         Workload(f"episodes-{name}", f"{_ADDED} {size:,} episodes of about 10 steps of f32[4]", task, _ADDING)
         for name, size in (("1k", 10**3), ("10k", 10**4), ("100k", 10**5))

@@ -1,6 +1,7 @@
 """relive's own buffers: of columns, with both kinds of kernels, and of whole episodes."""
 
 from collections.abc import Iterable
+import importlib
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,12 @@ class _Columns(tasks.Buffer):
             settings |= {"n_step": task.n_step, "gamma": task.gamma, "frame_stack": task.frame_stack}
         if task.prioritized:
             settings |= {"alpha": task.alpha, "beta": task.beta}
+        self._torch: Any = None
+        if task.returns == "tensors":
+            try:
+                self._torch = importlib.import_module("relive.integrations.torch")
+            except relive.MissingExtraError as error:
+                raise tasks.CannotError(catalogue.MISSING) from error
         self._use_kernels()
         self.buffer = kind(task.capacity, schema, **settings)
 
@@ -65,7 +72,8 @@ class _Columns(tasks.Buffer):
             self.buffer.add(**prepared)
 
     def sample(self) -> Any:
-        return self.buffer.sample(self.task.batch_size)
+        batch = self.buffer.sample(self.task.batch_size)
+        return self._torch.as_tensors(batch) if self._torch else batch
 
     def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self.buffer.update_priorities(sample.keys, priorities)

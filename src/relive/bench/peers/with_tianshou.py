@@ -1,6 +1,6 @@
 """tianshou: ReplayBuffer and PrioritizedReplayBuffer; n-step returns as its policies compute them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import pickle
 from typing import Any
 
@@ -45,7 +45,23 @@ class _Buffer(tasks.Buffer):
     def add(self, prepared: Any) -> None:
         self._buffer.add(tianshou_data.Batch(**prepared))
 
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
+        # Step by step, ten million of them take ten minutes. What it calls `update` moves whole buffers.
+        if self.task.streams > 1 or self.task.frame_stack > 1:
+            super().fill(episodes)
+            return
+        for episode in episodes:
+            rows = {name: np.asarray(getattr(episode.rows, attribute)) for name, attribute in _NAMES.items()}
+            part = tianshou_data.ReplayBuffer.from_data(**rows, done=rows["terminated"] | rows["truncated"])
+            self._buffer.update(part)
+
     def sample(self) -> Any:
+        drawn = self._drawn()
+        if self.task.returns == "tensors":
+            drawn[0].to_torch_()
+        return drawn
+
+    def _drawn(self) -> Any:
         batch, rows = self._buffer.sample(self.task.batch_size)
         if self.task.n_step == 1:
             return batch, rows
