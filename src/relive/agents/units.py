@@ -3,7 +3,6 @@
 GATHERING    a group of which some episodes are open or have ended; another may start
 COMPLETE     it waits for the learner: it is in a line
 DELIVERED    the learner has it
-SETTLED      likewise, before places of an Admission were counted anew, at a restart or the first version: it holds none
 CLOSED       a group that was dropped
 EVICTED      likewise, because one of its episodes had to make room
 """
@@ -23,9 +22,8 @@ class DeliveryState(enum.Enum):
     GATHERING = 0
     COMPLETE = 1
     DELIVERED = 2
-    SETTLED = 3
-    CLOSED = 4
-    EVICTED = 5
+    CLOSED = 3
+    EVICTED = 4
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -56,7 +54,7 @@ class Unit:
     @property
     def is_delivered(self) -> bool:
         """Whether the learner has it."""
-        return self.state in (DeliveryState.DELIVERED, DeliveryState.SETTLED)
+        return self.state is DeliveryState.DELIVERED
 
     @property
     def is_pending(self) -> bool:
@@ -109,7 +107,7 @@ class Line:
 
     def num_fresh(self, least: int | None, kept: int | None = None) -> int:
         """Return how many units are fresh enough and not reserved; see `find`."""
-        return sum(count for version, count in self._versions.items() if _is_fresh(version, least, kept))
+        return sum(count for version, count in self._versions.items() if is_fresh(version, least, kept))
 
     def find(self, count: int, least: int | None, kept: int | None = None) -> tuple[list[Unit], list[Unit]]:
         """Return the first fresh units, at most `count`, and the stale ones before them. O(units passed over).
@@ -124,9 +122,9 @@ class Line:
         for unit, version in self._units.values():
             if len(fresh) == count:
                 break
-            if _is_fresh(version, least, kept):
+            if is_fresh(version, least, kept):
                 fresh.append(unit)
-            elif not _is_fresh(version, least):
+            elif not is_fresh(version, least):
                 stale.append(unit)
         return fresh, stale
 
@@ -139,7 +137,8 @@ class Line:
             raise errors.CorruptionError("what waits for the learner must be complete")
 
 
-def _is_fresh(version: int | None, least: int | None, kept: int | None = None) -> bool:
+def is_fresh(version: int | None, least: int | None, kept: int | None = None) -> bool:
+    """Return whether a version is not too old, and not reserved; see `Line.find`."""
     is_stale = least is not None and (version is None or version < least)
     return not is_stale and (kept is None or version is None or version < kept)
 
