@@ -5,7 +5,7 @@
     unit_age       <f8 [U]      seconds since the first episode of a group started; 0 for single ones
     unit_size      <i8 [U]      its number of episodes
     unit_episode   <i8 [...]    their places among the stored episodes, unit by unit
-    unit_unplaced  <i8 [...]    the places, in order, of episodes that hold no place of an Admission
+    unit_unplaced  |b1 [E]      for each stored episode, whether it holds no place of an Admission
     learner        |u1 [...]    a dict: produced, trained; and queue, None or a dict of keys, has_line, admitted,
                                 versions and drops
 
@@ -68,7 +68,7 @@ class Snapshot:
             "unit_age": np.array(ages, np.float64),
             "unit_size": np.array(list(map(len, held)), np.int64),
             "unit_episode": np.array(found, np.int64),
-            "unit_unplaced": np.array(sorted(places[episode_id] for episode_id in self.unplaced), np.int64),
+            "unit_unplaced": np.array([episode_id in self.unplaced for episode_id in places], np.bool_),
             "learner": np.frombuffer(codec.PlainCodec().encode(self.content), np.uint8).copy(),
         }
 
@@ -126,11 +126,13 @@ def load(
     sums.produced, sums.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(sums.trained, name) > getattr(sums.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("learner/trained must be a part of learner/produced")
+    episodes = list(store)
+    unplaced = given.booleans("unit_unplaced", len(episodes))
     if rest.value("queue") is None:
         given.array("unit_state", np.uint8, (0,))
         if all(rule is None for rule in rules.values()):
             return None
-    queue, episodes, before = make_queue(), list(store), given.part("settings")
+    queue, before = make_queue(), given.part("settings")
     is_same_rule = all(settings.are_same(settings.encoded(rule), before.value(name)) for name, rule in rules.items())
     try:
         if rest.value("queue") is None:
@@ -143,8 +145,7 @@ def load(
             if is_same_rule:
                 _fill(queue, found, episodes)
                 queue.num_waiting = len(queue.waiting_of(store.finished))
-                unplaced = given.integers("unit_unplaced", None, 0, len(episodes) - 1).tolist()
-                queue.unplaced = {episodes[place].episode_id for place in unplaced}
+                queue.unplaced = {episodes[place].episode_id for place in unplaced.nonzero()[0].tolist()}
                 _put_counts(saved, queue, store.policy_version)
             else:
                 _rebuild(queue, found, store, episodes, was_grouped=before.value("groups") is not None)
