@@ -184,7 +184,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         if self._queue is None:
             queue = self._new_queue()
             queue.places.running = len(self._open_ids())
-            queue.num_waiting = len(queue.waiting_of(self._store.finished))
+            queue.count_waiting(self._store.finished)
             self._follow(queue)
         assert self._queue is not None
         return self._queue
@@ -773,11 +773,19 @@ class Deliveries:
         """Acknowledge all but those episodes, which may not have reached their learner; see `ack` of the buffer."""
         self._buffer._ack(version, but)
 
-    def places(self) -> tuple[int, int]:
-        """Return how many episodes run or may still be delivered, and how many run. O(1) but for the first call."""
-        queue = self._buffer._learner()
+    def places(self, max_lag: int | None = None) -> tuple[int, int]:
+        """Return how many episodes run or may still be delivered, and how many run.
+
+        Those with a larger lag are not counted, given a `max_lag`. O(versions) but for the first call.
+        """
+        queue, version = self._buffer._learner(), self._buffer.policy_version
         queue.pass_time()
-        return queue.num_outstanding, queue.places.running
+        return queue.num_from(None if max_lag is None or version is None else version - max_lag), queue.places.running
+
+    def are_delivered(self, episode_ids: Iterable[str]) -> bool:
+        """Return whether any of those episodes is delivered."""
+        found = [self._buffer._store.find(episode_id) for episode_id in episode_ids]
+        return any(episode is not None and self._queue.is_delivered(episode) for episode in found)
 
     def gathering(self) -> list[str]:
         """Return the ids of the groups that are not complete."""

@@ -321,7 +321,9 @@ class Naive:
         self.has_restarted, self.first_version = False, self.version
         fresh = self.pending()
         if self.admission is not None and self.version is not None:
-            fresh = [unit for unit in fresh if self.is_fresh(unit, self.admission.max_lag)]
+            least = self.version - self.admission.max_lag
+            ages = [min([r.version for r in unit if r.version is not None], default=least) for unit in fresh]
+            fresh = [unit for unit, age in zip(fresh, ages, strict=True) if age >= least]
         for record in self.records:
             record.has_place = record in self.open() or any(record in unit for unit in fresh)
         self.admitted = len(self.open()) + sum(map(len, fresh))

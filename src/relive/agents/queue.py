@@ -83,6 +83,7 @@ class LearnerQueue:
         delivered: The units that were delivered, in that order.
         drops: Counts of dropped episodes, by reason.
         num_waiting: Number of episodes that have ended and may still be delivered, also before there is a line.
+        lineless: Before there is a line, the number of single ones among them by version.
         unplaced: The ids of stored episodes that hold no place: when places were counted anew, they had been delivered
             or were too old. Once they are delivered, or delivered again, they hold one.
         num_requests: How many requests of the learner were carried out; not part of the state.
@@ -102,6 +103,7 @@ class LearnerQueue:
         self.delivered: dict[units.Unit, None] = {}
         self.drops = bias.Drops()
         self.num_waiting = self.num_requests = 0
+        self.lineless: collections.Counter[int | None] = collections.Counter()
         self.unplaced: set[str] = set()
         self._has_restarted = False
         self._stopped: float | None = None
@@ -140,6 +142,7 @@ class LearnerQueue:
         else:
             self.num_waiting += reason is None
             if self.line is None:
+                self.lineless[bias.oldest_version(episode)] += reason is None
                 return
             if reason is None:
                 self._line_up(self.line, episode)
@@ -151,9 +154,10 @@ class LearnerQueue:
         if self.groups is not None and episode.group_id is not None:
             self.pass_time()
         unit = self.unit_of(episode)
-        if unit is None:
-            self.num_waiting -= self.line is None and why_not(episode) is None
-        elif episode in unit.episodes:
+        if unit is None and self.line is None and why_not(episode) is None:
+            self.num_waiting -= 1
+            self.lineless[bias.oldest_version(episode)] -= 1
+        elif unit is not None and episode in unit.episodes:
             if unit.is_pending:
                 self.drop(unit, "evicted", State.EVICTED)
             else:
@@ -169,6 +173,7 @@ class LearnerQueue:
         self.groups, self.line = self._new_groups(), None if self.line is None else units.Line()
         self.singles.clear()
         self.delivered.clear()
+        self.lineless.clear()
         self.unplaced.clear()
         self.num_waiting = 0
         self.places.cleared()
@@ -207,6 +212,7 @@ class LearnerQueue:
         """Return the line of single episodes, begun with those that have ended so far."""
         if self.line is None:
             self.line = units.Line()
+            self.lineless.clear()
             self.num_requests += 1
             for episode in store.finished:
                 if self.groups is not None and episode.group_id is not None:
@@ -227,6 +233,7 @@ class LearnerQueue:
         """Go back to before the line of single episodes began, given the drops then; nothing has left it."""
         for unit in self.line or ():
             del self.singles[unit.key]
+            self.lineless[unit.oldest_version] += 1
         self.line, self.drops, self.num_requests = None, drops, self.num_requests - 1
 
     def groups_line(self) -> units.Line:
@@ -415,15 +422,34 @@ class LearnerQueue:
         """Number of episodes that are open, or have ended and may still be delivered."""
         return self.places.running + self.num_waiting
 
+    def num_from(self, least: int | None) -> int:
+        """Return `num_outstanding` without what is older than `least`; see `waiting_of`. O(versions)."""
+        number = self.places.running + units.num_from(self.lineless, least)
+        if self.line is not None:
+            number += self.line.num_episodes(least)
+        if self.groups is not None:
+            gathering = self.groups.gathering.values()
+            number += sum([len(unit.episodes) for unit in gathering if units.is_from(unit.oldest_version, least)])
+            number += self.groups.complete.num_episodes(least)
+        return number
+
+    def count_waiting(self, ended: Iterable[Episode]) -> None:
+        """Count what waits, given the episodes that have ended. O(episodes)."""
+        self.num_waiting = len(self.waiting_of(ended))
+        self.lineless = collections.Counter([bias.oldest_version(each) for each in self._lineless(ended)])
+
+    def _lineless(self, ended: Iterable[Episode]) -> list[Episode]:
+        single = [] if self.line is not None else [each for each in ended if self.unit_of(each) is None]
+        return [each for each in single if why_not(each) is None]
+
     def waiting_of(self, ended: Iterable[Episode], least: int | None = None) -> list[Episode]:
         """Return what may still be delivered of the episodes that have ended, without what is older than `least`.
 
-        A group is as old as its oldest episode. An unknown version is older than all. O(episodes).
+        A group is as old as its oldest episode. O(episodes).
         """
-        found = [unit for unit in self.all_units() if unit.is_pending and units.is_fresh(unit.oldest_version, least)]
-        single = [] if self.line is not None else [each for each in ended if self.unit_of(each) is None]
-        fresh = [each for each in single if why_not(each) is None and units.is_fresh(bias.oldest_version(each), least)]
-        return units.episodes_of(found) + fresh
+        found = [unit for unit in self.all_units() if unit.is_pending and units.is_from(unit.oldest_version, least)]
+        single = [each for each in self._lineless(ended) if units.is_from(bias.oldest_version(each), least)]
+        return units.episodes_of(found) + single
 
     def set_version(self, store: Store, before: int | None, version: int) -> None:
         """Record that the learner has set its version: the first, and the first after a restart, count places anew.
@@ -475,7 +501,7 @@ class LearnerQueue:
             elif self.groups is not None and episode.group_id is not None:
                 self.groups.groups[episode.group_id].running -= 1
         self.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
-        self.num_waiting = len(self.waiting_of(ended))
+        self.count_waiting(ended)
         self.count_places(store, None)
 
     def check(self, episodes: Iterable[Episode]) -> None:
@@ -504,7 +530,7 @@ class LearnerQueue:
         if self.places.running != len(is_open):
             raise errors.CorruptionError(f"{len(is_open)} episodes are open, but {self.places.running} are counted")
         waiting = len(self.waiting_of(is_stored.difference(is_open)))
-        if self.num_waiting != waiting:
+        if not self.num_waiting == self.num_from(None) - self.places.running == waiting:
             raise errors.CorruptionError(f"{waiting} episodes wait, but {self.num_waiting} are counted")
         if self.groups is not None:
             self.groups.check()
