@@ -147,6 +147,8 @@ class Delivering(checkpointable.Journalable, Generic[E]):
 
     _HAS_WHOLE_EPISODES: ClassVar[bool] = False
     """Whether episodes are stored when they have ended, so that none is ever open."""
+    _num_commands = 0
+    """How many commands of the learner were carried out."""
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         if self._queue is None:
             queue = self._new_queue()
             queue.places.running = len(self._open_ids())
-            queue.count_waiting(self._store.finished)
+            queue.num_waiting = queue.count_waiting(self._store.finished)
             self._follow(queue)
         assert self._queue is not None
         return self._queue
@@ -448,8 +450,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             raise errors.ArgumentError(
                 f"version must be at most the learner's, {known}, got {version}: call set_policy_version first"
             )
-        if self._journal is not None:
-            self._journal.write(queue_journal.ACKNOWLEDGE, version, list(but))
+        self._write(queue_journal.ACKNOWLEDGE, version, list(but))
         if self._queue is not None:
             self._queue.acknowledge(version, but)
 
@@ -466,8 +467,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         """
         before = self._store.policy_version
         version = validation.next_version(version, before)
-        if self._journal is not None:
-            self._journal.write(queue_journal.LEARN, version)
+        self._write(queue_journal.LEARN, version)
         self._store.policy_version = version
         if self._queue is not None:
             self._queue.set_version(self._store, before, version)
@@ -489,8 +489,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             CheckpointError: The journal could not be written or synced.
         """
         version = validation.non_negative_int("version", version)
-        if self._journal is not None:
-            self._journal.write(queue_journal.RESUME, version, self._redeliver)
+        self._write(queue_journal.RESUME, version, self._redeliver)
         self._store.policy_version = version
         if self._queue is not None:
             self._queue.resume(self._store, version, waits=self._redeliver)
@@ -558,15 +557,16 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         restarts = [(queue_journal.RESTART, commands.encoded())] if self._redeliver else []
         return restarts + [(queue_journal.ABANDON, commands.encoded(ids)) for ids in position.abandoned]
 
-    def _num_requests(self) -> int:
-        """Return how many requests of the learner were carried out; of those before a restart, any number."""
-        return 0 if self._queue is None else self._queue.num_requests
+    def _write(self, kind: int, *arguments: Any) -> None:
+        """Journal a command of the learner, if a journal is attached, and count it."""
+        if self._journal is not None:
+            self._journal.write(kind, *arguments)
+        self._num_commands += 1
 
     def _write_later(self, kind: int, *arguments: Any) -> None:
-        """Journal a command of the learner, if a journal is attached; it is synced with the next record."""
-        if self._journal is not None:
-            with self._journal._syncing_later():
-                self._journal.write(kind, *arguments)
+        """Likewise; it is synced with the next record."""
+        with contextlib.nullcontext() if self._journal is None else self._journal._syncing_later():
+            self._write(kind, *arguments)
 
     # Waiting.
 
@@ -776,11 +776,12 @@ class Deliveries:
     def places(self, max_lag: int | None = None) -> tuple[int, int]:
         """Return how many episodes run or may still be delivered, and how many run.
 
-        Those with a larger lag are not counted, given a `max_lag`. O(versions) but for the first call.
+        What waits with a larger lag is not counted, given a `max_lag`: O(units that wait), otherwise O(1).
         """
         queue, version = self._buffer._learner(), self._buffer.policy_version
         queue.pass_time()
-        return queue.num_from(None if max_lag is None or version is None else version - max_lag), queue.places.running
+        older = 0 if max_lag is None or version is None else queue.num_older(version - max_lag)
+        return queue.num_outstanding - older, queue.places.running
 
     def are_delivered(self, episode_ids: Iterable[str]) -> bool:
         """Return whether any of those episodes is delivered."""

@@ -83,10 +83,8 @@ class LearnerQueue:
         delivered: The units that were delivered, in that order.
         drops: Counts of dropped episodes, by reason.
         num_waiting: Number of episodes that have ended and may still be delivered, also before there is a line.
-        lineless: Before there is a line, the number of single ones among them by version.
         unplaced: The ids of stored episodes that hold no place: when places were counted anew, they had been delivered
             or were too old. Once they are delivered, or delivered again, they hold one.
-        num_requests: How many requests of the learner were carried out; not part of the state.
     """
 
     def __init__(
@@ -102,8 +100,7 @@ class LearnerQueue:
         self.line: units.Line | None = None
         self.delivered: dict[units.Unit, None] = {}
         self.drops = bias.Drops()
-        self.num_waiting = self.num_requests = 0
-        self.lineless: collections.Counter[int | None] = collections.Counter()
+        self.num_waiting = 0
         self.unplaced: set[str] = set()
         self._has_restarted = False
         self._stopped: float | None = None
@@ -142,7 +139,6 @@ class LearnerQueue:
         else:
             self.num_waiting += reason is None
             if self.line is None:
-                self.lineless[bias.oldest_version(episode)] += reason is None
                 return
             if reason is None:
                 self._line_up(self.line, episode)
@@ -154,10 +150,9 @@ class LearnerQueue:
         if self.groups is not None and episode.group_id is not None:
             self.pass_time()
         unit = self.unit_of(episode)
-        if unit is None and self.line is None and why_not(episode) is None:
-            self.num_waiting -= 1
-            self.lineless[bias.oldest_version(episode)] -= 1
-        elif unit is not None and episode in unit.episodes:
+        if unit is None:
+            self.num_waiting -= self.line is None and why_not(episode) is None
+        elif episode in unit.episodes:
             if unit.is_pending:
                 self.drop(unit, "evicted", State.EVICTED)
             else:
@@ -173,7 +168,6 @@ class LearnerQueue:
         self.groups, self.line = self._new_groups(), None if self.line is None else units.Line()
         self.singles.clear()
         self.delivered.clear()
-        self.lineless.clear()
         self.unplaced.clear()
         self.num_waiting = 0
         self.places.cleared()
@@ -212,8 +206,6 @@ class LearnerQueue:
         """Return the line of single episodes, begun with those that have ended so far."""
         if self.line is None:
             self.line = units.Line()
-            self.lineless.clear()
-            self.num_requests += 1
             for episode in store.finished:
                 if self.groups is not None and episode.group_id is not None:
                     continue
@@ -233,8 +225,7 @@ class LearnerQueue:
         """Go back to before the line of single episodes began, given the drops then; nothing has left it."""
         for unit in self.line or ():
             del self.singles[unit.key]
-            self.lineless[unit.oldest_version] += 1
-        self.line, self.drops, self.num_requests = None, drops, self.num_requests - 1
+        self.line, self.drops = None, drops
 
     def groups_line(self) -> units.Line:
         """Return the line of complete groups; the queue must have groups."""
@@ -250,7 +241,6 @@ class LearnerQueue:
                 completed it without them, but does not in a replay.
             version: The learner's policy version.
         """
-        self.num_requests += 1
         for unit, episodes in delivered.items():
             self._drop("straggler", [each for each in self._close(unit, State.DELIVERED) if each not in episodes])
             unit.episodes, unit.version = episodes, -1 if version is None else version
@@ -285,7 +275,6 @@ class LearnerQueue:
         """
         if has_single:
             self.singles_line(store)
-        self.num_requests += 1
         num_dropped = 0
         for episode in self._stored(store, episode_ids):
             self.pass_time()
@@ -308,7 +297,6 @@ class LearnerQueue:
             version: The version.
             but: The ids of episodes that may not have reached their learner.
         """
-        self.num_requests += 1
         for unit in self.delivered:
             is_older = unit.version is not None and unit.version < version
             if is_older and not any(episode.episode_id in but for episode in unit.episodes):
@@ -322,7 +310,6 @@ class LearnerQueue:
 
     def resume(self, store: Store, version: int, *, waits: bool) -> None:
         """Go on from weights of that version, with places counted anew; see `take_back`."""
-        self.num_requests += 1
         self.take_back(version, waits=waits)
         self.count_places(store, version)
 
@@ -339,7 +326,6 @@ class LearnerQueue:
 
     def put_back(self, store: Store, ids_of_units: Sequence[Sequence[str]]) -> None:
         """Let episodes or groups, each a list of ids, whose newest delivery failed wait again, before all others."""
-        self.num_requests += 1
         for episode_ids in reversed(ids_of_units):
             self._put_back(store, episode_ids)
 
@@ -375,7 +361,6 @@ class LearnerQueue:
 
     def drop(self, unit: units.Unit, reason: str, state: State = State.CLOSED) -> None:
         """Drop a unit that waits."""
-        self.num_requests += 1
         self._drop(reason, self._close(unit, state))
 
     def abandon(self, group_ids: Iterable[str]) -> None:
@@ -422,34 +407,21 @@ class LearnerQueue:
         """Number of episodes that are open, or have ended and may still be delivered."""
         return self.places.running + self.num_waiting
 
-    def num_from(self, least: int | None) -> int:
-        """Return `num_outstanding` without what is older than `least`; see `waiting_of`. O(versions)."""
-        number = self.places.running + units.num_from(self.lineless, least)
-        if self.line is not None:
-            number += self.line.num_episodes(least)
-        if self.groups is not None:
-            gathering = self.groups.gathering.values()
-            number += sum([len(unit.episodes) for unit in gathering if units.is_from(unit.oldest_version, least)])
-            number += self.groups.complete.num_episodes(least)
-        return number
+    def num_older(self, least: int) -> int:
+        """Return how many episodes wait in units that are older than a version. O(units that wait)."""
+        groups = [] if self.groups is None else [*self.groups.gathering.values(), *self.groups.complete]
+        return len(units.episodes_of(unit for unit in [*groups, *(self.line or ())] if unit.is_older(least)))
 
-    def count_waiting(self, ended: Iterable[Episode]) -> None:
-        """Count what waits, given the episodes that have ended. O(episodes)."""
-        self.num_waiting = len(self.waiting_of(ended))
-        self.lineless = collections.Counter([bias.oldest_version(each) for each in self._lineless(ended)])
+    def waiting_units(self, ended: Iterable[Episode]) -> list[units.Unit]:
+        """Return what may still be delivered, in units, given the episodes that have ended. O(episodes)."""
+        found = [unit for unit in self.all_units() if unit.is_pending]
+        single = [each for each in ended if self.unit_of(each) is None and why_not(each) is None]
+        alone = [] if self.line is not None else [units.Unit("", False, State.COMPLETE, [each]) for each in single]
+        return found + alone
 
-    def _lineless(self, ended: Iterable[Episode]) -> list[Episode]:
-        single = [] if self.line is not None else [each for each in ended if self.unit_of(each) is None]
-        return [each for each in single if why_not(each) is None]
-
-    def waiting_of(self, ended: Iterable[Episode], least: int | None = None) -> list[Episode]:
-        """Return what may still be delivered of the episodes that have ended, without what is older than `least`.
-
-        A group is as old as its oldest episode. O(episodes).
-        """
-        found = [unit for unit in self.all_units() if unit.is_pending and units.is_from(unit.oldest_version, least)]
-        single = [each for each in self._lineless(ended) if units.is_from(bias.oldest_version(each), least)]
-        return units.episodes_of(found) + single
+    def count_waiting(self, ended: Iterable[Episode]) -> int:
+        """Return what `num_waiting` must be, given the episodes that have ended. O(episodes)."""
+        return len(units.episodes_of(self.waiting_units(ended)))
 
     def set_version(self, store: Store, before: int | None, version: int) -> None:
         """Record that the learner has set its version: the first, and the first after a restart, count places anew.
@@ -463,8 +435,9 @@ class LearnerQueue:
 
     def count_places(self, store: Store, version: int | None) -> None:
         """Count places anew: what is open, or may still be delivered and is not too old for that version, holds one."""
-        self._has_restarted = False
-        held = {each.episode_id for each in self.waiting_of(store.finished, self.places.least_version(version))}
+        self._has_restarted, least = False, self.places.least_version(version)
+        fresh = [unit for unit in self.waiting_units(store.finished) if not unit.is_older(least)]
+        held = {each.episode_id for each in units.episodes_of(fresh)}
         self.unplaced = {each.episode_id for each in store.finished} - held
         self.places.begin(None if version is None else 0, self.places.running + len(held))
 
@@ -501,7 +474,7 @@ class LearnerQueue:
             elif self.groups is not None and episode.group_id is not None:
                 self.groups.groups[episode.group_id].running -= 1
         self.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
-        self.count_waiting(ended)
+        self.num_waiting = self.count_waiting(ended)
         self.count_places(store, None)
 
     def check(self, episodes: Iterable[Episode]) -> None:
@@ -529,8 +502,8 @@ class LearnerQueue:
         is_open = [episode for episode in stored if episode.status == "IN_PROGRESS"]
         if self.places.running != len(is_open):
             raise errors.CorruptionError(f"{len(is_open)} episodes are open, but {self.places.running} are counted")
-        waiting = len(self.waiting_of(is_stored.difference(is_open)))
-        if not self.num_waiting == self.num_from(None) - self.places.running == waiting:
+        waiting = self.count_waiting(is_stored.difference(is_open))
+        if self.num_waiting != waiting:
             raise errors.CorruptionError(f"{waiting} episodes wait, but {self.num_waiting} are counted")
         if self.groups is not None:
             self.groups.check()

@@ -144,7 +144,7 @@ def load(
             queue.line = units_lib.Line() if saved.boolean("has_line") else None
             if is_same_rule:
                 _fill(queue, found, episodes)
-                queue.count_waiting(store.finished)
+                queue.num_waiting = queue.count_waiting(store.finished)
                 queue.unplaced = {episodes[place].episode_id for place in unplaced.nonzero()[0].tolist()}
                 _put_counts(saved, queue, store.policy_version)
             else:

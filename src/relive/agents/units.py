@@ -8,7 +8,7 @@ EVICTED      likewise, because one of its episodes had to make room
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 import dataclasses
 import enum
 
@@ -61,6 +61,11 @@ class Unit:
         """Whether it may still be delivered."""
         return self.state in (DeliveryState.GATHERING, DeliveryState.COMPLETE)
 
+    def is_older(self, least: int | None) -> bool:
+        """Return whether its oldest version is known, and below `least`."""
+        version = self.oldest_version
+        return least is not None and version is not None and version < least
+
     @property
     def oldest_version(self) -> int | None:
         """The oldest policy version of its episodes; None if unknown."""
@@ -79,7 +84,6 @@ class Line:
         self.num_removed = 0
         self._units: collections.OrderedDict[str, tuple[Unit, int | None]] = collections.OrderedDict()
         self._versions: collections.Counter[int | None] = collections.Counter()
-        self._episodes: collections.Counter[int | None] = collections.Counter()
 
     def __len__(self) -> int:
         return len(self._units)
@@ -95,7 +99,6 @@ class Line:
         unit.state, version = DeliveryState.COMPLETE, unit.oldest_version
         self._units[unit.key] = unit, version
         self._versions[version] += 1
-        self._episodes[version] += len(unit.episodes)
         if first:
             self._units.move_to_end(unit.key, last=False)
 
@@ -104,17 +107,12 @@ class Line:
         _, version = self._units.pop(unit.key)
         self.num_removed += 1
         self._versions[version] -= 1
-        self._episodes[version] -= len(unit.episodes)
         if not self._versions[version]:
-            del self._versions[version], self._episodes[version]
+            del self._versions[version]
 
     def num_fresh(self, least: int | None, kept: int | None = None) -> int:
         """Return how many units are fresh enough and not reserved; see `find`."""
         return sum(count for version, count in self._versions.items() if _is_fresh(version, least, kept))
-
-    def num_episodes(self, least: int | None) -> int:
-        """Return how many episodes the units have that are not older than a version."""
-        return num_from(self._episodes, least)
 
     def find(self, count: int, least: int | None, kept: int | None = None) -> tuple[list[Unit], list[Unit]]:
         """Return the first fresh units, at most `count`, and the stale ones before them. O(units passed over).
@@ -138,10 +136,8 @@ class Line:
     def check(self) -> None:
         """Raise CorruptionError if the versions are miscounted, or a unit that waits is not complete."""
         versions = collections.Counter(unit.oldest_version for unit in self)
-        episodes = collections.Counter(unit.oldest_version for unit in self for _ in unit.episodes)
-        for expected, found in ((versions, self._versions), (episodes, self._episodes)):
-            if expected != found:
-                raise errors.CorruptionError(f"versions that wait must be {dict(expected)}, found {dict(found)}")
+        if versions != self._versions:
+            raise errors.CorruptionError(f"versions that wait must be {dict(versions)}, found {dict(self._versions)}")
         if any(unit.state is not DeliveryState.COMPLETE for unit in self):
             raise errors.CorruptionError("what waits for the learner must be complete")
 
@@ -149,16 +145,6 @@ class Line:
 def _is_fresh(version: int | None, least: int | None, kept: int | None = None) -> bool:
     is_stale = least is not None and (version is None or version < least)
     return not is_stale and (kept is None or version is None or version < kept)
-
-
-def is_from(version: int | None, least: int | None) -> bool:
-    """Return whether a version is not older than `least`; an unknown one is not."""
-    return version is None or least is None or version >= least
-
-
-def num_from(versions: Mapping[int | None, int], least: int | None) -> int:
-    """Return the sum of the counts of the versions that are not older than `least`."""
-    return sum([count for version, count in versions.items() if is_from(version, least)])
 
 
 def episodes_of(units: Iterable[Unit]) -> list[bias.EndedEpisode]:
