@@ -261,9 +261,7 @@ REQUESTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 @BOTH
-def test_a_buffer_whose_learner_asked_since_it_was_recovered_is_not_attached(
-    make: Any, name: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_buffer_that_delivered_since_recovery_is_not_attached(make: Any, name: str, tmp_path: pathlib.Path) -> None:
     """P129."""
     buffer = used(tmp_path / "journal", lambda **settings: make(**settings | {"groups": relive.Groups(1)}))
     REQUESTS[name](buffer)
