@@ -32,6 +32,8 @@ class Twin:
     waiting: list[int] = dataclasses.field(default_factory=list)
     out: dict[int, int | None] = dataclasses.field(default_factory=dict)
     """What was delivered, with the learner's version; None once it is acknowledged."""
+    again: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Likewise what waits again."""
     placed: set[int] = dataclasses.field(default_factory=set)
     version: int | None = None
     since: int | None = None
@@ -52,6 +54,7 @@ class Twin:
         self.waiting = [number for number in self.waiting if number not in fresh]
         self.out |= dict.fromkeys(fresh, -1 if self.version is None else self.version)
         self.placed.update(fresh)
+        self.again = {number: version for number, version in self.again.items() if number not in fresh}
         return fresh
 
     def drop(self, numbers: list[int]) -> None:
@@ -61,6 +64,10 @@ class Twin:
 
     def ack(self, version: int) -> None:
         self.out = {n: None if v is None or v < version else v for n, v in self.out.items()}
+        kept = [number for number in self.waiting if self.again.get(number, version) < version]
+        self.drop(kept)
+        self.out |= dict.fromkeys(kept)
+        self.again = {number: each for number, each in self.again.items() if number not in kept}
 
     def put_back(self, numbers: list[int]) -> None:
         self.waiting = [*numbers, *self.waiting]
@@ -69,7 +76,9 @@ class Twin:
 
     def take_back(self, least: int) -> None:
         found = [number for number, version in self.out.items() if version is not None and version >= least]
+        again = {number: version for number, version in self.out.items() if number in found and version is not None}
         (self.put_back if self.redeliver else self.drop)(found)
+        self.again |= again
 
     def set_version(self, version: int) -> None:
         self.version = version

@@ -425,9 +425,10 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def ack(self, version: int) -> None:
         """Acknowledge all that was delivered before the learner had that policy version.
 
-        Call it when the learner has saved the weights of that version. What was delivered and not acknowledged is
-        delivered again after `load`, `load_state_dict` or `recover`, before all others and in the order of delivery;
-        nothing else is. A group of which an episode was evicted or rejected meanwhile is not.
+        Call it when the learner has saved the weights of that version, and again after a restart from them: it may have
+        been killed in between. What was delivered and not acknowledged is delivered again after `load`,
+        `load_state_dict` or `recover`, before all others and in the order of delivery; nothing else is. A group of
+        which an episode was evicted or rejected meanwhile is not.
 
         Args:
             version: At most the learner's policy version.

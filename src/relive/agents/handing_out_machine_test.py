@@ -84,6 +84,8 @@ class Naive:
         self.rule, self.admission = rule, admission
         # What was delivered and not acknowledged, with the learner's version.
         self.unacked: list[tuple[list[Record], int]] = []
+        # Likewise what waits again, until it is delivered or dropped.
+        self.again: list[tuple[list[Record], int]] = []
         self.records: list[Record] = []
         self.groups: list[Group] = []
         self.drops: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -267,6 +269,7 @@ class Naive:
                     self.take_place(record)
                 elif not self.is_fresh(unit, max_lag):
                     self.drop(record, "stale")
+        self.again = [each for each in self.again if each[0][0].turn == "waits"]
         self.unacked += [(unit, -1 if self.version is None else self.version) for unit in fresh]
         return fresh
 
@@ -342,13 +345,25 @@ class Naive:
 
     def take_back(self, least: int, *, waits: bool) -> None:
         """What was delivered at that version or later, and not acknowledged, comes first, or is dropped."""
-        for unit, _ in reversed([each for each in self.unacked if each[1] >= least]):
+        for unit, version in reversed([each for each in self.unacked if each[1] >= least]):
             if waits:
                 self.wait_again(unit)
+                self.again.append((unit, version))
             else:
                 for record in unit:
                     self.drop(record, "resumed")
         self.unacked = [each for each in self.unacked if each[1] < least]
+
+    def acknowledge(self, version: int, but: list[Record]) -> None:
+        self.unacked = [each for each in self.unacked if each[1] >= version or each[0] == but]
+        self.again = [each for each in self.again if each[0][0].turn == "waits"]
+        for unit, delivered in self.again:
+            if delivered < version and unit != but:
+                self.close(unit)
+                for record in unit:
+                    record.turn = "handed"
+                    self.give_back(record.has_place)
+                    record.has_place = False
 
     def totals(self, *, trained: bool) -> dict[str, Any]:
         records = [r for r in self.records if r.ended > 0]
@@ -694,7 +709,7 @@ class HandingOutMachine(walks.Machine):
         version = max(naive.version - lag, 0)
         but = self.delivered[number % len(self.delivered)] if self.delivered and number is not None else []
         self.buffer._ack(version, [record.episode_id for record in but])
-        naive.unacked = [each for each in naive.unacked if each[1] >= version or each[0] == but]
+        naive.acknowledge(version, but)
 
     @walks.rule(really=walks.sampled_from([False, False, True]))
     def abandon(self, really: bool) -> None:

@@ -293,13 +293,21 @@ class LearnerQueue:
     def acknowledge(self, version: int, but: Collection[str] = ()) -> None:
         """Record that all that was delivered before the learner had that version will not be needed again.
 
+        What waits again, since the learner was restarted before it could say so, does not wait any more.
+
         Args:
             version: The version.
             but: The ids of episodes that may not have reached their learner.
         """
-        for unit in self.delivered:
+        groups = () if self.groups is None else self.groups.complete
+        for unit in [*self.delivered, *(self.line or ()), *groups]:
             is_older = unit.version is not None and unit.version < version
             if is_older and not any(episode.episode_id in but for episode in unit.episodes):
+                if unit.is_pending:
+                    held = {each.episode_id for each in self._close(unit, State.DELIVERED)} - self.unplaced
+                    self.unplaced |= held
+                    self.places.release_place(len(held))
+                    self.delivered[unit] = None
                 unit.version = None
 
     def restart(self, *, waits: bool) -> None:
@@ -320,7 +328,7 @@ class LearnerQueue:
         """
         for unit in reversed([each for each in self.delivered if each.version is not None and each.version >= least]):
             if waits:
-                self._wait_again(unit)
+                self._wait_again(unit, unit.version)
             else:
                 self._take_out(unit, unit.episodes, "resumed")
 
@@ -493,7 +501,7 @@ class LearnerQueue:
         for unit in found:
             if unit.is_delivered != (unit in self.delivered) or unit.is_delivered > bool(unit.episodes):
                 raise errors.CorruptionError(f"{unit.key} is {unit.state.name}, but cannot have been handed out")
-            if unit.version is not None and not unit.is_delivered:
+            if unit.version is not None and not unit.is_delivered and unit.state is not State.COMPLETE:
                 raise errors.CorruptionError(f"{unit.key} cannot wait to be acknowledged, as it is {unit.state.name}")
         if {unit.key: unit for unit in found if not unit.is_group} != self.singles:
             raise errors.CorruptionError("single episodes must wait, or have been handed out, by their ids")
@@ -526,6 +534,7 @@ class LearnerQueue:
 
     def _close(self, unit: units.Unit, state: State) -> list[Episode]:
         """End the waiting of a unit, and return its episodes."""
+        unit.version = None
         self.num_waiting -= len(unit.episodes)
         if self.groups is not None and unit.is_group:
             return self.groups.close(unit, state)
@@ -548,10 +557,10 @@ class LearnerQueue:
             if not unit.is_group:
                 del self.singles[unit.key]
 
-    def _wait_again(self, unit: units.Unit) -> None:
-        """Let a delivered unit wait again, before all others."""
+    def _wait_again(self, unit: units.Unit, version: int | None = None) -> None:
+        """Let a delivered unit wait again, before all others, given the version if it had reached the learner."""
         self._hold_places(unit.episodes)
-        unit.version = None
+        unit.version = version
         self.num_waiting += len(unit.episodes)
         del self.delivered[unit]
         line = self.groups.complete if self.groups is not None and unit.is_group else self.line

@@ -36,7 +36,8 @@ class Unit:
         state: Where it stands.
         episodes: Those that can be trained on, in the order in which they ended; once they were delivered, without
             those that were evicted or rejected since.
-        version: The learner's policy version when the unit was delivered, -1 for none, until that is acknowledged.
+        version: The learner's policy version when the unit was delivered, -1 for none, until that is acknowledged; also
+            while the unit waits again.
         since: When the first episode of a group started, by the monotonic clock.
         running: Number of episodes of a group that are open.
         stored: Number of episodes of a group that are stored.
