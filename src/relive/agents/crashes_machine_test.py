@@ -71,6 +71,7 @@ class Twin:
 
     def put_back(self, numbers: list[int]) -> None:
         self.waiting = [*numbers, *self.waiting]
+        self.again = {number: version for number, version in self.again.items() if number not in numbers}
         self.out = {number: version for number, version in self.out.items() if number not in numbers}
         self.placed.update(numbers)
 
@@ -109,7 +110,8 @@ class Twin:
         return (moved + self.rule.max_lag + 1) * self.rule.episodes_per_version - len(self.placed)
 
     def view(self) -> Any:
-        return self.version, self.waiting, [*self.out.items()], self.num_places()
+        waiting = [(number, self.again.get(number)) for number in self.waiting]
+        return self.version, waiting, [*self.out.items()], self.num_places()
 
 
 class CrashesMachine(walks.Machine):
@@ -144,7 +146,7 @@ class CrashesMachine(walks.Machine):
         numbers = {each: number for number, each in enumerate(self.ids())}
         queue, rule = self.buffer._learner(), self.twin.rule
         assert queue.line is not None
-        waiting = [numbers[unit.key] for unit in queue.line]
+        waiting = [(numbers[unit.key], unit.version) for unit in queue.line]
         places = rule._most_admitted(queue.places.versions or 0) - queue.places.admitted
         return self.buffer.policy_version, waiting, [(numbers[u.key], u.version) for u in queue.delivered], places
 
