@@ -185,7 +185,7 @@ async def test_a_full_disk_delays_that_a_learner_resumes(tmp_path: pathlib.Path)
 
 
 @local_test.virtual
-async def test_what_is_too_old_for_the_learner_holds_no_place_of_a_fleet() -> None:
+async def test_what_is_too_old_for_the_learner_holds_no_place() -> None:
     fleet = fleet_of(shards=1, admission=relive.Admission(0, 1))
     client = fleet.replay()
     await client.set_policy_version(0)
