@@ -1,8 +1,10 @@
 """A learner of a fleet that comes back: no other client, late reply or restarted shard can undo that it resumed."""
 
 import asyncio
+import contextlib
 import itertools
 import pathlib
+import random
 from typing import Any
 
 import pytest
@@ -136,13 +138,16 @@ async def test_what_comes_again_is_not_put_back_by_an_earlier_learner() -> None:
     store(fleet, 2, 2)
 
     def take(name: bytes, number: int, count: int) -> list[str]:
-        units, *_ = shard.take(deliveries.Request(name * 16, number, 0), count, WANTED, None)
+        units, *_ = shard.take(deliveries.Request(name * 16, number, 0), count, WANTED, shard._policy)
         return agents(episode for (episode,) in units)
 
     assert take(b"a", 1, 2) == ["0", "1"]
     shard.follow(replies.Policy((1,), 1))
     assert (take(b"b", 1, 2), take(b"a", 2, 0)) == (["0", "1"], [])
     assert take(b"c", 1, 1) == []
+    store(fleet, 1)
+    assert shard.take(deliveries.Request(b"late" * 4, 1, 0), 1, WANTED, replies.Policy((), 2))[0] == []
+    shard.reject([episode.episode_id for episode in fleet.buffer(0)._store][2:], "seen")
     assert shard.places([]).delivered == 2
 
 
@@ -202,3 +207,97 @@ async def test_columns_have_no_version_to_resume_from() -> None:
     client = local_test.LocalFleet(disk_test.ring, 1).replay()
     with pytest.raises(errors.ArgumentError, match="^resume_policy_version needs buffers of episodes or tokens, got"):
         await client.resume_policy_version(1)
+
+
+# A learner that saves its weights every ten versions is killed; another one takes groups beside it.
+
+
+class Run:
+    """The saved weights, and the groups that are complete."""
+
+    def __init__(self, seed: int) -> None:
+        self.fleet = local_test.LocalFleet(
+            consumption_test.grouped(redeliver=True), 2, seed=seed, admission=relive.Admission(2, 2 * GROUP)
+        )
+        self.saved: tuple[int, list[str]] = (0, [])
+        self.version, self.complete = 0, set[str]()
+        self.asked: asyncio.Queue[tuple[int, asyncio.Future[Any]]] = asyncio.Queue()
+
+    async def act(self, name: str) -> None:
+        client = self.fleet.replay()
+        async with client.episodes_writer() as writer:
+            for number in itertools.count():
+                with await client.admit(GROUP) as ticket:
+                    group = {"group_id": f"{name}/{number}", "policy_version": self.version, "ticket": ticket}
+                    for _ in range(GROUP):
+                        async with writer.episode("actor", **group) as episode:
+                            await episode.append(0, 0, 1.0)
+                            await episode.end(1)
+                    await writer.flush()
+                    self.complete.add(group["group_id"])
+
+    async def assist(self) -> None:
+        """Take a group for each that is asked for; one that came too late is for who asks next."""
+        client, spare = self.fleet.replay(), list[tuple[int, Any]]()
+        while True:
+            generation, answer = await self.asked.get()
+            spare = [each for each in spare if each[0] == generation]
+            if not spare:
+                (group,) = await client.next_groups(1, max_lag=2)
+                spare.append((len(client._draws.policy.resumed), group))
+            if not answer.cancelled() and spare[0][0] == generation:
+                answer.set_result(spare.pop()[1])
+            elif not answer.cancelled():
+                self.asked.put_nowait((generation, answer))
+
+    async def learn(self, client: Any) -> None:
+        self.version, trained = self.saved[0], [*self.saved[1]]
+        await client.resume_policy_version(self.version)
+        await client.ack(self.version)
+        while True:
+            answer = asyncio.get_running_loop().create_future()
+            self.asked.put_nowait((len(client._resumed), answer))
+            groups = [*await client.next_groups(1, max_lag=2), await answer]
+            assert max(self.version - each.policy_version for group in groups for each in group) <= 2
+            trained += [group[0].group_id for group in groups]
+            self.version += 1
+            if self.version % 10 == 0:
+                self.saved = self.version, [*trained]
+            await client.set_policy_version(self.version)
+            if self.version % 10 == 0:
+                await client.ack(self.version)
+
+
+GROUP = consumption_test.SIZE
+
+
+@pytest.mark.parametrize("kills", [pytest.param(4, marks=pytest.mark.full), pytest.param(20, marks=pytest.mark.long)])
+@local_test.virtual
+async def test_a_killed_learner_of_a_fleet_trains_each_group_once(kills: int) -> None:
+    run, rng = Run(kills), random.Random(kills)
+    others = [asyncio.create_task(run.act(f"{number}")) for number in range(3)]
+    others.append(asyncio.create_task(run.assist()))
+    for number in range(kills + 1):
+        client = run.fleet.replay()
+        learner = asyncio.create_task(run.learn(client))
+        least = run.saved[0] + (10 if number == kills else 0)
+        until = least + rng.randrange(5, 25)
+        while run.version < until:
+            await local_test.settle(0.05 * rng.random())
+            assert not learner.done(), learner.exception()
+        run.fleet.kill_client(client)
+        learner.cancel()
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+    version, trained = run.saved
+    assert len(trained) == len(set(trained)) == 2 * version >= 20
+    client, left = run.fleet.replay(), list[str]()
+    await client.resume_policy_version(version)
+    await client.ack(version)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            left += [(await asyncio.wait_for(client.next_groups(1), 5.0))[0][0].group_id]
+    assert not set(left) & set(trained)
+    num_stale = sum((await client.get_drops()).get("stale", {}).values()) // GROUP
+    assert len({*left, *trained} & run.complete) + num_stale >= len(run.complete)

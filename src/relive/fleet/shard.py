@@ -293,6 +293,8 @@ class Shard:
         self._do_what_is_due()
         if policy is not None and not self._can_follow(policy):
             return [], 0, policy, self._progress()
+        if len(self._policy.resumed) > len(policy.resumed if policy is not None else ()):
+            number = 0  # It was asked before a learner resumed, perhaps by the one that died.
         try:
             units, ready = self._queue.take(request, self._clock(), number, **wanted)
         except errors.CheckpointError as error:  # Other shards deliver meanwhile.
