@@ -228,7 +228,11 @@ class Run:
         async with client.episodes_writer() as writer:
             for number in itertools.count():
                 with await client.admit(GROUP) as ticket:
-                    group = {"group_id": f"{name}/{number}", "policy_version": self.version, "ticket": ticket}
+                    group: dict[str, Any] = {
+                        "group_id": f"{name}/{number}",
+                        "policy_version": self.version,
+                        "ticket": ticket,
+                    }
                     for _ in range(GROUP):
                         async with writer.episode("actor", **group) as episode:
                             await episode.append(0, 0, 1.0)
