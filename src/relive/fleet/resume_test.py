@@ -245,13 +245,13 @@ class Run:
         client, spare = self.fleet.replay(), list[tuple[int, Any]]()
         while True:
             generation, answer = await self.asked.get()
-            spare = [each for each in spare if each[0] == generation]
+            spare = [each for each in spare if each[0] >= generation]
             if not spare:
                 (group,) = await client.next_groups(1, max_lag=2)
                 spare.append((len(client._draws.policy.resumed), group))
-            if not answer.cancelled() and spare[0][0] == generation:
+            if spare[0][0] == generation and not answer.cancelled():
                 answer.set_result(spare.pop()[1])
-            elif not answer.cancelled():
+            elif spare[0][0] < generation:  # It was delivered before a learner resumed.
                 self.asked.put_nowait((generation, answer))
 
     async def learn(self, client: Any) -> None:
