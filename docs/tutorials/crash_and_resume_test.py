@@ -60,20 +60,37 @@ def waiting(folder: pathlib.Path) -> tuple[list[str], list[str]]:
     return ids, [group_id for group_id, count in members.items() if count == 4]
 
 
+def write(folder: pathlib.Path, updates: int, every: int) -> None:
+    """Write the program, with other numbers of updates, and of updates between two saves."""
+    numbers = "UPDATES, SAVE_EVERY, GROUPS, GROUP, MAX_LAG = 12, 3,"
+    assert numbers in PROGRAM
+    (folder / "program.py").write_text(PROGRAM.replace(numbers, f"{numbers.split('=')[0]}= {updates}, {every},"))
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-@pytest.mark.parametrize("names", ["", "learn save_weights train"])
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.full)])
-def test_a_learner_killed_at_ten_places_trains_each_group_once(names: str, kills: int, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
+@pytest.mark.parametrize("names", ["", "learn save_weights train main"])
+@pytest.mark.parametrize(
+    ("kills", "every"),
+    [(3, 3), pytest.param(10, 3, marks=pytest.mark.full), pytest.param(100, 10, marks=pytest.mark.long)],
+)
+def test_a_learner_killed_at_any_place_trains_each_group_once(
+    names: str, kills: int, every: int, tmp_path: pathlib.Path
+) -> None:
+    """Of the weights that there are in the end; the program itself checks that no lag is too large."""
+    write(tmp_path, 10**6, every)
     rng = random.Random(f"kills {names}")
     for _ in range(kills):
-        code = run(tmp_path, rng.randrange(1, 30 if names else 300), names)
+        code = run(tmp_path, rng.randrange(1, every * (20 if names else 250)), names)
         assert code == -signal.SIGKILL, "the program ended before it was killed"
+    saved = tmp_path / "run/weights.json"
+    version = json.loads(saved.read_text())["version"] if saved.exists() else 0
+    write(tmp_path, version + every, every)
     assert run(tmp_path, 10**9, names) == 0
-    weights = json.loads((tmp_path / "run/weights.json").read_text())
+    weights = json.loads(saved.read_text())
     trained = weights["trained"]
-    assert weights["version"] == 12
-    assert len(trained) == len(set(trained)) == 24
+    assert weights["version"] == version + every
+    assert version or kills < 10
+    assert len(trained) == len(set(trained)) == 2 * weights["version"]
     left, complete = waiting(tmp_path)
     assert not set(left) & set(trained)
     assert set(left) | set(trained) == set(complete)

@@ -8,7 +8,8 @@
 Episodes that end in the order in which they started are trained on in it, B a version. So the N-th is trained on at
 version i0 + floor((N - 1) / B), and if it starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i -
 i0 + max_lag, equation 3 of AReaL (Fu et al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first
-version that the learner sets: a run that resumes at version 100 does not admit a hundred batches at once.
+version that the learner sets, in its life or after a restart, or the one that it resumes from: a run that goes on at
+version 100 does not admit a hundred batches at once. N is then what is open, or stored, undelivered and not too old.
 
 Nothing here waits. A dropped episode gives its place back, since the learner will never train on it.
 """
@@ -197,6 +198,7 @@ class AdmissionCounter:
         lost: Called from any thread when a ticket was lost; must call `came_back` soon.
 
     Attributes:
+        rule: The rule.
         admitted: Number of admitted episodes that have not given their place back, including open and trained ones.
         running: Number of episodes that are open.
         reserved: Number of episodes that unused tickets admit.
@@ -204,7 +206,7 @@ class AdmissionCounter:
     """
 
     def __init__(self, rule: Admission | None, came_back: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._rule, self._came_back, self._lost, self._is_warned = rule, came_back, lost, False
+        self.rule, self._came_back, self._lost, self._is_warned = rule, came_back, lost, False
         self._lost_tickets: list[int] = []
         self._open: set[weakref.ref[Ticket]] = set()
         # The tickets that those who wait for one hold themselves.
@@ -227,7 +229,7 @@ class AdmissionCounter:
 
     def checked_count(self, count: object) -> int:
         """Return the number of episodes for a ticket, which must not be more than can ever be admitted at once."""
-        return checked_count(self._rule, count)
+        return checked_count(self.rule, count)
 
     def can_admit(self, count: int) -> bool:
         """Return whether that many more episodes may start."""
@@ -235,17 +237,17 @@ class AdmissionCounter:
             self.reserved -= self._lost_tickets.pop()
         more = self.reserved + count
         return is_within(
-            self._rule, admitted=self.admitted + more, running=self.running + more, versions=self.versions or 0
+            self.rule, admitted=self.admitted + more, running=self.running + more, versions=self.versions or 0
         )
 
     def held_back(self, call: str, count: int = 1) -> errors.NotReadyError:
         """Return the error for a call that would have to wait to admit `count` episodes."""
-        if is_crowded(self._rule, self.running + self.reserved + count):
+        if is_crowded(self.rule, self.running + self.reserved + count):
             what, remedy = f"{self.running + self.reserved} episodes running", "end one"
         else:
             what = f"{self.admitted + self.reserved} episodes admitted"
             remedy = "set_policy_version as the learner moves on"
-        return errors.NotReadyError(f"{call} held back by {self._rule!r} with {what}: {remedy}, or await admit")
+        return errors.NotReadyError(f"{call} held back by {self.rule!r} with {what}: {remedy}, or await admit")
 
     def admit(self, count: int) -> Ticket:
         """Return a ticket for that many episodes; they must be admissible now."""
@@ -257,8 +259,8 @@ class AdmissionCounter:
     def check(self, ticket: object, call: str) -> None:
         """Raise an error unless an episode may start with that ticket, which may be None without a rule."""
         if ticket is None:
-            if self._rule is not None:
-                raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
+            if self.rule is not None:
+                raise errors.ArgumentError(f"{call} needs a ticket with {self.rule!r}: await buffer.admit() first")
             return
         validation.require_instance("ticket", ticket, Ticket)
         assert isinstance(ticket, Ticket)
@@ -346,11 +348,14 @@ class AdmissionCounter:
     def begin(self, versions: int | None, admitted: int) -> None:
         """Restart counting, with `admitted` episodes that the learner may still train on.
 
-        The number is capped at the number of places, since otherwise nothing could start for a long time.
+        If they are more than there are places, nothing starts until the learner has caught up.
         """
-        self.versions = versions
-        self.admitted = admitted if self._rule is None else min(admitted, self._rule._most_admitted(versions or 0))
+        self.versions, self.admitted = versions, admitted
         self._came_back()
+
+    def least_version(self, version: int | None) -> int | None:
+        """Return the oldest version that is not too old for a learner of that version; None if all are."""
+        return None if version is None or self.rule is None else version - self.rule.max_lag
 
     # Tasks that wait for themselves.
 

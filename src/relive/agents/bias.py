@@ -35,7 +35,7 @@ class EndedEpisode(Protocol):
         ...
 
 
-REASONS = ("aborted", "cleared", "empty", "evicted", "rejected", "stale", "straggler")
+REASONS = ("aborted", "cleared", "empty", "evicted", "rejected", "resumed", "stale", "straggler")
 """Those of the buffer itself; `reject` may say others."""
 MOST_REASONS = 100
 MOST_SOURCES = 1000

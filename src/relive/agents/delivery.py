@@ -5,6 +5,7 @@
     await buffer.start_episode(..., ticket=ticket)    buffer.reject(episode_ids)
                                                       buffer.set_policy_version(version)
                                                       buffer.ack(version)
+                                                      buffer.resume_policy_version(version)
 
 Deciding and waiting are separate, as in the buffer: an awaited call waits for its turn, then takes, without awaiting in
 between.
@@ -41,8 +42,9 @@ from relive.waiting import rate_limiters
 if TYPE_CHECKING:
     from relive.agents import queue_journal
     from relive.agents import queue_state
-    from relive.persistence import journal as journal_lib
+    from relive.persistence import commands
 else:
+    commands = imports.lazy_module("relive.persistence.commands")
     queue_journal = imports.lazy_module("relive.agents.queue_journal")
     queue_state = imports.lazy_module("relive.agents.queue_state")
 
@@ -145,6 +147,8 @@ class Delivering(checkpointable.Journalable, Generic[E]):
 
     _HAS_WHOLE_EPISODES: ClassVar[bool] = False
     """Whether episodes are stored when they have ended, so that none is ever open."""
+    _num_commands = 0
+    """How many commands of the learner were carried out."""
 
     def __init__(
         self,
@@ -188,7 +192,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
         return self._queue
 
     def _new_queue(self) -> queue_lib.LearnerQueue:
-        return queue_lib.LearnerQueue(self._admission, self._groups, self._redeliver, self._waiters)
+        return queue_lib.LearnerQueue(self._admission, self._groups, self._waiters)
 
     def _follow(self, queue: queue_lib.LearnerQueue | None) -> None:
         """Set the queue, and let the store tell it what starts, ends and is evicted."""
@@ -421,9 +425,10 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def ack(self, version: int) -> None:
         """Acknowledge all that was delivered before the learner had that policy version.
 
-        Call it when the learner has saved the weights of that version. What was delivered and not acknowledged is
-        delivered again after `load`, `load_state_dict` or `recover`, before all others and in the order of delivery;
-        nothing else is. A group of which an episode was evicted or rejected meanwhile is not.
+        Call it when the learner has saved the weights of that version, and again after a restart from them: it may have
+        been killed in between. What was delivered and not acknowledged is delivered again after `load`,
+        `load_state_dict` or `recover`, before all others and in the order of delivery; nothing else is. A group of
+        which an episode was evicted or rejected meanwhile is not.
 
         Args:
             version: At most the learner's policy version.
@@ -446,35 +451,58 @@ class Delivering(checkpointable.Journalable, Generic[E]):
             raise errors.ArgumentError(
                 f"version must be at most the learner's, {known}, got {version}: call set_policy_version first"
             )
-        if self._journal is not None:
-            self._journal.write(queue_journal.ACKNOWLEDGE, version, list(but))
+        self._write(queue_journal.ACKNOWLEDGE, version, list(but))
         if self._queue is not None:
             self._queue.acknowledge(version, but)
 
     def set_policy_version(self, version: int) -> None:
         """Set the learner's policy version, from which the lag of what is stored is counted.
 
+        The first call after `load`, `load_state_dict` or `recover` counts the places of an Admission anew: what is
+        open, or stored, undelivered and not too old for that version, holds one.
+
         Raises:
             ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the previous version.
+            ArgumentError: It is below 0, or below the previous version: `resume_policy_version` goes back.
             CheckpointError: The journal could not be written or synced.
         """
         before = self._store.policy_version
         version = validation.next_version(version, before)
-        if self._journal is not None:
-            self._journal.write(queue_journal.LEARN, version)
+        self._write(queue_journal.LEARN, version)
         self._store.policy_version = version
         if self._queue is not None:
-            self._queue.move_on(0 if before is None else version - before)
+            self._queue.set_version(self._store, before, version)
+        self._gate.wake()
+        self._waiters.wake_learner()
+
+    def resume_policy_version(self, version: int) -> None:
+        """Let the learner go on from weights of that policy version, newer or older than its own.
+
+        Call it instead of `set_policy_version` if the weights of later versions are lost, after a crash or to go back.
+        What was delivered at that version or later, and is not acknowledged, trained weights that are gone. With
+        `redeliver` it is delivered again, before all others and in the order of delivery; a group of which an episode
+        was evicted or rejected meanwhile is not. Otherwise it is dropped as "resumed". The places of an Admission are
+        counted anew, as after a restart. What was generated by later versions has a lag of 0.
+
+        Raises:
+            ArgumentTypeError: `version` is not an integer.
+            ArgumentError: It is below 0.
+            CheckpointError: The journal could not be written or synced.
+        """
+        version = validation.non_negative_int("version", version)
+        self._write(queue_journal.RESUME, version, self._redeliver)
+        self._store.policy_version = version
+        if self._queue is not None:
+            self._queue.resume(self._store, version, waits=self._redeliver)
         self._gate.wake()
         self._waiters.wake_learner()
 
     def get_drops(self) -> dict[str, dict[str, int]]:
         """Return the number of episodes dropped before training: reason -> agent_id -> episodes.
 
-        The reasons are "aborted", "cleared", "empty", "evicted", "rejected", "stale" and "straggler", and those given
-        to `reject`. The first thousand agents are listed by name, the others as "(others)". A buffer that is only
-        sampled from drops nothing.
+        The reasons are "aborted", "cleared", "empty", "evicted", "rejected", "resumed", "stale" and "straggler", and
+        those given to `reject`. The first thousand agents are listed by name, the others as "(others)". A buffer that
+        is only sampled from drops nothing.
         """
         if self._queue is None:
             return {}
@@ -491,9 +519,8 @@ class Delivering(checkpointable.Journalable, Generic[E]):
 
     def _put_back(self, ids_of_units: Sequence[Sequence[str]]) -> None:
         """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner."""
-        for ids in reversed(ids_of_units):
-            self._write_later(queue_journal.PUT_BACK, list(ids))
-            self._learner().put_back(self._store, ids)
+        self._write_later(queue_journal.PUT_BACK, [list(ids) for ids in ids_of_units])
+        self._learner().put_back(self._store, ids_of_units)
         self._waiters.wake_learner()
 
     # State.
@@ -509,7 +536,10 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _loaded_queue(self, given: state_lib.StateReader, store: Any) -> queue_lib.LearnerQueue | None:
         """Return the queue of a state, if it has one, given the episodes of that state."""
         rules = {"admission": self._admission, "groups": self._groups}
-        return queue_state.load(given, store, self._new_queue, rules)
+        queue = queue_state.load(given, store, self._new_queue, rules)
+        if queue is not None and self._redeliver and not given.part("settings").boolean("redeliver"):
+            queue.acknowledge(validation.LARGEST + 1)  # Nobody could.
+        return queue
 
     def _swap(self, twin: Any) -> None:
         super()._swap(twin)
@@ -520,25 +550,24 @@ class Delivering(checkpointable.Journalable, Generic[E]):
     def _restarted(self) -> Self:
         """Let what was not acknowledged wait again, and return the buffer."""
         if self._queue is not None:
-            self._queue.restart()
+            self._queue.restart(waits=self._redeliver)
         self._waiters.wake_learner()
         return self
 
-    def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
-        position = self._position
-        super()._attach(journal, **options)
-        if position is not None and (self._redeliver or position.abandoned):
-            with journal._together(bytes):  # If the disk is full, they are written before whatever comes next.
-                if self._redeliver:
-                    self._journal.write(queue_journal.RESTART)
-                for group_ids in position.abandoned:
-                    self._journal.write(queue_journal.ABANDON, group_ids)
+    def _since_recovery(self, position: checkpointable.Position) -> list[tuple[int, bytes]]:
+        restarts = [(queue_journal.RESTART, commands.encoded())] if self._redeliver else []
+        return restarts + [(queue_journal.ABANDON, commands.encoded(ids)) for ids in position.abandoned]
+
+    def _write(self, kind: int, *arguments: Any) -> None:
+        """Journal a command of the learner, if a journal is attached, and count it."""
+        if self._journal is not None:
+            self._journal.write(kind, *arguments)
+        self._num_commands += 1
 
     def _write_later(self, kind: int, *arguments: Any) -> None:
-        """Journal a command of the learner, if a journal is attached; it is synced with the next record."""
-        if self._journal is not None:
-            with self._journal._syncing_later():
-                self._journal.write(kind, *arguments)
+        """Likewise; it is synced with the next record."""
+        with contextlib.nullcontext() if self._journal is None else self._journal._syncing_later():
+            self._write(kind, *arguments)
 
     # Waiting.
 
@@ -745,11 +774,20 @@ class Deliveries:
         """Acknowledge all but those episodes, which may not have reached their learner; see `ack` of the buffer."""
         self._buffer._ack(version, but)
 
-    def places(self) -> tuple[int, int]:
-        """Return how many episodes run or may still be delivered, and how many run. O(1) but for the first call."""
-        queue = self._buffer._learner()
+    def places(self, max_lag: int | None = None) -> tuple[int, int]:
+        """Return how many episodes run or may still be delivered, and how many run.
+
+        What waits with a larger lag is not counted, given a `max_lag`: O(units that wait), otherwise O(1).
+        """
+        queue, version = self._buffer._learner(), self._buffer.policy_version
         queue.pass_time()
-        return queue.num_outstanding, queue.places.running
+        older = 0 if max_lag is None or version is None else queue.num_older(version - max_lag)
+        return queue.num_outstanding - older, queue.places.running
+
+    def are_delivered(self, episode_ids: Iterable[str]) -> bool:
+        """Return whether any of those episodes is delivered."""
+        found = [self._buffer._store.find(episode_id) for episode_id in episode_ids]
+        return any(episode is not None and self._queue.is_delivered(episode) for episode in found)
 
     def gathering(self) -> list[str]:
         """Return the ids of the groups that are not complete."""

@@ -61,6 +61,16 @@ def episodes(count: int = 3, **settings: Any) -> Any:
     return buffer
 
 
+def taken(count: int) -> Any:
+    """Return a buffer whose learner has taken episodes at version 2, and another waits in a group that gathers."""
+    buffer = episodes(4, redeliver=True, groups=relive.Groups(2))
+    buffer.set_policy_version(2)
+    buffer.next_episodes_nowait(count)
+    helpers_test.live(buffer, group_id="g")
+    helpers_test.live(buffer, status=None)
+    return buffer
+
+
 CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the first token episode": (extras, lambda buffer: add(buffer, advantages=[[1, 2]], weight=3)),
     "a token episode for which others go": (lambda: extras(9), lambda buffer: add(buffer, 3)),
@@ -126,6 +136,13 @@ JOURNALED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "next_episodes, too few": (episodes, lambda buffer: buffer.next_episodes_nowait(9)),
     "reject": (episodes, lambda buffer: buffer.reject([each.episode_id for each in buffer._store])),
     "set_policy_version": (episodes, lambda buffer: buffer.set_policy_version(3)),
+    "resume_policy_version": (lambda: taken(1), lambda buffer: buffer.resume_policy_version(1)),
+    "ack": (lambda: taken(1), lambda buffer: buffer.ack(2)),
+    "abort_open_episodes": (lambda: taken(1), lambda buffer: buffer.abort_open_episodes()),
+    "reject of what comes again": (
+        lambda: taken(2),
+        lambda buffer: buffer.reject([buffer._store.finished[0].episode_id]),
+    ),
     "clear": (episodes, lambda buffer: buffer.clear()),
     "start": (episodes, lambda buffer: buffer.start_episode_nowait("b")),
 }

@@ -57,7 +57,7 @@ class Record:
     turn: str = ""
     was_drawn: bool = False
     has_place: bool = True
-    """False once it was delivered before a restart that counted places anew."""
+    """False if it had been delivered, or was too old, when places were counted anew, until it is delivered again."""
 
     @property
     def why_not(self) -> str | None:
@@ -84,6 +84,8 @@ class Naive:
         self.rule, self.admission = rule, admission
         # What was delivered and not acknowledged, with the learner's version.
         self.unacked: list[tuple[list[Record], int]] = []
+        # Likewise what waits again, until it is delivered or dropped.
+        self.again: list[tuple[list[Record], int]] = []
         self.records: list[Record] = []
         self.groups: list[Group] = []
         self.drops: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -93,6 +95,7 @@ class Naive:
         self.admitted = self.reserved = 0
         self.version: int | None = None
         self.first_version: int | None = None
+        self.has_restarted = False
 
     def tick(self) -> int:
         self.ticks += 1
@@ -263,8 +266,10 @@ class Naive:
             for record in unit:
                 if unit in fresh:
                     record.turn = "handed"
+                    self.take_place(record)
                 elif not self.is_fresh(unit, max_lag):
                     self.drop(record, "stale")
+        self.again = [each for each in self.again if each[0][0].turn == "waits"]
         self.unacked += [(unit, -1 if self.version is None else self.version) for unit in fresh]
         return fresh
 
@@ -297,9 +302,13 @@ class Naive:
         if group is not None:
             group.phase, group.became_whole = "whole", -self.tick()
         for record in unit:
-            self.admitted += not record.has_place
             self.places_again += not record.has_place
-            record.turn, record.place, record.has_place = "waits", -self.tick(), True
+            record.turn, record.place = "waits", -self.tick()
+            self.take_place(record)
+
+    def take_place(self, record: Record) -> None:
+        self.admitted += not record.has_place
+        record.has_place = True
 
     def whole_groups(self) -> list[list[Record]]:
         whole = sorted((group for group in self.groups if group.phase == "whole"), key=lambda each: each.became_whole)
@@ -307,28 +316,54 @@ class Naive:
 
     def said(self, version: int) -> None:
         self.version = version
-        if self.first_version is None:
+        if self.first_version is None or self.has_restarted:
             self.begin_count()
 
     def begin_count(self) -> None:
-        """Count places anew at the first version, or after a recovery: none comes back of what was delivered before."""
-        self.first_version = self.version
-        self.admitted = int(min(self.num_outstanding, self.most_admitted()))
+        """Count places anew: none is held by what was delivered, nor by what is too old now."""
+        self.has_restarted, self.first_version = False, self.version
+        fresh = self.pending()
+        if self.admission is not None and self.version is not None:
+            least = self.version - self.admission.max_lag
+            ages = [min([r.version for r in unit if r.version is not None], default=least) for unit in fresh]
+            fresh = [unit for unit, age in zip(fresh, ages, strict=True) if age >= least]
         for record in self.records:
-            record.has_place = record.turn != "handed"
+            record.has_place = record in self.open() or any(record in unit for unit in fresh)
+        self.admitted = len(self.open()) + sum(map(len, fresh))
+
+    def pending(self) -> list[list[Record]]:
+        """What has ended and may still be delivered, in units."""
+        names = [group.name for group in self.groups if group.phase in ("gathering", "whole")]
+        ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
+        single = [[r] for r in ended if not self.is_grouped(r) and r.turn in ("waits", "")]
+        return [self.waiting(name) for name in names] + single
 
     @property
     def num_outstanding(self) -> int:
         """How many episodes are open, or have ended and may still be delivered."""
-        ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
-        untrained = sum(r.turn == "waits" or (not r.turn and not self.is_grouped(r)) for r in ended)
-        return len(self.open()) + untrained
+        return len(self.open()) + sum(map(len, self.pending()))
 
-    def restart(self) -> None:
-        """What was not acknowledged comes first."""
-        for unit, _ in reversed(self.unacked):
-            self.wait_again(unit)
-        self.unacked.clear()
+    def take_back(self, least: int, *, waits: bool) -> None:
+        """What was delivered at that version or later, and not acknowledged, comes first, or is dropped."""
+        for unit, version in reversed([each for each in self.unacked if each[1] >= least]):
+            if waits:
+                self.wait_again(unit)
+                self.again.append((unit, version))
+            else:
+                for record in unit:
+                    self.drop(record, "resumed")
+        self.unacked = [each for each in self.unacked if each[1] < least]
+
+    def acknowledge(self, version: int, but: list[Record]) -> None:
+        self.unacked = [each for each in self.unacked if each[1] >= version or each[0] == but]
+        self.again = [each for each in self.again if each[0][0].turn == "waits"]
+        for unit, delivered in self.again:
+            if delivered < version and unit != but:
+                self.close(unit)
+                for record in unit:
+                    record.turn = "handed"
+                    self.give_back(record.has_place)
+                    record.has_place = False
 
     def totals(self, *, trained: bool) -> dict[str, Any]:
         records = [r for r in self.records if r.ended > 0]
@@ -382,6 +417,8 @@ class HandingOutMachine(walks.Machine):
         "a ticket has its place again": 1,
         "put back": 20,
         "waits again after a restart": 5,
+        "waits again for a learner that resumes": 5,
+        "resumed": 5,
     }
 
     wants_line = True
@@ -672,7 +709,7 @@ class HandingOutMachine(walks.Machine):
         version = max(naive.version - lag, 0)
         but = self.delivered[number % len(self.delivered)] if self.delivered and number is not None else []
         self.buffer._ack(version, [record.episode_id for record in but])
-        naive.unacked = [each for each in naive.unacked if each[1] >= version or each[0] == but]
+        naive.acknowledge(version, but)
 
     @walks.rule(really=walks.sampled_from([False, False, True]))
     def abandon(self, really: bool) -> None:
@@ -705,6 +742,17 @@ class HandingOutMachine(walks.Machine):
         self.buffer.set_policy_version(version)
         self.naive.said(version)
 
+    @walks.rule(more=walks.integers(-3, 3))
+    def resume_policy_version(self, more: int) -> None:
+        """Go on from weights that are older or newer."""
+        version = max((self.naive.version or 0) + more, 0)
+        self.buffer.resume_policy_version(version)
+        waits = self.buffer.redeliver
+        self.reached["waits again for a learner that resumes"] += waits * len(self.naive.unacked)
+        self.naive.take_back(version, waits=waits)
+        self.naive.version = version
+        self.naive.begin_count()
+
     @walks.rule(seconds=walks.sampled_from([1.0, 2.5, 5.0]))
     def wait(self, seconds: float) -> None:
         self.naive.now += seconds
@@ -730,9 +778,10 @@ class HandingOutMachine(walks.Machine):
                 self.buffer = type(self.buffer).from_state(state)
             if not self.buffer.redeliver:
                 assert {**self.buffer.state_dict(), "arrays": None} == {**state, "arrays": None}
+        self.naive.has_restarted = True
         if self.buffer.redeliver:
             self.reached["waits again after a restart"] += len(self.naive.unacked)
-            self.naive.restart()
+            self.naive.take_back(-1, waits=True)
 
     @walks.rule(really=walks.sampled_from([False, False, False, True]))
     def clear(self, really: bool) -> None:
@@ -755,7 +804,7 @@ class HandingOutMachine(walks.Machine):
         assert [unit.key for unit in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
         stored = {episode.episode_id: episode for episode in self.buffer._store}
         states = dict(zip(stored, own.delivery_states(stored.values()), strict=True))
-        turns = {"waits": ["GATHERING", "COMPLETE"], "handed": ["DELIVERED", "SETTLED"]}
+        turns = {"waits": ["GATHERING", "COMPLETE"], "handed": ["DELIVERED"]}
         for record in naive.records:
             if record.is_stored:
                 state = states[record.episode_id]

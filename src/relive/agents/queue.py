@@ -11,6 +11,7 @@
     cleared               if it waited, it is dropped: "cleared"
     abandoned             if it waited in a group that is not complete, it is dropped: "straggler"
     a restart             what was delivered and not acknowledged waits again, before all others
+    the learner resumes   likewise what was delivered at its version or later, or it is dropped: "resumed"
 
 A dropped episode is counted and gives back its place: to its ticket if it failed while that is open, else to all.
 Invariant: the queue is told what started, ended or was evicted, in order, and does not affect the store: a delivered
@@ -22,7 +23,7 @@ the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import time
 from typing import Any, Protocol, TypeAlias
 
@@ -72,7 +73,6 @@ class LearnerQueue:
     Args:
         admission: The rule for starting episodes; None to admit all.
         groups: The rule for complete groups; None for no groups.
-        redeliver: Whether what was not acknowledged is delivered again after a restart.
         waiters: Those who wait for the buffer.
 
     Attributes:
@@ -83,16 +83,17 @@ class LearnerQueue:
         delivered: The units that were delivered, in that order.
         drops: Counts of dropped episodes, by reason.
         num_waiting: Number of episodes that have ended and may still be delivered, also before there is a line.
+        unplaced: The ids of stored episodes that hold no place: when places were counted anew, they had been delivered
+            or were too old. Once they are delivered, or delivered again, they hold one.
     """
 
     def __init__(
         self,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
-        redeliver: bool,
         waiters: Waiters,
     ) -> None:
-        self._rule, self._redeliver, self._waiters = groups, redeliver, waiters
+        self._rule, self._waiters = groups, waiters
         self.places = admission_lib.AdmissionCounter(admission, waiters.wake_starts, waiters.wake_starts_soon)
         self.groups = self._new_groups()
         self.singles: dict[str, units.Unit] = {}
@@ -100,6 +101,8 @@ class LearnerQueue:
         self.delivered: dict[units.Unit, None] = {}
         self.drops = bias.Drops()
         self.num_waiting = 0
+        self.unplaced: set[str] = set()
+        self._has_restarted = False
         self._stopped: float | None = None
 
     def _new_groups(self) -> groups_lib.GroupTracker | None:
@@ -149,14 +152,14 @@ class LearnerQueue:
         unit = self.unit_of(episode)
         if unit is None:
             self.num_waiting -= self.line is None and why_not(episode) is None
-            return
-        if episode in unit.episodes:
+        elif episode in unit.episodes:
             if unit.is_pending:
                 self.drop(unit, "evicted", State.EVICTED)
             else:
                 self._take_out(unit, [episode])
-        if self.groups is not None and unit.is_group:
+        if self.groups is not None and unit is not None and unit.is_group:
             self.groups.left(unit)
+        self.unplaced.discard(episode.episode_id)
 
     def cleared(self, store: Store) -> None:
         """Record that all episodes are about to be removed."""
@@ -165,6 +168,7 @@ class LearnerQueue:
         self.groups, self.line = self._new_groups(), None if self.line is None else units.Line()
         self.singles.clear()
         self.delivered.clear()
+        self.unplaced.clear()
         self.num_waiting = 0
         self.places.cleared()
 
@@ -239,9 +243,9 @@ class LearnerQueue:
         """
         for unit, episodes in delivered.items():
             self._drop("straggler", [each for each in self._close(unit, State.DELIVERED) if each not in episodes])
-            unit.episodes = episodes
-            unit.version = None if not self._redeliver else -1 if version is None else version
+            unit.episodes, unit.version = episodes, -1 if version is None else version
             self.delivered[unit] = None
+            self._hold_places(episodes)
 
     def waiting(self, store: Store, episode_ids: Iterable[str]) -> dict[units.Unit, list[Episode]]:
         """Return the units of episodes that wait, with these; those no longer stored are ignored.
@@ -289,22 +293,52 @@ class LearnerQueue:
     def acknowledge(self, version: int, but: Collection[str] = ()) -> None:
         """Record that all that was delivered before the learner had that version will not be needed again.
 
+        What waits again, since the learner was restarted before it could say so, does not wait any more.
+
         Args:
             version: The version.
             but: The ids of episodes that may not have reached their learner.
         """
-        for unit in self.delivered:
+        groups = () if self.groups is None else self.groups.complete
+        for unit in [*self.delivered, *(self.line or ()), *groups]:
             is_older = unit.version is not None and unit.version < version
             if is_older and not any(episode.episode_id in but for episode in unit.episodes):
+                if unit.is_pending:
+                    held = {each.episode_id for each in self._close(unit, State.DELIVERED)} - self.unplaced
+                    self.unplaced |= held
+                    self.places.release_place(len(held))
+                    self.delivered[unit] = None
                 unit.version = None
 
-    def restart(self) -> None:
-        """Let all that was delivered and not acknowledged wait again, before all others, in the order of delivery."""
-        for unit in reversed([unit for unit in self.delivered if unit.version is not None]):
-            self._wait_again(unit)
+    def restart(self, *, waits: bool) -> None:
+        """Go on after a restart: places are counted anew at the next version, and what is not acknowledged `waits`."""
+        self._has_restarted = self.places.rule is not None
+        if waits:
+            self.take_back(-1, waits=True)
 
-    def put_back(self, store: Store, episode_ids: Collection[str]) -> None:
-        """Let an episode or group whose newest delivery failed wait again, before all others.
+    def resume(self, store: Store, version: int, *, waits: bool) -> None:
+        """Go on from weights of that version, with places counted anew; see `take_back`."""
+        self.take_back(version, waits=waits)
+        self.count_places(store, version)
+
+    def take_back(self, least: int, *, waits: bool) -> None:
+        """Let what was delivered at that version or later, and not acknowledged, wait again, in the order of delivery.
+
+        It comes before all others; or it is dropped as "resumed" unless it `waits`.
+        """
+        for unit in reversed([each for each in self.delivered if each.version is not None and each.version >= least]):
+            if waits:
+                self._wait_again(unit, unit.version)
+            else:
+                self._take_out(unit, unit.episodes, "resumed")
+
+    def put_back(self, store: Store, ids_of_units: Sequence[Sequence[str]]) -> None:
+        """Let episodes or groups, each a list of ids, whose newest delivery failed wait again, before all others."""
+        for episode_ids in reversed(ids_of_units):
+            self._put_back(store, episode_ids)
+
+    def _put_back(self, store: Store, episode_ids: Sequence[str]) -> None:
+        """Let an episode or group wait again.
 
         A group of which an episode was evicted or rejected meanwhile is dropped.
 
@@ -381,28 +415,39 @@ class LearnerQueue:
         """Number of episodes that are open, or have ended and may still be delivered."""
         return self.places.running + self.num_waiting
 
+    def num_older(self, least: int) -> int:
+        """Return how many episodes wait in units that are older than a version. O(units that wait)."""
+        groups = [] if self.groups is None else [*self.groups.gathering.values(), *self.groups.complete]
+        return len(units.episodes_of(unit for unit in [*groups, *(self.line or ())] if unit.is_older(least)))
+
+    def waiting_units(self, ended: Iterable[Episode]) -> list[units.Unit]:
+        """Return what may still be delivered, in units, given the episodes that have ended. O(episodes)."""
+        found = [unit for unit in self.all_units() if unit.is_pending]
+        single = [each for each in ended if self.unit_of(each) is None and why_not(each) is None]
+        alone = [] if self.line is not None else [units.Unit("", False, State.COMPLETE, [each]) for each in single]
+        return found + alone
+
     def count_waiting(self, ended: Iterable[Episode]) -> int:
         """Return what `num_waiting` must be, given the episodes that have ended. O(episodes)."""
-        waiting = len(units.episodes_of(unit for unit in self.all_units() if unit.is_pending))
-        if self.line is None:
-            waiting += sum(self.unit_of(each) is None and why_not(each) is None for each in ended)
-        return waiting
+        return len(units.episodes_of(self.waiting_units(ended)))
 
-    def move_on(self, versions: int) -> None:
-        """Record that the learner has set its first version, or one that is newer by so many.
+    def set_version(self, store: Store, before: int | None, version: int) -> None:
+        """Record that the learner has set its version: the first, and the first after a restart, count places anew.
 
-        What was delivered before the first version was trained on before it.
+        What was delivered before was trained on before it.
         """
-        if self.places.versions is None:
-            self.recount(has_version=True)
+        if self.places.versions is None or before is None or self._has_restarted:
+            self.count_places(store, version)
         else:
-            self.places.move_on(versions)
+            self.places.move_on(version - before)
 
-    def recount(self, *, has_version: bool) -> None:
-        """Count places anew, with the episodes that are open or may still be delivered; each new version frees some."""
-        for unit in self.delivered:
-            unit.state = State.SETTLED
-        self.places.begin(0 if has_version else None, self.num_outstanding)
+    def count_places(self, store: Store, version: int | None) -> None:
+        """Count places anew: what is open, or may still be delivered and is not too old for that version, holds one."""
+        self._has_restarted, least = False, self.places.least_version(version)
+        fresh = [unit for unit in self.waiting_units(store.finished) if not unit.is_older(least)]
+        held = {each.episode_id for each in units.episodes_of(fresh)}
+        self.unplaced = {each.episode_id for each in store.finished} - held
+        self.places.begin(None if version is None else 0, self.places.running + len(held))
 
     def rebuild(
         self, store: Store, episodes: Iterable[Episode], delivered: Collection[Episode], pending: Collection[Episode]
@@ -438,7 +483,7 @@ class LearnerQueue:
                 self.groups.groups[episode.group_id].running -= 1
         self.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
         self.num_waiting = self.count_waiting(ended)
-        self.recount(has_version=False)
+        self.count_places(store, None)
 
     def check(self, episodes: Iterable[Episode]) -> None:
         """Raise CorruptionError if the units are inconsistent, given all stored episodes."""
@@ -456,7 +501,7 @@ class LearnerQueue:
         for unit in found:
             if unit.is_delivered != (unit in self.delivered) or unit.is_delivered > bool(unit.episodes):
                 raise errors.CorruptionError(f"{unit.key} is {unit.state.name}, but cannot have been handed out")
-            if unit.version is not None and not unit.is_delivered:
+            if unit.version is not None and not unit.is_delivered and unit.state is not State.COMPLETE:
                 raise errors.CorruptionError(f"{unit.key} cannot wait to be acknowledged, as it is {unit.state.name}")
         if {unit.key: unit for unit in found if not unit.is_group} != self.singles:
             raise errors.CorruptionError("single episodes must wait, or have been handed out, by their ids")
@@ -489,6 +534,7 @@ class LearnerQueue:
 
     def _close(self, unit: units.Unit, state: State) -> list[Episode]:
         """End the waiting of a unit, and return its episodes."""
+        unit.version = None
         self.num_waiting -= len(unit.episodes)
         if self.groups is not None and unit.is_group:
             return self.groups.close(unit, state)
@@ -502,7 +548,7 @@ class LearnerQueue:
     def _take_out(self, unit: units.Unit, episodes: list[Episode], reason: str | None = None) -> None:
         """Take episodes out of a delivered unit, which is not delivered again, and drop them if there is a reason."""
         if reason is not None:
-            self._drop(reason, episodes, has_places=unit.state is State.DELIVERED)
+            self._drop(reason, episodes)
         unit.episodes = [episode for episode in unit.episodes if episode not in episodes]
         unit.version = None
         if not unit.episodes:
@@ -511,23 +557,28 @@ class LearnerQueue:
             if not unit.is_group:
                 del self.singles[unit.key]
 
-    def _wait_again(self, unit: units.Unit) -> None:
-        """Let a delivered unit wait again, before all others."""
-        if unit.state is State.SETTLED:
-            self.places.admitted += len(unit.episodes)
-        unit.version = None
+    def _wait_again(self, unit: units.Unit, version: int | None = None) -> None:
+        """Let a delivered unit wait again, before all others, given the version if it had reached the learner."""
+        self._hold_places(unit.episodes)
+        unit.version = version
         self.num_waiting += len(unit.episodes)
         del self.delivered[unit]
         line = self.groups.complete if self.groups is not None and unit.is_group else self.line
         assert line is not None
         line.add(unit, first=True)
 
-    def _drop(self, reason: str, episodes: Iterable[Episode], *, has_places: bool = True) -> None:
+    def _hold_places(self, episodes: Iterable[Episode]) -> None:
+        """Let those of the episodes that hold no place hold one."""
+        held = self.unplaced.intersection([each.episode_id for each in episodes])
+        self.unplaced -= held
+        self.places.admitted += len(held)
+
+    def _drop(self, reason: str, episodes: Iterable[Episode]) -> None:
         """Count dropped episodes, and take back their places."""
         dropped = list(episodes)
         for episode in dropped:
             self.drops.count(reason, episode.agent_id)
-        self.places.release_place(len(dropped) * has_places)
+        self.places.release_place(sum(each.episode_id not in self.unplaced for each in dropped))
 
 
 def why_not(episode: Episode) -> str | None:

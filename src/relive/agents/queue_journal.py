@@ -5,9 +5,11 @@
                  were passed over, and the reason for these
     ACKNOWLEDGE  the version before which all deliveries are acknowledged, and the ids of excepted episodes
     RESTART      nothing: what is not acknowledged waits again
-    PUT_BACK     the ids of an episode, or of those of a group, that did not reach the learner: they wait again
+    PUT_BACK     the ids of each episode or group that did not reach the learner: they wait again
     REJECT       whether any is a single episode, the ids of rejected episodes, and the reason
     ABANDON      the ids of groups that are given up; all open episodes end as ABORTED
+    RESUME       the version that the learner goes on from; whether what was delivered since, and not acknowledged,
+                 waits again, or is dropped
 
 The line of single episodes begins with the first record that speaks of one, whether or not that is still stored.
 
@@ -19,15 +21,16 @@ from typing import Any
 from relive import errors
 from relive.persistence import commands
 
-LEARN, DELIVER, ACKNOWLEDGE, RESTART, PUT_BACK, REJECT, ABANDON = 9, 11, 12, 13, 14, 15, 16
+LEARN, DELIVER, ACKNOWLEDGE, RESTART, PUT_BACK, REJECT, ABANDON, RESUME = 9, 11, 12, 13, 14, 15, 16, 17
 COMMANDS: commands.Table = {
     LEARN: ("learn", (commands.is_count,)),
     DELIVER: ("deliver", (commands.is_bool, commands.is_texts, commands.is_texts, commands.is_text)),
     ACKNOWLEDGE: ("acknowledge", (commands.is_count, commands.is_texts)),
     RESTART: ("restart", ()),
-    PUT_BACK: ("put_back", (commands.is_texts,)),
+    PUT_BACK: ("put_back", (commands.list_of(commands.is_texts),)),
     REJECT: ("reject", (commands.is_bool, commands.is_texts, commands.is_text)),
     ABANDON: ("abandon", (commands.is_texts,)),
+    RESUME: ("resume", (commands.is_count, commands.is_bool)),
 }
 
 
@@ -49,13 +52,19 @@ class QueueReplay:
         if buffer._queue is not None:
             buffer._queue.start_clock()
             if buffer._written() != self._written:
-                buffer._queue.recount(has_version=self._store.policy_version is not None)
+                buffer._queue.count_places(self._store, self._store.policy_version)
 
     def learn(self, version: int) -> None:
         """Set the learner's policy version."""
         if version < (self._store.policy_version or 0):
             raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
         self._store.policy_version = version
+
+    def resume(self, version: int, waits: bool) -> None:
+        """Go on from a version."""
+        self._store.policy_version = version
+        if self._buffer._queue is not None:
+            self._buffer._queue.resume(self._store, version, waits=waits)
 
     def deliver(self, are_single: bool, episode_ids: list[str], dropped: list[str], reason: str) -> None:
         """Deliver episodes, and drop those that were passed over."""
@@ -73,11 +82,11 @@ class QueueReplay:
 
     def restart(self) -> None:
         """Let what is not acknowledged wait again."""
-        self._buffer._learner().restart()
+        self._buffer._learner().restart(waits=True)
 
-    def put_back(self, episode_ids: list[str]) -> None:
+    def put_back(self, ids_of_units: list[list[str]]) -> None:
         """Let what did not reach the learner wait again."""
-        self._buffer._learner().put_back(self._store, episode_ids)
+        self._buffer._learner().put_back(self._store, ids_of_units)
 
     def reject(self, has_single: bool, episode_ids: list[str], reason: str) -> None:
         """Drop episodes."""

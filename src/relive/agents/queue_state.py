@@ -5,6 +5,7 @@
     unit_age       <f8 [U]      seconds since the first episode of a group started; 0 for single ones
     unit_size      <i8 [U]      its number of episodes
     unit_episode   <i8 [...]    their places among the stored episodes, unit by unit
+    unit_unplaced  |b1 [E]      for each stored episode, whether it holds no place of an Admission
     learner        |u1 [...]    a dict: produced, trained; and queue, None or a dict of keys, has_line, admitted,
                                 versions and drops
 
@@ -12,7 +13,7 @@ Units that gather, wait or were delivered are in that order, each among its kind
 may have any name, and a sum of versions may exceed 64 bits.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import dataclasses
 import fractions
 import itertools
@@ -49,10 +50,12 @@ class Snapshot:
     Attributes:
         content: The dict.
         rows: For each unit: its state, version and age, and its episodes.
+        unplaced: The ids of the episodes that hold no place.
     """
 
     content: dict[str, Any]
     rows: Sequence[tuple[int, int, float, list[Episode]]] = ()
+    unplaced: Collection[str] = ()
 
     def state_dict(self, episodes: Iterable[Episode]) -> dict[str, arrays.Array]:
         """Return the arrays of the state, given all stored episodes; the open ones may be copies."""
@@ -65,6 +68,7 @@ class Snapshot:
             "unit_age": np.array(ages, np.float64),
             "unit_size": np.array(list(map(len, held)), np.int64),
             "unit_episode": np.array(found, np.int64),
+            "unit_unplaced": np.array([episode_id in self.unplaced for episode_id in places], np.bool_),
             "learner": np.frombuffer(codec.PlainCodec().encode(self.content), np.uint8).copy(),
         }
 
@@ -93,7 +97,7 @@ def snapshot(queue: LearnerQueue | None, sums: bias.Sums, *, is_empty: bool = Fa
         )
         for unit in listed
     ]
-    return Snapshot(content=content, rows=rows)
+    return Snapshot(content=content, rows=rows, unplaced=set() if is_empty else queue.unplaced.copy())
 
 
 def load(
@@ -122,11 +126,13 @@ def load(
     sums.produced, sums.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(sums.trained, name) > getattr(sums.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("learner/trained must be a part of learner/produced")
+    episodes = list(store)
+    unplaced = given.booleans("unit_unplaced", len(episodes))
     if rest.value("queue") is None:
         given.array("unit_state", np.uint8, (0,))
         if all(rule is None for rule in rules.values()):
             return None
-    queue, episodes, before = make_queue(), list(store), given.part("settings")
+    queue, before = make_queue(), given.part("settings")
     is_same_rule = all(settings.are_same(settings.encoded(rule), before.value(name)) for name, rule in rules.items())
     try:
         if rest.value("queue") is None:
@@ -139,6 +145,7 @@ def load(
             if is_same_rule:
                 _fill(queue, found, episodes)
                 queue.num_waiting = queue.count_waiting(store.finished)
+                queue.unplaced = {episodes[place].episode_id for place in unplaced.nonzero()[0].tolist()}
                 _put_counts(saved, queue, store.policy_version)
             else:
                 _rebuild(queue, found, store, episodes, was_grouped=before.value("groups") is not None)

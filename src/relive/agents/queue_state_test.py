@@ -40,7 +40,7 @@ def test_other_rules_take_over_what_episodes_say(tmp_path: pathlib.Path) -> None
     other.check()
     assert [group[0].group_id for group in other.next_groups_nowait(2)] == ["large", "small"]
     assert other.get_drops() == {"aborted": {"a": 1}, "straggler": {"a": 1}}
-    with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
+    with pytest.raises(relive.NotReadyError, match="with 2 episodes admitted"):
         other.admit_nowait()
     with pytest.raises(relive.ArgumentError, match="was handed out or given up$"):
         Buffer.load(tmp_path / "saved", **rules | {"admission": None}).start_episode_nowait("a", group_id="handed")
@@ -133,7 +133,7 @@ NO_DROPS = "^learner/queue/drops must be a list of a reason, a source and a coun
 NO_KEYS = "^learner/queue/keys must be a list of the ids of groups, each once"
 NOT_SOUND = CANNOT + "group 'g' cannot be {} with 2 episodes, of which 0 run and {} wait$"
 NOT_OUT = CANNOT + ".* is IN_PROGRESS with 1 transitions: it can neither"
-GATHERING, COMPLETE, DELIVERED, SETTLED, CLOSED, EVICTED = range(6)
+GATHERING, COMPLETE, DELIVERED, CLOSED, EVICTED = range(5)
 
 
 def forged(change: Any) -> state_lib.State:
@@ -190,7 +190,7 @@ def array(name: str, value: Any) -> Any:
         (unit(0, "age", -1), "^array unit_age must hold finite numbers of at least 0$"),
         (array("unit_age", np.array([np.nan, 0.0, 0.0, 0.0])), "^array unit_age must hold finite numbers of at least"),
         (array("unit_age", np.zeros(3)), r"^array unit_age must be of dtype float64 and shape \(4\)"),
-        (unit(0, "state", 6), "^array unit_state must hold numbers below 6$"),
+        (unit(0, "state", 5), "^array unit_state must hold numbers below 5$"),
         (unit(1, "state", GATHERING), NOT_SOUND.format("GATHERING", 2)),
         (unit(1, "state", DELIVERED), None),
         (unit(1, "state", CLOSED), NOT_SOUND.format("CLOSED", 2)),
@@ -200,8 +200,10 @@ def array(name: str, value: Any) -> Any:
         (unit(2, "state", CLOSED), CANNOT + "single episodes must wait, or have been handed out, by their ids$"),
         (unit(2, "state", DELIVERED), None),
         (unit(3, "state", COMPLETE), None),
-        (unit(3, "state", SETTLED), None),
-        (unit(2, "version", 1), CANNOT + ".* cannot wait to be acknowledged, as it is COMPLETE$"),
+        (array("unit_unplaced", np.ones(7, bool)), None),
+        (array("unit_unplaced", np.ones(6, bool)), r"^array unit_unplaced must be of dtype bool and shape \(7\)"),
+        (unit(0, "version", 1), CANNOT + ".* cannot wait to be acknowledged, as it is GATHERING$"),
+        (unit(2, "version", 1), None),
         (unit(3, "version", 1), None),
         (unit(3, "version", -3), r"^array unit_version must hold integers in \[-2, "),
         (unit(0, "size", -1), "^array unit_size must hold integers in"),

@@ -640,7 +640,8 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     def _written(self) -> tuple[int, ...]:
         store = self._store
         version = -1 if store.policy_version is None else store.policy_version
-        return store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates, version
+        counts = store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates
+        return (*counts, version, self._num_commands)
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun, **options)

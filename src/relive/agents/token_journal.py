@@ -52,9 +52,9 @@ class TokenJournal(commands.Writer):
     ) -> None:
         self._journal, self._store, self._begun, self._writes_priorities = journal, store, begun, priorities
 
-    def begin(self, base: Callable[[], bytes]) -> None:
-        """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun)
+    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Prepare the journal; see Bound."""
+        self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun, records=records)
 
     def prepare(self) -> None:
         """Do what must precede a change: a segment that begins with the next record is without it."""

@@ -3,7 +3,6 @@
 GATHERING    a group of which some episodes are open or have ended; another may start
 COMPLETE     it waits for the learner: it is in a line
 DELIVERED    the learner has it
-SETTLED      likewise, before places of an Admission were counted anew, at a restart or the first version: it holds none
 CLOSED       a group that was dropped
 EVICTED      likewise, because one of its episodes had to make room
 """
@@ -23,9 +22,8 @@ class DeliveryState(enum.Enum):
     GATHERING = 0
     COMPLETE = 1
     DELIVERED = 2
-    SETTLED = 3
-    CLOSED = 4
-    EVICTED = 5
+    CLOSED = 3
+    EVICTED = 4
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -38,7 +36,8 @@ class Unit:
         state: Where it stands.
         episodes: Those that can be trained on, in the order in which they ended; once they were delivered, without
             those that were evicted or rejected since.
-        version: The learner's policy version when the unit was delivered, -1 for none, until that is acknowledged.
+        version: The learner's policy version when the unit was delivered, -1 for none, until that is acknowledged; also
+            while the unit waits again.
         since: When the first episode of a group started, by the monotonic clock.
         running: Number of episodes of a group that are open.
         stored: Number of episodes of a group that are stored.
@@ -56,12 +55,17 @@ class Unit:
     @property
     def is_delivered(self) -> bool:
         """Whether the learner has it."""
-        return self.state in (DeliveryState.DELIVERED, DeliveryState.SETTLED)
+        return self.state is DeliveryState.DELIVERED
 
     @property
     def is_pending(self) -> bool:
         """Whether it may still be delivered."""
         return self.state in (DeliveryState.GATHERING, DeliveryState.COMPLETE)
+
+    def is_older(self, least: int | None) -> bool:
+        """Return whether its oldest version is known, and below `least`."""
+        version = self.oldest_version
+        return least is not None and version is not None and version < least
 
     @property
     def oldest_version(self) -> int | None:

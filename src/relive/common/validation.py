@@ -84,7 +84,9 @@ def next_version(version: object, before: int | None) -> int:
     """Return the next policy version as an int of at least the previous one, if any."""
     number = non_negative_int("version", version)
     if before is not None and number < before:
-        raise errors.ArgumentError(f"version must be at least {before}, the previous one, got {number}")
+        raise errors.ArgumentError(
+            f"version must be at least {before}, the previous one, got {number}: resume_policy_version goes back"
+        )
     return number
 
 

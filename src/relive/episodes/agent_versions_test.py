@@ -149,7 +149,7 @@ def test_the_learner_has_a_version_that_does_not_fall() -> None:
         assert buffer.policy_version == version
     wrong: Any
     for wrong, message in (
-        (2, "^version must be at least 3, the previous one, got 2$"),
+        (2, "^version must be at least 3, the previous one, got 2: resume_policy_version goes back$"),
         (-1, "^version must be at least 0, got -1$"),
         (True, "^version must be an integer of at least 0, got True$"),
         (None, "^version must be an integer of at least 0, got None$"),

@@ -676,7 +676,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         stats = self._store.stats()
         counts = (stats.appended, stats.evicted_episodes, stats.evicted_transitions, stats.total_episodes)
         version = -1 if stats.policy_version is None else stats.policy_version
-        return (*counts, stats.in_progress, stats.completed, stats.truncated, stats.aborted, version)
+        ends = stats.in_progress, stats.completed, stats.truncated, stats.aborted
+        return (*counts, *ends, version, self._num_commands)
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)

@@ -18,7 +18,7 @@ Episodes that are open when a segment begins are carried over: they are written 
 needs an earlier segment, and old segments can be deleted with the finished episodes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from typing import Any, TypeAlias
 
@@ -70,9 +70,10 @@ class EpisodeJournal(commands.Writer):
             raise errors.ArgumentError(f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}")
         self._begun = [] if replay is None else replay.begun
 
-    def begin(self, base: Callable[[], bytes]) -> None:
-        """Prepare the journal; `base` returns the contents that its next segment begins with."""
-        self._journal._begin(base, self._carried, newest=lambda: _finished_last(self._store), begun=self._begun)
+    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Prepare the journal; see Bound."""
+        segments: dict[str, Any] = {"newest": lambda: _finished_last(self._store), "begun": self._begun}
+        self._journal._begin(base, self._carried, **segments, records=records)
         self._store.listeners.append(self)
 
     def start(self, episode: Episode) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 from relive import errors
 from relive.common import arrays
+from relive.fleet import replies
 from relive.samplers import prioritized
 from relive.samplers import schedules
 from relive.waiting import rate_limiters
@@ -45,7 +46,7 @@ class SamplingWeight(NamedTuple):
     least: float = 1.0
     ticks: int = 0
     log_scale: float = 0.0
-    policy_version: int | None = None
+    policy: replies.Policy = replies.Policy()
 
 
 class Request(TypedDict):
@@ -55,7 +56,7 @@ class Request(TypedDict):
     options: dict[str, Any]
     ticks: int
     begun: int
-    policy_version: int | None
+    policy: replies.Policy | None
     keys_only: NotRequired[bool]
 
 

@@ -184,7 +184,7 @@ class EpisodeAdapter(adapter.Adapter):
         lags = versions.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
         size, learner = self.size, self.buffer.policy_version
         if lags is None:
-            return adapter.SamplingWeight(weight=float(size), size=size, policy_version=learner)
+            return adapter.SamplingWeight(weight=float(size), size=size)
         if learner is None:
             return adapter.SamplingWeight(weight=0.0, size=size)
         counts = [(max(learner - version, 0), n) for version, n in self.buffer.transitions_by_version().items()]
@@ -193,7 +193,7 @@ class EpisodeAdapter(adapter.Adapter):
         least = min([lag for lag, _ in counts], default=0)
         weight = float(sum([count * lags.decay ** (lag - least) for lag, count in counts]))
         log_scale = least * math.log(lags.decay)
-        return adapter.SamplingWeight(weight=weight, size=size, log_scale=log_scale, policy_version=learner)
+        return adapter.SamplingWeight(weight=weight, size=size, log_scale=log_scale)
 
     def _begin(self, chunk: chunks.EpisodeChunk) -> str:
         known: dict[str, Any] = {"policy_version": chunk.policy_version, "metadata": chunk.metadata}
@@ -263,9 +263,9 @@ class TokenAdapter(adapter.Adapter):
                 return adapter.SamplingWeight(weight=0.0, size=size)
         keys = self.buffer.eligible_keys(max_lag=max_lag)
         if draws is None:
-            return adapter.SamplingWeight(weight=float(len(keys)), size=size, policy_version=learner)
+            return adapter.SamplingWeight(weight=float(len(keys)), size=size)
         with draws.only(keys):
-            return _weight_of(draws.sampler, len(keys))._replace(size=size, policy_version=learner)
+            return _weight_of(draws.sampler, len(keys))._replace(size=size)
 
 
 def _described(sampler: Any, is_used_up: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import dataclasses
 from relive.agents import admission as admission_lib
 from relive.fleet import deliveries
 from relive.fleet import news as news_lib
+from relive.fleet import replies
 
 _PATIENCE = 1.0
 """Seconds to wait for a ticket in one call, at most: the caller may have died."""
@@ -39,15 +40,15 @@ class _Ticket:
 class AdmissionService:
     """Decides when the actors of a fleet may start episodes, first come, first served.
 
-    `look` returns what each shard says of its episodes and of some tickets, and waits for lost shards. No ticket is
-    given before `begins`, when clients have renewed those of an earlier process.
+    `look` returns what each shard, which is told the policy, says of its episodes and of some tickets, and waits for
+    lost shards. No ticket is given before `begins`, when clients have renewed those of an earlier process.
     """
 
     def __init__(
         self,
         rule: admission_lib.Admission,
         lease: float,
-        look: Callable[[Iterable[bytes]], Awaitable[Mapping[int, deliveries.Places]]],
+        look: Callable[[Iterable[bytes], replies.Policy], Awaitable[Mapping[int, deliveries.Places]]],
     ) -> None:
         self._rule, self._lease, self._look = rule, lease, look
         self.begins, self.news = 0.0, news_lib.News()
@@ -55,7 +56,7 @@ class AdmissionService:
         # Those who wait, in order: how many episodes, until when, and what wakes them.
         self._line: dict[bytes, tuple[int, float, asyncio.Future[None]]] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._version: int | None = None
+        self._policy = replies.Policy()
         # What was delivered at that version, by shard and incarnation; and since when shards do not know the version.
         self._delivered: dict[tuple[int, int], int] = {}
         self._behind: dict[int, float] = {}
@@ -85,7 +86,11 @@ class AdmissionService:
         """Look at the shards while anyone waits, and grant tickets."""
         while self._line:
             seen = self.news.count
-            admitted, running = self._learn(await self._look(list(self._tickets)))
+            for _ in range(2):  # In the second look, all know the newest policy, unless a disk is full.
+                places = await self._look(list(self._tickets), self._policy)
+                admitted, running = self._learn(places)
+                if all(each.policy.rank == self._policy.rank for each in places.values()):
+                    break
             self._tickets = {name: each for name, each in self._tickets.items() if each.expires > news_lib.now()}
             for name, (count, until, granted) in list(self._line.items()):
                 more = count + sum([ticket.left for ticket in self._tickets.values()])
@@ -100,12 +105,12 @@ class AdmissionService:
 
     def _learn(self, places: Mapping[int, deliveries.Places]) -> tuple[int, int]:
         """Return how many episodes are admitted, and how many of them run, beside those of the tickets."""
-        newest = max([each.policy_version for each in places.values() if each.policy_version is not None], default=None)
-        if newest != self._version:
-            self._version, self._delivered, self._behind = newest, {}, {}
+        newest = replies.newest([self._policy, *[each.policy for each in places.values()]])
+        if newest.rank != self._policy.rank:
+            self._policy, self._delivered, self._behind = newest, {}, {}
         just_before = 0
         for shard, each in places.items():
-            if each.policy_version == newest:
+            if each.policy.rank == newest.rank:
                 # What earlier processes of the shard have delivered was delivered, too.
                 self._delivered[shard, each.incarnation] = each.delivered
             elif self._behind.setdefault(shard, news_lib.now()) + _PATIENCE > news_lib.now():

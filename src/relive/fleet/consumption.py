@@ -82,17 +82,19 @@ class FleetQueue:
     async def _take(self, numbers: Mapping[int, int], wanted: Mapping[str, Any]) -> list[Any]:
         """Return so many units of each shard, or none if one has fewer; note how many are ready then."""
         self._number += 1
+        policies = dict.fromkeys(numbers, self._draws.policy)
         units: dict[int, list[Any] | None] = dict.fromkeys(numbers)
         self._ready, is_whole = {}, False
         try:
             calls = [self._ask(shard, number, wanted) for shard, number in numbers.items()]
             for shard, reply in zip(numbers, await asyncio.gather(*calls), strict=True):
                 if reply is not None:
-                    units[shard], self._ready[shard], version, progress = reply
-                    if version is not None:
-                        self._draws.policy_version = max(version, self._draws.policy_version or 0)
+                    units[shard], self._ready[shard], policies[shard], progress = reply
+                    self._draws.learn([policies[shard]])
                     await self._shards.note(shard, progress)
-            is_whole = all(len(units[shard] or ()) == number for shard, number in numbers.items())
+            # What was sent before a learner resumed is taken back where that is known.
+            is_whole = {len(each.resumed) for each in policies.values()} == {len(self._draws.policy.resumed)}
+            is_whole &= all(len(units[shard] or ()) == number for shard, number in numbers.items())
         finally:
             if is_whole:
                 self._kept |= dict.fromkeys(numbers, self._number)
@@ -106,7 +108,7 @@ class FleetQueue:
 
     def _ask(self, shard: int, number: int, wanted: Mapping[str, Any]) -> Awaitable[Any]:
         request = deliveries.Request(self._name, self._number, self._kept.get(shard, 0))
-        return self._shards.ask_or_none(shard, "take", request, number, wanted, self._draws.policy_version)
+        return self._shards.ask_or_none(shard, "take", request, number, wanted, self._draws.policy)
 
     async def _put_back(self, shard: int, number: int) -> None:
         while True:
@@ -129,6 +131,8 @@ class Consumption:
     _queues: list[FleetQueue]
     _tickets: tickets.Tickets
     _of_each: Callable[..., Awaitable[list[Any]]]
+    _resumed: tuple[int, ...] | None = None
+    """The generation of the policy of which this client's learner has set a version; None before it has."""
 
     async def admit(self, count: int = 1) -> tickets.FleetTicket:
         """Return a ticket to start `count` episodes; waits while the fleet's admission requires it.
@@ -188,12 +192,16 @@ class Consumption:
     async def ack(self, version: int) -> None:
         """Acknowledge all that was delivered before the learner had that policy version.
 
-        See EpisodeReplayBuffer.ack. A shard that is lost when this is called delivers again what it has delivered.
+        See EpisodeReplayBuffer.ack. A shard that is lost when this is called delivers again what it has delivered. If
+        another learner has resumed from an older version meanwhile, only what was delivered before that counts.
         """
         self._require_episodes("ack")
-        known = version, self._draws.policy_version
+        policy = self._draws.policy
+        generation = len(policy.resumed if self._resumed is None else self._resumed)
         calls = [
-            self._shards.ask_or_none(shard, "ack", *known, dict([queue.kept(shard) for queue in self._queues]))
+            self._shards.ask_or_none(
+                shard, "ack", version, generation, policy, dict([queue.kept(shard) for queue in self._queues])
+            )
             for shard in self._shards.members.shards
         ]
         await asyncio.gather(*calls)

@@ -134,7 +134,7 @@ async def act(client: replay.Replay[Any], model: Model, rng: random.Random, memb
     async with client.episodes_writer(batch_steps=rng.choice([1, 5]), max_in_flight=rng.choice([1, 3])) as writer:
         for group, member in members:
             attempt = 0
-            version = versions.setdefault(group, client._draws.policy_version or 0)
+            version = versions.setdefault(group, client._draws.policy.version or 0)
             while rng.random() < 0.2:
                 await play(writer, group, member, version, attempt, ends=False)
                 attempt += 1

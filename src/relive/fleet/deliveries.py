@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from relive.agents import delivery
 from relive.agents import token_store
+from relive.fleet import replies
 
 Unit: TypeAlias = list[Any]
 """An episode, or those of a group."""
@@ -31,12 +32,12 @@ class Request(NamedTuple):
 class Places(NamedTuple):
     """What an admission must know of a shard: how many episodes it has delivered at that version, and how many run.
 
-    Those that run or wait to be delivered are outstanding. The uses are, by ticket, which of its episodes have reached
-    the shard, and whether they returned their places to it.
+    Those that run, or wait to be delivered and are not too old for the learner that asked last, are outstanding. The
+    uses are, by ticket, which of its episodes have reached the shard, and whether they returned their places to it.
     """
 
     incarnation: int
-    policy_version: int | None
+    policy: replies.Policy
     delivered: int
     outstanding: int
     running: int
@@ -54,6 +55,7 @@ class ShardQueue:
         # By ticket: which of its episodes have come, whether they failed, and when the newest came.
         self._uses: dict[bytes, tuple[dict[int, bool], float]] = {}
         self._asked = -math.inf
+        self._max_lag: int | None = None
         # The episodes delivered at the learner's version.
         self._version: int | None = None
         self._delivered: set[str] = set()
@@ -72,6 +74,7 @@ class ShardQueue:
         self._sent.pop(request.learner, None)
         self._asked = now
         units, ready = self.offers.take(number, **wanted)
+        self._max_lag = wanted["max_lag"]
         if units:
             ids = [[episode.episode_id for episode in unit] for unit in units]
             self._sent[request.learner] = request.number, ids, now
@@ -105,11 +108,17 @@ class ShardQueue:
                 uses[use[1]] = uses.get(use[1], False) or what == "returned"
                 self._uses[use[0]] = uses, now
 
-    def places(self, incarnation: int, tickets: Iterable[bytes]) -> Places:
+    def resumed(self) -> None:
+        """Record that a learner resumed: what was sent and waits again, or was dropped, cannot be put back."""
+        self._delivered.clear()
+        for learner, (number, ids, sent) in self._sent.items():
+            self._sent[learner] = number, [unit for unit in ids if self.offers.are_delivered(unit)], sent
+
+    def places(self, incarnation: int, policy: replies.Policy, tickets: Iterable[bytes]) -> Places:
         """Return what an admission must know. The costs do not grow with what is stored."""
         uses = {name: self._uses[name][0].copy() for name in tickets if name in self._uses}
         delivered = len(self._now_delivered())
-        return Places(incarnation, self._version, delivered, *self.offers.places(), uses)
+        return Places(incarnation, policy, delivered, *self.offers.places(self._max_lag), uses)
 
     def reject(self, episode_ids: list[str], reason: str) -> int:
         """Drop episodes as `reject` of the buffer does."""

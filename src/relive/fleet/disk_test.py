@@ -15,6 +15,7 @@ from relive import errors
 from relive.fleet import adapter_test
 from relive.fleet import deliveries
 from relive.fleet import local_test
+from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.fleet import trouble_test
 from relive.persistence import posix_test
@@ -295,7 +296,8 @@ async def test_draws_of_episodes_go_on_beside_a_full_disk(tmp_path: pathlib.Path
     await client.set_policy_version(1)
     assert len(await client.sample(5, n=1, gamma=1.0)) == 5
     wanted = {"most": 1, "groups": False, "max_lag": None, "accept": None}
-    assert fleet.shard(0).take(deliveries.Request(W, 1, 0), 1, wanted, 1)[:3] == ([], 0, 1)
+    policy = replies.Policy(version=1)
+    assert fleet.shard(0).take(deliveries.Request(W, 1, 0), 1, wanted, policy)[:3] == ([], 0, policy)
     disk.free()
     assert len(await client.sample(5, n=1, gamma=1.0)) == 5
     assert [buffer.policy_version for buffer in fleet.buffers()] == [1, 1]

@@ -23,6 +23,7 @@ from relive.common import validation
 from relive.episodes import versions as versions_lib
 from relive.fleet import adapter
 from relive.fleet import membership
+from relive.fleet import replies
 from relive.fleet import shares
 from relive.samplers import schedules
 
@@ -53,13 +54,17 @@ class Draws:
         """The newest weights of the shards that this client knows."""
         self._spare = 0.0
         self._ticks = 0
-        self.policy_version: int | None = None
-        """The version of the learner's policy, as far as this client knows."""
+        self.policy = replies.Policy()
+        """The policy of the learner, as far as this client knows."""
 
     @property
     def size(self) -> int | None:
         """Number of transitions in all shards, as far as this client knows; None if it does not."""
         return sum([weight.size for weight in self.weights.values()]) if self.weights else None
+
+    def learn(self, policies: Iterable[replies.Policy]) -> None:
+        """Learn of the newest of some policies."""
+        self.policy = replies.newest([self.policy, *policies])
 
     async def refresh(self, options: Mapping[str, Any]) -> None:
         """Ask all shards for their weights; raise as `batches` does."""
@@ -140,7 +145,7 @@ class Draws:
             options=dict(options),
             ticks=tick,
             begun=begun,
-            policy_version=self.policy_version,
+            policy=None if self.policy.version is None else self.policy,
             keys_only=keys_only,
         )
         calls = [
@@ -163,16 +168,15 @@ class Draws:
 
     def _have_one_version(self, weights: Iterable[adapter.SamplingWeight], options: Mapping[str, Any]) -> bool:
         """Return whether all shards have the same policy version; if not, the newest is sent with the next call."""
-        versions = {weight.policy_version for weight in weights}
-        known = [version for version in [*versions, self.policy_version] if version is not None]
-        self.policy_version = max(known, default=None)
-        if not known and not self._description.has_columns:
+        policies = [weight.policy for weight in weights]
+        self.learn(policies)
+        if self.policy.version is None and not self._description.has_columns:
             lags = versions_lib.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
             if lags is not None:
                 raise errors.ArgumentError(
                     "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
                 )
-        return versions == {self.policy_version}
+        return all(policy.rank == self.policy.rank for policy in policies)
 
 
 def _probabilities(weights: Weights) -> Probabilities:

@@ -60,8 +60,10 @@ class Files:
                     buffer = recover.played_back(path, None, *arguments)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
         self._journal._carry(note)
+        is_restart = self._journal.num_records and getattr(buffer, "redeliver", False)
         try:
-            buffer.attach(self._journal, **self._options)
+            with self._journal._together(bytes) if is_restart else contextlib.nullcontext():
+                buffer.attach(self._journal, **self._options)
         except errors.CheckpointError:
             if not self._journal._is_behind:  # Otherwise it is attached: the disk is full, for now.
                 self._journal.close()

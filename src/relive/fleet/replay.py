@@ -346,11 +346,51 @@ class Replay(consumption.Consumption, Generic[Batch]):
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the previous version, or the shards have column buffers.
+            ArgumentError: It is below 0, or below the previous version; the shards have column buffers; or another
+                client has called `resume_policy_version` since the last version that this one has set. The next call
+                is then of a learner that has resumed, too.
         """
-        version = validation.next_version(version, self._draws.policy_version)
-        await self._of_each("set_policy_version", version)
-        self._draws.policy_version = max(version, self._draws.policy_version or 0)
+        self._require_episodes("set_policy_version")
+        is_first = self._resumed is None
+        while is_first or self._resumed == self._draws.policy.resumed:
+            before = self._draws.policy
+            version, self._resumed = validation.next_version(version, before.version), before.resumed
+            await self._follow(replies.Policy(before.resumed, version))
+            if before.resumed == self._draws.policy.resumed:
+                if is_first:  # It may be the client of a learner that was restarted with older weights.
+                    validation.next_version(version, self._draws.policy.version)
+                return
+        self._resumed = self._draws.policy.resumed
+        raise errors.ArgumentError(
+            f"version must be of weights that go on from version {self._resumed[-1]}, from which another learner has "
+            f"resumed, got {version}: load them first"
+        )
+
+    async def resume_policy_version(self, version: int) -> None:
+        """Let the learner go on from weights of that policy version, newer or older than its own.
+
+        See EpisodeReplayBuffer.resume_policy_version. What was delivered at that version or later, to any client, and
+        is not acknowledged, comes again or is dropped. No other client, late reply or restarted shard can undo it; a
+        shard that is lost follows once it is there again.
+
+        Raises:
+            ArgumentTypeError: `version` is not an integer.
+            ArgumentError: It is below 0, or the shards have column buffers.
+        """
+        self._require_episodes("resume_policy_version")
+        version = validation.non_negative_int("version", version)
+        await self._follow(replies.Policy())
+        self._resumed = (*self._draws.policy.resumed, version)
+        await self._follow(replies.Policy(self._resumed, version))
+
+    async def _follow(self, policy: replies.Policy) -> None:
+        """Let every shard follow a policy, unless it knows a newer one, and learn of the newest."""
+        shards = self._shards.members.shards
+        for shard, reply in zip(shards, await self._of_each("follow", policy), strict=True):
+            if reply is not None:
+                self._draws.learn([reply[0]])
+                await self._shards.note(shard, reply[1])
+        self._draws.learn([policy])
 
     # Fleet management.
 

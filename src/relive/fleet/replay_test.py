@@ -748,7 +748,7 @@ async def test_concurrent_policy_versions_end_with_the_newest() -> None:
     [
         (episodes, -1, "version must be at least 0, got -1"),
         (episodes, 0.5, "version must be an integer"),
-        (ring, 3, "set_policy_version needs buffers of episodes, got RingReplayBuffer"),
+        (ring, 3, "set_policy_version needs buffers of episodes or tokens, got RingReplayBuffer"),
     ],
 )
 async def test_invalid_policy_versions_are_refused(make: Any, version: Any, text: str) -> None:

@@ -1,7 +1,28 @@
 """The replies of shards and of their coordinator, and their statistics."""
 
+from collections.abc import Iterable
 import dataclasses
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+
+class Policy(NamedTuple):
+    """The version of the learner's policy, and from which versions learners have resumed so far, in order.
+
+    The number of these is the generation: a policy is newer than all of earlier generations, whatever their versions.
+    """
+
+    resumed: tuple[int, ...] = ()
+    version: int | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What grows whenever the learner moves on or resumes."""
+        return len(self.resumed), -1 if self.version is None else self.version
+
+
+def newest(policies: Iterable[Policy]) -> Policy:
+    """Return the newest of some policies; one without a version if there are none."""
+    return max(policies, key=lambda policy: policy.rank, default=Policy())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

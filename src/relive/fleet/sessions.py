@@ -49,6 +49,8 @@ class Sessions:
         self._sessions: dict[bytes, Session] = {}
         self.lost = 0
         """Number of rows that were lost with earlier processes, as far as clients have seen them."""
+        self.resumed: tuple[int, ...] = ()
+        """The versions from which learners have resumed; see replies.Policy."""
 
     def renew(self, name: bytes, now: float) -> Session:
         """Return the session of that name, with its lease renewed."""
@@ -83,13 +85,13 @@ class Sessions:
             (name, each.oldest, each.seen if number is None else {number: each.seen[number]})
             for name, each in told.items()
         ]
-        return codec.PlainCodec().encode((self.lost, found))
+        return codec.PlainCodec().encode((self.lost, self.resumed, found))
 
     def learn(self, note: bytes, now: float) -> None:
         """Learn from a note of an earlier process."""
         try:
-            lost, found = codec.PlainCodec().decode(note)
-            self.lost = max(self.lost, lost)
+            lost, resumed, found = codec.PlainCodec().decode(note)
+            self.lost, self.resumed = max(self.lost, lost), max(self.resumed, tuple(resumed), key=len)
             for name, oldest, seen in found:
                 session = self._sessions.setdefault(name, Session(now))
                 session.seen.update(seen)

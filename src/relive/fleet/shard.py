@@ -1,7 +1,7 @@
 """Shard: one buffer of a fleet, its writers, and its files.
 
     writers     insert, renew, leave                         ┐                ┌  buffer
-    learners    set_policy_version, draw, update_priorities  │                │  sessions: who writes, which batches
+    learners    follow, draw, update_priorities              │                │  sessions: who writes, which batches
                 take, put_back, reject, ack, clear           ├──►  Shard  ──► ┤  queue: what is delivered once
                 of_keys, update, eligible_keys               │                └  files: journal, checkpoint
     clients     ping, host, stats, apply, save               ┘
@@ -201,23 +201,32 @@ class Shard:
         self._do_what_is_due()
         return self._adapter.describe()
 
-    def set_policy_version(self, version: int) -> replies.Progress:
-        """Set the learner's policy version.
+    def follow(self, policy: replies.Policy) -> tuple[replies.Policy, replies.Progress]:
+        """Follow the learner's policy, unless a newer one is known, and return the newest."""
+        self._can_follow(policy)
+        return self._policy, self._progress()
 
-        Raises:
-            ArgumentError: It is a column buffer.
-        """
-        self._set_version(version)
-        return self._progress()
-
-    def _set_version(self, version: int) -> bool:
-        """Set the learner's policy version, and return whether that was possible: the disk may be full."""
+    def _can_follow(self, policy: replies.Policy | None) -> bool:
+        """Follow a policy, if it is newer, and return whether that was possible: the disk may be full."""
+        known = self._policy
+        if policy is None or policy.version is None or policy == known or policy.rank <= known.rank:
+            return True
+        missed = policy.resumed[len(known.resumed) :]
         try:
-            self._adapter.set_policy_version(version)
+            if missed:
+                with self._together(lambda: self._sessions.note([])):
+                    self._sessions.resumed = policy.resumed
+                    self._adapter.buffer.resume_policy_version(min(missed))
+                    self._queue.resumed()
+            self._adapter.set_policy_version(policy.version)
         except _DISK_ERRORS as error:
             self._disk = str(error)
             return False
         return True
+
+    @property
+    def _policy(self) -> replies.Policy:
+        return replies.Policy(self._sessions.resumed, getattr(self._adapter.buffer, "policy_version", None))
 
     def draw(self, request: adapter_lib.Request) -> tuple[adapter_lib.SamplingWeight, list[Any], int]:
         """Return how much there is to draw from, the samples of some batches, and the version of the list of shards.
@@ -230,11 +239,11 @@ class Shard:
             ArgumentError: One of them is invalid.
         """
         self._do_what_is_due()
-        version = request["policy_version"]
-        if version is not None and not self._set_version(version):
-            nothing = adapter_lib.SamplingWeight(0.0, self._adapter.size, policy_version=version)
+        policy = request["policy"]
+        if policy is not None and not self._can_follow(policy):
+            nothing = adapter_lib.SamplingWeight(0.0, self._adapter.size, policy=policy)
             return nothing, [None] * len(request["counts"]), self._version
-        weight = self._adapter.weight(request["options"])
+        weight = self._adapter.weight(request["options"])._replace(policy=self._policy)
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
         with self._adapter.counting_at_the_end():
             parts = [self._part(count, request) for count in counts]
@@ -271,29 +280,32 @@ class Shard:
         return self._adapter.weight({}), alive
 
     def take(
-        self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy_version: int | None
-    ) -> tuple[list[deliveries.Unit], int, int | None, replies.Progress]:
-        """Return that many episodes or groups, if they are ready; how many more are; and the learner's policy version.
+        self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy: replies.Policy | None
+    ) -> tuple[list[deliveries.Unit], int, replies.Policy, replies.Progress]:
+        """Return that many episodes or groups, if they are ready; how many more are; and the learner's policy.
 
         Args:
             request: The request.
             number: How many to deliver; 0 only to tell how many are ready.
             wanted: Which are wanted: arguments of delivery.Deliveries.take, whose exceptions propagate.
-            policy_version: The learner's policy version, if known.
+            policy: The learner's policy, if known.
         """
         self._do_what_is_due()
-        if policy_version is not None and not self._set_version(policy_version):
-            return [], 0, policy_version, self._progress()
+        if policy is not None and not self._can_follow(policy):
+            return [], 0, policy, self._progress()
+        if len(self._policy.resumed) > len(policy.resumed if policy is not None else ()):
+            number = 0  # It was asked before a learner resumed, perhaps by the one that died.
         try:
             units, ready = self._queue.take(request, self._clock(), number, **wanted)
         except errors.CheckpointError as error:  # Other shards deliver meanwhile.
             self._disk, units, ready = str(error), [], 0
-        return units, ready, self._adapter.buffer.policy_version, self._progress()
+        return units, ready, self._policy, self._progress()
 
-    def places(self, tickets: Sequence[bytes]) -> deliveries.Places:
-        """Return what an admission must know, also of those tickets."""
+    def places(self, tickets: Sequence[bytes], policy: replies.Policy | None = None) -> deliveries.Places:
+        """Return what an admission must know, also of those tickets, given the newest policy that it knows."""
         self._do_what_is_due()
-        return self._queue.places(self._incarnation, tickets)
+        self._can_follow(policy)
+        return self._queue.places(self._incarnation, self._policy, tickets)
 
     def put_back(self, learner: bytes, number: int) -> replies.Progress:
         """Take back what a learner was sent with the request of that number."""
@@ -314,11 +326,14 @@ class Shard:
         """Drop episodes that were delivered or wait; return how many, and raise as `reject` of the buffer does."""
         return self._queue.reject(episode_ids, reason), self._progress()
 
-    def ack(self, version: int, policy_version: int | None, kept: Mapping[bytes, int]) -> None:
-        """Acknowledge what was delivered before the learner had a version; see ShardQueue.ack."""
-        if policy_version is not None:
-            self._adapter.set_policy_version(policy_version)
-        self._queue.ack(version, kept)
+    def ack(self, version: int, generation: int, policy: replies.Policy, kept: Mapping[bytes, int]) -> None:
+        """Acknowledge what was delivered before the learner had a version of a generation; see ShardQueue.ack.
+
+        What it had of an older generation is of no use after the versions from which learners have resumed since.
+        """
+        if not self._can_follow(policy):
+            raise errors.CheckpointError(self._disk)
+        self._queue.ack(min([version, *self._policy.resumed[generation:]]), kept)
 
     def of_keys(self, call: str, keys: Any, names: Any) -> Any:
         """Return what that call of the buffer returns for those keys [k], which have other names in the fleet [k].

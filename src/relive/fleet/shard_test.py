@@ -33,8 +33,8 @@ class Crash(BaseException):
     """As if the process had died just here."""
 
 
-def request(counts: list[int], options: dict[str, Any], policy_version: int | None = None) -> adapter.Request:
-    return adapter.Request(counts=counts, options=options, ticks=0, begun=0, policy_version=policy_version)
+def request(counts: list[int], options: dict[str, Any], policy: replies.Policy | None = None) -> adapter.Request:
+    return adapter.Request(counts=counts, options=options, ticks=0, begun=0, policy=policy)
 
 
 def ring() -> Any:
@@ -463,9 +463,9 @@ async def test_every_draw_carries_the_policy_version_to_the_shard() -> None:
     fleet = fleet_of(episodes)
     shard = fleet.shard(0)
     for version, known in ((None, None), (4, 4), (3, 4)):
-        weight, _, _ = shard.draw(request([], OF_ONE, policy_version=version))
-        assert weight.policy_version == known
-    shard.set_policy_version(6)
+        weight, _, _ = shard.draw(request([], OF_ONE, replies.Policy(version=version)))
+        assert weight.policy.version == known
+    shard.follow(replies.Policy(version=6))
     assert fleet.buffer(0).policy_version == 6
 
 

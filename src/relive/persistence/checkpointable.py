@@ -1,7 +1,7 @@
 """Checkpointable: saving and loading of buffers, as a directory or as a state dict."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import math
@@ -58,8 +58,13 @@ class Bound(abc.ABC):
     _journal: "journal_lib.Journal"
 
     @abc.abstractmethod
-    def begin(self, base: Callable[[], bytes]) -> None:
-        """Prepare the journal; `base` returns the contents that its next segment begins with."""
+    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Prepare the journal, or raise and change nothing.
+
+        Args:
+            base: Returns the contents that its next segment begins with.
+            records: What happened since the journal was replayed: it is written now, as one record.
+        """
 
     def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
         """Write the records of a `with` block without syncing; see Journal."""
@@ -374,6 +379,10 @@ class Journalable(Checkpointable):
     def _replay(self, **options: Any) -> Replay:
         """Return an object that replays a journal into the buffer."""
 
+    def _since_recovery(self, position: Position) -> list[tuple[int, bytes]]:
+        """Return the records, by kind and payload, of what a recovery has changed beside those that it replayed."""
+        return []
+
     def _recovered(self, journal_id: str, num_records: int, replay: Replay) -> None:
         """Go on as after a restart, from so many records of a journal, which `replay` has replayed."""
         self._restarted()
@@ -415,7 +424,7 @@ class Journalable(Checkpointable):
             first, has_checkpoint = None, False
             return codec.PlainCodec().encode({**head, **state_lib.whole(state)})
 
-        bound.begin(base)
+        bound.begin(base, [] if self._position is None else self._since_recovery(position))
         self._journal, self._attached, self._position = bound, (journal, journal_id), None
 
     def _place(self) -> state_lib.State:

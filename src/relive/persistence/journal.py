@@ -16,7 +16,7 @@ writes: a later sync could succeed without the lost pages.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import io
@@ -256,21 +256,31 @@ class Journal(duplicates.NeverCopied):
         *,
         newest: Callable[[], Any] = lambda: None,
         begun: Iterable[tuple[int, Any]] = (),
+        records: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """Prepare the journal for appending to its last segment, or to a new one if there is none.
+
+        If CheckpointError is raised, it has not begun.
 
         Args:
             base: Returns a record from which the owner can continue without earlier ones; called when a segment begins.
             carried: Returns kind and payload of the records that follow it; called after `base`.
             newest: Returns what the owner stored last, for `_release`; called when a segment begins.
             begun: What it returned for the segments that are there, each with the number of its first record.
+            records: What is written to the segment that is there, as one record, or within `_together`.
         """
         self._check_usable()
         if self._begun is not None:
             raise errors.ArgumentError("begin was called before: a journal has one owner")
-        self._newest = [(first, mark) for first, mark in begun if first > self._firsts[0]]
         if self._segment is None:
             self._begin_segment(base, carried, newest)
+        elif records and self._block is not None:
+            for record in records:
+                self._gather(self._block, *record)
+        elif records:
+            with self._changing:
+                self._write(self._segment, journal_reader.TOGETHER, journal_reader.packed(b"", records))
+        self._newest = [(first, mark) for first, mark in begun if first > self._firsts[0]]
         self._begun = base, carried, newest
         if isinstance(self._fsync, EverySeconds):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
@@ -315,8 +325,9 @@ class Journal(duplicates.NeverCopied):
         change, nothing is written any more, since the owner holds a part.
         """
         self._catch_up()
-        with self._changing:
-            self._ready_segment()  # Before the first change, since its base must be without them.
+        if self._begun is not None:
+            with self._changing:
+                self._ready_segment()  # Before the first change, since its base must be without them.
         together = self._block = _Block()
         try:
             yield

@@ -40,9 +40,13 @@ def loaded(kind: zoo.Kind, state: State) -> Any:
 
 
 def used(kind: zoo.Kind, seed: int, count: int = 60) -> Any:
-    """Return a buffer that has been in use; what it has delivered waits in it again, where a restart does that."""
+    """Return a buffer that has been in use, and was loaded where a restart changes it.
+
+    What it has delivered may wait in it again, and its next version counts the places of an Admission anew.
+    """
     buffer = zoo.worked(kind.make, seed, count)
-    return type(buffer).from_state(buffer.state_dict()) if redelivers(buffer) else buffer
+    is_changed = redelivers(buffer) or getattr(buffer, "admission", None) is not None
+    return type(buffer).from_state(buffer.state_dict()) if is_changed else buffer
 
 
 def redelivers(buffer: Any) -> bool:
