@@ -39,7 +39,6 @@ from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
-from relive.samplers import uniform
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
@@ -389,7 +388,8 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         """
         batch_size = validation.batch_size("batch_size", batch_size)
         keys, draws = self.eligible_keys(max_lag=max_lag), self._draws
-        exponent = (self.sampler or uniform.UniformSampler())._exponent_of(beta)
+        check_beta = sampler_lib.refuse_beta if draws is None else draws.sampler.check_beta
+        check_beta(beta)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
         with randomness.Unmoved(self._rng):
@@ -398,11 +398,14 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
                 keys = keys[self._rng.integers(len(keys), size=batch_size)]
             else:
                 with draws.only(keys):
-                    keys, probabilities, weights = draws.draw(batch_size, self._rng, exponent)
-            batch = self._read(keys, probabilities, weights)
+                    keys, probabilities, weights = draws.draw(batch_size, self._rng, beta)
+            try:
+                batch = self._read(keys, probabilities, weights)
+            except BaseException:
+                if draws is not None:
+                    draws.sampler.take_back(draws.slots(keys))
+                raise
         self._store.note(batch.keys)
-        if draws is not None:
-            draws.sampler._drawn()
         return batch
 
     def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Keys:

@@ -21,10 +21,10 @@ import numpy as np
 from relive import errors
 from relive.buffers import column_stats
 from relive.buffers import draws
+from relive.buffers import misuse
 from relive.common import arrays
 from relive.common import imports
 from relive.common import notebook
-from relive.common import randomness
 from relive.common import validation
 from relive.common import words
 from relive.kernels import append
@@ -129,18 +129,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         window._check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         self._gathers = prefetch_lib.PendingReads()
-        # The draws that are not counted yet, while they may be taken back.
-        self._provisional: list[arrays.Ints] | None = None
         with memory.room_for("capacity", capacity, step_bytes):
             self._store = steps_lib.StepStore(
-                capacity, streams, rule=window._rule, is_tracking=sampler._is_tracking, check_room=window._check_room
+                capacity, streams, rule=window._rule, is_tracking=sampler.is_tracking, check_room=window._check_room
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
-            self._counters = column_stats.Counters(self._draws.anchors)
+            self._watch = misuse.Watch()
             most = steps_lib.most_anchors(window._rule, capacity)
             self._limited = rate_limiters.LimiterState(
                 limiter,
-                self._counters,
+                self._draws,
                 "capacity" if most == capacity else f"anchors in {capacity} steps",
                 most,
                 max_times_sampled=self._draws.max_times_sampled,
@@ -150,7 +148,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:
                 self._store.begin(storage)
-            sampler._attach(self._draws.anchors)  # Last, since it cannot be attached again.
+            sampler.attach(self._draws.anchors)  # Last, since it cannot be attached again.
 
     # Properties.
 
@@ -187,7 +185,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def appended(self) -> int:
         """How many steps were added so far."""
-        return self._counters.inserted
+        return self._store.next_key
 
     @property
     def has_priorities(self) -> bool:
@@ -211,7 +209,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def num_eligible(self) -> int:
         """Number of anchors that may be drawn now."""
-        return len(self._draws.anchors)
+        return len(self._draws)
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
@@ -221,7 +219,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _endless(self) -> str:
         """What a `repr` says last where no end was reported in 1,000 steps of a stream: it may be an oversight."""
         count = self.appended
-        is_endless = not self._counters.ends and count >= _MANY * self.streams
+        is_endless = not self._watch.ends and count >= _MANY * self.streams
         return f", no end in {count:,} steps" if is_endless else ""
 
     def _described_fields(self) -> list[notebook.Row]:
@@ -409,23 +407,22 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         key, written = self._store.next_key, self._append(steps)
         if written is not steps_lib.CONTINUED:
             # Last, since a warning may be raised: the steps are stored by then.
-            self._counters.warn(steps, written, self._store)
+            self._watch.warn(steps, written, self._store)
         return key
 
     def _append(self, steps: encoding.Steps) -> steps_lib.Written:
         """Write steps, and return what was found out about them; if it raises, nothing has changed."""
-        store, counters, draws = self._store, self._counters, self._draws
+        store, draws = self._store, self._draws
         count = len(steps.streams)
         if not count:
             return steps_lib.CONTINUED
         if self._gathers.ends:
             self._gathers.finish()
         written = store.append(steps, journal=self._journal, tell=draws.tell)
-        counters.inserted += count
-        if draws.max_times_sampled is not None:
-            draws.count_anew(store.next_key - count, count)
+        if draws.limited is not None:
+            draws.limited.begin(store.next_key - count, count)
         if written is not steps_lib.CONTINUED:
-            counters.record(steps, written)
+            self._watch.record(steps, written)
         return written
 
     def end_episode(self, stream: int | None = None) -> bool:
@@ -459,7 +456,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._draws.tell()
         if self._journal is not None:
             self._journal.end_episode(stream)
-        self._counters.ends += 1
+        self._watch.ends += 1
 
     @contextlib.contextmanager
     def _changing(self, streams: Iterable[int], count: int = 0) -> Iterator[None]:
@@ -548,7 +545,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     ) -> prefetch_lib.Batches[Batch]:
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            self.sampler._exponent_of(beta)
+            self.sampler.check_beta(beta)
 
         def draw() -> Callable[[], Batch]:
             """Return a function that returns the next batch; no step may be written until it returns."""
@@ -563,10 +560,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         slots = self._readable_slots(keys)
         if not self._store.has_begun:
             raise errors.NotReadyError("read has no schema yet: add a step first")
-        sampler = self.sampler
-        probabilities = sampler.probabilities(slots)
-        masses, unit = sampler._importance_of(slots, probabilities)
-        weights = sampler._importance_weights(masses, unit, sampler._exponent_of(beta))
+        probabilities = self.sampler.probabilities(slots)
+        weights = self.sampler.importance_weights(slots, probabilities, beta)
         return window._read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
@@ -576,7 +571,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            beta = self.sampler._exponent_of(beta)
+            self.sampler.check_beta(beta)
         if not self._limited.can_sample(batch_size):
             self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
@@ -584,34 +579,21 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         state = bits.state
         try:
             slots, probabilities, weights = self._draws.draw(batch_size, self._rng, beta)
-            answer = use(self._store, slots, probabilities, weights)
-            if self._provisional is None:
-                self._counters.sampled += self._draws.count(slots)
-            else:
-                self._provisional.append(slots)
+            return use(self._store, slots, probabilities, weights)
         except BaseException:
             bits.state = state
             if slots is not None:
                 self._draws.take_back(slots)
             raise
-        return answer
 
     @contextlib.contextmanager
-    def _counting_at_the_end(self) -> Iterator[None]:
-        """Count the draws made in a block at its end; if it raises, none was made, and the generator has not moved."""
-        drawn: list[arrays.Ints] = []
-        self._provisional = drawn
+    def _revocable(self, keys: arrays.Keys) -> Iterator[None]:
+        """Take back the last draw, which was of those keys, if the block raises."""
         try:
-            with randomness.Unmoved(self._rng):
-                yield
-                for slots in drawn:
-                    self._counters.sampled += self._draws.count(slots)
+            yield
         except BaseException:
-            for slots in drawn:
-                self._draws.take_back(slots)
+            self._draws.take_back(self._store.slots(keys))
             raise
-        finally:
-            self._provisional = None
 
     def eligible_keys(self) -> arrays.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
@@ -662,7 +644,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             then = functools.partial(self._record_priorities, alive, priorities, then)
         sampler._set_priorities(self._store.slots(alive), priorities, then)
         if alive is not keys:
-            self._counters.stale_keys += len(keys) - len(alive)
+            self._draws.stale_keys += len(keys) - len(alive)
         return len(alive)
 
     def _record_priorities(self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None) -> None:
@@ -701,7 +683,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             record = functools.partial(self._journal.set_eligible, keys, eligible)
         self._draws.set_barred(self._store.slots(alive), not eligible, record)
         self._position = None
-        self._counters.stale_keys += len(keys) - len(alive)
+        self._draws.stale_keys += len(keys) - len(alive)
         return len(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
@@ -766,7 +748,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Return the state of the buffer with those rows."""
         store, draws = self._store.state_dict(rows), self._draws.state_dict(self._store.slots(rows.keys))
         arrays = store.pop("arrays") | draws.pop("arrays")
-        return {"counters": self._counters.state_dict(), **store, **draws, "arrays": arrays}
+        return {"counters": column_stats.counts(self._draws, self._watch), **store, **draws, "arrays": arrays}
 
     @property
     def _storage(self) -> memory.Storage | None:
@@ -778,7 +760,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._storage is not None:
             twin._store.begin(self._storage)
         twin._draws = self._draws.twin(twin._store)
-        twin._counters = column_stats.Counters(twin._draws.anchors)
+        twin._watch = misuse.Watch()
         return twin
 
     def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
@@ -794,15 +776,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows)
         )
         self._draws.load_state_dict(given)
-        self._counters.load_state_dict(given.part("counters"), store.next_key)
+        self._watch.load_state_dict(given.part("counters"), store.next_key)
 
     def _swap(self, twin: Any) -> None:
         self._gathers.finish()
         twin._store.settle()
-        self._counters.forget_steps()
-        vars(self._counters).update(twin._counters.state_dict(), anchors=twin._draws.anchors)
-        twin._counters = self._counters
-        twin._draws.sampler = checkpointable.become(self._draws.sampler, twin._draws.sampler)
+        self._watch.forget_steps()
+        vars(self._watch).update(twin._watch.counts())
+        twin._watch = self._watch
+        twin._draws.keep_sampler(self._draws.sampler)
+        self._limited.counts = twin._draws
         super()._swap(twin)
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
@@ -866,7 +849,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
         The one exception is the extra `policy_version`, read for the oldest and the newest row.
         """
-        return column_stats.of(self._store, self._draws, self._counters)
+        return column_stats.of(self._store, self._draws, self._watch)
 
     def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin":
         """Return the origin of the step with that key: stream, episode, step, age, draws, priority.
@@ -906,7 +889,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _forget(self) -> None:
         """Remove every row and every open episode, without a record."""
         self._draws.clear()
-        self._counters.forget_steps()
+        self._watch.forget_steps()
 
     def check(self) -> None:
         """Verify all invariants by recounting everything that is stored.

@@ -225,7 +225,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     def get_stats(self) -> joint_batch.JointBufferStats:
         """Return statistics of the buffer. O(capacity)."""
         store = self._store
-        stats = column_stats.of(store, self._draws, self._counters)
+        stats = column_stats.of(store, self._draws, self._watch)
         num_steps = np.zeros(len(self.agents), np.int64)
         if len(self):
             flags = store.storage.read(store.alive_slots(), (joint_rows.FLAGS,))[joint_rows.FLAGS]
