@@ -23,13 +23,13 @@ import pytest
 
 import relive
 from relive import errors
+from relive.buffers import prefetch
 from relive.fleet import episode_writers
 from relive.fleet import step_writers
 from relive.persistence import posix_test
 from relive.storage import memmap
 from relive.storage import ragged
 from relive.testing import zoo
-from relive.waiting import prefetch
 from relive.waiting import threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")

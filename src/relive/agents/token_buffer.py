@@ -35,6 +35,7 @@ from relive.common import statistics
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import metadata as metadata_lib
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.samplers import prioritized
@@ -42,7 +43,6 @@ from relive.samplers import sampler as sampler_lib
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
-from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
     from relive.agents import token_journal

@@ -22,12 +22,14 @@ from relive import errors
 from relive.buffers import column_stats
 from relive.buffers import draws
 from relive.buffers import misuse
+from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
 from relive.common import imports
 from relive.common import notebook
 from relive.common import validation
 from relive.common import words
 from relive.kernels import append
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state
@@ -39,8 +41,6 @@ from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
-from relive.waiting import prefetch as prefetch_lib
-from relive.waiting import rate_limiters
 from relive.windows import batches
 from relive.windows import window as window_lib
 

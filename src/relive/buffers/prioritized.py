@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from relive.buffers import ring
+from relive.limits import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.waiting import rate_limiters
 from relive.windows import transitions
 
 

@@ -7,12 +7,12 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.common import validation
+from relive.limits import rate_limiters
 from relive.samplers import prioritized as prioritized_lib
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.waiting import rate_limiters
 from relive.windows import batches
 from relive.windows import sequences
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 from relive import errors
 from relive.common import arrays
+from relive.limits import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import schedules
-from relive.waiting import rate_limiters
 from relive.windows import batches
 
 Place: TypeAlias = tuple[Hashable, int]

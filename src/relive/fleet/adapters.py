@@ -17,10 +17,10 @@ from relive.episodes import versions
 from relive.fleet import adapter
 from relive.fleet import chunks
 from relive.joint import buffer as joint_buffer
+from relive.limits import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import uniform
-from relive.waiting import rate_limiters
 
 T = TypeVar("T")
 Buffer: TypeAlias = (

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, Pro
 from relive.buffers import column
 from relive.common import validation
 from relive.common import words
+from relive.limits import rate_limiters
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
-from relive.waiting import rate_limiters
 from relive.windows import window as window_lib
 
 Batch = TypeVar("Batch")

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.buffers import prefetch
 from relive.common import arrays
 from relive.common import copies
 from relive.common import duplicates
 from relive.common import imports
 from relive.common import validation
+from relive.limits import gate
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.waiting import _shell
-from relive.waiting import gate
-from relive.waiting import prefetch
 
 if TYPE_CHECKING:
     from relive.persistence import checkpoint

@@ -21,13 +21,13 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 import weakref
 
 from relive import errors
+from relive.buffers import prefetch
 from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.waiting import _shell
-from relive.waiting import prefetch
 
 Batch = TypeVar("Batch")
 Answer = TypeVar("Answer")

@@ -90,7 +90,7 @@ class SampleToInsertRatio(RateLimiter):
     Raises:
         ArgumentError: A setting is invalid.
 
-    >>> from relive.waiting import rate_limiters
+    >>> from relive.limits import rate_limiters
     >>> limiter = rate_limiters.SampleToInsertRatio(ratio=4.0, min_size=100, error_buffer=64.0)
     >>> limiter.can_sample(32, size=100, inserted=100, sampled=0)
     True
