@@ -572,7 +572,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
             self.sampler.check_beta(beta)
-        if not self._limited.can_sample(batch_size):
+        if self._limited.holds_samples and not self._limited.can_sample(batch_size):
             self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
         bits, slots = self._rng.bit_generator, None
@@ -633,11 +633,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _update_priorities(self, keys: Any, priorities: Any, then: Callable[[], None] | None = None) -> int:
         """Do what `update_priorities` does; `then` is called when nothing but the record of a journal can fail."""
-        sampler = self._prioritized_sampler("update_priorities")
-        keys = validation.integers("keys", keys)
+        sampler = prioritized.required(self._draws.sampler, "update_priorities")
+        keys = alive = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        alive, priorities = self._alive_of(keys, priorities)
-        if alive is not keys:
+        if not self._store.are_alive(keys):
+            alive, priorities = self._alive_of(keys, priorities)
             self._require_given_out(keys)
         if self._journal is not None:
             self._journal.prepare()

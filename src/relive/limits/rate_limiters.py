@@ -236,6 +236,8 @@ class LimiterState:
         self._may_hold_inserts = self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
         self._may_hold_samples = type(limiter).can_sample is not MinSize.can_sample
+        self._needs_more = self.holds_samples = self._may_hold_samples or limiter.min_size > 1
+        """Whether `can_sample` may answer False where something can be drawn."""
         self.counts = counts
         self._decision: bool | None = None
 
@@ -245,11 +247,11 @@ class LimiterState:
         With True, a caller that has asked is not refused after all. With False, the call checks its arguments, raises
         NotReadyError, and changes nothing.
         """
-        self._decision, self.holds_inserts = decision, True
+        self._decision, self.holds_inserts, self.holds_samples = decision, True, True
         try:
             return call()
         finally:
-            self._decision, self.holds_inserts = None, self._may_hold_inserts
+            self._decision, self.holds_inserts, self.holds_samples = None, self._may_hold_inserts, self._needs_more
 
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""

@@ -78,7 +78,8 @@ class LimitedSampler(duplicates.CopiedWhole):
         slots, columns = np.zeros(0, np.int64), []
         try:
             while left:
-                drawn, probabilities = sampler._drawn(left, rng)
+                draw = sampler._draw(left, rng)
+                drawn, probabilities = sampler._checked(draw, left) if sampler._is_checked else draw
                 is_kept = self._times[drawn] + _times_before(drawn) < self.most
                 drawn, probabilities = drawn[is_kept], probabilities[is_kept]
                 shares = [np.broadcast_to(share, len(drawn)) for share in sampler._shares(drawn, probabilities)]

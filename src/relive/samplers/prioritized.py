@@ -16,6 +16,8 @@ from relive.samplers import sampler
 from relive.samplers import schedules
 from relive.samplers import sum_tree
 
+_NEW = append.READABLE | append.COMPLETE | append.FRESH
+"""The flags of a step that was added and goes on."""
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 
 
@@ -139,8 +141,9 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         validation.require_choice("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
         self._weight_normalization: WeightNormalization = weight_normalization
         self._stratified = validation.boolean("stratified", stratified)
-        self._ticks = 0
         self._running_maximum = 1.0
+        # The largest priority and alpha, and what they make of a new row.
+        self._weight_of_new: tuple[tuple[float, float], float] = ((-1.0, -1.0), 0.0)
 
     def attach(self, anchors: anchors_lib.Anchors) -> None:
         """Attach the sampler to the anchors of a buffer; see Sampler."""
@@ -161,6 +164,8 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         """Give rows that became eligible their first priority, and all of `slots` their weights; see Sampler."""
         flags = self.anchors.flags
         found = flags.take(slots)
+        if found.tobytes().count(_NEW) == len(found):  # Rows that were added, and nothing else.
+            return self._rate_new(slots)
         is_fresh = (found & append.FRESH) > 0
         raw = self._raw.take(slots)
         fresh, before = slots[is_fresh], raw[is_fresh]
@@ -175,6 +180,21 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         def take_back() -> None:
             self._raw[fresh] = before
             flags[fresh] &= np.uint8(~append.RATED & 0xFF)
+
+        return take_back
+
+    def _rate_new(self, slots: arrays.Slots) -> Callable[[], None]:
+        """Do what `_rate` does where all of `slots` hold steps that go on and have no priority yet."""
+        before, flags, key = self._raw.take(slots), self.anchors.flags, (self._running_maximum, self._alpha)
+        if self._weight_of_new[0] != key:
+            self._weight_of_new = key, self._weights_of(np.array(key[:1]), self._alpha).item()
+        self._tree._write(slots, self._weight_of_new[1])
+        self._raw[slots] = self._running_maximum
+        flags[slots] = _NEW ^ (append.FRESH | append.RATED)
+
+        def take_back() -> None:
+            self._raw[slots] = before
+            flags[slots] = _NEW ^ append.FRESH
 
         return take_back
 
@@ -301,7 +321,9 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
         """Return the weights of the anchors in `slots` [B], how many there are, the total and the least weight."""
-        tree = self._current_tree
+        if self.anchors.num.item(append.CHANGED):
+            self.catch_up()
+        tree = self._tree
         total = tree.total
         weights = probabilities * total if self._is_checked else tree._leaves.take(slots)
         is_relative = self._weight_normalization == "buffer" and total > 0.0
@@ -314,8 +336,15 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         kind = self._weight_normalization
         return importance_weights(weights, num_eligible, beta, kind, total=total, least=least)
 
+    def importance_weights(
+        self, slots: arrays.Slots, probabilities: arrays.Floats, beta: float | None = None
+    ) -> arrays.Floats:
+        """Return (N P_i)^-beta [B], normalised; 0 where P_i is; see Sampler."""
+        return self._weighted(self._shares(slots, probabilities), beta)
+
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        self.catch_up()
+        if self.anchors.num.item(append.CHANGED):
+            self.catch_up()
         tree = self._tree
         total = tree.total
         if not total:
@@ -341,17 +370,24 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
         """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
-        with np.errstate(over="ignore"):
-            sums = priorities + self._epsilon
-            weights: arrays.Floats = np.power(sums, alpha)
+        largest = (priorities.item(priorities.argmax()) if len(priorities) else 0.0) + self._epsilon
+        log = math.log(largest) if 0.0 < largest < math.inf else 0.0
+        if not (largest < math.inf and alpha * log < _LARGEST_LOG - 1.0 - math.log(len(self._raw))):
+            self._check_weights(priorities, alpha)
+        sums = priorities + self._epsilon
+        weights: arrays.Floats = np.power(sums, alpha)
         if alpha == 0:
             weights *= sums > 0
-        if len(weights) and not weights.item(weights.argmax()) <= self._tree._heaviest:
-            row = int((weights > self._tree._heaviest).argmax())
+        return weights
+
+    def _check_weights(self, priorities: arrays.Floats, alpha: float) -> None:
+        """Raise ArgumentError if a priority [k] is too large to be weighed."""
+        with np.errstate(over="ignore"):
+            is_heavy = ~(np.power(priorities + self._epsilon, alpha) <= self._tree._heaviest)
+        for row in np.flatnonzero(is_heavy).tolist():
             raise errors.ArgumentError(
                 f"priority of row {row} must be smaller with alpha = {alpha:g}, got {priorities[row]}"
             )
-        return weights
 
     def state_dict(self, slots: arrays.Slots) -> state.State:
         """Return the priorities, the largest so far and the number of draws; see Sampler."""

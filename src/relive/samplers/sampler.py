@@ -174,7 +174,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
             ArgumentError: `beta` is invalid, or given without priorities.
         """
-        slots, probabilities = self._drawn(size, rng)
+        draw = self._draw(size, rng)
+        slots, probabilities = self._checked(draw, size) if self._is_checked else draw
         weights = self.importance_weights(slots, probabilities, beta)
         self._ticks += 1
         return slots, probabilities, weights
@@ -182,11 +183,6 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def take_back(self, slots: arrays.Slots) -> None:
         """Count the last draw, which was of `slots`, as not made."""
         self._ticks -= 1
-
-    def _drawn(self, size: int, rng: np.random.Generator) -> Draw:
-        """Return what `_draw` does, validated."""
-        draw = self._draw(size, rng)
-        return self._checked(draw, size) if self._is_checked else draw
 
     def _checked(self, draw: Draw, size: int) -> Draw:
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
@@ -248,19 +244,21 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def importance_weights(
         self, slots: arrays.Slots, probabilities: arrays.Floats, beta: float | None = None
     ) -> arrays.Floats:
-        """Return the importance weights [B] of anchors with those probabilities [B] as one batch."""
-        return self._weighted(self._shares(slots, probabilities), beta)
+        """Return the importance weights [B] of anchors with those probabilities [B] as one batch; 1 by default."""
+        if beta is not None:
+            refuse_beta(beta)
+        ones = np.empty(len(slots))
+        ones.fill(1.0)
+        return ones
 
     def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
         """Return how likely the anchors in `slots` [B] are now: what `_weighted` takes, numbers or [B]."""
-        return (probabilities,)
+        return slots, probabilities
 
     def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays.Floats:
-        """Return the importance weights [B] of one batch; 1 without priorities."""
-        refuse_beta(beta)
-        ones = np.empty(len(shares[0]))
-        ones.fill(1.0)
-        return ones
+        """Return the importance weights [B] of one batch, which has them from several draws."""
+        slots, probabilities = shares
+        return self.importance_weights(slots, probabilities, beta)
 
     def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
         """Do what `load_state_dict` does, and call the hooks for what changes from now on."""

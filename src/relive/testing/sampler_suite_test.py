@@ -138,7 +138,7 @@ class StaysWithTheFirst(Honest):
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
-    def _drawn(self, size: int, rng: np.random.Generator) -> relive.Draw:
+    def _checked(self, draw: relive.Draw, size: int) -> relive.Draw:
         return relive.Draw(np.full(size, self.first), np.ones(size))
 
 
@@ -217,7 +217,7 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IGNORES_REMOVED,
-        type("Unchecked", (IGNORES_REMOVED,), {"_drawn": Honest._draw}),
+        type("Unchecked", (IGNORES_REMOVED,), {"_checked": lambda self, draw, size: draw}),
         honest_with(drawable=lambda self: np.array(self.kept[len(self.kept) > 5 :], np.int64)),
         honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
         IsOutOfOrder,

@@ -112,7 +112,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             keys=keys,
             probabilities=probabilities,
             weights=weights,
-            extras=store.nest_extras(columns),
+            extras=store.nest_extras(columns) if store.has_extras else {},
         )
 
     def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
