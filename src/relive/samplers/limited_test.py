@@ -147,3 +147,26 @@ def test_draws_left_are_counted_only_where_it_matters(
     assert bool(counted) is may_not
     assert buffer.can_sample(6)
     assert counted
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_a_draw_that_is_taken_back_leaves_no_trace(most: int | None) -> None:
+    schedule = relive.LinearSchedule(0.0, 1.0, steps=4)
+    buffer = ring(3, most, sampler=relive.PrioritizedSampler(beta=schedule))
+    buffer.sample(2)
+
+    def seen() -> str:
+        stats, state = buffer.get_stats(), buffer.state_dict()
+        return repr((stats, state, buffer.eligible_keys(), buffer.rng.bit_generator.state))
+
+    before = seen()
+    with pytest.raises(ZeroDivisionError):
+        buffer._draw(4, None, lambda *drawn: 1 / 0)
+    assert seen() == before
+    assert state_ticks(buffer) == 1
+
+
+def state_ticks(buffer: relive.RingReplayBuffer) -> int:
+    """Return how many draws a schedule of beta has counted."""
+    ticks: int = buffer.state_dict()["sampler"]["ticks"]
+    return ticks
