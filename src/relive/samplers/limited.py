@@ -75,7 +75,7 @@ class LimitedSampler(duplicates.CopiedWhole):
             rule = f"sample has {self._num_left()} draws left with max_times_sampled = {self.most}"
             raise errors.NotReadyError(f"{rule}, and {size} were asked for: add steps first")
         sampler, left = self.sampler, size
-        slots, columns = np.zeros(0, np.int64), []
+        parts, columns = [np.zeros(0, np.int64)], []
         try:
             while left:
                 draw = sampler._draw(left, rng)
@@ -85,24 +85,25 @@ class LimitedSampler(duplicates.CopiedWhole):
                 shares = [np.broadcast_to(share, len(drawn)) for share in sampler._shares(drawn, probabilities)]
                 columns.append([probabilities, *shares])
                 np.add.at(self._times, drawn, 1)
-                slots = np.concatenate([slots, drawn])
+                parts.append(drawn)
                 sampler.anchors.set(append.SPENT, self._spent_of(drawn))
                 sampler.tell()
                 left -= len(drawn)
+            slots = np.concatenate(parts)
             probabilities, *joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
-            weights = sampler._weighted(tuple(joined), beta)
+            weights, num_spent = sampler._weighted(tuple(joined), beta), len(self._spent_of(slots))
         except BaseException:
-            self._restore(slots)
+            self._restore(np.concatenate(parts))
             raise
         sampler._ticks += 1
-        self.num_spent += len(self._spent_of(slots))
+        self.num_spent += num_spent
         return slots, probabilities, weights
 
     def take_back(self, slots: arrays.Slots) -> None:
         """Count the last draw, which was of `slots`, as not made."""
         self.num_spent -= len(self._spent_of(slots))
-        self._restore(slots)
         self.sampler.take_back(slots)
+        self._restore(slots)
 
     def _spent_of(self, slots: arrays.Slots) -> arrays.Slots:
         """Return the distinct ones of `slots` that were drawn as often as they may be."""

@@ -188,13 +188,16 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         before, flags, key = self._raw.take(slots), self.anchors.flags, (self._running_maximum, self._alpha)
         if self._weight_of_new[0] != key:
             self._weight_of_new = key, self._weights_of(np.array(key[:1]), self._alpha).item()
-        self._tree._write(slots, self._weight_of_new[1])
-        self._raw[slots] = self._running_maximum
-        flags[slots] = _NEW ^ (append.FRESH | append.RATED)
+        raw, of_each = np.full(len(slots), self._running_maximum), np.full(len(slots), self._weight_of_new[1])
+        rated = np.full(len(slots), _NEW ^ (append.FRESH | append.RATED), np.uint8)
+        self._tree._write(slots, of_each)
+        # Which needs no memory any more.
+        self._raw[slots] = raw
+        flags[slots] = rated
 
         def take_back() -> None:
             self._raw[slots] = before
-            flags[slots] = _NEW ^ append.FRESH
+            flags[slots] &= np.uint8(~append.RATED & 0xFF)
 
         return take_back
 
