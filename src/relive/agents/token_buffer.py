@@ -395,16 +395,9 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         with randomness.Unmoved(self._rng):
             if draws is None:
                 probabilities, weights = np.full(batch_size, 1 / len(keys)), np.ones(batch_size)
-                keys = keys[self._rng.integers(len(keys), size=batch_size)]
+                batch = self._read(keys[self._rng.integers(len(keys), size=batch_size)], probabilities, weights)
             else:
-                with draws.only(keys):
-                    keys, probabilities, weights = draws.draw(batch_size, self._rng, beta)
-            try:
-                batch = self._read(keys, probabilities, weights)
-            except BaseException:
-                if draws is not None:
-                    draws.sampler.take_back(draws.slots(keys))
-                raise
+                batch = draws.draw(keys, batch_size, self._rng, beta, self._read)
         self._store.note(batch.keys)
         return batch
 

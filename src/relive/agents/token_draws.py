@@ -7,8 +7,9 @@ An anchor is eligible if its sequence has a token to train on. How many sequence
 beforehand, so when there are more than slots, these are doubled: the sampler goes on as if it was saved and loaded.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 import contextlib
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from relive.samplers import sampler as sampler_lib
 from relive.storage import ragged
 
 _FEWEST = 8
+Batch = TypeVar("Batch")
 
 
 class _Anchors(anchors_lib.Anchors):
@@ -138,12 +140,19 @@ class TokenDraws:
     # Drawing.
 
     def draw(
-        self, size: int, rng: np.random.Generator, beta: float | None
-    ) -> tuple[arrays.Keys, arrays.Floats, arrays.Floats]:
-        """Return the keys of `size` sequences, their probabilities and importance weights [size]."""
-        self.sampler.tell()  # Of what a call that failed has taken back.
-        slots, probabilities, weights = self.sampler.draw(size, rng, beta)
-        return self.anchors.keys(slots), probabilities, weights
+        self, among: arrays.Keys, size: int, rng: np.random.Generator, beta: float | None, read: Callable[..., Batch]
+    ) -> Batch:
+        """Return what `read` makes of the keys of `size` of those sequences, their probabilities and weights [size]."""
+        slots = None
+        try:
+            with self.only(among):
+                self.sampler.tell()  # Of what a call that failed has taken back.
+                slots, probabilities, weights = self.sampler.draw(size, rng, beta)
+            return read(self.anchors.keys(slots), probabilities, weights)
+        except BaseException:
+            if slots is not None:
+                self.sampler.take_back(slots)
+            raise
 
     def shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
         """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
